@@ -1,0 +1,53 @@
+// The Python object behind a CsrView: checks its arrays once and keeps them alive.
+#pragma once
+
+#include <optional>
+
+#include "arrays.hpp"
+#include "khop/csr.hpp"
+
+namespace khop::bindings {
+
+class Csr {
+ public:
+  Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_t first_row,
+      int64_t first_edge);
+
+  int64_t num_rows() const { return num_rows_; }
+  int64_t num_edges() const { return num_edges_; }
+  bool has_wide_columns() const { return is_type<int64_t>(indices_); }
+
+  // Calls f with the CsrView of the arrays' types.
+  template <class F>
+  decltype(auto) visit(F&& f) const {
+    return visit_ints(indptr_, "indptr", [&](auto* indptr) -> decltype(auto) {
+      return visit_ints(indices_, "indices", [&](auto* indices) -> decltype(auto) {
+        using Ptr = std::remove_const_t<std::remove_pointer_t<decltype(indptr)>>;
+        using Col = std::remove_const_t<std::remove_pointer_t<decltype(indices)>>;
+        return f(CsrView<Ptr, Col>{indptr, indices, row_ids_data_, row_id_width_, num_rows_,
+                                   num_edges_, first_row_, first_edge_});
+      });
+    });
+  }
+
+ private:
+  InArray indptr_;
+  InArray indices_;
+  std::optional<InArray> row_ids_;
+  const void* row_ids_data_ = nullptr;
+  int row_id_width_ = 0;
+  int64_t num_rows_ = 0;
+  int64_t num_edges_ = 0;
+  int64_t first_row_ = 0;
+  int64_t first_edge_ = 0;
+};
+
+void bind_rng(nb::module_& m);
+void bind_graph(nb::module_& m);
+void bind_sample(nb::module_& m);
+void bind_gather(nb::module_& m);
+void bind_convert(nb::module_& m);
+void bind_partition(nb::module_& m);
+void bind_cuda(nb::module_& m);
+
+}  // namespace khop::bindings

@@ -1,0 +1,13 @@
+// khop._native: the compiled core. NumPy arrays in, NumPy arrays out; no libtorch, no CUDA driver.
+#include "graph.hpp"
+
+NB_MODULE(_native, m) {
+  using namespace khop::bindings;
+  bind_rng(m);
+  bind_graph(m);
+  bind_sample(m);
+  bind_gather(m);
+  bind_convert(m);
+  bind_partition(m);
+  bind_cuda(m);
+}

@@ -1,0 +1,113 @@
+#include "dedup.hpp"
+
+#include <cstring>
+#include <stdexcept>
+
+namespace khop {
+namespace {
+
+constexpr int kMinBits = 10;
+constexpr int64_t kMaxNodes = int64_t{1} << 31;
+
+// At most half of the slots are taken, which keeps probes near one.
+int bits_for(int64_t count) {
+  int bits = kMinBits;
+  while ((int64_t{1} << bits) < 2 * count) ++bits;
+  return bits;
+}
+
+}  // namespace
+
+NodeSet::NodeSet(int64_t num_nodes) : narrow_(num_nodes < int64_t{0xFFFFFFFF}) {
+  rebuild(kMinBits);
+}
+
+void NodeSet::clear() {
+  const int needed = bits_for(nodes_.size());
+  nodes_.clear();
+  // One size of slack: a run of small batches must not pay for one large one, nor flip-flop.
+  rebuild(bits_ > needed + 1 ? needed : bits_);
+}
+
+void NodeSet::rebuild(int bits) {
+  bits_ = bits;
+  slots_.clear();
+  slots_.resize(int64_t{1} << bits);
+  std::memset(slots_.data(), 0xFF, static_cast<std::size_t>(slots_.size()) * sizeof(uint64_t));
+  const int64_t mask = slots_.size() - 1;
+  for (int64_t i = 0; i < nodes_.size(); ++i) {
+    const uint64_t id = static_cast<uint64_t>(nodes_[i]);
+    const uint64_t hash = hash_id(id);
+    const uint32_t tag = narrow_ ? slot_tag<true>(id, hash) : slot_tag<false>(id, hash);
+    int64_t slot = static_cast<int64_t>(slot_index(hash, bits_));
+    bool duplicate = false;
+    while (slots_[slot] != kEmptySlot) {
+      // Seeds may repeat; the first number stands.
+      if (tag_of(slots_[slot]) == tag && nodes_[number_of(slots_[slot])] == nodes_[i]) {
+        duplicate = true;
+        break;
+      }
+      slot = (slot + 1) & mask;
+    }
+    if (!duplicate) slots_[slot] = make_slot(tag, static_cast<uint32_t>(i));
+  }
+}
+
+void NodeSet::reserve(int64_t count) {
+  const int64_t needed = nodes_.size() + count;
+  if (needed >= kMaxNodes) {
+    throw std::length_error("a batch may hold at most 2^31 - 1 nodes of one type; use smaller "
+                            "batches or fan-outs");
+  }
+  if (2 * needed > slots_.size()) rebuild(bits_for(needed));
+  nodes_.reserve(needed);
+}
+
+template <bool kNarrow>
+int32_t NodeSet::find_or_add(uint64_t id, bool append_always) {
+  const uint64_t hash = hash_id(id);
+  const uint32_t tag = slot_tag<kNarrow>(id, hash);
+  const int64_t mask = slots_.size() - 1;
+  int64_t slot = static_cast<int64_t>(slot_index(hash, bits_));
+  for (;; slot = (slot + 1) & mask) {
+    const uint64_t found = slots_[slot];
+    if (found == kEmptySlot) {
+      const uint32_t number = static_cast<uint32_t>(nodes_.size());
+      slots_[slot] = make_slot(tag, number);
+      *nodes_.extend(1) = static_cast<int64_t>(id);
+      return static_cast<int32_t>(number);
+    }
+    if (tag_of(found) == tag) {
+      const uint32_t number = number_of(found);
+      if (kNarrow || nodes_[number] == static_cast<int64_t>(id)) {
+        if (append_always) *nodes_.extend(1) = static_cast<int64_t>(id);
+        return static_cast<int32_t>(number);
+      }
+    }
+  }
+}
+
+void NodeSet::add_seeds(const int64_t* ids, int64_t count) {
+  reserve(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t id = static_cast<uint64_t>(ids[i]);
+    narrow_ ? find_or_add<true>(id, true) : find_or_add<false>(id, true);
+  }
+}
+
+template <bool kNarrow, class Id>
+void NodeSet::insert_impl(const Id* ids, int64_t count, int32_t* numbers) {
+  for (int64_t i = 0; i < count; ++i) {
+    numbers[i] = find_or_add<kNarrow>(static_cast<uint64_t>(ids[i]), false);
+  }
+}
+
+template <class Id>
+void NodeSet::insert(const Id* ids, int64_t count, int32_t* numbers) {
+  narrow_ ? insert_impl<true>(ids, count, numbers) : insert_impl<false>(ids, count, numbers);
+}
+
+template void NodeSet::insert<int32_t>(const int32_t*, int64_t, int32_t*);
+template void NodeSet::insert<int64_t>(const int64_t*, int64_t, int32_t*);
+
+}  // namespace khop

@@ -1,0 +1,103 @@
+#include "gather.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace khop {
+namespace {
+
+// Lines asked for ahead of the copy: enough to cover memory latency, few enough to stay in L1.
+constexpr int64_t kLinesAhead = 64;
+constexpr int64_t kLine = 64;
+// Below this many bytes a second thread costs more than it brings.
+constexpr int64_t kBytesPerThread = int64_t{2} << 20;
+
+// A fixed width lets the compiler turn the copy into a few moves.
+template <int64_t kBytes>
+struct FixedCopy {
+  void operator()(char* to, const char* from, int64_t) const { std::memcpy(to, from, kBytes); }
+};
+struct AnyCopy {
+  void operator()(char* to, const char* from, int64_t bytes) const {
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  }
+};
+
+template <class Index, class Copy>
+int64_t gather_range(const RowTable& table, const Index* rows, int64_t begin, int64_t end,
+                     const int64_t* places, char* out, int64_t num_out, Copy copy) {
+  const int64_t width = table.row_bytes;
+  const int64_t lines = (width + kLine - 1) / kLine;
+  const int64_t ahead = std::max<int64_t>(2, kLinesAhead / std::max<int64_t>(lines, 1));
+  for (int64_t i = begin; i < end; ++i) {
+    if (i + ahead < end) {
+      const int64_t row = static_cast<int64_t>(rows[i + ahead]);
+      if (row >= 0 && row < table.num_rows) {
+        const char* from = table.data + row * width;
+        for (int64_t line = 0; line < width; line += kLine) __builtin_prefetch(from + line);
+        __builtin_prefetch(from + width - 1);
+      }
+    }
+    const int64_t row = static_cast<int64_t>(rows[i]);
+    const int64_t place = places == nullptr ? i : places[i];
+    if (row < 0 || row >= table.num_rows || place < 0 || place >= num_out) return i;
+    copy(out + place * width, table.data + row * width, width);
+  }
+  return -1;
+}
+
+template <class Index, class Copy>
+int64_t gather_threaded(const RowTable& table, const Index* rows, int64_t count,
+                        const int64_t* places, char* out, int64_t num_out, int num_threads,
+                        Copy copy) {
+  const int64_t bytes = count * table.row_bytes;
+  const int64_t threads = std::clamp<int64_t>(bytes / kBytesPerThread, 1, std::max(num_threads, 1));
+  if (threads == 1) return gather_range(table, rows, 0, count, places, out, num_out, copy);
+
+  std::vector<int64_t> bad(static_cast<std::size_t>(threads), -1);
+  std::vector<std::thread> workers;
+  const auto run = [&](int64_t t) {
+    bad[static_cast<std::size_t>(t)] = gather_range(
+        table, rows, count * t / threads, count * (t + 1) / threads, places, out, num_out, copy);
+  };
+  for (int64_t t = 1; t < threads; ++t) workers.emplace_back(run, t);
+  run(0);
+  for (std::thread& worker : workers) worker.join();
+  for (const int64_t first : bad) {
+    if (first >= 0) return first;
+  }
+  return -1;
+}
+
+}  // namespace
+
+template <class Index>
+int64_t gather_rows(const RowTable& table, const Index* rows, int64_t count, const int64_t* places,
+                    char* out, int64_t num_out, int num_threads) {
+  const auto run = [&](auto copy) {
+    return gather_threaded(table, rows, count, places, out, num_out, num_threads, copy);
+  };
+  switch (table.row_bytes) {
+    case 1:
+      return run(FixedCopy<1>{});
+    case 2:
+      return run(FixedCopy<2>{});
+    case 4:
+      return run(FixedCopy<4>{});
+    case 8:
+      return run(FixedCopy<8>{});
+    case 16:
+      return run(FixedCopy<16>{});
+    default:
+      return run(AnyCopy{});
+  }
+}
+
+template int64_t gather_rows<int32_t>(const RowTable&, const int32_t*, int64_t, const int64_t*,
+                                      char*, int64_t, int);
+template int64_t gather_rows<int64_t>(const RowTable&, const int64_t*, int64_t, const int64_t*,
+                                      char*, int64_t, int);
+
+}  // namespace khop

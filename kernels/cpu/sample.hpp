@@ -1,0 +1,73 @@
+// Draws neighbours, hop by hop.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "buffer.hpp"
+#include "dedup.hpp"
+#include "khop/csr.hpp"
+
+namespace khop {
+
+// How one hop over one edge type is drawn.
+struct HopSpec {
+  int64_t fanout;  // < 0: all neighbours
+  bool replace;
+  uint64_t key;  // step_key(...)
+};
+
+// Neighbours of some rows: row i contributes counts[i] consecutive entries.
+template <class Col>
+struct DrawnRows {
+  Buffer<int32_t> counts;
+  Buffer<Col> neighbors;
+  Buffer<int64_t> edges;  // empty unless asked for
+};
+
+// Draws the neighbours of the nodes `ids`, all of which must be rows of `graph`.
+// Throws std::out_of_range if one is not, std::runtime_error if the row pointers are corrupt.
+template <class Ptr, class Col>
+void sample_rows(const CsrView<Ptr, Col>& graph, const int64_t* ids, int64_t num_ids,
+                 const HopSpec& spec, bool with_edges, DrawnRows<Col>& out);
+
+// The drawn edges of one edge type. Destinations are not stored edge by edge: each hop covers a
+// range of destination numbers, each with its count.
+struct EdgeList {
+  struct Hop {
+    int64_t first_destination;
+    int64_t num_destinations;
+    int64_t num_edges;
+  };
+  std::vector<Hop> hops;
+  Buffer<int32_t> counts;   // a destination each
+  Buffer<int32_t> sources;  // an edge each: the number of its source node
+  Buffer<int64_t> edges;    // an edge each: its position in the whole graph; empty unless asked for
+
+  void clear();
+  void write_endpoints(int64_t* row, int64_t* col) const;
+};
+
+// Draws one hop and numbers what it finds: samples the nodes [begin, end) of `destinations`, adds
+// their neighbours to `sources` (which may be the same set) and appends the edges to `out`.
+template <class Ptr, class Col>
+void sample_hop(const CsrView<Ptr, Col>& graph, const NodeSet& destinations, int64_t begin,
+                int64_t end, const HopSpec& spec, bool with_edges, NodeSet& sources, EdgeList& out);
+
+// Neighbours that one owner drew for its share of a frontier, in frontier order.
+template <class Col>
+struct OwnerReply {
+  const int32_t* counts;
+  int64_t num_rows;
+  const Col* neighbors;
+  int64_t num_neighbors;
+  const int64_t* edges;  // null unless asked for
+};
+
+// As sample_hop, with the neighbours drawn elsewhere: owners[i] names the reply that holds the i-th
+// destination's neighbours. Throws std::invalid_argument if the replies do not cover the frontier.
+template <class Col>
+void merge_hop(const int32_t* owners, int64_t num_owners_of, const std::vector<OwnerReply<Col>>& replies,
+               int64_t begin, bool with_edges, NodeSet& sources, EdgeList& out);
+
+}  // namespace khop

@@ -1,0 +1,20 @@
+#include "device.hpp"
+
+#include <cuda_runtime.h>
+
+namespace khop::cuda {
+
+DeviceStatus device_status() {
+  DeviceStatus status;
+  cudaRuntimeGetVersion(&status.runtime_version);
+  cudaDriverGetVersion(&status.driver_version);
+  const cudaError_t error = cudaGetDeviceCount(&status.num_devices);
+  if (error != cudaSuccess) {
+    status.num_devices = 0;
+    status.error = cudaGetErrorString(error);
+    cudaGetLastError();  // the error is reported here and must not surface elsewhere
+  }
+  return status;
+}
+
+}  // namespace khop::cuda

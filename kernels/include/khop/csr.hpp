@@ -1,0 +1,39 @@
+// A compressed adjacency: row i's neighbours are indices[indptr[i]] .. indices[indptr[i + 1] - 1].
+//
+// A partition is such a graph whose row 0 is node `first_row`: rows are local, neighbours are ids
+// of the whole graph. `row_ids[i]` is the original id that keys the draws of row i (null: the
+// node's id is its original id). Edge i of the arrays is edge `first_edge + i` of the whole graph.
+#pragma once
+
+#include <cstdint>
+
+#include "khop/rng.hpp"
+
+namespace khop {
+
+template <class Ptr, class Col>
+struct CsrView {
+  const Ptr* indptr;
+  const Col* indices;
+  const void* row_ids;  // int32_t or int64_t, see row_id_width
+  int row_id_width;     // 0 (none), 4 or 8 bytes
+  int64_t num_rows;
+  int64_t num_edges;
+  int64_t first_row;
+  int64_t first_edge;
+
+  KHOP_HD uint64_t original_id(int64_t row) const {
+    if (row_id_width == 0) return static_cast<uint64_t>(first_row + row);
+    if (row_id_width == 4) {
+      return static_cast<uint64_t>(static_cast<const int32_t*>(row_ids)[row]);
+    }
+    return static_cast<uint64_t>(static_cast<const int64_t*>(row_ids)[row]);
+  }
+
+  // Row pointers come from files: a row is usable only if it lies within the edge arrays.
+  KHOP_HD bool row_is_sound(int64_t begin, int64_t end) const {
+    return 0 <= begin && begin <= end && end <= num_edges;
+  }
+};
+
+}  // namespace khop
