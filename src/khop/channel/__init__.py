@@ -1,0 +1,1 @@
+"""How batches and requests travel between processes. Imports no torch."""

@@ -1,0 +1,140 @@
+"""The control line between a trainer and a process that it started.
+
+A socket pair that keeps message boundaries: wakes the receiver, carries file descriptors, and tells
+at once when the other side is gone, however it went. Messages are one byte of operation and a
+payload; large data goes through memory that is passed along.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from khop.errors import ProtocolError
+
+MAX_PAYLOAD = 60_000
+_MAX_DESCRIPTORS = 4
+
+
+class Op(enum.IntEnum):
+    """What a message is about."""
+
+    # trainer -> process
+    CONFIG = 1  # JSON; the process's memory
+    OPEN_EPOCH = 2  # JSON; a memfd with the epoch's seeds
+    CLOSE_EPOCH = 3  # epoch
+    SAMPLE = 4  # epoch, batch index
+    FREE = 5  # offset of a slot
+    # process -> trainer
+    READY = 16  # JSON
+    BATCH = 17  # epoch, batch index, offset, bytes; own memfd if the ring had no room
+    ERROR = 18  # JSON
+
+
+ONE = struct.Struct("<Q")
+TWO = struct.Struct("<QQ")
+BATCH = struct.Struct("<QQQQ")
+
+
+class Message(NamedTuple):
+    """A received message."""
+
+    op: Op
+    payload: bytes
+    descriptors: list[int]
+
+    def json(self) -> dict[str, Any]:
+        """The payload as JSON object."""
+        try:
+            content = json.loads(self.payload)
+        except ValueError as error:
+            raise ProtocolError(f"a control message is not JSON: {error}") from None
+        if not isinstance(content, dict):
+            raise ProtocolError("a control message is not a JSON object")
+        return content
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a control line; neither is inherited by other processes."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+class ControlLine:
+    """One end of the line.
+
+    Args:
+        end: the socket; made non-blocking.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        end.setblocking(False)
+        self._unsent: deque[bytes] = deque()
+
+    def fileno(self) -> int:
+        """Descriptor to poll for incoming messages."""
+        return self._socket.fileno()
+
+    def send(self, op: Op, payload: bytes = b"", descriptors: Sequence[int] = ()) -> None:
+        """Sends a message, waiting for room if the other side is slow.
+
+        Raises:
+            ConnectionError: the other side is gone.
+        """
+        self._flush()
+        self._socket.setblocking(True)
+        try:
+            socket.send_fds(self._socket, [bytes([op]), payload], list(descriptors))
+        finally:
+            self._socket.setblocking(False)
+
+    def send_json(self, op: Op, content: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Sends a JSON object."""
+        self.send(op, json.dumps(content).encode(), descriptors)
+
+    def post(self, op: Op, payload: bytes) -> None:
+        """Sends a message now, or with the next `send`; never waits, never raises."""
+        try:
+            self._socket.send(bytes([op]) + payload, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            self._unsent.append(bytes([op]) + payload)
+        except OSError:
+            pass  # gone: whatever it was told would be lost with it
+
+    def _flush(self) -> None:
+        while self._unsent:
+            message = self._unsent.popleft()
+            self.post(Op(message[0]), message[1:])
+            if self._unsent and self._unsent[-1] == message:
+                break  # still no room
+
+    def receive(self) -> Message | None:
+        """The next message if there is one.
+
+        Raises:
+            EOFError: the other side is gone.
+            ProtocolError: a message that is none of `Op`.
+        """
+        try:
+            data, descriptors, _, _ = socket.recv_fds(
+                self._socket, MAX_PAYLOAD + 4096, _MAX_DESCRIPTORS
+            )
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            data, descriptors = b"", []
+        if not data:
+            raise EOFError("the other side has closed the control line")
+        try:
+            return Message(Op(data[0]), data[1:], list(descriptors))
+        except ValueError:
+            raise ProtocolError(f"unknown control message {data[0]}") from None
+
+    def close(self) -> None:
+        """Closes this end; the other side notices."""
+        self._socket.close()

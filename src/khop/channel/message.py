@@ -1,0 +1,164 @@
+"""Named arrays in a block of memory, and arrays in frames on a wire.
+
+Both carry a JSON header that says what follows; nothing is ever unpickled, and every length is
+checked against the bytes that are there before an array is made of them.
+
+    block: 8-byte header length | header | padding | arrays, each at a multiple of 64 bytes
+    wire:  header frame | one frame an array
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from khop.data.arrays import storage_dtype
+from khop.errors import ProtocolError
+from khop.typing import Array
+
+_ALIGNMENT = 64
+_LENGTH = struct.Struct("<Q")
+_MAX_HEADER = 1 << 20
+_MAX_AXES = 16
+
+
+class ArraySpec(NamedTuple):
+    """Name, name of the dtype, and shape of an array."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values."""
+        return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
+
+
+class Block:
+    """The layout of named arrays in a block of memory.
+
+    Args:
+        specs: the arrays.
+        meta: what else the reader shall know; anything that JSON can hold.
+    """
+
+    def __init__(self, specs: Sequence[ArraySpec], meta: Mapping[str, Any] | None = None) -> None:
+        self.specs = list(specs)
+        header = json.dumps(
+            {"arrays": [[s.name, s.dtype, s.shape] for s in specs], "meta": dict(meta or {})}
+        ).encode()
+        self._prefix = _LENGTH.pack(len(header)) + header
+        self._offsets = _offsets(len(self._prefix), self.specs)
+        self.nbytes = self._offsets[-1]
+
+    def write(self, buffer: memoryview) -> dict[str, Array]:
+        """Writes the header; returns a view of each array, to be filled by the caller."""
+        buffer[: len(self._prefix)] = self._prefix
+        return _views(np.frombuffer(buffer, np.uint8), self.specs, self._offsets)
+
+
+def read_block(raw: Array) -> tuple[dict[str, tuple[Array, str]], dict[str, Any]]:
+    """Reads what `Block.write` wrote.
+
+    Args:
+        raw: [nbytes] uint8.
+
+    Returns:
+        Views of the arrays with the names of their dtypes, and the meta entries.
+
+    Raises:
+        ProtocolError: the header is malformed or promises more than there is.
+    """
+    if len(raw) < _LENGTH.size:
+        raise ProtocolError(f"a block of {len(raw)} bytes holds no header")
+    (length,) = _LENGTH.unpack(raw[: _LENGTH.size].tobytes())
+    if length > min(_MAX_HEADER, len(raw) - _LENGTH.size):
+        raise ProtocolError(f"a header of {length} bytes does not fit its block")
+    header = _parse(raw[_LENGTH.size : _LENGTH.size + length].tobytes())
+    specs = [_spec(*entry) for entry in header["arrays"]]
+    offsets = _offsets(_LENGTH.size + length, specs)
+    if offsets[-1] > len(raw):
+        raise ProtocolError(f"a block of {len(raw)} bytes promises {offsets[-1]}")
+    views = _views(raw, specs, offsets)
+    return {s.name: (views[s.name], s.dtype) for s in specs}, header["meta"]
+
+
+def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
+    """Frames of a message: the header, then the arrays' memory, uncopied."""
+    described = [[a.dtype.name, a.shape] for a in arrays]
+    frames: list[Any] = [json.dumps({**header, "arrays": described}).encode()]
+    frames.extend(memoryview(np.ascontiguousarray(a)).cast("B") if a.size else b"" for a in arrays)
+    return frames
+
+
+def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
+    """Header and arrays of a message; the arrays share the frames' memory, read-only.
+
+    Args:
+        frames: objects with the buffer protocol, as received.
+
+    Raises:
+        ProtocolError: frames that do not say or hold what they should.
+    """
+    if not frames or len(frames[0]) > _MAX_HEADER:
+        raise ProtocolError("a message has no header, or one that is too long")
+    header = _parse(bytes(frames[0]))
+    described = header.pop("arrays")
+    if len(described) != len(frames) - 1:
+        raise ProtocolError(f"{len(frames) - 1} frames for {len(described)} arrays")
+    arrays = []
+    for entry, frame in zip(described, frames[1:], strict=True):
+        if not isinstance(entry, list) or len(entry) != 2:
+            raise ProtocolError("an array is not described by dtype and shape")
+        spec = _spec("", *entry)
+        raw = np.frombuffer(frame, np.uint8)
+        if len(raw) != spec.nbytes:
+            raise ProtocolError(f"a frame has {len(raw)} bytes instead of {spec.nbytes}")
+        arrays.append(raw.view(storage_dtype(spec.dtype)).reshape(spec.shape))
+    return header, arrays
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a header is not JSON: {error}") from None
+    if not isinstance(header, dict) or not isinstance(header.get("arrays"), list):
+        raise ProtocolError("a header does not list its arrays")
+    return header
+
+
+def _spec(name: Any, dtype: Any, shape: Any) -> ArraySpec:
+    if not isinstance(name, str) or not isinstance(dtype, str) or not isinstance(shape, list):
+        raise ProtocolError("an array is not described by name, dtype and shape")
+    if len(shape) > _MAX_AXES or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
+        raise ProtocolError("an array's shape is malformed")
+    try:
+        storage_dtype(dtype)
+    except TypeError as error:
+        raise ProtocolError(str(error)) from None
+    return ArraySpec(name, dtype, tuple(shape))
+
+
+def _offsets(prefix: int, specs: Sequence[ArraySpec]) -> list[int]:
+    """Where each array begins, and where the last one ends."""
+    offsets = []
+    end = prefix
+    for spec in specs:
+        begin = -(-end // _ALIGNMENT) * _ALIGNMENT
+        offsets.append(begin)
+        end = begin + spec.nbytes
+    return [*offsets, end]
+
+
+def _views(raw: Array, specs: Sequence[ArraySpec], offsets: Sequence[int]) -> dict[str, Array]:
+    return {
+        s.name: raw[at : at + s.nbytes].view(storage_dtype(s.dtype)).reshape(s.shape)
+        for s, at in zip(specs, offsets, strict=False)
+    }

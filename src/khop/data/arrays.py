@@ -1,0 +1,115 @@
+"""Arrays from what users hand over, without importing torch.
+
+NumPy has no bfloat16: such arrays are stored as uint16 and carry the name of their dtype beside
+them. Everywhere in khop a dtype is a name of `DTYPES`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from khop.typing import Array, ArrayLike, Int64Array, IntArray
+
+_STORAGE = {
+    name: np.dtype(name)
+    for name in (
+        "bool",
+        "int8",
+        "uint8",
+        "int16",
+        "uint16",
+        "int32",
+        "uint32",
+        "int64",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    )
+} | {"bfloat16": np.dtype("uint16")}
+
+DTYPES = tuple(_STORAGE)
+"""Names of the dtypes that features may have."""
+
+
+def storage_dtype(name: str) -> np.dtype[Any]:
+    """NumPy dtype that holds values of the dtype called `name`."""
+    if name not in _STORAGE:
+        raise TypeError(f"dtype '{name}' is not supported: khop stores {', '.join(DTYPES)}")
+    return _STORAGE[name]
+
+
+def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
+    """Views `value` as a NumPy array.
+
+    Args:
+        value: NumPy array, CPU torch tensor (any layout, requires_grad or not) or sequence.
+        what: what the value is called in error messages.
+
+    Returns:
+        The array (sharing memory where possible) and the name of its dtype.
+
+    Raises:
+        TypeError: a tensor on another device, a sparse tensor or an unsupported dtype.
+    """
+    if hasattr(value, "detach"):  # a torch tensor, known without importing torch
+        if value.device.type != "cpu":
+            raise TypeError(
+                f"{what} is on device '{value.device}': move it to the CPU first (`.cpu()`)"
+            )
+        value = value.detach()
+        name = str(value.dtype).removeprefix("torch.")
+        if name == "bfloat16":
+            import torch
+
+            value = value.contiguous().view(torch.uint16)
+        array = np.asarray(value.numpy())
+    else:
+        array = np.asarray(value)
+        name = array.dtype.name
+    if storage_dtype(name) != array.dtype:  # e.g. a foreign byte order
+        array = array.astype(storage_dtype(name))
+    return array, name
+
+
+def to_ids(value: ArrayLike, what: str) -> IntArray:
+    """Views `value` as a vector of integer ids.
+
+    Raises:
+        TypeError: `value` does not hold integers.
+        ValueError: `value` has not exactly one dimension.
+    """
+    array, name = to_array(value, what)
+    if array.size == 0 and not isinstance(value, np.ndarray) and not hasattr(value, "detach"):
+        array = array.astype(np.int64)
+    elif array.dtype.kind not in "iu" or name == "bfloat16":
+        raise TypeError(f"{what} must hold integers (got dtype '{name}')")
+    if array.ndim != 1:
+        raise ValueError(f"{what} must have one dimension (got shape {array.shape})")
+    return array
+
+
+def to_int64(value: ArrayLike, what: str) -> Int64Array:
+    """As `to_ids`, contiguous and of dtype int64."""
+    return np.ascontiguousarray(to_ids(value, what), dtype=np.int64)
+
+
+def check_range(ids: IntArray, num_nodes: int, what: str) -> None:
+    """Raises IndexError that names the first id outside [0, num_nodes)."""
+    if ids.size == 0:
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low >= 0 and high < num_nodes:
+        return
+    place = int(np.flatnonzero((ids < 0) | (ids >= num_nodes))[0])
+    raise IndexError(
+        f"{what} holds id {int(ids[place])} at position {place}, but ids run from 0 to "
+        f"{num_nodes - 1}"
+    )
+
+
+def narrowest_int(limit: int) -> np.dtype[Any]:
+    """The narrowest of int32 and int64 that holds 0 .. limit."""
+    return np.dtype(np.int32 if limit < 2**31 else np.int64)

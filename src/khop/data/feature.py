@@ -1,0 +1,65 @@
+"""A table of rows, one per node or edge."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from khop import _native
+from khop.data.arrays import storage_dtype, to_array
+from khop.typing import Array, ArrayLike, Int64Array, IntArray
+
+
+class Feature:
+    """Rows of any dtype and shape, in memory or memory-mapped.
+
+    Args:
+        values: [num_rows, ...] NumPy array (also memory-mapped) or CPU torch tensor. Shared, not
+            copied, if its rows are contiguous.
+        dtype: name of the values' dtype where NumPy cannot tell ('bfloat16' stored as uint16);
+            default: the dtype of `values`.
+    """
+
+    def __init__(self, values: ArrayLike, dtype: str | None = None) -> None:
+        array, name = to_array(values, "feature")
+        if array.ndim == 0:
+            raise ValueError("a feature needs a row axis (got a scalar)")
+        if dtype is not None and storage_dtype(dtype) != array.dtype:
+            raise TypeError(f"dtype '{dtype}' is not stored as '{array.dtype}'")
+        self.array: Array = np.ascontiguousarray(array)
+        self.dtype = dtype or name
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self.array.shape[0])
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row; () for 1-D features."""
+        return self.array.shape[1:]
+
+    def gather(
+        self,
+        rows: IntArray,
+        out: Array | None = None,
+        places: Int64Array | None = None,
+        num_threads: int = 1,
+    ) -> Array:
+        """Copies rows.
+
+        Args:
+            rows: [n] int32 or int64.
+            out: [n, *row_shape] (or longer, with `places`), of the feature's storage dtype.
+            places: [n] int64, where in `out` each row goes; default: one after the other.
+            num_threads: threads to use where the copy is long enough to pay for them.
+
+        Returns:
+            `out`, or a new array.
+
+        Raises:
+            IndexError: a row does not exist.
+        """
+        if out is None:
+            out = np.empty((len(rows), *self.row_shape), self.array.dtype)
+        _native.gather(self.array, rows, out, places, num_threads)
+        return out

@@ -1,0 +1,78 @@
+"""A whole graph in memory: what a sampler needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from khop.data.topology import Topology
+from khop.typing import EDGE, NODE, EdgeDir, EdgeType, NodeType
+
+
+class Graph:
+    """The adjacency of every edge type, and the number of nodes of every node type.
+
+    Args:
+        topology: a `Topology`, or one for each edge type (source, relation, destination).
+        mode: 'CPU', or 'ZERO_COPY' (host memory read in place, which on a CPU is the same).
+        num_nodes: number of nodes of each node type; default: as the topologies need.
+
+    Raises:
+        NotImplementedError: mode 'CUDA', which comes with the CUDA kernels.
+        ValueError: topologies of different directions, or that disagree on a node type's size.
+    """
+
+    def __init__(
+        self,
+        topology: Topology | Mapping[EdgeType, Topology],
+        mode: str = "CPU",
+        num_nodes: Mapping[NodeType, int] | None = None,
+    ) -> None:
+        if mode == "CUDA":
+            raise NotImplementedError(
+                "mode='CUDA' (graph in device memory) comes with the CUDA kernels; use mode='CPU'"
+            )
+        if mode not in ("CPU", "ZERO_COPY"):
+            raise ValueError(f"mode must be 'CPU', 'ZERO_COPY' or 'CUDA' (got '{mode}')")
+        self.mode = mode
+        self.is_heterogeneous = not isinstance(topology, Topology)
+        self.topologies: dict[EdgeType, Topology] = (
+            {EDGE: topology} if isinstance(topology, Topology) else dict(topology)
+        )
+        directions = {t.edge_dir for t in self.topologies.values()}
+        if len(directions) > 1:
+            raise ValueError("all edge types of a graph must have the same edge_dir")
+        self.edge_dir: EdgeDir = directions.pop() if directions else "in"
+        self.num_nodes = self._count_nodes(dict(num_nodes or {}))
+
+    @property
+    def node_types(self) -> list[NodeType]:
+        """Node types, in a fixed order."""
+        return list(self.num_nodes)
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Edge types, in a fixed order: an edge type's index enters the key of its draws."""
+        return list(self.topologies)
+
+    def frontier_type(self, edge_type: EdgeType) -> NodeType:
+        """Node type whose neighbours an edge type leads to."""
+        return edge_type[2] if self.edge_dir == "in" else edge_type[0]
+
+    def neighbor_type(self, edge_type: EdgeType) -> NodeType:
+        """Node type of the neighbours."""
+        return edge_type[0] if self.edge_dir == "in" else edge_type[2]
+
+    def _count_nodes(self, num_nodes: dict[NodeType, int]) -> dict[NodeType, int]:
+        for edge_type, topology in self.topologies.items():
+            rows, cols = self.frontier_type(edge_type), self.neighbor_type(edge_type)
+            if num_nodes.setdefault(rows, topology.num_rows) != topology.num_rows:
+                raise ValueError(
+                    f"edge type {edge_type} has rows for {topology.num_rows} nodes of type "
+                    f"'{rows}', but there are {num_nodes[rows]}"
+                )
+            if num_nodes.setdefault(cols, topology.num_neighbors) < topology.num_neighbors:
+                raise ValueError(
+                    f"edge type {edge_type} names {topology.num_neighbors} nodes of type "
+                    f"'{cols}', but there are {num_nodes[cols]}"
+                )
+        return num_nodes or {NODE: 0}

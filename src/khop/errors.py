@@ -1,0 +1,27 @@
+"""Exceptions that khop raises beside Python's own."""
+
+from __future__ import annotations
+
+
+class KhopError(Exception):
+    """Base of khop's own exceptions."""
+
+
+class FolderError(KhopError, ValueError):
+    """A partition folder is missing, damaged, of another version, or not the one that was meant."""
+
+
+class ProtocolError(KhopError):
+    """A process sent a message that does not follow khop's protocol."""
+
+
+class PartitionUnavailableError(KhopError, ConnectionError):
+    """The server of a partition cannot be reached."""
+
+
+class SamplerDiedError(KhopError, RuntimeError):
+    """A sampler process ended while batches were due from it, more often than allowed."""
+
+
+class RendezvousError(KhopError, RuntimeError):
+    """The trainers of a job do not agree, or one of them did not arrive in time."""

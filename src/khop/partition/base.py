@@ -1,0 +1,383 @@
+"""Partitioning: assign nodes to parts, renumber, cut, write.
+
+A partitioner decides one thing: which part each node belongs to (`assign_nodes`), and perhaps which
+nodes of others a part keeps a copy of (`cached_nodes`). Everything else is done here.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from khop import _native
+from khop.data import Feature
+from khop.data.arrays import narrowest_int, storage_dtype, to_array
+from khop.partition.book import RangeBook
+from khop.partition.folder import (
+    AttrMeta,
+    EdgeTypeMeta,
+    FolderMeta,
+    FolderWriter,
+    NodeTypeMeta,
+    cache_path,
+    edge_path,
+    map_path,
+    node_path,
+    split_path,
+)
+from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.typing import Array, ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
+
+_DIRECTIONS: dict[str, EdgeDir] = {"by_dst": "in", "by_src": "out"}
+# Rows copied at a time: bounds the memory that attributes need beside their own.
+_CHUNK_BYTES = 64 << 20
+
+Self = TypeVar("Self", bound="PartitionerBase")
+Progress = Callable[[str, int, int], None]
+
+
+class PartitionerBase(abc.ABC):
+    """Base of all partitioners; subclasses implement `assign_nodes`.
+
+    Args:
+        output_dir: the partition folder to write.
+        num_parts: number of parts.
+        num_nodes: number of nodes, or {node type: number}.
+        edge_index: [2, num_edges] sources and destinations, or {edge type: such an array}.
+        node_feat: [num_nodes, ...] features, stored as attribute 'x', or {node type: features}.
+        node_feat_dtype: dtype to store them in; default: their own.
+        edge_feat: [num_edges, ...] features, stored as 'edge_attr', or {edge type: features}.
+        edge_feat_dtype: dtype to store them in; default: their own.
+        edge_weights: [num_edges] weights, stored as 'edge_weight', or {edge type: weights}.
+        edge_assign_strategy: 'by_dst' (default; neighbours are drawn against the edges' direction,
+            as PyG does) or 'by_src' (along it).
+        chunk_size: accepted for GraphLearn-for-PyTorch's sake; memory is bounded without it.
+        device: likewise.
+        node_attrs: further node attributes, name -> array or {node type: array}: labels, masks.
+        edge_attrs: further edge attributes.
+        seed: of random choices.
+        overwrite: replace a folder that exists.
+        progress: called as progress(what, done, total) while writing.
+
+    Raises:
+        ValueError, TypeError: arguments that do not fit one another; says which.
+        FileExistsError: `output_dir` exists and `overwrite` is False.
+    """
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        num_parts: int,
+        num_nodes: int | Mapping[NodeType, int],
+        edge_index: ArrayLike | Mapping[EdgeType, ArrayLike],
+        node_feat: Any = None,
+        node_feat_dtype: Any = None,
+        edge_feat: Any = None,
+        edge_feat_dtype: Any = None,
+        edge_weights: Any = None,
+        edge_assign_strategy: str = "by_dst",
+        chunk_size: int = 10000,
+        device: Any = None,
+        *,
+        node_attrs: Mapping[str, Any] | None = None,
+        edge_attrs: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        del chunk_size, device
+        nodes = dict(node_attrs or {})
+        edges = dict(edge_attrs or {})
+        if node_feat is not None:
+            nodes["x"] = _cast(node_feat, node_feat_dtype)
+        if edge_feat is not None:
+            edges["edge_attr"] = _cast(edge_feat, edge_feat_dtype)
+        if edge_weights is not None:
+            edges["edge_weight"] = edge_weights
+        source = GraphSource.from_arrays(num_nodes, edge_index, nodes, edges)
+        self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
+
+    @classmethod
+    def from_data(
+        cls: type[Self],
+        data: Any,
+        output_dir: str | os.PathLike[str],
+        num_parts: int,
+        edge_assign_strategy: str = "by_dst",
+        *,
+        seed: int = 0,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Self:
+        """From a PyG `Data` or `HeteroData`, or a `GraphSource`; keeps every attribute.
+
+        Args:
+            data: the graph.
+            output_dir: the partition folder to write.
+            num_parts: number of parts.
+            edge_assign_strategy: 'by_dst' or 'by_src'.
+            seed: of random choices.
+            overwrite: replace a folder that exists.
+            progress: called as progress(what, done, total).
+            **options: what the partitioner itself takes, `probs` for example.
+        """
+        self = cls.__new__(cls)
+        source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
+        self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
+        self._configure(**options)
+        return self
+
+    def _init(
+        self,
+        source: GraphSource,
+        output_dir: str | os.PathLike[str],
+        num_parts: int,
+        edge_assign_strategy: str,
+        seed: int,
+        overwrite: bool,
+        progress: Progress | None,
+    ) -> None:
+        if num_parts < 1:
+            raise ValueError(f"num_parts must be at least 1 (got {num_parts})")
+        if edge_assign_strategy not in _DIRECTIONS:
+            raise ValueError(
+                f"edge_assign_strategy must be 'by_dst' or 'by_src' (got '{edge_assign_strategy}')"
+            )
+        self.source = source
+        self.output_dir = output_dir
+        self.num_parts = num_parts
+        self.edge_dir: EdgeDir = _DIRECTIONS[edge_assign_strategy]
+        self.seed = seed
+        self.overwrite = overwrite
+        self.progress = progress or (lambda what, done, total: None)
+
+    def _configure(self) -> None:
+        """Takes the options of a subclass; called by `from_data`."""
+
+    @abc.abstractmethod
+    def assign_nodes(self, node_type: NodeType) -> IntArray:
+        """Returns the part of each node: [num_nodes] integers in [0, num_parts)."""
+
+    def cached_nodes(self, node_type: NodeType, part: int, owners: IntArray) -> Int64Array:
+        """Returns the nodes of other parts that `part` keeps a copy of, hottest first.
+
+        Args:
+            node_type: the node type.
+            part: the part that would keep copies.
+            owners: [num_nodes] part of each node.
+
+        Returns:
+            [n] original ids; none by default.
+        """
+        del node_type, part, owners
+        return np.empty(0, np.int64)
+
+    def describe(self) -> dict[str, Any]:
+        """Method and arguments, as meta.json records them."""
+        return {"name": type(self).__name__, "seed": self.seed}
+
+    def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
+        """Further entries of the folder's summary; called once the cut is known."""
+        del numbering
+        return {}
+
+    def partition(self) -> FolderMeta:
+        """Assigns, cuts and writes the folder.
+
+        Returns:
+            What the folder's meta.json says.
+        """
+        with FolderWriter(self.output_dir, self.overwrite) as writer:
+            numbering = {}
+            for node_type in self.source.nodes:
+                numbering[node_type] = self._number(node_type)
+            node_metas = [
+                self._write_nodes(writer, t, n, numbering[t]) for t, n in self.source.nodes.items()
+            ]
+            cut = np.zeros((self.num_parts, self.num_parts), np.int64)
+            edge_metas = [
+                self._write_edges(writer, t, e, numbering, cut)
+                for t, e in self.source.edges.items()
+            ]
+            summary = {"edges_between_parts": cut.tolist(), **self.summarize(numbering)}
+            meta = FolderMeta(
+                num_parts=self.num_parts,
+                edge_dir=self.edge_dir,
+                heterogeneous=self.source.heterogeneous,
+                node_types=node_metas,
+                edge_types=edge_metas,
+                method=self.describe(),
+                summary=summary,
+            )
+            self.progress("checksums", 0, 1)
+            writer.finish(meta)
+            self.progress("checksums", 1, 1)
+        return meta
+
+    def _number(self, node_type: NodeType) -> Numbering:
+        count = self.source.nodes[node_type].count
+        owners = np.asarray(self.assign_nodes(node_type))
+        if owners.shape != (count,) or owners.dtype.kind not in "iu":
+            raise ValueError(
+                f"assign_nodes('{node_type}') must return {count} integers "
+                f"(got {owners.dtype} {owners.shape})"
+            )
+        if count and not (0 <= int(owners.min()) and int(owners.max()) < self.num_parts):
+            raise ValueError(
+                f"assign_nodes('{node_type}') named a part outside 0 .. {self.num_parts - 1}"
+            )
+        return Numbering(owners, self.num_parts)
+
+    def _write_nodes(
+        self, writer: FolderWriter, node_type: NodeType, node: NodeSource, numbering: Numbering
+    ) -> NodeTypeMeta:
+        bounds = numbering.book.bounds
+        id_dtype = narrowest_int(node.count)
+        writer.save(map_path(node_type), numbering.new_of_old.astype(id_dtype))
+        for part in range(self.num_parts):
+            ids = numbering.old_of_new[bounds[part] : bounds[part + 1]]
+            writer.save(node_path(part, node_type, "id"), ids.astype(id_dtype))
+            for name, feature in node.attrs.items():
+                _write_rows(writer, node_path(part, node_type, name), feature, ids)
+            self.progress(f"nodes of type '{node_type}'", part + 1, self.num_parts)
+        cached = [
+            self._write_cache(writer, node_type, node, numbering, part)
+            for part in range(self.num_parts)
+        ]
+        splits = [
+            name for name, f in node.attrs.items() if f.dtype == "bool" and f.row_shape == ()
+        ]
+        for name in splits:
+            held = np.sort(numbering.new_of_old[np.flatnonzero(node.attrs[name].array)])
+            writer.save(split_path(node_type, name), held.astype(id_dtype))
+        return NodeTypeMeta(node_type, bounds, _attr_metas(node.attrs), splits, cached)
+
+    def _write_cache(
+        self,
+        writer: FolderWriter,
+        node_type: NodeType,
+        node: NodeSource,
+        numbering: Numbering,
+        part: int,
+    ) -> int:
+        ids = np.asarray(self.cached_nodes(node_type, part, numbering.owners), dtype=np.int64)
+        if len(ids) == 0:
+            return 0
+        if np.any(numbering.owners[ids] == part):
+            raise ValueError(f"cached_nodes('{node_type}', {part}) names nodes that the part owns")
+        id_dtype = narrowest_int(node.count)
+        writer.save(cache_path(part, node_type, "new_id"), numbering.new_of_old[ids].astype(id_dtype))
+        writer.save(cache_path(part, node_type, "id"), ids.astype(id_dtype))
+        for name, feature in node.attrs.items():
+            _write_rows(writer, cache_path(part, node_type, name), feature, ids)
+        return len(ids)
+
+    def _write_edges(
+        self,
+        writer: FolderWriter,
+        edge_type: EdgeType,
+        edge: EdgeSource,
+        numbering: Mapping[NodeType, Numbering],
+        cut: Int64Array,
+    ) -> EdgeTypeMeta:
+        incoming = self.edge_dir == "in"
+        rows = numbering[edge_type[2 if incoming else 0]]
+        cols = numbering[edge_type[0 if incoming else 2]]
+        keys, neighbors = (edge.dst, edge.src) if incoming else (edge.src, edge.dst)
+        if keys.dtype != neighbors.dtype or keys.dtype not in (np.int32, np.int64):
+            keys, neighbors = keys.astype(np.int64), neighbors.astype(np.int64)
+        try:
+            indptr, indices, edge_ids = _native.coo_to_csr(
+                np.ascontiguousarray(keys),
+                np.ascontiguousarray(neighbors),
+                len(rows.owners),
+                len(cols.owners),
+                rows.new_of_old,
+                cols.new_of_old,
+            )
+        except IndexError as error:
+            raise IndexError(f"edge_index of edge type {edge_type}: {error}") from None
+        edge_bounds = [int(indptr[b]) for b in rows.book.bounds]
+        for part in range(self.num_parts):
+            low, high = edge_bounds[part], edge_bounds[part + 1]
+            first, last = rows.book.bounds[part], rows.book.bounds[part + 1]
+            own = indptr[first : last + 1].astype(np.int64) - low
+            neighbors_of_part = indices[low:high]
+            ids = edge_ids[low:high]
+            writer.save(
+                edge_path(part, edge_type, "indptr"), own.astype(narrowest_int(high - low))
+            )
+            writer.save(edge_path(part, edge_type, "indices"), neighbors_of_part)
+            writer.save(edge_path(part, edge_type, "edge_id"), ids)
+            for name, feature in edge.attrs.items():
+                _write_rows(writer, edge_path(part, edge_type, name), feature, ids)
+            # Bounds are few: counting neighbours below each bound gives the cut matrix's row.
+            below = [int(np.count_nonzero(neighbors_of_part < b)) for b in cols.book.bounds]
+            cut[part] += np.diff(below)
+            self.progress(f"edges of type {edge_type}", part + 1, self.num_parts)
+        return EdgeTypeMeta(edge_type, edge_bounds, "edge_id", _attr_metas(edge.attrs))
+
+
+class Numbering:
+    """New ids of a node type: by part, and within a part in the order of original ids.
+
+    Args:
+        owners: [num_nodes] part of each node.
+        num_parts: number of parts.
+
+    Attributes:
+        owners: as given.
+        book: who owns which new id.
+        old_of_new, new_of_old: [num_nodes] int64.
+    """
+
+    def __init__(self, owners: IntArray, num_parts: int) -> None:
+        self.owners = owners
+        sizes = np.bincount(owners, minlength=num_parts)
+        self.book = RangeBook([0, *np.cumsum(sizes).tolist()])
+        narrow = owners.astype(np.uint16) if num_parts <= 2**16 else owners
+        self.old_of_new: Int64Array = np.argsort(narrow, kind="stable").astype(np.int64)
+        self.new_of_old: Int64Array = np.empty_like(self.old_of_new)
+        self.new_of_old[self.old_of_new] = np.arange(len(owners))
+
+
+def _attr_metas(attrs: Mapping[str, Feature]) -> dict[str, AttrMeta]:
+    return {name: AttrMeta(f.dtype, tuple(f.row_shape)) for name, f in attrs.items()}
+
+
+def _write_rows(writer: FolderWriter, path: str, feature: Feature, rows: IntArray) -> None:
+    out = writer.create(path, storage_dtype(feature.dtype), (len(rows), *feature.row_shape))
+    row_bytes = max(1, feature.array[:1].nbytes)
+    step = max(1, _CHUNK_BYTES // row_bytes)
+    for first in range(0, len(rows), step):
+        chunk = np.ascontiguousarray(rows[first : first + step])
+        feature.gather(chunk, out[first : first + step])
+
+
+def _cast(values: Any, dtype: Any) -> Any:
+    """Features in the dtype asked for (a torch or NumPy dtype, or a name)."""
+    if dtype is None:
+        return values
+    if isinstance(values, Mapping):
+        return {key: _cast(value, dtype) for key, value in values.items()}
+    name = str(dtype).removeprefix("torch.") if not isinstance(dtype, type) else np.dtype(dtype).name
+    if hasattr(values, "detach"):
+        import torch
+
+        return values.to(getattr(torch, name))
+    array, _ = to_array(values, "features")
+    return array.astype(storage_dtype(name), copy=False)
+
+
+def feature_bytes(attrs: Mapping[str, Feature]) -> int:
+    """Bytes of all attributes of one row."""
+    total = 0
+    for feature in attrs.values():
+        row: Array = np.empty(feature.row_shape, feature.array.dtype)
+        total += row.nbytes
+    return total

@@ -1,0 +1,42 @@
+"""Who owns which node: parts own contiguous ranges of renumbered ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from khop.typing import Int64Array, IntArray
+
+
+class RangeBook:
+    """Maps ids to parts by binary search over the range bounds.
+
+    Args:
+        bounds: [num_parts + 1] non-decreasing; part p owns ids bounds[p] .. bounds[p + 1] - 1.
+    """
+
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self.bounds = [int(b) for b in bounds]
+        if len(self.bounds) < 2 or self.bounds[0] != 0:
+            raise ValueError(f"bounds must begin with 0 and hold at least two entries (got {bounds})")
+        if any(a > b for a, b in zip(self.bounds, self.bounds[1:], strict=False)):
+            raise ValueError(f"bounds must not decrease (got {bounds})")
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        return len(self.bounds) - 1
+
+    @property
+    def num_ids(self) -> int:
+        """Number of ids in all parts."""
+        return self.bounds[-1]
+
+    def size(self, part: int) -> int:
+        """Number of ids that `part` owns."""
+        return self.bounds[part + 1] - self.bounds[part]
+
+    def owner(self, ids: IntArray) -> Int64Array:
+        """Owner of each id, all of which must exist."""
+        return np.searchsorted(self.bounds, ids, side="right").astype(np.int64) - 1

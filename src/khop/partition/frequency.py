@@ -1,0 +1,229 @@
+"""Partitioning by hotness: nodes go where they will be used, and the hottest are copied.
+
+The method is that of GraphLearn-for-PyTorch's FrequencyPartitioner (and Data Tiering, arXiv
+2111.05894, for the hotness): given how likely each part's batches are to touch each node, place
+nodes so that batches find as much as possible at home, then keep copies of the hottest of the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.data.arrays import to_array
+from khop.partition.base import Numbering, PartitionerBase, feature_bytes
+from khop.typing import NODE, ArrayLike, Int64Array, IntArray, NodeType
+
+Probabilities = npt.NDArray[np.float64]
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class FrequencyPartitioner(PartitionerBase):
+    """Assigns nodes by access probability, with parts of equal size.
+
+    Nodes are taken in the order of how much it matters where they go (the probability gained over
+    the second-best part); each goes to the part that touches it most and still has room. Part sizes
+    differ by at most one.
+
+    Args:
+        output_dir: the partition folder to write.
+        num_parts: number of parts.
+        num_nodes: number of nodes, or {node type: number}.
+        edge_index: [2, num_edges], or {edge type: such an array}.
+        probs: for each part, the probability of each node being touched by a batch of the part's
+            trainers: [num_nodes] each, or {node type: [num_nodes]} each. `NeighborSampler.sample_prob`
+            computes them.
+        cache_memory_budget: bytes (or '512MB') of copies a part may keep; default: no bound.
+        cache_ratio: share of all nodes that a part may keep copies of; default: no copies unless
+            `cache_memory_budget` is given. Nodes that are never touched are not copied.
+        *args, **kwargs: see `PartitionerBase`.
+    """
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        num_parts: int,
+        num_nodes: int | Mapping[NodeType, int],
+        edge_index: Any,
+        probs: Sequence[ArrayLike | Mapping[NodeType, ArrayLike]],
+        node_feat: Any = None,
+        node_feat_dtype: Any = None,
+        edge_feat: Any = None,
+        edge_feat_dtype: Any = None,
+        edge_weights: Any = None,
+        edge_assign_strategy: str = "by_dst",
+        cache_memory_budget: int | str | None = None,
+        cache_ratio: float | None = None,
+        chunk_size: int = 10000,
+        device: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            output_dir,
+            num_parts,
+            num_nodes,
+            edge_index,
+            node_feat,
+            node_feat_dtype,
+            edge_feat,
+            edge_feat_dtype,
+            edge_weights,
+            edge_assign_strategy,
+            chunk_size,
+            device,
+            **kwargs,
+        )
+        self._configure(probs, cache_memory_budget, cache_ratio)
+
+    def _configure(
+        self,
+        probs: Sequence[ArrayLike | Mapping[NodeType, ArrayLike]] | None = None,
+        cache_memory_budget: int | str | None = None,
+        cache_ratio: float | None = None,
+    ) -> None:
+        if probs is None or len(probs) != self.num_parts:
+            raise ValueError(
+                f"probs must hold the probabilities of each of the {self.num_parts} parts "
+                f"(got {'none' if probs is None else len(probs)})"
+            )
+        if cache_ratio is not None and not 0 <= cache_ratio <= 1:
+            raise ValueError(f"cache_ratio must be between 0 and 1 (got {cache_ratio})")
+        self.cache_bytes = None if cache_memory_budget is None else parse_bytes(cache_memory_budget)
+        self.cache_ratio = cache_ratio
+        self.probs = {t: self._probs_of(t, probs) for t in self.source.nodes}
+        self._cached: dict[tuple[NodeType, int], Int64Array] = {}
+
+    def _probs_of(self, node_type: NodeType, probs: Sequence[Any]) -> Probabilities:
+        count = self.source.nodes[node_type].count
+        rows = np.zeros((self.num_parts, count))
+        for part, given in enumerate(probs):
+            if isinstance(given, Mapping):
+                given = given.get(node_type)
+                if given is None:  # never touched
+                    continue
+            elif node_type != NODE:
+                raise TypeError("probs of a heterogeneous graph must be {node type: probabilities}")
+            values, _ = to_array(given, "probs")
+            if values.shape != (count,):
+                raise ValueError(
+                    f"probs of part {part} has shape {values.shape} for {count} nodes of type "
+                    f"'{node_type}'"
+                )
+            if not np.all(np.isfinite(values)) or np.any(values < 0):
+                raise ValueError(f"probs of part {part} holds negative or non-finite values")
+            rows[part] = values
+        return rows
+
+    def assign_nodes(self, node_type: NodeType) -> IntArray:
+        """Nodes that gain most first; ties in the order of ids."""
+        probs = self.probs[node_type]
+        count = probs.shape[1]
+        owners = np.full(count, -1, np.int32)
+        room = np.full(self.num_parts, count // self.num_parts)
+        room[: count % self.num_parts] += 1
+        left = np.arange(count)
+        open_parts = np.arange(self.num_parts)
+        while len(left):
+            # All nodes left want their best part among those with room. Whoever gains most gets in
+            # until a part is full; then the others choose again among the parts that remain.
+            wanted = probs[open_parts][:, left]
+            best = open_parts[np.argmax(wanted, axis=0)]
+            gain = _gain_over_second(wanted)
+            order = np.argsort(-gain, kind="stable")
+            taken, room = _admit(best[order], room)
+            admitted = order[:taken]
+            owners[left[admitted]] = best[admitted]
+            left = np.delete(left, admitted)
+            open_parts = np.flatnonzero(room)
+            if len(left) and not gain[order[taken:]].any():
+                # Nobody cares any more: fill what is left, in order of ids.
+                owners[left] = np.repeat(np.arange(self.num_parts), room)
+                break
+        return owners
+
+    def cached_nodes(self, node_type: NodeType, part: int, owners: IntArray) -> Int64Array:
+        """The hottest nodes of other parts, as many as the bounds allow."""
+        budget = self._cache_rows(node_type)
+        heat = np.where(owners == part, 0.0, self.probs[node_type][part])
+        hottest = np.argsort(-heat, kind="stable")[:budget]
+        ids = hottest[heat[hottest] > 0].astype(np.int64)
+        self._cached[node_type, part] = ids
+        return ids
+
+    def _cache_rows(self, node_type: NodeType) -> int:
+        if self.cache_ratio is None and self.cache_bytes is None:
+            return 0
+        node = self.source.nodes[node_type]
+        rows = node.count if self.cache_ratio is None else int(self.cache_ratio * node.count)
+        if self.cache_bytes is not None:
+            row_bytes = feature_bytes(node.attrs) + 2 * 8  # and the ids
+            rows = min(rows, self.cache_bytes // row_bytes)
+        return rows
+
+    def describe(self) -> dict[str, Any]:
+        """Method and arguments, as meta.json records them."""
+        return {
+            **super().describe(),
+            "cache_ratio": self.cache_ratio,
+            "cache_memory_budget": self.cache_bytes,
+        }
+
+    def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
+        """Shares of the rows of a batch that are local, cached and remote, by hotness."""
+        shares = []
+        for part in range(self.num_parts):
+            total = local = cached = 0.0
+            for node_type, probs in self.probs.items():
+                total += probs[part].sum()
+                local += probs[part][numbering[node_type].owners == part].sum()
+                cached += probs[part][self._cached[node_type, part]].sum()
+            total = total or 1.0
+            shares.append(
+                {
+                    "local": float(local / total),
+                    "cached": float(cached / total),
+                    "remote": max(0.0, float(1 - (local + cached) / total)),
+                }
+            )
+        return {"expected_shares": shares}
+
+
+def _gain_over_second(wanted: Probabilities) -> Probabilities:
+    if len(wanted) == 1:
+        return wanted[0]
+    top = np.partition(wanted, len(wanted) - 2, axis=0)[-2:]
+    gain: Probabilities = top[1] - top[0]
+    return gain
+
+
+def _admit(wishes: IntArray, room: Int64Array) -> tuple[int, Int64Array]:
+    """How many of the wishes, in order, can be met until a part's room is exceeded."""
+    room = room.copy()
+    first_refused = len(wishes)
+    for part in np.unique(wishes):
+        places = np.flatnonzero(wishes == part)
+        if len(places) > room[part]:
+            first_refused = min(first_refused, int(places[room[part]]))
+    admitted = np.bincount(wishes[:first_refused], minlength=len(room))
+    return first_refused, room - admitted
+
+
+def parse_bytes(amount: int | str) -> int:
+    """A number of bytes from a number or a text such as '512MB', '1.5 GiB' (powers of 1024).
+
+    Raises:
+        ValueError: not such a text, or negative.
+    """
+    if isinstance(amount, str):
+        match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)I?B?\s*", amount.upper())
+        if match is None:
+            raise ValueError(f"'{amount}' is not a number of bytes: write 512MB, 1.5GB or 1048576")
+        amount = int(float(match[1]) * _UNITS[match[2]])
+    if amount < 0:
+        raise ValueError(f"a number of bytes must not be negative (got {amount})")
+    return int(amount)

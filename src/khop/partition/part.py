@@ -1,0 +1,110 @@
+"""One partition, opened: a graph some of whose rows are elsewhere."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from khop import _native
+from khop.data import Feature
+from khop.partition.folder import PartitionFolder, cache_path, edge_path
+from khop.typing import EdgeType, IntArray, NodeType
+
+
+class CachedRows(NamedTuple):
+    """Copies of hot rows of other parts, and where each stands."""
+
+    index: _native.IdIndex
+    features: dict[str, Feature]
+
+
+class Part:
+    """The arrays of one part, mapped when first used. Types go by their index in the folder.
+
+    Args:
+        folder: the partition folder.
+        part: which part.
+    """
+
+    def __init__(self, folder: PartitionFolder, part: int) -> None:
+        self.folder = folder
+        self.meta = folder.meta
+        self.part = folder.check_part(part)
+        self._node_features: dict[tuple[int, str], Feature] = {}
+        self._edge_features: dict[tuple[int, str], Feature] = {}
+        self._cached: dict[int, CachedRows | None] = {}
+
+    @cached_property
+    def relations(self) -> list[tuple[int, int]]:
+        """(node type of neighbours, node type whose neighbours are drawn) of each edge type."""
+        place = {t.name: i for i, t in enumerate(self.meta.node_types)}
+        ends = [(place[t.name[0]], place[t.name[2]]) for t in self.meta.edge_types]
+        return ends if self.meta.edge_dir == "in" else [(dst, src) for src, dst in ends]
+
+    @cached_property
+    def csrs(self) -> list[_native.Csr]:
+        """The part's rows of each edge type."""
+        return [self._csr(i) for i in range(len(self.meta.edge_types))]
+
+    def _csr(self, index: int) -> _native.Csr:
+        edge_type = self.meta.edge_types[index]
+        rows = self.meta.node_types[self.relations[index][1]]
+        # Parts keep the order of original ids: a single part has not renumbered anything.
+        row_ids = None if self.meta.num_parts == 1 else self.node_ids(rows.name)
+        return _native.Csr(
+            self._edge_array(edge_type.name, "indptr"),
+            self._edge_array(edge_type.name, "indices"),
+            row_ids,
+            first_row=rows.bounds[self.part],
+            first_edge=edge_type.bounds[self.part],
+        )
+
+    def _edge_array(self, edge_type: EdgeType, name: str) -> IntArray:
+        return self.folder.open(edge_path(self.part, edge_type, name))
+
+    def node_ids(self, node_type: NodeType) -> IntArray:
+        """[n] original ids of the part's nodes."""
+        return self.folder.node_ids(self.part, node_type)
+
+    def node_feature(self, index: int, name: str) -> Feature:
+        """A node attribute by its name; 'id' holds original ids."""
+        key = (index, name)
+        if key not in self._node_features:
+            node_type = self.meta.node_types[index]
+            self._node_features[key] = (
+                Feature(self.node_ids(node_type.name))
+                if name == "id"
+                else self.folder.node_feature(self.part, node_type.name, name)
+            )
+        return self._node_features[key]
+
+    def edge_feature(self, index: int, name: str) -> Feature:
+        """An edge attribute by its name; 'edge_id' holds original ids."""
+        key = (index, name)
+        if key not in self._edge_features:
+            edge_type = self.meta.edge_types[index]
+            dtype = None if name == "edge_id" else edge_type.attrs[name].dtype
+            self._edge_features[key] = Feature(self._edge_array(edge_type.name, name), dtype)
+        return self._edge_features[key]
+
+    def cached(self, index: int) -> CachedRows | None:
+        """Copies of other parts' hot rows of a node type; None if there are none."""
+        if index not in self._cached:
+            self._cached[index] = self._open_cache(index)
+        return self._cached[index]
+
+    def _open_cache(self, index: int) -> CachedRows | None:
+        node_type = self.meta.node_types[index]
+        if not node_type.cached or node_type.cached[self.part] == 0:
+            return None
+        paths = {n: cache_path(self.part, node_type.name, n) for n in ("id", *node_type.attrs)}
+        new_ids = self.folder.open(cache_path(self.part, node_type.name, "new_id"))
+        features = {
+            name: Feature(
+                self.folder.open(path), None if name == "id" else node_type.attrs[name].dtype
+            )
+            for name, path in paths.items()
+        }
+        return CachedRows(_native.IdIndex(np.asarray(new_ids, np.int64)), features)

@@ -1,0 +1,26 @@
+"""Random partitioning: balanced, blind to structure."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from khop import _native
+from khop.partition.base import PartitionerBase
+from khop.typing import IntArray, NodeType
+
+
+class RandomPartitioner(PartitionerBase):
+    """Assigns nodes to parts at random; part sizes differ by at most one.
+
+    The cut depends on `seed` and the numbers of nodes alone. Arguments: see `PartitionerBase`.
+    """
+
+    def assign_nodes(self, node_type: NodeType) -> IntArray:
+        """A random permutation dealt out to the parts in turn."""
+        key = _native.run_key(self.seed, 0, zlib.crc32(node_type.encode()))
+        order = _native.permutation(self.source.nodes[node_type].count, key)
+        owners = np.empty(len(order), np.int32)
+        owners[order] = np.arange(len(order)) % self.num_parts
+        return owners

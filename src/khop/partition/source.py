@@ -1,0 +1,161 @@
+"""What a partitioner cuts: node counts, edge lists and attributes, whoever supplied them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from khop.data import Feature
+from khop.data.arrays import to_ids
+from khop.typing import EDGE, NODE, ArrayLike, EdgeType, IntArray, NodeType
+
+
+@dataclass
+class NodeSource:
+    """A node type: its size and attributes, a row a node."""
+
+    count: int
+    attrs: dict[str, Feature] = field(default_factory=dict)
+
+
+@dataclass
+class EdgeSource:
+    """An edge type: [num_edges] sources and destinations, and attributes, a row an edge."""
+
+    src: IntArray
+    dst: IntArray
+    attrs: dict[str, Feature] = field(default_factory=dict)
+
+
+@dataclass
+class GraphSource:
+    """A graph to be partitioned.
+
+    Homogeneous graphs have the one node type `khop.typing.NODE` and edge type `khop.typing.EDGE`.
+    """
+
+    nodes: dict[NodeType, NodeSource]
+    edges: dict[EdgeType, EdgeSource]
+    heterogeneous: bool = False
+
+    def __post_init__(self) -> None:
+        for edge_type in self.edges:
+            for node_type in (edge_type[0], edge_type[2]):
+                if node_type not in self.nodes:
+                    raise ValueError(
+                        f"edge type {edge_type} joins node type '{node_type}', whose number of "
+                        f"nodes is not given (got {list(self.nodes)})"
+                    )
+        for node_type, node in self.nodes.items():
+            _check_attrs(node.attrs, node.count, f"node type '{node_type}'", "nodes")
+        for edge_type, edge in self.edges.items():
+            if len(edge.src) != len(edge.dst):
+                raise ValueError(
+                    f"edge type {edge_type} has {len(edge.src)} sources but {len(edge.dst)} "
+                    "destinations"
+                )
+            _check_attrs(edge.attrs, len(edge.src), f"edge type {edge_type}", "edges")
+
+    @classmethod
+    def from_arrays(
+        cls,
+        num_nodes: int | Mapping[NodeType, int],
+        edge_index: ArrayLike | Mapping[EdgeType, ArrayLike],
+        node_attrs: Mapping[str, Any] | None = None,
+        edge_attrs: Mapping[str, Any] | None = None,
+    ) -> GraphSource:
+        """From arrays.
+
+        Args:
+            num_nodes: number of nodes, or of each node type.
+            edge_index: [2, num_edges], or one for each edge type.
+            node_attrs: name -> [num_nodes, ...], or name -> {node type: array}.
+            edge_attrs: name -> [num_edges, ...], or name -> {edge type: array}.
+        """
+        heterogeneous = isinstance(edge_index, Mapping)
+        if heterogeneous != isinstance(num_nodes, Mapping):
+            raise TypeError("num_nodes and edge_index must both be dictionaries, or neither")
+        counts = num_nodes if isinstance(num_nodes, Mapping) else {NODE: num_nodes}
+        lists = edge_index if isinstance(edge_index, Mapping) else {EDGE: edge_index}
+        nodes = {t: NodeSource(int(n)) for t, n in counts.items()}
+        edges = {}
+        for edge_type, pair in lists.items():
+            if len(pair) != 2:
+                raise ValueError(f"edge_index must have two rows (got {len(pair)})")
+            edges[edge_type] = EdgeSource(
+                to_ids(pair[0], "edge_index"), to_ids(pair[1], "edge_index")
+            )
+        for name, values in (node_attrs or {}).items():
+            for node_type, value in _by_type(values, NODE).items():
+                nodes[node_type].attrs[name] = Feature(value)
+        for name, values in (edge_attrs or {}).items():
+            for edge_type, value in _by_type(values, EDGE).items():
+                edges[edge_type].attrs[name] = Feature(value)
+        return cls(nodes, edges, heterogeneous)
+
+    @classmethod
+    def from_data(cls, data: Any) -> GraphSource:
+        """From a PyG `Data` or `HeteroData`: every node- and edge-level tensor is kept.
+
+        Raises:
+            TypeError: another type, an attribute that is not a tensor of a supported dtype.
+            ValueError: an edge type without `edge_index`.
+        """
+        from torch_geometric.data import Data, HeteroData
+
+        if isinstance(data, Data):
+            nodes = {NODE: NodeSource(int(data.num_nodes), _attrs_of(data, data._store, True))}
+            edges = {EDGE: _edge_source(data, data._store, EDGE)}
+            return cls(nodes, edges, False)
+        if isinstance(data, HeteroData):
+            nodes = {
+                t: NodeSource(int(data[t].num_nodes), _attrs_of(data, data[t], True))
+                for t in data.node_types
+            }
+            edges = {t: _edge_source(data, data[t], t) for t in data.edge_types}
+            return cls(nodes, edges, True)
+        raise TypeError(f"expected a PyG Data or HeteroData object (got '{type(data)}')")
+
+
+def _by_type(values: Any, single: Any) -> Mapping[Any, Any]:
+    return values if isinstance(values, Mapping) else {single: values}
+
+
+def _check_attrs(attrs: Mapping[str, Feature], count: int, what: str, unit: str) -> None:
+    for name, feature in attrs.items():
+        if name in ("id", "new_id", "indptr", "indices", "edge_id"):
+            raise ValueError(f"attribute '{name}' of {what} has a reserved name: rename it")
+        if feature.num_rows != count:
+            raise ValueError(
+                f"attribute '{name}' of {what} has {feature.num_rows} rows for {count} {unit}"
+            )
+
+
+def _attrs_of(data: Any, store: Any, of_nodes: bool) -> dict[str, Feature]:
+    attrs = {}
+    for name, value in store.items():
+        level = store.is_node_attr(name) if of_nodes else store.is_edge_attr(name)
+        if name in ("edge_index", "adj_t", "num_nodes") or not level:
+            continue
+        if not (hasattr(value, "detach") or isinstance(value, np.ndarray)):
+            raise TypeError(
+                f"attribute '{name}' is a '{type(value).__name__}': folders hold tensors only; "
+                "remove it or turn it into a tensor"
+            )
+        if data.__cat_dim__(name, value, store) != 0:
+            raise TypeError(f"attribute '{name}' is not laid out with a row a node or edge")
+        attrs[name] = Feature(value)
+    return attrs
+
+
+def _edge_source(data: Any, store: Any, edge_type: EdgeType) -> EdgeSource:
+    edge_index = store.get("edge_index")
+    if edge_index is None:
+        raise ValueError(
+            f"edge type {edge_type} has no 'edge_index': convert other layouts to an edge list"
+        )
+    src, dst = (to_ids(edge_index[i], "edge_index") for i in (0, 1))
+    return EdgeSource(src, dst, _attrs_of(data, store, False))

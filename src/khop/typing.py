@@ -1,0 +1,33 @@
+"""Names of the field, as types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+NodeType: TypeAlias = str
+EdgeType: TypeAlias = tuple[str, str, str]
+"""(source node type, relation, destination node type)."""
+
+EdgeDir: TypeAlias = Literal["in", "out"]
+"""Whose neighbours are drawn: 'in' follows edges against their direction (PyG's), 'out' along."""
+
+NumNeighbors: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
+"""Fan-out of each hop, for all edge types or for each; -1 takes all neighbours."""
+
+Array: TypeAlias = npt.NDArray[Any]
+IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+Int32Array: TypeAlias = npt.NDArray[np.int32]
+
+ArrayLike: TypeAlias = Any
+"""A NumPy array, a CPU torch tensor, or a sequence of numbers."""
+
+NODE: NodeType = "node"
+"""The node type of homogeneous graphs."""
+
+EDGE: EdgeType = (NODE, "to", NODE)
+"""The edge type of homogeneous graphs."""
