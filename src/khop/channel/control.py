@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import json
+import select
 import socket
 import struct
 from collections import deque
@@ -87,11 +88,14 @@ class ControlLine:
             ConnectionError: the other side is gone.
         """
         self._flush()
-        self._socket.setblocking(True)
-        try:
-            socket.send_fds(self._socket, [bytes([op]), payload], list(descriptors))
-        finally:
-            self._socket.setblocking(False)
+        while True:
+            try:
+                socket.send_fds(self._socket, [bytes([op]), payload], list(descriptors))
+                return
+            except BlockingIOError:
+                poller = select.poll()
+                poller.register(self._socket, select.POLLOUT)
+                poller.poll()
 
     def send_json(self, op: Op, content: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Sends a JSON object."""
@@ -109,9 +113,11 @@ class ControlLine:
     def _flush(self) -> None:
         while self._unsent:
             message = self._unsent.popleft()
-            self.post(Op(message[0]), message[1:])
-            if self._unsent and self._unsent[-1] == message:
-                break  # still no room
+            try:
+                self._socket.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                self._unsent.appendleft(message)
+                return
 
     def receive(self) -> Message | None:
         """The next message if there is one.

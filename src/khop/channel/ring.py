@@ -16,6 +16,7 @@ import bisect
 import fcntl
 import mmap
 import os
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -143,7 +144,16 @@ class RingReader:
         self._view = np.frombuffer(self._mapping, np.uint8)
         self._address = int(self._view.ctypes.data)
         self.capacity = len(self._view)
-        self.bytes_leased = 0
+        self._leased = 0
+        # Leases end in whatever thread drops them: appending is atomic, adding is not.
+        self._returned: deque[int] = deque()
+
+    @property
+    def bytes_leased(self) -> int:
+        """Bytes that arrays still look into."""
+        while self._returned:
+            self._leased -= self._returned.popleft()
+        return self._leased
 
     @property
     def address(self) -> int:
@@ -157,10 +167,10 @@ class RingReader:
         """
         if not 0 <= offset <= offset + nbytes <= self.capacity:
             raise ValueError(f"slot {offset} + {nbytes} lies outside a ring of {self.capacity}")
-        self.bytes_leased += nbytes
+        self._leased += nbytes
 
         def release() -> None:
-            self.bytes_leased -= nbytes
+            self._returned.append(nbytes)
             if on_free is not None:
                 on_free(offset)
 

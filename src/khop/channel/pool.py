@@ -1,0 +1,76 @@
+"""Reused memory for batches made in the trainer's own process.
+
+A fresh large array costs more to touch for the first time than to fill. The pool hands out arrays
+over memory that comes back when the last array or tensor looking into it has been collected.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections import defaultdict, deque
+from typing import Any
+
+import numpy as np
+
+from khop.channel.ring import Lease
+from khop.typing import Array
+
+# Below this the C library's own reuse is as good.
+_MIN_POOLED = 256 << 10
+
+
+class _Block:
+    """Anonymous memory of one size class."""
+
+    __slots__ = ("address", "mapping", "nbytes", "view")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.mapping = mmap.mmap(-1, nbytes)
+        self.mapping.madvise(mmap.MADV_HUGEPAGE)
+        self.view = np.frombuffer(self.mapping, np.uint8)
+        self.address = int(self.view.ctypes.data)
+
+
+class BufferPool:
+    """Arrays over reused memory. Safe to use from several threads.
+
+    Args:
+        max_idle: bytes of unused memory to keep; what comes back beyond is given to the system.
+    """
+
+    def __init__(self, max_idle: int = 2 << 30) -> None:
+        self._max_idle = max_idle
+        # Appending to and popping from a deque is atomic, also inside a destructor.
+        self._idle: defaultdict[int, deque[_Block]] = defaultdict(deque)
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes that nothing looks into."""
+        return sum(size * len(blocks) for size, blocks in list(self._idle.items()))
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An uninitialised array."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < _MIN_POOLED:
+            return np.empty(shape, dtype)
+        size = _size_class(nbytes)
+        idle = self._idle[size]
+        try:
+            block = idle.pop()
+        except IndexError:
+            block = _Block(size)
+
+        def release() -> None:
+            if self.idle_bytes + size <= self._max_idle:
+                idle.append(block)
+
+        raw = np.asarray(Lease(block, block.address, nbytes, release))
+        return raw.view(dtype).reshape(shape)
+
+
+def _size_class(nbytes: int) -> int:
+    """Rounds up to an eighth of a power of two, so that batches of similar size share blocks."""
+    step = max(1 << (nbytes.bit_length() - 4), mmap.PAGESIZE)
+    return -(-nbytes // step) * step

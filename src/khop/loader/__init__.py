@@ -1,0 +1,5 @@
+"""Loaders for graphs in memory: drop-ins for PyG's."""
+
+from khop.loader.neighbor_loader import NeighborLoader
+
+__all__ = ["NeighborLoader"]

@@ -1,0 +1,271 @@
+"""`NeighborLoader`: PyG's, with khop's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.loader.utils import get_input_nodes
+from torch_geometric.sampler import SamplerOutput
+
+from khop.channel.pool import BufferPool
+from khop.data.arrays import check_range
+from khop.loader.background import BackgroundIterator
+from khop.loader.collate import join_data
+from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
+from khop.sampler.neighbor import NeighborSampler
+from khop.sampler.plan import EpochPlan
+
+
+class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
+    """PyG's `NeighborLoader`, needing neither pyg-lib nor torch-sparse.
+
+    Takes PyG's arguments, returns PyG's batches: seeds first in `n_id`, `edge_index` in the batch's
+    numbering, `e_id`, `input_id`, `batch_size`, `num_sampled_nodes`, `num_sampled_edges`, and every
+    attribute of the sampled nodes and edges. Which neighbours are drawn is a function of seed,
+    epoch, batch index and graph, whatever the number of workers.
+
+    Args:
+        data: a homogeneous PyG `Data`.
+        num_neighbors: fan-out of each hop; -1 takes all neighbours.
+        input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes.
+        input_time, disjoint, temporal_strategy, time_attr, weight_attr, subgraph_type: PyG's
+            options that are still to come raise NotImplementedError.
+        replace: draw with replacement.
+        transform: applied to each batch, in the process that iterates.
+        transform_sampler_output: applied to what the sampler returns.
+        is_sorted: accepted; not needed.
+        filter_per_worker: with worker processes: join features there (default) or in the trainer.
+        neighbor_sampler: use this sampler instead.
+        directed: deprecated in PyG; only True.
+        seed: makes epochs reproducible; epoch i of two loaders of equal seed is the same. Default:
+            each epoch takes one from `generator` or torch's default generator, so that
+            `torch.manual_seed` decides, as with PyG.
+        stream: separates loaders of the same seed. Default: the rank of the trainer if
+            torch.distributed is initialised, else 0, so that trainers draw differently.
+        worker_type: what `num_workers` counts: 'thread' (default; no copy of the graph, no
+            pickling) or 'process' (torch's worker processes, for heavy Python transforms).
+        **kwargs: those of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
+            `num_workers`, `generator`, `sampler`, ...
+
+    Raises:
+        NotImplementedError: an option that is still to come, by name.
+        IndexError, TypeError, ValueError: seeds that do not exist or are no integers; arguments
+            that contradict one another.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        num_neighbors: Any,
+        input_nodes: Any = None,
+        input_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: Any = None,
+        directed: bool = True,
+        *,
+        seed: int | None = None,
+        stream: int | None = None,
+        worker_type: Literal["thread", "process"] = "thread",
+        **kwargs: Any,
+    ) -> None:
+        if worker_type not in ("thread", "process"):
+            raise ValueError(f"worker_type must be 'thread' or 'process' (got '{worker_type}')")
+        if input_time is not None:
+            raise NotImplementedError("input_time is still to come")
+        _check_loader_options(worker_type, kwargs)
+        if neighbor_sampler is None:
+            neighbor_sampler = NeighborSampler(
+                data,
+                num_neighbors,
+                subgraph_type,
+                replace,
+                disjoint,
+                temporal_strategy,
+                time_attr,
+                weight_attr,
+                is_sorted,
+                directed=directed,
+            )
+        _check_seeds(data, input_nodes)
+        super().__init__(
+            data,
+            num_neighbors,
+            input_nodes,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            neighbor_sampler=neighbor_sampler,
+            **kwargs,
+        )
+        self._worker_type = worker_type
+        self._given = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None
+        self._shuffle = bool(kwargs.get("shuffle") or False)
+        self._epochs = EpochKeys(seed, _rank() if stream is None else stream, self.generator)
+        self._pool = BufferPool()
+        # torch guards this attribute against change; worker processes must see the keys of batches.
+        self.__dict__["dataset"] = SeedPositions(self.input_data.node.numel())
+
+    def __iter__(self) -> Iterator[Any]:
+        """A new epoch."""
+        if self._worker_type == "process" and self.num_workers > 0:
+            epoch: Iterator[Any] = super().__iter__()
+            return epoch
+        return self._iterate_here()
+
+    def _iterate_here(self) -> Iterator[Any]:
+        batches = self._next_epoch()
+        if self.num_workers == 0:
+            made: Iterator[Any] = map(self._make, batches)
+        else:
+            ahead = self.num_workers * (self.prefetch_factor or 2)
+            made = BackgroundIterator(self._make, batches, self.num_workers, ahead, self.timeout)
+        return map(self._finish, made)
+
+    @property
+    def _index_sampler(self) -> Any:
+        """What torch's own iterators walk along: the epoch's batches, keyed."""
+        return _LazyEpoch(self)
+
+    def _next_epoch(self) -> PlannedBatches | GivenBatches:
+        run_key = self._epochs.next_run_key()
+        if self._given:
+            return GivenBatches(self.batch_sampler, run_key)
+        plan = EpochPlan(self.input_data.node.numel(), self.batch_size, self.drop_last)
+        return PlannedBatches(plan, run_key, self._shuffle)
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return len(self.batch_sampler)
+
+    def _make(self, positions: KeyedBatch) -> Any:
+        """Samples and joins a batch; runs in threads."""
+        return self._join(self._sample(positions))
+
+    def _finish(self, batch: Any) -> Any:
+        """What is done to a batch in the thread that iterates."""
+        if self.transform is not None:
+            batch = self.transform(batch)
+        if self.pin_memory and torch.cuda.is_available():
+            batch = batch.pin_memory()
+        return batch
+
+    def _sample(self, positions: Any) -> Any:
+        inputs = self.input_data[positions]
+        key = getattr(positions, "key", None)
+        if isinstance(self.node_sampler, NeighborSampler):
+            return self.node_sampler.sample_from_nodes(inputs, key=key)
+        return self.node_sampler.sample_from_nodes(inputs)
+
+    def collate_fn(self, index: Any) -> Any:
+        """Samples a batch of seeds, given by their positions in the input."""
+        out = self._sample(index)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def filter_fn(self, out: Any) -> Any:
+        """Joins a sampled subgraph with its attributes and applies the transform."""
+        batch = self._join(out)
+        return batch if self.transform is None else self.transform(batch)
+
+    def _join(self, out: Any) -> Any:
+        if self.transform_sampler_output is not None:
+            out = self.transform_sampler_output(out)
+        fast = (
+            isinstance(out, SamplerOutput)
+            and isinstance(self.data, Data)
+            and isinstance(self.node_sampler, NeighborSampler)
+            and "adj_t" not in self.data
+            and out.orig_row is None
+        )
+        if fast:
+            return join_data(self.data, out, self._pool)
+        return _join_by_pyg(self, out)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but pooled memory, for worker processes that are not forked."""
+        state = self.__dict__.copy()
+        del state["_pool"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restores a loader in another process."""
+        self.__dict__.update(state)
+        self.__dict__["_pool"] = BufferPool()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class _LazyEpoch:
+    """Begins an epoch of a loader with the first batch: torch makes more iterators than it uses."""
+
+    def __init__(self, loader: NeighborLoader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[KeyedBatch]:
+        yield from self._loader._next_epoch()
+
+
+def _join_by_pyg(loader: NeighborLoader, out: Any) -> Any:
+    # PyG's own method, on what it reads of a loader but without the hooks, which are applied here.
+    plain = SimpleNamespace(
+        data=loader.data,
+        node_sampler=loader.node_sampler,
+        input_data=loader.input_data,
+        custom_cls=loader.custom_cls,
+        transform=None,
+        transform_sampler_output=None,
+    )
+    return torch_geometric.loader.NodeLoader.filter_fn(plain, out)
+
+
+def _rank() -> int:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return int(torch.distributed.get_rank())
+    return 0
+
+
+def _check_loader_options(worker_type: str, kwargs: dict[str, Any]) -> None:
+    if "batch_size" in kwargs and kwargs["batch_size"] is None and not kwargs.get("batch_sampler"):
+        raise ValueError("batch_size=None makes no batches: give a number or a batch_sampler")
+    if worker_type == "thread":
+        for name in ("worker_init_fn", "multiprocessing_context"):
+            if kwargs.get(name) is not None:
+                raise ValueError(f"{name} is for worker processes: pass worker_type='process'")
+
+
+def _check_seeds(data: Any, input_nodes: Any) -> None:
+    if isinstance(input_nodes, (list, np.ndarray)):
+        input_nodes = torch.as_tensor(np.asarray(input_nodes))
+        if input_nodes.numel() == 0:
+            return
+    if isinstance(input_nodes, Tensor):
+        if input_nodes.dtype == torch.bool:
+            if input_nodes.numel() != data.num_nodes:
+                raise ValueError(
+                    f"input_nodes is a mask of {input_nodes.numel()} entries for "
+                    f"{data.num_nodes} nodes"
+                )
+            return
+        if input_nodes.dtype.is_floating_point or input_nodes.dtype.is_complex:
+            raise TypeError(f"input_nodes must hold integers (got '{input_nodes.dtype}')")
+    _, nodes, _ = get_input_nodes(data, input_nodes)
+    check_range(nodes.cpu().numpy(), int(data.num_nodes), "input_nodes")

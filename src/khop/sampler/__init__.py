@@ -1,0 +1,13 @@
+"""Sampling: the plan of a batch, the engine that draws it, and PyG's view of it."""
+
+from khop._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(  # noqa: PLE0605
+    __name__,
+    {
+        "EpochPlan": "plan",
+        "NeighborSampler": "neighbor",
+        "SamplingSpec": "spec",
+        "sample_prob": "hotness",
+    },
+)

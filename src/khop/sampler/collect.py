@@ -1,0 +1,229 @@
+"""Joins a batch's subgraph with its attributes, written straight to where they will be read.
+
+Rows come from three places: the part at hand, its copies of other parts' hot rows, and the owners
+of the rest, which are asked before anything is copied here. Arrays are named `n<type>.<attribute>`
+and `e<type>.<attribute>`; `id` holds original node ids, `edge_id` original edge ids, `edge_index`
+the endpoints' numbers in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from khop import _native
+from khop.channel.message import ArraySpec, Block
+from khop.data import Feature
+from khop.data.arrays import storage_dtype
+from khop.partition.part import Part
+from khop.sampler.engine import RemoteParts, Ticket
+from khop.typing import Array, Int64Array
+
+Allocate = Callable[[Block], Mapping[str, Array]]
+
+
+@dataclass(frozen=True)
+class CollectSpec:
+    """Which attributes a batch shall carry, for each node type and each edge type."""
+
+    node_attrs: list[list[str]] = field(default_factory=list)
+    edge_attrs: list[list[str]] = field(default_factory=list)
+    with_edge: bool = False
+
+
+class _Table(NamedTuple):
+    """A node or edge type of which rows are wanted."""
+
+    kind: str  # 'node' or 'edge'
+    index: int
+    names: list[str]
+    bounds: list[int]
+
+
+class Collector:
+    """Fills the arrays of batches.
+
+    Args:
+        part: the part at hand.
+        spec: which attributes.
+        remote: the other partitions, if there are any.
+    """
+
+    def __init__(self, part: Part, spec: CollectSpec, remote: RemoteParts | None) -> None:
+        self._part = part
+        self._spec = spec
+        self._remote = remote
+        self._is_single = part.meta.num_parts == 1
+
+    def collect(
+        self,
+        subgraph: _native.Subgraph,
+        allocate: Allocate,
+        meta: Mapping[str, Any],
+    ) -> Generator[list[Ticket], None, None]:
+        """Writes a batch.
+
+        Args:
+            subgraph: as the engine returned it.
+            allocate: called once with the batch's layout; returns the arrays to fill.
+            meta: entries for the batch's header; hop counts and row counts are added.
+        """
+        node_types, edge_types = self._part.meta.node_types, self._part.meta.edge_types
+        tables = [
+            _Table("node", i, ["id", *self._spec.node_attrs[i]], t.bounds)
+            for i, t in enumerate(node_types)
+        ]
+        if self._spec.with_edge:
+            tables += [
+                _Table("edge", i, ["edge_id", *self._spec.edge_attrs[i]], t.bounds)
+                for i, t in enumerate(edge_types)
+            ]
+        rows = [self._ids_of(subgraph, table) for table in tables]
+        pending: list[tuple[_Table, Ticket, Int64Array]] = []
+        local: list[tuple[_Table, dict[str, Feature] | None, Int64Array, Int64Array]] = []
+        counts = {"local": 0, "cached": 0, "remote": 0}
+        for table, ids in zip(tables, rows, strict=True):
+            self._locate(table, ids, local, pending, counts)
+
+        block = Block(
+            self._layout(subgraph, tables, rows),
+            {
+                **meta,
+                "nodes_per_hop": [subgraph.nodes_per_hop(i) for i in range(len(node_types))],
+                "edges_per_hop": [subgraph.edges_per_hop(i) for i in range(len(edge_types))],
+                "rows": counts,
+            },
+        )
+        arrays = allocate(block)
+        for i in range(len(edge_types)):
+            edge_index = arrays[f"e{i}.edge_index"]
+            subgraph.write_edge_index(i, edge_index[0], edge_index[1])
+        for table, features, own, places in local:
+            self._copy(table, features, own, places, arrays)
+        if pending:
+            yield [ticket for _, ticket, _ in pending]
+        for table, ticket, places in pending:
+            for name, values in zip(table.names, ticket.result(), strict=True):
+                out = arrays[_array_name(table, name)]
+                _native.gather(values, np.arange(len(values)), out, places)
+
+    def _ids_of(self, subgraph: _native.Subgraph, table: _Table) -> Int64Array:
+        if table.kind == "node":
+            ids = np.empty(subgraph.num_nodes(table.index), np.int64)
+            subgraph.write_nodes(table.index, ids)
+        else:
+            ids = np.empty(subgraph.num_edges(table.index), np.int64)
+            subgraph.write_edges(table.index, ids)
+        return ids
+
+    def _locate(
+        self,
+        table: _Table,
+        ids: Int64Array,
+        local: list[Any],
+        pending: list[Any],
+        counts: dict[str, int],
+    ) -> None:
+        home, is_node = self._part.part, table.kind == "node"
+        if self._is_single:
+            local.append((table, None, ids, None))
+            counts["local"] += len(ids) if is_node else 0
+            return
+        _, grouped, places, offsets = _native.split_by_owner(ids, table.bounds)
+        for part in range(len(offsets) - 1):
+            share = slice(offsets[part], offsets[part + 1])
+            wanted, where = grouped[share], places[share]
+            if part == home:
+                local.append((table, None, wanted - table.bounds[home], where))
+                counts["local"] += len(wanted) if is_node else 0
+                continue
+            cached = self._part.cached(table.index) if is_node else None
+            if cached is not None and len(wanted):
+                found = cached.index.find(wanted)
+                hit = found >= 0
+                local.append((table, cached.features, found[hit], where[hit]))
+                counts["cached"] += int(hit.sum())
+                wanted, where = wanted[~hit], where[~hit]
+            if len(wanted):
+                assert self._remote is not None
+                ticket = self._remote.fetch(part, table.kind, table.index, wanted, table.names)
+                pending.append((table, ticket, where))
+                counts["remote"] += len(wanted) if is_node else 0
+
+    def _feature(self, table: _Table, name: str) -> Feature:
+        if table.kind == "node":
+            return self._part.node_feature(table.index, name)
+        return self._part.edge_feature(table.index, name)
+
+    def _copy(
+        self,
+        table: _Table,
+        features: dict[str, Feature] | None,
+        rows: Int64Array,
+        places: Int64Array | None,
+        arrays: Mapping[str, Array],
+    ) -> None:
+        for name in table.names:
+            out = arrays[_array_name(table, name)]
+            if name == "id" and self._is_single:  # not renumbered
+                np.copyto(out, rows)
+                continue
+            feature = features[name] if features is not None else self._feature(table, name)
+            if name in ("id", "edge_id") and feature.array.dtype != np.int64:
+                widened = feature.gather(rows).astype(np.int64)
+                if places is None:
+                    np.copyto(out, widened)
+                else:
+                    out[places] = widened
+            else:
+                feature.gather(rows, out, places)
+
+    def _layout(
+        self,
+        subgraph: _native.Subgraph,
+        tables: Sequence[_Table],
+        rows: Sequence[Int64Array],
+    ) -> list[ArraySpec]:
+        specs = [
+            ArraySpec(f"e{i}.edge_index", "int64", (2, subgraph.num_edges(i)))
+            for i in range(len(self._part.meta.edge_types))
+        ]
+        for table, ids in zip(tables, rows, strict=True):
+            for name in table.names:
+                if name in ("id", "edge_id"):
+                    specs.append(ArraySpec(_array_name(table, name), "int64", (len(ids),)))
+                else:
+                    feature = self._feature(table, name)
+                    shape = (len(ids), *feature.row_shape)
+                    specs.append(ArraySpec(_array_name(table, name), feature.dtype, shape))
+        return specs
+
+
+def _array_name(table: _Table, name: str) -> str:
+    return f"{table.kind[0]}{table.index}.{name}"
+
+
+def fetch_rows(part: Part, kind: str, index: int, ids: Int64Array, names: Sequence[str]) -> list[Array]:
+    """What a part answers to a fetch: its rows of each attribute, ids as int64.
+
+    Raises:
+        IndexError: an id that the part does not own.
+        KeyError: no such attribute.
+    """
+    if kind == "node":
+        bounds = part.meta.node_types[index].bounds
+        feature_of = part.node_feature
+    else:
+        bounds = part.meta.edge_types[index].bounds
+        feature_of = part.edge_feature
+    rows = ids - bounds[part.part]
+    replies = []
+    for name in names:
+        feature = feature_of(index, name)
+        out = np.empty((len(rows), *feature.row_shape), storage_dtype(feature.dtype))
+        feature.gather(rows, out)
+        replies.append(out.astype(np.int64) if name in ("id", "edge_id") else out)
+    return replies

@@ -1,0 +1,262 @@
+"""The neighbour sampler as PyG sees it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    NegativeSampling,
+    NodeSamplerInput,
+    SamplerOutput,
+)
+
+from khop import _native
+from khop.channel.pool import BufferPool
+from khop.data import Graph, Topology
+from khop.data.arrays import check_range, to_int64
+from khop.sampler.engine import Engine, GraphView
+from khop.sampler.hotness import sample_prob
+from khop.sampler.spec import SamplingSpec
+from khop.typing import EDGE, NODE, Array, ArrayLike
+
+_INT64 = np.dtype(np.int64)
+
+
+class BatchKey(NamedTuple):
+    """What decides the draws of a batch: the key of its epoch, and its index in it."""
+
+    run: int
+    batch: int
+
+
+class NeighborSampler(BaseSampler):  # type: ignore[misc]
+    """Draws k-hop neighbourhoods from a graph in memory; a drop-in for PyG's `NeighborSampler`.
+
+    Pass it as `neighbor_sampler=` to PyG's loaders, or let `khop.loader.NeighborLoader` make one.
+    The graph is converted once, in linear time, to 32-bit compressed rows; further memory is about
+    12 bytes an edge.
+
+    Args:
+        data: a PyG `Data`, or a `khop.data.Graph`.
+        num_neighbors: fan-out of each hop; -1 takes all neighbours.
+        subgraph_type: 'directional', the only one so far.
+        replace: draw with replacement.
+        disjoint, temporal_strategy, time_attr, weight_attr: PyG's options that are still to come.
+        is_sorted: accepted; sorting takes linear time and is skipped where the edges are in order.
+        share_memory: accepted; the graph is shared by threads, and by forked processes as it is.
+        directed: deprecated in PyG; only True.
+        sample_direction: 'forward' draws in-neighbours (PyG's direction).
+        with_edge: return which edges were drawn.
+        seed: makes draws reproducible: call i of this sampler draws what call i of any equal
+            sampler draws. Default: each call takes a key from torch's default generator.
+        stream: separates samplers of the same seed.
+
+    Raises:
+        NotImplementedError: an option that is still to come, by name.
+        ValueError, TypeError: malformed `num_neighbors`.
+    """
+
+    def __init__(
+        self,
+        data: Data | Graph,
+        num_neighbors: Any,
+        subgraph_type: Any = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
+        sample_direction: str = "forward",
+        *,
+        with_edge: bool = True,
+        seed: int | None = None,
+        stream: int = 0,
+    ) -> None:
+        del is_sorted, share_memory
+        _refuse_what_is_to_come(
+            subgraph_type=(getattr(subgraph_type, "value", subgraph_type), "directional"),
+            disjoint=(disjoint, False),
+            temporal_strategy=(temporal_strategy, "uniform"),
+            time_attr=(time_attr, None),
+            weight_attr=(weight_attr, None),
+            directed=(directed, True),
+            sample_direction=(sample_direction, "forward"),
+        )
+        self.graph = data if isinstance(data, Graph) else graph_of(data)
+        if self.graph.is_heterogeneous:
+            raise NotImplementedError("heterogeneous graphs are still to come in NeighborSampler")
+        self.replace = replace
+        self.with_edge = with_edge
+        self.seed = seed
+        self.stream = stream
+        self.num_neighbors = num_neighbors
+        self._calls = itertools.count()
+        self._pool = BufferPool()
+
+    @property
+    def num_neighbors(self) -> Any:
+        """Fan-out of each hop; may be set."""
+        return self._num_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, value: Any) -> None:
+        spec = SamplingSpec.create(value, self.graph.edge_types, self.replace, self.with_edge)
+        self._num_neighbors = list(spec.fanouts[0])
+        self._engine = Engine(GraphView.of_graph(self.graph), spec)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.graph.num_nodes[NODE]
+
+    @property
+    def edge_permutation(self) -> None:
+        """None: `edge` of what this sampler returns are the user's own edge ids."""
+        return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the kernels' objects, which the other process makes for itself."""
+        state = self.__dict__.copy()
+        for name in ("_engine", "_pool", "_calls"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restores a sampler in another process."""
+        self.__dict__.update(state)
+        self._calls = itertools.count()
+        self._pool = BufferPool()
+        self.num_neighbors = self._num_neighbors
+
+    def sample_from_nodes(
+        self, index: NodeSamplerInput, key: BatchKey | None = None, **kwargs: Any
+    ) -> SamplerOutput:
+        """Draws the neighbourhood of seed nodes.
+
+        Args:
+            index: the seeds, as PyG's loaders pass them.
+            key: what decides the draws; default: see `seed`.
+            **kwargs: none so far.
+
+        Returns:
+            Seeds first, then nodes in the order of first appearance; edges grouped by hop.
+
+        Raises:
+            IndexError: a seed does not exist.
+        """
+        if kwargs:
+            raise TypeError(f"unexpected arguments {list(kwargs)}")
+        if index.time is not None:
+            raise NotImplementedError("seed times ('input_time') are still to come")
+        seeds = to_int64(index.node, "seeds")
+        check_range(seeds, self.num_nodes, "seeds")
+        run, batch = key or self._next_key()
+        subgraph = self._engine.sample_local([(0, seeds)], run, batch)
+        node = self._pool.empty((subgraph.num_nodes(0),), _INT64)
+        edge_index = self._pool.empty((2, subgraph.num_edges(0)), _INT64)
+        subgraph.write_nodes(0, node)
+        subgraph.write_edge_index(0, edge_index[0], edge_index[1])
+        edge = self._edge_ids(subgraph) if self.with_edge else None
+        endpoints = torch.from_numpy(edge_index)
+        output = SamplerOutput(
+            node=torch.from_numpy(node),
+            row=endpoints[0],
+            col=endpoints[1],
+            edge=edge,
+            batch=None,
+            num_sampled_nodes=subgraph.nodes_per_hop(0),
+            num_sampled_edges=subgraph.edges_per_hop(0),
+            metadata=(index.input_id, None),
+        )
+        self._engine.release(subgraph)
+        return output
+
+    def sample_from_edges(
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+    ) -> SamplerOutput:
+        """Still to come."""
+        raise NotImplementedError("sampling from edges (link loaders) is still to come")
+
+    def sample_prob(
+        self, seeds: ArrayLike, num_nodes: int | None = None, batch_size: int | None = None
+    ) -> Tensor:
+        """Probability of each node being touched by a batch drawn from `seeds`.
+
+        Args:
+            seeds: [num_seeds] node ids (or a PyG `NodeSamplerInput`).
+            num_nodes: number of nodes; default: the graph's.
+            batch_size: seeds in a batch; default: all of them make one batch.
+
+        Returns:
+            [num_nodes] float64. Method: `khop.sampler.hotness`.
+        """
+        ids = to_int64(getattr(seeds, "node", seeds), "seeds")
+        check_range(ids, self.num_nodes, "seeds")
+        if num_nodes is not None and num_nodes != self.num_nodes:
+            raise ValueError(f"num_nodes is {num_nodes}, but the graph has {self.num_nodes} nodes")
+        csr = self._engine.view.csrs[0]
+        return torch.from_numpy(
+            sample_prob(csr, self._num_neighbors, ids, self.num_nodes, batch_size, self.replace)
+        )
+
+    def _next_key(self) -> BatchKey:
+        if self.seed is None:
+            drawn = torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)
+            return BatchKey(int(drawn) & (2**64 - 1), 0)
+        worker = torch.utils.data.get_worker_info()
+        epoch = 0 if worker is None else 1 + worker.id  # each worker process counts for itself
+        return BatchKey(_native.run_key(self.seed, epoch, self.stream), next(self._calls))
+
+    def _edge_ids(self, subgraph: _native.Subgraph) -> Tensor:
+        count = subgraph.num_edges(0)
+        positions: Array = self._pool.empty((count,), _INT64)
+        subgraph.write_edges(0, positions)
+        edge_ids = self.graph.topologies[EDGE].edge_ids
+        if edge_ids is None:
+            return torch.from_numpy(positions)
+        named = self._pool.empty((count,), edge_ids.dtype)
+        _native.gather(edge_ids, positions, named)
+        np.copyto(positions, named)
+        return torch.from_numpy(positions)
+
+
+def graph_of(data: Any) -> Graph:
+    """The graph of a PyG `Data`, compressed by destination.
+
+    Raises:
+        NotImplementedError: `HeteroData`, stores, `adj_t`: still to come.
+        TypeError: anything else.
+        ValueError: no edges are given at all.
+    """
+    if not isinstance(data, Data):
+        if type(data).__name__ == "HeteroData" or isinstance(data, (tuple, list)):
+            raise NotImplementedError(
+                f"data of type '{type(data).__name__}' (heterogeneous graphs, feature and graph "
+                "stores) is still to come; pass a homogeneous Data"
+            )
+        raise TypeError(f"expected a PyG Data object (got '{type(data)}')")
+    if data.edge_index is None:
+        if "adj_t" in data:
+            raise NotImplementedError("'adj_t' is still to come: pass 'edge_index' instead")
+        raise ValueError("the data object has no 'edge_index'")
+    count = int(data.num_nodes)
+    topology = Topology(data.edge_index, num_src=count, num_dst=count, edge_dir="in")
+    return Graph(topology, num_nodes={NODE: count})
+
+
+def _refuse_what_is_to_come(**options: tuple[Any, Any]) -> None:
+    for name, (given, supported) in options.items():
+        if given != supported:
+            raise NotImplementedError(
+                f"{name}={given!r} is still to come; so far khop samples with {name}={supported!r}"
+            )
