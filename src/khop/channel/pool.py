@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from khop.channel.ring import Lease
+from khop.channel.ring import Lease, advise_huge_pages
 from khop.typing import Array
 
 # Below this the C library's own reuse is as good.
@@ -28,7 +28,7 @@ class _Block:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.mapping = mmap.mmap(-1, nbytes)
-        self.mapping.madvise(mmap.MADV_HUGEPAGE)
+        advise_huge_pages(self.mapping)
         self.view = np.frombuffer(self.mapping, np.uint8)
         self.address = int(self.view.ctypes.data)
 

@@ -13,6 +13,7 @@ gone when its last user is, also after a kill.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import fcntl
 import mmap
 import os
@@ -43,8 +44,14 @@ def map_memory(descriptor: int) -> mmap.mmap:
     """Maps a memfd, whole. The mapping outlives the descriptor and ends with its last view."""
     mapping = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
     # Batches are large and random-access; huge pages spare page faults where the kernel has them.
-    mapping.madvise(mmap.MADV_HUGEPAGE)
+    advise_huge_pages(mapping)
     return mapping
+
+
+def advise_huge_pages(mapping: mmap.mmap) -> None:
+    """Asks for huge pages; kernels without them are left alone."""
+    with contextlib.suppress(OSError):
+        mapping.madvise(mmap.MADV_HUGEPAGE)
 
 
 class SlotAllocator:

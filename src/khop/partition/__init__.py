@@ -2,7 +2,7 @@
 
 from khop._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(  # noqa: PLE0605
+__getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "FrequencyPartitioner": "frequency",
@@ -11,6 +11,8 @@ __getattr__, __dir__, __all__ = attach(  # noqa: PLE0605
         "PartitionerBase": "base",
         "RandomPartitioner": "random",
         "RangeBook": "book",
+        "FolderSummary": "summary",
+        "frequency_partition": "seeded",
         "verify_folder": "verify",
     },
 )

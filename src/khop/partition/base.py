@@ -156,7 +156,7 @@ class PartitionerBase(abc.ABC):
         self.overwrite = overwrite
         self.progress = progress or (lambda what, done, total: None)
 
-    def _configure(self) -> None:
+    def _configure(self) -> None:  # noqa: B027
         """Takes the options of a subclass; called by `from_data`."""
 
     @abc.abstractmethod
@@ -227,7 +227,7 @@ class PartitionerBase(abc.ABC):
                 f"assign_nodes('{node_type}') must return {count} integers "
                 f"(got {owners.dtype} {owners.shape})"
             )
-        if count and not (0 <= int(owners.min()) and int(owners.max()) < self.num_parts):
+        if count and (int(owners.min()) < 0 or int(owners.max()) >= self.num_parts):
             raise ValueError(
                 f"assign_nodes('{node_type}') named a part outside 0 .. {self.num_parts - 1}"
             )
@@ -249,9 +249,7 @@ class PartitionerBase(abc.ABC):
             self._write_cache(writer, node_type, node, numbering, part)
             for part in range(self.num_parts)
         ]
-        splits = [
-            name for name, f in node.attrs.items() if f.dtype == "bool" and f.row_shape == ()
-        ]
+        splits = [name for name, f in node.attrs.items() if f.dtype == "bool" and f.row_shape == ()]
         for name in splits:
             held = np.sort(numbering.new_of_old[np.flatnonzero(node.attrs[name].array)])
             writer.save(split_path(node_type, name), held.astype(id_dtype))
@@ -271,7 +269,8 @@ class PartitionerBase(abc.ABC):
         if np.any(numbering.owners[ids] == part):
             raise ValueError(f"cached_nodes('{node_type}', {part}) names nodes that the part owns")
         id_dtype = narrowest_int(node.count)
-        writer.save(cache_path(part, node_type, "new_id"), numbering.new_of_old[ids].astype(id_dtype))
+        new_ids = numbering.new_of_old[ids].astype(id_dtype)
+        writer.save(cache_path(part, node_type, "new_id"), new_ids)
         writer.save(cache_path(part, node_type, "id"), ids.astype(id_dtype))
         for name, feature in node.attrs.items():
             _write_rows(writer, cache_path(part, node_type, name), feature, ids)
@@ -288,13 +287,12 @@ class PartitionerBase(abc.ABC):
         incoming = self.edge_dir == "in"
         rows = numbering[edge_type[2 if incoming else 0]]
         cols = numbering[edge_type[0 if incoming else 2]]
-        keys, neighbors = (edge.dst, edge.src) if incoming else (edge.src, edge.dst)
-        if keys.dtype != neighbors.dtype or keys.dtype not in (np.int32, np.int64):
-            keys, neighbors = keys.astype(np.int64), neighbors.astype(np.int64)
+        src, dst = edge.endpoints()
+        keys, neighbors = (dst, src) if incoming else (src, dst)
         try:
             indptr, indices, edge_ids = _native.coo_to_csr(
-                np.ascontiguousarray(keys),
-                np.ascontiguousarray(neighbors),
+                keys,
+                neighbors,
                 len(rows.owners),
                 len(cols.owners),
                 rows.new_of_old,
@@ -309,9 +307,7 @@ class PartitionerBase(abc.ABC):
             own = indptr[first : last + 1].astype(np.int64) - low
             neighbors_of_part = indices[low:high]
             ids = edge_ids[low:high]
-            writer.save(
-                edge_path(part, edge_type, "indptr"), own.astype(narrowest_int(high - low))
-            )
+            writer.save(edge_path(part, edge_type, "indptr"), own.astype(narrowest_int(high - low)))
             writer.save(edge_path(part, edge_type, "indices"), neighbors_of_part)
             writer.save(edge_path(part, edge_type, "edge_id"), ids)
             for name, feature in edge.attrs.items():
@@ -365,7 +361,7 @@ def _cast(values: Any, dtype: Any) -> Any:
         return values
     if isinstance(values, Mapping):
         return {key: _cast(value, dtype) for key, value in values.items()}
-    name = str(dtype).removeprefix("torch.") if not isinstance(dtype, type) else np.dtype(dtype).name
+    name = np.dtype(dtype).name if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
     if hasattr(values, "detach"):
         import torch
 

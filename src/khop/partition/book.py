@@ -19,7 +19,9 @@ class RangeBook:
     def __init__(self, bounds: Sequence[int]) -> None:
         self.bounds = [int(b) for b in bounds]
         if len(self.bounds) < 2 or self.bounds[0] != 0:
-            raise ValueError(f"bounds must begin with 0 and hold at least two entries (got {bounds})")
+            raise ValueError(
+                f"bounds must begin with 0 and hold two entries or more (got {bounds})"
+            )
         if any(a > b for a, b in zip(self.bounds, self.bounds[1:], strict=False)):
             raise ValueError(f"bounds must not decrease (got {bounds})")
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -109,13 +110,15 @@ class FolderMeta:
 
 
 def safe_name(name: str) -> str:
-    """A name as part of a path: whatever a user calls a type or attribute, it stays in its folder."""
-    return quote(name, safe="").replace(".", "%2E")
+    """A name as part of a path: whatever users call a type or attribute stays in its folder."""
+    return quote(name, safe="").replace(".", "%2E") or "%"
 
 
 def edge_folder(edge_type: EdgeType) -> str:
-    """Folder name of an edge type."""
-    return "__".join(safe_name(part) for part in edge_type)
+    """Folder name of an edge type; no two have the same."""
+    # "__" separates: within a name, underscores at its ends and in a row are escaped.
+    names = (safe_name(part) for part in edge_type)
+    return "__".join(re.sub("^_|_$|_(?=_)|(?<=_)_", "%5F", name) for name in names)
 
 
 def node_path(part: int, node_type: NodeType, name: str) -> str:
@@ -159,15 +162,7 @@ class FolderWriter:
     def __init__(self, root: str | os.PathLike[str], overwrite: bool = False) -> None:
         self.root = Path(root).absolute()
         self._overwrite = overwrite
-        if self.root.exists() and not overwrite:
-            raise FileExistsError(
-                f"'{self.root}' exists: choose another output folder or pass overwrite=True "
-                "(--overwrite on the command line)"
-            )
-        if self.root.exists() and not (self.root / _META).is_file() and any(self.root.iterdir()):
-            raise FileExistsError(
-                f"'{self.root}' is not a partition folder: it will not be overwritten"
-            )
+        check_output(self.root, overwrite)
         self.root.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = Path(
             tempfile.mkdtemp(prefix=f".{self.root.name}.", suffix=".tmp", dir=self.root.parent)
@@ -218,20 +213,44 @@ class FolderWriter:
             opened_meta.write(_sealed(content))
             opened_meta.flush()
             os.fsync(opened_meta.fileno())
-        for folder in {(self._temporary / path).parent for path in self._paths}:
-            _sync_folder(folder)
-        _sync_folder(self._temporary)
+        for folder, _, _ in os.walk(self._temporary):
+            _sync_folder(Path(folder))
         self._replace()
 
     def _replace(self) -> None:
         if self._overwrite and self.root.exists():
             aside = Path(tempfile.mkdtemp(prefix=f".{self.root.name}.", dir=self.root.parent))
-            os.replace(self.root, aside / "old")
-            os.rename(self._temporary, self.root)
+            self.root.rename(aside / "old")
+            self._temporary.rename(self.root)
             shutil.rmtree(aside)
         else:
-            os.rename(self._temporary, self.root)
+            self._temporary.rename(self.root)
         _sync_folder(self.root.parent)
+
+
+def check_output(root: str | os.PathLike[str], overwrite: bool) -> None:
+    """Raises FileExistsError if a folder must not be written there."""
+    root = Path(root).absolute()
+    if not os.path.lexists(root):
+        return
+    if not overwrite:
+        raise FileExistsError(
+            f"'{root}' exists: choose another output folder or pass overwrite=True "
+            "(--overwrite on the command line)"
+        )
+    if not _may_be_replaced(root):
+        raise FileExistsError(f"'{root}' is not a partition folder: it will not be overwritten")
+
+
+def _may_be_replaced(root: Path) -> bool:
+    """Whether it is an empty directory or a partition folder, of any version, whole or damaged."""
+    if root.is_symlink() or not root.is_dir():
+        return False
+    meta = root / _META
+    if not meta.is_file():
+        return not any(root.iterdir())
+    with meta.open("rb") as opened:
+        return FORMAT.encode() in opened.read(256)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -297,8 +316,8 @@ class PartitionFolder:
             )
         if seal is None or text != _sealed(content):
             raise FolderError(f"'{self.root / _META}' is damaged: its checksum differs")
-        if not isinstance(content.get("files"), dict):
-            raise FolderError(f"'{self.root / _META}' lists no files")
+        if not _lists_files(content.get("files")):
+            raise FolderError(f"'{self.root / _META}' is damaged: its list of files is malformed")
         return content
 
     @property
@@ -385,7 +404,7 @@ class PartitionFolder:
         """[n] new ids, ascending, for which the boolean attribute `mask` holds."""
         splits = self.meta.node_type(node_type).splits
         if mask not in splits:
-            raise KeyError(f"no boolean node attribute '{mask}' of '{node_type}': there are {splits}")
+            raise KeyError(f"'{node_type}' has no boolean attribute '{mask}': there are {splits}")
         return self.open(split_path(node_type, mask))
 
 
@@ -393,6 +412,15 @@ def _sealed(content: Mapping[str, Any]) -> bytes:
     """meta.json's bytes, with a checksum of its own."""
     seal = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     return json.dumps({**content, "seal": seal}, indent=1).encode()
+
+
+def _lists_files(files: object) -> bool:
+    return isinstance(files, dict) and all(
+        isinstance(known, dict)
+        and isinstance(known.get("bytes"), int)
+        and isinstance(known.get("sha256"), str)
+        for known in files.values()
+    )
 
 
 def _open_npy(file: Path) -> Array:
@@ -449,7 +477,8 @@ def _check_meta(meta: FolderMeta) -> None:
     if meta.num_parts < 1 or meta.edge_dir not in ("in", "out"):
         raise ValueError("num_parts or edge_dir is out of range")
     names = {t.name for t in meta.node_types}
-    for kind in (*meta.node_types, *meta.edge_types):
+    kinds: list[NodeTypeMeta | EdgeTypeMeta] = [*meta.node_types, *meta.edge_types]
+    for kind in kinds:
         if len(RangeBook(kind.bounds).bounds) != meta.num_parts + 1:
             raise ValueError(f"the bounds of {kind.name} do not match {meta.num_parts} parts")
         for attr in kind.attrs.values():

@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from khop.data.arrays import to_array
+from khop.partition.balance import Scores, assign_balanced, even_sizes
 from khop.partition.base import Numbering, PartitionerBase, feature_bytes
 from khop.typing import NODE, ArrayLike, Int64Array, IntArray, NodeType
 
-Probabilities = npt.NDArray[np.float64]
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -36,8 +35,8 @@ class FrequencyPartitioner(PartitionerBase):
         num_nodes: number of nodes, or {node type: number}.
         edge_index: [2, num_edges], or {edge type: such an array}.
         probs: for each part, the probability of each node being touched by a batch of the part's
-            trainers: [num_nodes] each, or {node type: [num_nodes]} each. `NeighborSampler.sample_prob`
-            computes them.
+            trainers: [num_nodes] each, or {node type: [num_nodes]} each.
+            `NeighborSampler.sample_prob` computes them.
         cache_memory_budget: bytes (or '512MB') of copies a part may keep; default: no bound.
         cache_ratio: share of all nodes that a part may keep copies of; default: no copies unless
             `cache_memory_budget` is given. Nodes that are never touched are not copied.
@@ -98,15 +97,14 @@ class FrequencyPartitioner(PartitionerBase):
         self.probs = {t: self._probs_of(t, probs) for t in self.source.nodes}
         self._cached: dict[tuple[NodeType, int], Int64Array] = {}
 
-    def _probs_of(self, node_type: NodeType, probs: Sequence[Any]) -> Probabilities:
+    def _probs_of(self, node_type: NodeType, probs: Sequence[Any]) -> Scores:
         count = self.source.nodes[node_type].count
         rows = np.zeros((self.num_parts, count))
-        for part, given in enumerate(probs):
-            if isinstance(given, Mapping):
-                given = given.get(node_type)
-                if given is None:  # never touched
-                    continue
-            elif node_type != NODE:
+        for part, of_part in enumerate(probs):
+            given = of_part.get(node_type) if isinstance(of_part, Mapping) else of_part
+            if given is None:  # never touched
+                continue
+            if node_type != NODE and not isinstance(of_part, Mapping):
                 raise TypeError("probs of a heterogeneous graph must be {node type: probabilities}")
             values, _ = to_array(given, "probs")
             if values.shape != (count,):
@@ -122,29 +120,7 @@ class FrequencyPartitioner(PartitionerBase):
     def assign_nodes(self, node_type: NodeType) -> IntArray:
         """Nodes that gain most first; ties in the order of ids."""
         probs = self.probs[node_type]
-        count = probs.shape[1]
-        owners = np.full(count, -1, np.int32)
-        room = np.full(self.num_parts, count // self.num_parts)
-        room[: count % self.num_parts] += 1
-        left = np.arange(count)
-        open_parts = np.arange(self.num_parts)
-        while len(left):
-            # All nodes left want their best part among those with room. Whoever gains most gets in
-            # until a part is full; then the others choose again among the parts that remain.
-            wanted = probs[open_parts][:, left]
-            best = open_parts[np.argmax(wanted, axis=0)]
-            gain = _gain_over_second(wanted)
-            order = np.argsort(-gain, kind="stable")
-            taken, room = _admit(best[order], room)
-            admitted = order[:taken]
-            owners[left[admitted]] = best[admitted]
-            left = np.delete(left, admitted)
-            open_parts = np.flatnonzero(room)
-            if len(left) and not gain[order[taken:]].any():
-                # Nobody cares any more: fill what is left, in order of ids.
-                owners[left] = np.repeat(np.arange(self.num_parts), room)
-                break
-        return owners
+        return assign_balanced(probs, even_sizes(probs.shape[1], self.num_parts))
 
     def cached_nodes(self, node_type: NodeType, part: int, owners: IntArray) -> Int64Array:
         """The hottest nodes of other parts, as many as the bounds allow."""
@@ -174,15 +150,16 @@ class FrequencyPartitioner(PartitionerBase):
         }
 
     def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
-        """Shares of the rows of a batch that are local, cached and remote, by hotness."""
+        """Shares of the rows of a batch by where they are, and what larger caches would save."""
         shares = []
+        curve = []
         for part in range(self.num_parts):
-            total = local = cached = 0.0
-            for node_type, probs in self.probs.items():
-                total += probs[part].sum()
-                local += probs[part][numbering[node_type].owners == part].sum()
-                cached += probs[part][self._cached[node_type, part]].sum()
-            total = total or 1.0
+            local, heat = self._heat(part, numbering)
+            total = (local + heat.sum()) or 1.0
+            cached = sum(
+                probs[part][self._cached[node_type, part]].sum()
+                for node_type, probs in self.probs.items()
+            )
             shares.append(
                 {
                     "local": float(local / total),
@@ -190,27 +167,24 @@ class FrequencyPartitioner(PartitionerBase):
                     "remote": max(0.0, float(1 - (local + cached) / total)),
                 }
             )
-        return {"expected_shares": shares}
+            missed = np.concatenate([[1.0], 1 - np.cumsum(heat) / (heat.sum() or 1.0)])
+            curve.append(missed * (heat.sum() / total))
+        rows = _curve_points(max(map(len, curve)) - 1)
+        remote = [[max(0.0, float(c[min(n, len(c) - 1)])) for n in rows] for c in curve]
+        return {"expected_shares": shares, "cache_curve": {"rows": rows, "remote": remote}}
+
+    def _heat(self, part: int, numbering: Mapping[NodeType, Numbering]) -> tuple[float, Scores]:
+        """Probability mass at home, and the probabilities of all other nodes, hottest first."""
+        here = {t: numbering[t].owners == part for t in self.probs}
+        local = sum(float(probs[part][here[t]].sum()) for t, probs in self.probs.items())
+        away = np.concatenate([probs[part][~here[t]] for t, probs in self.probs.items()])
+        return local, np.sort(away)[::-1]
 
 
-def _gain_over_second(wanted: Probabilities) -> Probabilities:
-    if len(wanted) == 1:
-        return wanted[0]
-    top = np.partition(wanted, len(wanted) - 2, axis=0)[-2:]
-    gain: Probabilities = top[1] - top[0]
-    return gain
-
-
-def _admit(wishes: IntArray, room: Int64Array) -> tuple[int, Int64Array]:
-    """How many of the wishes, in order, can be met until a part's room is exceeded."""
-    room = room.copy()
-    first_refused = len(wishes)
-    for part in np.unique(wishes):
-        places = np.flatnonzero(wishes == part)
-        if len(places) > room[part]:
-            first_refused = min(first_refused, int(places[room[part]]))
-    admitted = np.bincount(wishes[:first_refused], minlength=len(room))
-    return first_refused, room - admitted
+def _curve_points(limit: int) -> list[int]:
+    """0 and about forty numbers of rows up to `limit`, evenly apart on a logarithmic scale."""
+    steps = np.geomspace(1, max(1, limit), 40)
+    return [0, *np.unique(steps.astype(np.int64)).tolist()]
 
 
 def parse_bytes(amount: int | str) -> int:

@@ -29,6 +29,13 @@ class EdgeSource:
     dst: IntArray
     attrs: dict[str, Feature] = field(default_factory=dict)
 
+    def endpoints(self) -> tuple[IntArray, IntArray]:
+        """Sources and destinations as the kernels want them: contiguous, both int32 or int64."""
+        src, dst = self.src, self.dst
+        if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
+            src, dst = src.astype(np.int64), dst.astype(np.int64)
+        return np.ascontiguousarray(src), np.ascontiguousarray(dst)
+
 
 @dataclass
 class GraphSource:
@@ -107,17 +114,25 @@ class GraphSource:
         from torch_geometric.data import Data, HeteroData
 
         if isinstance(data, Data):
-            nodes = {NODE: NodeSource(int(data.num_nodes), _attrs_of(data, data._store, True))}
+            nodes = {NODE: NodeSource(_count(data, NODE), _attrs_of(data, data._store, True))}
             edges = {EDGE: _edge_source(data, data._store, EDGE)}
             return cls(nodes, edges, False)
         if isinstance(data, HeteroData):
             nodes = {
-                t: NodeSource(int(data[t].num_nodes), _attrs_of(data, data[t], True))
+                t: NodeSource(_count(data[t], t), _attrs_of(data, data[t], True))
                 for t in data.node_types
             }
             edges = {t: _edge_source(data, data[t], t) for t in data.edge_types}
             return cls(nodes, edges, True)
         raise TypeError(f"expected a PyG Data or HeteroData object (got '{type(data)}')")
+
+
+def _count(store: Any, node_type: NodeType) -> int:
+    if store.num_nodes is None:
+        raise ValueError(
+            f"the number of nodes of type '{node_type}' is not known: set its 'num_nodes'"
+        )
+    return int(store.num_nodes)
 
 
 def _by_type(values: Any, single: Any) -> Mapping[Any, Any]:

@@ -45,8 +45,8 @@ def verify_folder(root: str | os.PathLike[str]) -> list[str]:
             problems += _check_nodes(folder, node_type)
         for edge_type in folder.meta.edge_types:
             problems += _check_edges(folder, edge_type)
-    except (FolderError, ValueError, IndexError) as error:
-        problems.append(str(error))
+    except (FolderError, ValueError, IndexError, KeyError) as error:
+        problems.append(f"meta.json and the files disagree: {error}")
     return problems
 
 
@@ -102,9 +102,7 @@ def _check_nodes(folder: PartitionFolder, node_type: NodeTypeMeta) -> Iterator[s
         ):
             yield f"{node_path(part, name, 'id')}: does not agree with the map"
         for attr_name, attr in node_type.attrs.items():
-            yield from _check_attr(
-                folder, node_path(part, name, attr_name), attr, book.size(part)
-            )
+            yield from _check_attr(folder, node_path(part, name, attr_name), attr, book.size(part))
         if node_type.cached and node_type.cached[part]:
             yield from _check_cache(folder, node_type, part)
     for mask in node_type.splits:

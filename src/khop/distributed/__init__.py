@@ -1,0 +1,34 @@
+"""Loaders over many machines: context, dataset, options, and the processes behind them.
+
+Worker mode, on each machine (started by torchrun or by hand):
+
+    trainer 0 ──┬─ partition server      answers other machines' samplers from this machine's folder
+                ├─ sampler 0 ┐           mmap the same folder; ask other machines' servers
+                └─ sampler 1 ┴─ shared memory ─> trainer 0
+    trainer 1 ──┬─ sampler 0 ┐
+                └─ sampler 1 ┴─ shared memory ─> trainer 1
+
+Trainers find each other through torch.distributed's store: addresses, keys and who serves what
+(`rendezvous`). Samplers and servers are started with exec, import no torch, and end when their
+trainer ends, however it ends. Teardown, in this order: iterators drop their batches, loaders end
+their samplers, each trainer says goodbye, and the trainer that started a server ends it when all
+others have said so too.
+"""
+
+from khop._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(  # noqa: PLE0605
+    __name__,
+    {
+        "CollocatedDistSamplingWorkerOptions": "options",
+        "DistContext": "context",
+        "DistDataset": "dataset",
+        "DistNeighborLoader": "loader",
+        "DistRole": "context",
+        "MpDistSamplingWorkerOptions": "options",
+        "get_context": "context",
+        "init_worker_group": "context",
+        "node_split": "split",
+        "shutdown_worker_group": "context",
+    },
+)

@@ -1,0 +1,136 @@
+"""Processes that a trainer starts: samplers and partition servers.
+
+They are started with exec, so nothing of the trainer is inherited but its end of a control line.
+They end when that line closes or when the kernel tells them that their parent died; whichever way
+the trainer ends, they do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import khop
+from khop.channel.control import ControlLine, Message, Op, socket_pair
+
+_PR_SET_PDEATHSIG = 1
+_GRACE_SECONDS = 2.0
+
+
+class ChildProcess:
+    """A process that runs one of khop's programs.
+
+    Args:
+        module: the program, `khop.distributed.worker` for example.
+        config: what it shall do; sent as JSON.
+        descriptors: memory to pass along with the configuration.
+    """
+
+    def __init__(
+        self, module: str, config: Mapping[str, Any], descriptors: Sequence[int] = ()
+    ) -> None:
+        self.module = module
+        ours, theirs = socket_pair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _program(module), str(theirs.fileno()), module],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                # Ctrl-C is for the trainer: its children end with it.
+                start_new_session=True,
+            )
+        self.line = ControlLine(ours)
+        self._finalizer = weakref.finalize(self, _end, self._process, self.line, os.getpid())
+        # The kernel's signal follows the thread that started the child, not the process.
+        lasting = threading.current_thread() is threading.main_thread()
+        with contextlib.suppress(ConnectionError):  # told by receive()
+            self.line.send_json(
+                Op.CONFIG,
+                {**config, "parent": os.getpid(), "end_with_parent_thread": lasting},
+                descriptors,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def exit_status(self) -> str:
+        """How the process ended, in words; waits for it, it is known to be ending."""
+        try:
+            code = self._process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "stopped talking but did not end"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"exited with status {code}"
+
+    def close(self) -> None:
+        """Ends the process and waits for it; harmless if called again."""
+        self._finalizer()
+
+
+def _program(module: str) -> str:
+    """What the child's interpreter runs.
+
+    `-m` and `-c` put the working directory first on the path, where a user's `typing.py` would
+    shadow Python's. The child searches where its parent does, and nowhere else.
+    """
+    source = str(Path(khop.__file__).absolute().parent.parent)
+    paths = [source, *(p for p in sys.path if p and Path(p).is_absolute() and p != source)]
+    return f"import sys; sys.path[:] = {paths!r}; from {module} import main; main()"
+
+
+def _end(process: subprocess.Popen[bytes], line: ControlLine, owner: int) -> None:
+    line.close()
+    if os.getpid() != owner:  # a fork of the trainer: not its children
+        return
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def start_up() -> tuple[ControlLine, Message]:
+    """What a child does first: takes its line from the command line, and its configuration.
+
+    Returns:
+        The line and the CONFIG message.
+    """
+    line = ControlLine(socket.socket(fileno=int(sys.argv[1])))
+    os.set_inheritable(line.fileno(), False)
+    config = wait_for_message(line)
+    if config is None or config.op is not Op.CONFIG:
+        sys.exit(1)  # the parent ended first
+    content = config.json()
+    if content["end_with_parent_thread"]:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != content["parent"]:  # it ended before the line above
+            sys.exit(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    return line, config
+
+
+def wait_for_message(line: ControlLine) -> Message | None:
+    """Waits for the parent's next message; None if the parent is gone."""
+    import select
+
+    poller = select.poll()
+    poller.register(line.fileno(), select.POLLIN)
+    try:
+        while (message := line.receive()) is None:
+            poller.poll()
+    except EOFError:
+        return None
+    return message

@@ -1,0 +1,220 @@
+"""Who this process is in a job."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import enum
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from types import TracebackType
+
+import torch.distributed as dist
+
+from khop.distributed.rendezvous import Rendezvous, host_address, host_identity, job_store
+from khop.errors import RendezvousError
+
+_DEFAULT_GROUP = "khop-trainers"
+
+
+class DistRole(enum.Enum):
+    """What a process is."""
+
+    WORKER = 1
+    """A trainer that loads a partition."""
+
+
+class DistContext:
+    """A trainer's place in its group. Made by `init_worker_group`.
+
+    Attributes:
+        role: `DistRole.WORKER`.
+        world_size: number of trainers.
+        rank: this one.
+        group_name: of the group.
+        host: identity of the machine; equal for trainers that can share socket files.
+        address: by which other machines reach this one.
+        insecure: whether traffic between machines goes without CURVE.
+        rendezvous: how trainers tell each other things.
+    """
+
+    def __init__(
+        self,
+        rendezvous: Rendezvous,
+        group_name: str,
+        address: str,
+        insecure: bool,
+    ) -> None:
+        self.role = DistRole.WORKER
+        self.rendezvous = rendezvous
+        self.world_size = rendezvous.world_size
+        self.rank = rendezvous.rank
+        self.group_name = group_name
+        self.host = host_identity()
+        self.address = address
+        self.insecure = insecure
+        self._counts: dict[str, itertools.count[int]] = {}
+        self._servers_to_keep: list[Callable[[], None]] = []
+        self._is_closed = False
+
+    @property
+    def worker_name(self) -> str:
+        """Name of this trainer."""
+        return f"{self.group_name}_{self.rank}"
+
+    @property
+    def global_world_size(self) -> int:
+        """Number of processes of all groups."""
+        return self.world_size
+
+    @property
+    def global_rank(self) -> int:
+        """This process among those of all groups."""
+        return self.rank
+
+    def is_worker(self) -> bool:
+        """Whether this process is a trainer that loads a partition."""
+        return self.role is DistRole.WORKER
+
+    def number(self, kind: str) -> int:
+        """Numbers things that all trainers make in the same order: loaders, services."""
+        return next(self._counts.setdefault(kind, itertools.count()))
+
+    def keep_for_others(self, close: Callable[[], None]) -> None:
+        """Registers servers that others use: `close` is called when all trainers have finished."""
+        self._servers_to_keep.append(close)
+
+    def close(self, wait: bool = True) -> None:
+        """Says goodbye; keeps this trainer's servers until all others have, too.
+
+        Args:
+            wait: wait for the others, for as long as the rendezvous timeout.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        others = [r for r in range(self.world_size) if r != self.rank]
+        with contextlib.suppress(RuntimeError, RendezvousError):
+            self.rendezvous.tell("goodbye", True)
+            if wait and self._servers_to_keep:
+                self.rendezvous.hear("goodbye", others, "finish")
+        for close in self._servers_to_keep:
+            close()
+        self._servers_to_keep.clear()
+
+
+_context: DistContext | None = None
+
+
+def init_worker_group(
+    world_size: int | None = None,
+    rank: int | None = None,
+    group_name: str | None = None,
+    *,
+    host: str | None = None,
+    insecure: bool = False,
+    timeout: float = 60.0,
+) -> DistContext:
+    """Makes this process a trainer of a group.
+
+    Addresses and keys go through torch.distributed's store (or, before `init_process_group`,
+    through torchrun's); there is no port to choose. Sockets between machines use CURVE with keys
+    of this job.
+
+    Args:
+        world_size: number of trainers; default: torch.distributed's, else $WORLD_SIZE, else 1.
+        rank: this trainer; default: torch.distributed's, else $RANK, else 0.
+        group_name: default: 'khop-trainers'.
+        host: address by which other machines reach this one; default: that of the way to
+            $MASTER_ADDR.
+        insecure: send data between machines unencrypted and let anybody connect. For closed
+            fabrics only: CURVE costs a multiple of the time on the wire.
+        timeout: seconds to wait for other trainers.
+
+    Returns:
+        The context, as `get_context` will.
+
+    Raises:
+        ValueError: a world size and rank that contradict each other or torch.distributed.
+        RendezvousError: the job's store cannot be reached.
+    """
+    global _context  # noqa: PLW0603
+    world_size, rank = _world(world_size, rank)
+    group_name = group_name or _DEFAULT_GROUP
+    if _context is not None:
+        same = (_context.world_size, _context.rank, _context.group_name)
+        if same == (world_size, rank, group_name):
+            return _context
+        raise ValueError(
+            f"this process is trainer {_context.rank} of {_context.world_size} in group "
+            f"'{_context.group_name}' already: call shutdown_worker_group() first"
+        )
+    if insecure and rank == 0:
+        print("khop: insecure=True, traffic between machines is not encrypted", file=sys.stderr)
+    store = job_store(rank, world_size, timeout)
+    # A restarted group must not hear what the one before it said.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    rendezvous = Rendezvous(store, f"khop/{group_name}/{attempt}", rank, world_size, timeout)
+    _context = DistContext(rendezvous, group_name, host or host_address(), insecure)
+    return _context
+
+
+def get_context() -> DistContext | None:
+    """This process's context; None before `init_worker_group`."""
+    return _context
+
+
+def require_context() -> DistContext:
+    """This process's context, made from the environment if there is none yet."""
+    return _context or init_worker_group()
+
+
+def shutdown_worker_group(wait: bool = True) -> None:
+    """Leaves the group. Called at exit by itself; servers stay until all trainers have left.
+
+    Args:
+        wait: wait for trainers that may still need this one's servers.
+    """
+    global _context  # noqa: PLW0603
+    if _context is not None:
+        _context.close(wait)
+        _context = None
+
+
+def _world(world_size: int | None, rank: int | None) -> tuple[int, int]:
+    known: tuple[int, int] | None = None
+    if dist.is_available() and dist.is_initialized():
+        known = (dist.get_world_size(), dist.get_rank())
+    elif "WORLD_SIZE" in os.environ and "RANK" in os.environ:
+        known = (int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+    if (world_size is None) != (rank is None):
+        raise ValueError("give both world_size and rank, or neither")
+    if world_size is None or rank is None:
+        return known or (1, 0)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not one of {world_size} trainers (0 to {world_size - 1})")
+    if known is not None and known != (world_size, rank):
+        raise ValueError(
+            f"init_worker_group(world_size={world_size}, rank={rank}), but this process is rank "
+            f"{known[1]} of {known[0]}"
+        )
+    return world_size, rank
+
+
+# A trainer that fails must end at once, so that its launcher notices: it does not wait for others.
+_failed = False
+_previous_hook = sys.excepthook
+
+
+def _note_failure(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    global _failed  # noqa: PLW0603
+    _failed = True
+    _previous_hook(kind, error, trace)
+
+
+sys.excepthook = _note_failure
+atexit.register(lambda: shutdown_worker_group(wait=not _failed))

@@ -1,0 +1,262 @@
+"""A loader's sampler processes: who makes which batch, and what becomes of those that die.
+
+The group hands out batch numbers, keeps each sampler a few batches ahead, and takes in what they
+deliver in whatever order it comes. A sampler that dies is started again, with memory of its own, and
+asked for what it still owed: batches are functions of their number, so they are the same. Nothing
+here waits without being woken by the end of a process.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from khop.channel.control import BATCH, ONE, TWO, ControlLine, Message, Op
+from khop.channel.message import read_block
+from khop.channel.ring import RingReader, create_memory
+from khop.distributed.child import ChildProcess
+from khop.distributed.service import PartitionService
+from khop.distributed.wire import rebuild_error
+from khop.errors import SamplerDiedError
+from khop.sampler.plan import EpochPlan
+from khop.typing import Array, Int64Array
+
+Delivery = tuple[dict[str, tuple[Array, str]], dict[str, Any]]
+_WORKER = "khop.distributed.worker"
+
+
+@dataclass
+class _Sampler:
+    """A sampler process, the memory it writes to, and the batches that it owes."""
+
+    number: int
+    process: ChildProcess
+    ring: RingReader
+    owes: dict[tuple[int, int], None] = field(default_factory=dict)
+
+
+@dataclass
+class _Epoch:
+    """An epoch that is being iterated."""
+
+    message: dict[str, Any]
+    seeds: int  # descriptor of the seeds' memory
+    num_batches: int
+    next_to_ask: int = 0
+    arrived: dict[int, Delivery | Exception] = field(default_factory=dict)
+
+
+class SamplerGroup:
+    """Sampler processes that make the batches of one loader.
+
+    Args:
+        config: what samplers need to know; see `khop.distributed.worker.Sampler`.
+        num_samplers: number of processes.
+        depth: batches that each sampler is asked for ahead of the trainer.
+        ring_bytes: shared memory of each sampler.
+        max_restarts: how many deaths of samplers to make good.
+        service: whose servers to watch meanwhile.
+        pin: called with a ring's address and size, to register it with CUDA; None: do not.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        num_samplers: int,
+        depth: int,
+        ring_bytes: int,
+        max_restarts: int,
+        service: PartitionService | None,
+        pin: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._config = dict(config)
+        self._depth = depth
+        self._ring_bytes = ring_bytes
+        self._restarts_left = max_restarts
+        self._service = service
+        self._pin = pin
+        self._epochs: dict[int, _Epoch] = {}
+        self._num_epochs = 0
+        self._owner = os.getpid()
+        self.num_restarts = 0
+        self._samplers = [self._start(number) for number in range(num_samplers)]
+
+    def _start(self, number: int) -> _Sampler:
+        memory = create_memory(self._ring_bytes, f"khop-ring-{number}")
+        try:
+            ring = RingReader(memory)
+            if self._pin is not None:
+                self._pin(ring.address, ring.capacity)
+            process = ChildProcess(_WORKER, {**self._config, "number": number}, [memory])
+        finally:
+            os.close(memory)
+        return _Sampler(number, process, ring)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the samplers."""
+        return [sampler.process.pid for sampler in self._samplers]
+
+    def open_epoch(self, run_key: int, plan: EpochPlan, seeds: Int64Array) -> int:
+        """Begins an epoch.
+
+        Args:
+            run_key: its key.
+            plan: how seeds make batches.
+            seeds: [num_seeds] new ids, in the epoch's order.
+
+        Returns:
+            A number for the epoch.
+        """
+        number = self._num_epochs
+        self._num_epochs += 1
+        memory = create_memory(seeds.nbytes, "khop-seeds")
+        if seeds.nbytes:
+            view = RingReader(memory).lease(0, seeds.nbytes, None)
+            view[:] = seeds.view(np.uint8)
+        message = {"epoch": number, "run_key": run_key, "plan": asdict(plan)}
+        epoch = _Epoch(message, memory, plan.num_batches)
+        self._epochs[number] = epoch
+        for sampler in self._samplers:
+            self._send_epoch(sampler, epoch)
+        self._ask_ahead()
+        return number
+
+    def _send_epoch(self, sampler: _Sampler, epoch: _Epoch) -> None:
+        try:
+            sampler.process.line.send_json(Op.OPEN_EPOCH, epoch.message, [epoch.seeds])
+        except ConnectionError:
+            pass  # it has died: noticed when its line is read
+
+    def close_epoch(self, number: int) -> None:
+        """Ends an epoch; what is still being made for it is dropped."""
+        epoch = self._epochs.pop(number, None)
+        if epoch is None or os.getpid() != self._owner:
+            return
+        os.close(epoch.seeds)
+        for sampler in self._samplers:
+            sampler.owes = {task: None for task in sampler.owes if task[0] != number}
+            sampler.process.line.post(Op.CLOSE_EPOCH, ONE.pack(number))
+
+    def take(self, number: int, batch: int) -> Delivery:
+        """Waits for a batch of an epoch; raises what its making raised.
+
+        Raises:
+            SamplerDiedError: samplers died more often than allowed.
+            PartitionUnavailableError: a server of this trainer has ended.
+        """
+        epoch = self._epochs[number]
+        while batch not in epoch.arrived:
+            self._ask_ahead()
+            self._wait()
+        delivery = epoch.arrived.pop(batch)
+        self._ask_ahead()
+        if isinstance(delivery, Exception):
+            raise delivery
+        return delivery
+
+    def _ask_ahead(self) -> None:
+        """Asks the least busy samplers for the next batches of each epoch."""
+        for number, epoch in self._epochs.items():
+            limit = self._depth * len(self._samplers)
+            while epoch.next_to_ask < epoch.num_batches:
+                due = len(epoch.arrived) + sum(
+                    task[0] == number for s in self._samplers for task in s.owes
+                )
+                if due >= limit:
+                    break
+                sampler = min(self._samplers, key=lambda s: len(s.owes))
+                self._ask(sampler, number, epoch.next_to_ask)
+                epoch.next_to_ask += 1
+
+    def _ask(self, sampler: _Sampler, epoch: int, batch: int) -> None:
+        sampler.owes[epoch, batch] = None
+        sampler.process.line.post(Op.SAMPLE, TWO.pack(epoch, batch))
+
+    def _wait(self) -> None:
+        """Sleeps until a sampler or server speaks or ends, and takes that in."""
+        poller = select.poll()
+        by_line = {sampler.process.line.fileno(): sampler for sampler in self._samplers}
+        servers = self._service.lines() if self._service is not None else {}
+        for line in (*by_line, *servers):
+            poller.register(line, select.POLLIN)
+        for line, _ in poller.poll():
+            if line in by_line:
+                self._listen(by_line[line])
+            elif self._service is not None:
+                self._service.check_servers()
+
+    def _listen(self, sampler: _Sampler) -> None:
+        try:
+            while (message := sampler.process.line.receive()) is not None:
+                self._take_in(sampler, message)
+        except EOFError:
+            self._replace(sampler)
+
+    def _take_in(self, sampler: _Sampler, message: Message) -> None:
+        if message.op is Op.BATCH:
+            number, batch, offset, nbytes = BATCH.unpack(message.payload)
+            raw = self._lease(sampler, message, offset, nbytes)
+            sampler.owes.pop((number, batch), None)
+            if number in self._epochs:
+                self._epochs[number].arrived[batch] = read_block(raw)
+        elif message.op is Op.ERROR:
+            content = message.json()
+            number, batch = content["epoch"], content["batch"]
+            sampler.owes.pop((number, batch), None)
+            where = f"sampler process {sampler.number} (pid {sampler.process.pid})"
+            if number in self._epochs:
+                self._epochs[number].arrived[batch] = rebuild_error(content, where)
+
+    def _lease(self, sampler: _Sampler, message: Message, offset: int, nbytes: int) -> Array:
+        if message.descriptors:  # the ring had no room
+            memory = RingReader(message.descriptors[0])
+            os.close(message.descriptors[0])
+            return memory.lease(0, nbytes, None)
+        # A user who keeps batches must not starve the sampler: from half of the ring on, they get
+        # copies.
+        hoards = sampler.ring.bytes_leased > sampler.ring.capacity // 2
+        line = weakref.ref(sampler.process.line)
+        raw = sampler.ring.lease(offset, nbytes, lambda slot: _free(line, slot))
+        return raw.copy() if hoards else raw
+
+    def _replace(self, dead: _Sampler) -> None:
+        """Starts a dead sampler again and asks for what it owed."""
+        status = dead.process.exit_status()
+        dead.process.close()
+        if self._restarts_left == 0:
+            self._samplers.remove(dead)
+            owed = sorted(batch for _, batch in dead.owes)
+            raise SamplerDiedError(
+                f"sampler process {dead.number} (pid {dead.process.pid}) {status} while batches "
+                f"{owed} were due, and samplers have been restarted {self.num_restarts} times; "
+                "max_restarts bounds this. Killed processes often mean that memory ran out."
+            )
+        self._restarts_left -= 1
+        self.num_restarts += 1
+        fresh = self._start(dead.number)
+        self._samplers[self._samplers.index(dead)] = fresh
+        for epoch in self._epochs.values():
+            self._send_epoch(fresh, epoch)
+        for number, batch in dead.owes:
+            self._ask(fresh, number, batch)
+
+    def close(self) -> None:
+        """Ends the samplers; batches that were handed out stay valid."""
+        for number in list(self._epochs):
+            self.close_epoch(number)
+        for sampler in self._samplers:
+            sampler.process.close()
+        self._samplers.clear()
+
+
+def _free(line: weakref.ref[ControlLine], slot: int) -> None:
+    alive = line()
+    if alive is not None:
+        alive.post(Op.FREE, ONE.pack(slot))

@@ -1,0 +1,94 @@
+"""How a loader's sampling is carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from khop.partition.frequency import parse_bytes
+
+
+@dataclass
+class _SamplingOptions:
+    """Options that all ways of sampling share.
+
+    GraphLearn-for-PyTorch's `master_addr`, `master_port` and `num_rpc_threads` are accepted and not
+    needed: trainers find each other through torch.distributed's store.
+    """
+
+    master_addr: str | None = None
+    master_port: int | str | None = None
+    num_rpc_threads: int | None = None
+    rpc_timeout: float = 180.0
+    use_all2all: bool = False
+
+    def _check(self) -> None:
+        if self.rpc_timeout <= 0:
+            raise ValueError(f"rpc_timeout must be positive (got {self.rpc_timeout})")
+        if self.use_all2all:
+            raise NotImplementedError(
+                "use_all2all: khop asks the owners of rows directly, which needs no equal batch "
+                "counts; leave it False"
+            )
+
+
+@dataclass
+class CollocatedDistSamplingWorkerOptions(_SamplingOptions):
+    """Sample in the trainer's own process, one batch at a time.
+
+    Args:
+        master_addr, master_port, num_rpc_threads: accepted, not needed.
+        rpc_timeout: seconds that a request to another partition may take.
+        use_all2all: not supported.
+    """
+
+    def __post_init__(self) -> None:
+        self._check()
+
+
+@dataclass
+class MpDistSamplingWorkerOptions:
+    """Sample in processes of their own, batches travel through shared memory.
+
+    Args:
+        num_workers: sampler processes of this loader; 0 samples in the trainer's process.
+        worker_devices: devices of the samplers; only CPUs so far.
+        worker_concurrency: batches that a sampler keeps in flight, and makes ahead of the trainer;
+            1 to 32.
+        master_addr, master_port, num_rpc_threads: accepted, not needed.
+        rpc_timeout: seconds that a request to another partition may take.
+        channel_size: bytes of shared memory for all samplers together, '1GB' or a number; default:
+            estimated from fan-outs and feature widths. Memory is taken when it is touched. Batches
+            that find no room get memory of their own.
+        pin_memory: register the shared memory with CUDA.
+        use_all2all: not supported.
+        max_restarts: how often samplers that die are started again, in the life of the loader.
+    """
+
+    num_workers: int = 1
+    worker_devices: Sequence[Any] | None = None
+    worker_concurrency: int = 4
+    master_addr: str | None = None
+    master_port: int | str | None = None
+    num_rpc_threads: int | None = None
+    rpc_timeout: float = 180.0
+    channel_size: int | str | None = None
+    pin_memory: bool = False
+    use_all2all: bool = False
+    max_restarts: int = 3
+
+    def __post_init__(self) -> None:
+        _SamplingOptions(rpc_timeout=self.rpc_timeout, use_all2all=self.use_all2all)._check()
+        if self.num_workers < 0:
+            raise ValueError(f"num_workers must not be negative (got {self.num_workers})")
+        self.worker_concurrency = min(max(self.worker_concurrency, 1), 32)
+        if self.channel_size is not None:
+            self.channel_size = parse_bytes(self.channel_size)
+        if self.max_restarts < 0:
+            raise ValueError(f"max_restarts must not be negative (got {self.max_restarts})")
+        for device in self.worker_devices or ():
+            if str(device) != "cpu":
+                raise NotImplementedError(
+                    f"worker_devices={device}: sampling on CUDA devices is still to come"
+                )

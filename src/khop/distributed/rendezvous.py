@@ -1,0 +1,132 @@
+"""How trainers find each other: through the job's torch.distributed store."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from khop.errors import RendezvousError
+
+
+class Rendezvous:
+    """Values that the trainers of a job tell each other, by name.
+
+    Args:
+        store: the job's store.
+        prefix: of all names, so that groups do not meet.
+        rank: this trainer.
+        world_size: number of trainers.
+        timeout: seconds to wait for a trainer.
+    """
+
+    def __init__(
+        self, store: dist.Store, prefix: str, rank: int, world_size: int, timeout: float
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self.rank = rank
+        self.world_size = world_size
+        self.timeout = timeout
+
+    def _key(self, name: str, rank: int) -> str:
+        return f"{self._prefix}/{name}/{rank}"
+
+    def tell(self, name: str, value: Any) -> None:
+        """Publishes this trainer's value."""
+        self._store.set(self._key(name, self.rank), json.dumps(value))
+
+    def hear(self, name: str, ranks: Iterable[int], what: str) -> dict[int, Any]:
+        """Waits for the values of other trainers.
+
+        Args:
+            name: of the value.
+            ranks: of the trainers.
+            what: what the trainers have to do for it, for the error message.
+
+        Raises:
+            RendezvousError: a trainer did not publish its value in time; names the trainers.
+        """
+        ranks = list(ranks)
+        keys = [self._key(name, rank) for rank in ranks]
+        try:
+            if keys:
+                self._store.wait(keys, timedelta(seconds=self.timeout))
+        except RuntimeError as error:
+            missing = [r for r, k in zip(ranks, keys, strict=True) if not self._has(k)]
+            raise RendezvousError(
+                f"trainer {self.rank} waited {self.timeout:.0f} s for trainer(s) {missing} to "
+                f"{what}; they have ended, are late, or do not do so. ({error})"
+            ) from None
+        return {r: json.loads(self._store.get(k)) for r, k in zip(ranks, keys, strict=True)}
+
+    def hear_all(self, name: str, what: str) -> list[Any]:
+        """Waits for the values of all trainers, in the order of ranks."""
+        heard = self.hear(name, range(self.world_size), what)
+        return [heard[rank] for rank in range(self.world_size)]
+
+    def _has(self, key: str) -> bool:
+        with contextlib.suppress(RuntimeError):
+            return bool(self._store.check([key]))
+        return False
+
+
+def job_store(rank: int, world_size: int, timeout: float) -> dist.Store:
+    """The store that the job has, or one made from torchrun's environment.
+
+    Raises:
+        RendezvousError: several trainers, and neither torch.distributed nor an environment.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return dist.distributed_c10d._get_default_store()
+    if world_size == 1:
+        return dist.HashStore()
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if address is None or port is None:
+        raise RendezvousError(
+            f"trainers of a group of {world_size} cannot find each other: start them with "
+            "torchrun, or call torch.distributed.init_process_group first, or set MASTER_ADDR and "
+            "MASTER_PORT"
+        )
+    agent_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        return dist.TCPStore(
+            address,
+            int(port),
+            world_size,
+            is_master=rank == 0 and not agent_has_store,
+            timeout=timedelta(seconds=timeout),
+            wait_for_workers=False,
+            # init_process_group may be called later with the same address.
+            multi_tenant=True,
+        )
+    except RuntimeError as error:
+        raise RendezvousError(
+            f"trainer {rank} cannot reach the job's store at {address}:{port}: {error}"
+        ) from None
+
+
+def host_identity() -> str:
+    """Tells hosts apart: boot, network and mount namespaces. Equal ids can share socket files."""
+    parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
+    parts += [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("net", "mnt")]
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+
+
+def host_address() -> str:
+    """The address by which other machines reach this one: that of the way to the master."""
+    master = os.environ.get("MASTER_ADDR", "localhost")
+    with contextlib.suppress(OSError):
+        family, kind, _, _, target = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)  # sends nothing
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"

@@ -1,0 +1,271 @@
+"""The partition server: answers samplers of other trainers from one part's folder.
+
+Stateless: every request says all that its answer depends on, so it may be asked twice, and any
+server of the part gives the same answer. Each request is checked in full before memory is touched.
+Sockets: `ipc://` in a folder that only the owner can enter, for trainers of this machine; `tcp://`
+with CURVE (only the job's key is let in) for those of others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from khop import _native
+from khop.channel.control import ControlLine, Op
+from khop.channel.message import pack, unpack
+from khop.distributed.child import start_up
+from khop.distributed.wire import PROTOCOL, describe_error
+from khop.errors import ProtocolError
+from khop.partition.folder import PartitionFolder
+from khop.partition.part import Part
+from khop.sampler.collect import fetch_rows
+from khop.typing import Array, Int64Array
+
+_WORKERS = "inproc://workers"
+
+
+class RequestHandler:
+    """Answers requests from one part.
+
+    Args:
+        part: the part.
+    """
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._answers = {"sample": self._sample, "fetch": self._fetch}
+
+    def __call__(self, frames: list[Any]) -> list[Any]:
+        """Frames of the reply to a request's frames; never raises."""
+        number = None
+        try:
+            header, arrays = unpack(frames)
+            number = header.get("id")
+            if header.get("protocol") != PROTOCOL:
+                raise ProtocolError(
+                    f"protocol {header.get('protocol')} instead of {PROTOCOL}: all machines must "
+                    "run the same khop"
+                )
+            if header.get("part") != self._part.part:
+                raise ProtocolError(f"this is partition {self._part.part}")
+            answer = self._answers.get(str(header.get("op")))
+            if answer is None:
+                raise ProtocolError(f"no such request '{header.get('op')}'")
+            return pack({"id": number}, answer(header, arrays))
+        except Exception as error:
+            return pack({"id": number, "error": describe_error(error)}, [])
+
+    def _sample(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
+        relation = _index(header, "relation", len(self._part.csrs))
+        counts, neighbors, edges = _native.sample_rows(
+            self._part.csrs[relation],
+            _ids(arrays),
+            _integer(header, "fanout"),
+            _flag(header, "replace"),
+            _integer(header, "key"),
+            _flag(header, "with_edge"),
+        )
+        return [counts, neighbors] if edges is None else [counts, neighbors, edges]
+
+    def _fetch(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
+        kind, names = header.get("kind"), header.get("names")
+        if kind not in ("node", "edge") or not isinstance(names, list):
+            raise ProtocolError("a fetch names neither nodes nor edges")
+        types = self._part.meta.node_types if kind == "node" else self._part.meta.edge_types
+        index = _index(header, "index", len(types))
+        known = {"id" if kind == "node" else "edge_id", *types[index].attrs}
+        for name in names:
+            if name not in known:
+                raise KeyError(f"no attribute '{name}': there are {sorted(known)}")
+        return fetch_rows(self._part, kind, index, _ids(arrays), names)
+
+
+def _integer(header: Mapping[str, Any], name: str) -> int:
+    value = header.get(name)
+    if type(value) is not int:
+        raise ProtocolError(f"'{name}' must be an integer")
+    return value
+
+
+def _flag(header: Mapping[str, Any], name: str) -> bool:
+    value = header.get(name)
+    if not isinstance(value, bool):
+        raise ProtocolError(f"'{name}' must be true or false")
+    return value
+
+
+def _index(header: Mapping[str, Any], name: str, count: int) -> int:
+    value = _integer(header, name)
+    if not 0 <= value < count:
+        raise ProtocolError(f"'{name}' is {value}, but there are {count}")
+    return value
+
+
+def _ids(arrays: list[Array]) -> Int64Array:
+    if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 1:
+        raise ProtocolError("a request carries one vector of int64 ids")
+    return arrays[0]
+
+
+class _JobKey:
+    """Lets in whoever has the job's key; zmq's authenticator asks it."""
+
+    def __init__(self, public: str) -> None:
+        self._public = public.encode()
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether a client with this public key (Z85) may connect."""
+        del domain
+        return bytes(zmq.utils.z85.encode(key)) == self._public if len(key) == 32 else (
+            key == self._public
+        )
+
+
+class PartitionServer:
+    """Binds sockets and answers until told to end.
+
+    Args:
+        handler: answers requests.
+        ipc_path: path of the socket for this machine; None: none.
+        tcp_host: address to listen at for other machines, on a free port; None: none.
+        curve: {'public', 'secret', 'client'} keys in Z85 text; None: no CURVE (insecure).
+        num_threads: threads that answer.
+    """
+
+    def __init__(
+        self,
+        handler: RequestHandler,
+        ipc_path: str | None,
+        tcp_host: str | None,
+        curve: Mapping[str, str] | None,
+        num_threads: int = 1,
+    ) -> None:
+        self._handler = handler
+        self._ipc_path = ipc_path
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._authenticator: ThreadAuthenticator | None = None
+        self._fronts: list[zmq.Socket[bytes]] = []
+        self.addresses: dict[str, str] = {}
+        if ipc_path is not None:
+            front = self._router()
+            front.bind(f"ipc://{ipc_path}")
+            self.addresses["ipc"] = f"ipc://{ipc_path}"
+        if tcp_host is not None:
+            front = self._router()
+            if curve is not None:
+                self._secure(front, curve)
+            front.bind(f"tcp://{tcp_host}:*")
+            self.addresses["tcp"] = front.getsockopt(zmq.LAST_ENDPOINT).decode().rstrip("\0")
+        self._back: zmq.Socket[bytes] | None = None
+        if num_threads > 1:
+            self._back = self._context.socket(zmq.DEALER)
+            self._back.bind(_WORKERS)
+            for _ in range(num_threads):
+                threading.Thread(target=self._work, daemon=True).start()
+
+    def _router(self) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.ROUTER)
+        socket.linger = 0
+        socket.sndhwm = socket.rcvhwm = 0
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
+        self._fronts.append(socket)
+        return socket
+
+    def _secure(self, socket: zmq.Socket[bytes], curve: Mapping[str, str]) -> None:
+        self._authenticator = ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback("*", _JobKey(curve["client"]))
+        socket.curve_server = True
+        socket.curve_publickey = curve["public"].encode()
+        socket.curve_secretkey = curve["secret"].encode()
+
+    def serve(self, line: ControlLine) -> None:
+        """Answers until the control line closes."""
+        poller = zmq.Poller()
+        for socket in [*self._fronts, *([self._back] if self._back else [])]:
+            poller.register(socket, zmq.POLLIN)
+        poller.register(line.fileno(), zmq.POLLIN)
+        while True:
+            for ready, _ in poller.poll():
+                if ready == line.fileno():
+                    with contextlib.suppress(EOFError):
+                        while line.receive() is not None:
+                            pass
+                        continue
+                    return
+                if ready is self._back:
+                    index, *frames = self._back.recv_multipart(copy=False)
+                    self._fronts[index.bytes[0]].send_multipart(frames, copy=False)
+                else:
+                    self._take(ready)
+
+    def _take(self, front: zmq.Socket[bytes]) -> None:
+        peer, *frames = front.recv_multipart(copy=False)
+        if self._back is None:
+            reply = self._handler([frame.buffer for frame in frames])
+            front.send_multipart([peer, *reply], copy=False)
+        else:
+            index = bytes([self._fronts.index(front)])
+            self._back.send_multipart([index, peer, *frames], copy=False)
+
+    def _work(self) -> None:
+        socket = self._context.socket(zmq.DEALER)
+        socket.connect(_WORKERS)
+        with contextlib.suppress(zmq.ContextTerminated):
+            while True:
+                index, peer, *frames = socket.recv_multipart(copy=False)
+                reply = self._handler([frame.buffer for frame in frames])
+                socket.send_multipart([index, peer, *reply], copy=False)
+        socket.close(0)
+
+    def close(self) -> None:
+        """Closes the sockets and removes the socket file and its folder."""
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        for socket in self._fronts:
+            socket.close(0)
+        if self._back is not None:
+            self._back.close(0)
+        self._context.term()
+        if self._ipc_path is not None:
+            remove_socket(self._ipc_path)
+
+
+def remove_socket(path: str) -> None:
+    """Removes a socket file and its folder, if they are still there."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    with contextlib.suppress(OSError):
+        Path(path).parent.rmdir()
+
+
+def main() -> None:
+    """Runs the server for the trainer at the other end of the control line."""
+    line, message = start_up()
+    config = message.json()
+    part = Part(PartitionFolder(config["root"]), config["part"])
+    server = PartitionServer(
+        RequestHandler(part),
+        config["ipc_path"],
+        config["tcp_host"],
+        config["curve"],
+        config["num_threads"],
+    )
+    try:
+        line.send_json(Op.READY, {"addresses": server.addresses})
+        server.serve(line)
+    except ConnectionError:
+        pass  # the trainer is gone
+    finally:
+        server.close()
+

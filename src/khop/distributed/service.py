@@ -1,0 +1,224 @@
+"""Which trainer's machine serves which partition, and the servers that this trainer runs.
+
+The trainers of a group open the same folder, each with a home partition. They tell each other what
+they have, check that together they have everything, and then the first trainer on a machine that
+has a partition which others need starts its server.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import zmq
+
+from khop.channel.control import Op
+from khop.distributed.child import ChildProcess, wait_for_message
+from khop.distributed.context import DistContext
+from khop.distributed.server import remove_socket
+from khop.distributed.transport import Credentials, Endpoint
+from khop.errors import PartitionUnavailableError, RendezvousError
+from khop.partition.folder import PartitionFolder
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a trainer says it has."""
+
+    host: str
+    address: str
+    fingerprint: str
+    home: int
+    parts: list[int]
+
+
+class PartitionService:
+    """The partitions of a folder, as this trainer reaches them. All trainers make one, in order.
+
+    Args:
+        context: the trainer's group.
+        folder: the partition folder.
+        home: this trainer's partition.
+        also_serve: further partitions that this trainer's machine serves.
+
+    Raises:
+        RendezvousError: trainers that have different folders, or a partition that none has.
+    """
+
+    def __init__(
+        self, context: DistContext, folder: PartitionFolder, home: int, also_serve: list[int]
+    ) -> None:
+        self._context = context
+        self._folder = folder
+        self._name = f"service-{context.number('service')}"
+        self._servers: dict[int, ChildProcess] = {}
+        self._sockets: list[str] = []
+        self.home = home
+        claim = Claim(
+            context.host, context.address, folder.fingerprint, home, sorted({home, *also_serve})
+        )
+        context.rendezvous.tell(f"{self._name}/claim", asdict(claim))
+        heard = context.rendezvous.hear_all(
+            f"{self._name}/claim", "make a loader or node split of its DistDataset"
+        )
+        self._claims = [Claim(**c) for c in heard]
+        self._check_claims()
+        self._endpoints: dict[int, Endpoint] | None = None
+        self.credentials: Credentials | None = None
+
+    @property
+    def homes(self) -> list[int]:
+        """Home partition of each trainer."""
+        return [claim.home for claim in self._claims]
+
+    def _check_claims(self) -> None:
+        mine = self._claims[self._context.rank]
+        for rank, claim in enumerate(self._claims):
+            if claim.fingerprint != mine.fingerprint:
+                raise RendezvousError(
+                    f"trainers {self._context.rank} and {rank} have loaded different partition "
+                    f"folders ('{self._folder.root}' is {mine.fingerprint}, theirs is "
+                    f"{claim.fingerprint}): copy the same folder to all machines"
+                )
+        served = {part for claim in self._claims for part in claim.parts}
+        missing = sorted(set(range(self._folder.num_parts)) - served)
+        if missing:
+            raise RendezvousError(
+                f"the folder has {self._folder.num_parts} partitions, but the "
+                f"{self._context.world_size} trainer(s) load only {sorted(served)}: nobody serves "
+                f"{missing}. Start a trainer for each partition, partition the graph into "
+                f"{self._context.world_size}, or name the others in "
+                "DistDataset.load(..., also_serve=[...]) on a machine that has them"
+            )
+
+    def endpoints(self) -> dict[int, Endpoint]:
+        """Where each partition but the home is served; starts this trainer's servers."""
+        if self._endpoints is None:
+            self._start_servers()
+            self._endpoints = self._find_endpoints()
+        return self._endpoints
+
+    def _needed_by(self, part: int, server: int) -> tuple[bool, bool]:
+        """Whether trainers of this host, and of others, need a partition that `server` has."""
+        users = [
+            c for r, c in enumerate(self._claims) if c.home != part and self._server_of(part, r) == server
+        ]
+        host = self._claims[server].host
+        return any(c.host == host for c in users), any(c.host != host for c in users)
+
+    def _server_of(self, part: int, user: int) -> int:
+        """The trainer whose server a user asks for a partition: on its own host if possible."""
+        having = [r for r, c in enumerate(self._claims) if part in c.parts]
+        near = [r for r in having if self._claims[r].host == self._claims[user].host]
+        return (near or having)[0]
+
+    def _start_servers(self) -> None:
+        rank = self._context.rank
+        crosses_hosts = len({c.host for c in self._claims}) > 1
+        uses_curve = crosses_hosts and not self._context.insecure
+        if uses_curve:
+            self.credentials = self._share_credentials()
+        announced: dict[str, dict[str, str | None]] = {}
+        for part in self._claims[rank].parts:
+            near, far = self._needed_by(part, rank)
+            if near or far:
+                announced[str(part)] = self._start_server(part, near, far)
+        self._context.rendezvous.tell(f"{self._name}/servers", announced)
+        if self._servers:
+            self._context.keep_for_others(self.close)
+
+    def _share_credentials(self) -> Credentials:
+        if not zmq.has("curve"):
+            raise RendezvousError(
+                "this libzmq has no CURVE: install pyzmq's own wheel, or pass insecure=True to "
+                "init_worker_group on a closed network"
+            )
+        if self._context.rank == 0:
+            public, secret = zmq.curve_keypair()
+            key = Credentials(public.decode(), secret.decode())
+            self._context.rendezvous.tell(f"{self._name}/key", asdict(key))
+        heard = self._context.rendezvous.hear(f"{self._name}/key", [0], "make the job's key")
+        return Credentials(**heard[0])
+
+    def _start_server(self, part: int, near: bool, far: bool) -> dict[str, str | None]:
+        if far and self._context.address.startswith("127."):
+            raise RendezvousError(
+                f"trainers of other machines need partition {part} from this one, whose address "
+                f"came out as {self._context.address}: pass host= to init_worker_group"
+            )
+        ipc_path = None
+        if near:
+            ipc_path = os.path.join(tempfile.mkdtemp(prefix="khop-"), f"part-{part}")  # noqa: PTH118
+            self._sockets.append(ipc_path)
+        curve, server_key = None, None
+        if far and self.credentials is not None:
+            public, secret = zmq.curve_keypair()
+            server_key = public.decode()
+            curve = {
+                "public": server_key,
+                "secret": secret.decode(),
+                "client": self.credentials.public,
+            }
+        config: dict[str, Any] = {
+            "root": str(self._folder.root),
+            "part": part,
+            "ipc_path": ipc_path,
+            "tcp_host": self._context.address if far else None,
+            "curve": curve,
+            "num_threads": max(1, min(4, (os.cpu_count() or 1) // 2)),
+        }
+        server = ChildProcess("khop.distributed.server", config)
+        self._servers[part] = server
+        message = wait_for_message(server.line)
+        if message is None or message.op is not Op.READY:
+            raise PartitionUnavailableError(
+                f"the server of partition {part} did not start: it {server.exit_status()}"
+            )
+        addresses = message.json()["addresses"]
+        return {"ipc": addresses.get("ipc"), "tcp": addresses.get("tcp"), "key": server_key}
+
+    def _find_endpoints(self) -> dict[int, Endpoint]:
+        rank = self._context.rank
+        wanted = {
+            part: self._server_of(part, rank)
+            for part in range(self._folder.num_parts)
+            if part != self.home
+        }
+        heard = self._context.rendezvous.hear(
+            f"{self._name}/servers", set(wanted.values()), "start a partition server"
+        )
+        found = {}
+        for part, server in wanted.items():
+            said = heard[server][str(part)]
+            if self._claims[server].host == self._context.host:
+                found[part] = Endpoint(said["ipc"])
+            else:
+                found[part] = Endpoint(said["tcp"], said["key"])
+        return found
+
+    def lines(self) -> dict[int, ChildProcess]:
+        """Control lines to poll -> the server at the other end."""
+        return {server.line.fileno(): server for server in self._servers.values()}
+
+    def check_servers(self) -> None:
+        """Raises PartitionUnavailableError if one of this trainer's servers has ended."""
+        for part, server in self._servers.items():
+            try:
+                while server.line.receive() is not None:
+                    pass
+            except EOFError:
+                raise PartitionUnavailableError(
+                    f"the server of partition {part} (pid {server.pid}) {server.exit_status()}: "
+                    "other trainers cannot go on without it"
+                ) from None
+
+    def close(self) -> None:
+        """Ends this trainer's servers."""
+        for server in self._servers.values():
+            server.close()
+        self._servers.clear()
+        for path in self._sockets:  # a server that was killed has left its own behind
+            remove_socket(path)
+        self._sockets.clear()

@@ -1,0 +1,236 @@
+"""The sampler process: makes the batches that its trainer asks for.
+
+Single-threaded. Several batches are in flight: while one waits for another partition, the next is
+drawn. A finished batch lies in the ring; what the trainer hears is its place. The process wakes for
+messages of its trainer or replies of servers, and sleeps otherwise.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import traceback
+from collections import deque
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zmq
+
+from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, TWO, ControlLine, Message, Op
+from khop.channel.message import Block
+from khop.channel.ring import RingWriter, create_memory, map_memory
+from khop.distributed.child import start_up
+from khop.distributed.pipeline import Pipeline, PipelineSpec
+from khop.distributed.transport import Credentials, Endpoint, PartitionClient
+from khop.distributed.wire import describe_error
+from khop.partition.folder import PartitionFolder
+from khop.partition.part import Part
+from khop.sampler.engine import Ticket
+from khop.sampler.plan import EpochPlan
+from khop.typing import Array, Int64Array
+
+_TICK_MS = 250
+
+
+@dataclass
+class Epoch:
+    """An epoch that the trainer has open: its key, its plan, its seeds in order."""
+
+    run_key: int
+    plan: EpochPlan
+    seeds: Int64Array
+
+
+class Slot:
+    """Where a batch is written: a slot of the ring, or memory of its own if the ring has no room."""
+
+    def __init__(self, ring: RingWriter) -> None:
+        self._ring = ring
+        self.offset = 0
+        self.nbytes = 0
+        self.own_memory: int | None = None
+        self._is_taken = False
+
+    def allocate(self, block: Block) -> Mapping[str, Array]:
+        """Takes memory for a batch and writes its header."""
+        self.nbytes = block.nbytes
+        slot = self._ring.allocate(block.nbytes)
+        if slot is not None:
+            self.offset, memory = slot
+            self._is_taken = True
+            return block.write(memory)
+        self.own_memory = create_memory(block.nbytes, "khop-batch")
+        mapped: mmap.mmap = map_memory(self.own_memory)
+        return block.write(memoryview(mapped)[: block.nbytes])
+
+    def abandon(self) -> None:
+        """Gives the memory back: the batch failed or is not wanted any more."""
+        if self._is_taken:
+            self._ring.free(self.offset)
+            self._is_taken = False
+        if self.own_memory is not None:
+            os.close(self.own_memory)
+            self.own_memory = None
+
+
+@dataclass
+class Task:
+    """A batch being made."""
+
+    epoch: int
+    batch: int
+    steps: Generator[list[Ticket], None, None]
+    slot: Slot
+    waiting_for: list[Ticket]
+
+
+class Sampler:
+    """Runs the sampler's loop.
+
+    Args:
+        line: the control line.
+        config: from the trainer: folder, part, pipeline, endpoints, concurrency.
+        ring: descriptor of the ring's memory.
+    """
+
+    def __init__(self, line: ControlLine, config: Mapping[str, Any], ring: int) -> None:
+        self._line = line
+        self._ring = RingWriter(ring)
+        os.close(ring)
+        self._client = _client(config)
+        part = Part(PartitionFolder(config["root"]), config["part"])
+        spec = PipelineSpec.from_json(config["pipeline"])
+        self._pipeline = Pipeline(part, spec, self._client)
+        self._concurrency: int = config["concurrency"]
+        self._epochs: dict[int, Epoch] = {}
+        self._asked: deque[tuple[int, int]] = deque()
+        self._tasks: list[Task] = []
+        self._poller = zmq.Poller()
+        self._poller.register(line.fileno(), zmq.POLLIN)
+        for socket in self._client.sockets() if self._client else []:
+            self._poller.register(socket, zmq.POLLIN)
+
+    def run(self) -> None:
+        """Makes batches until the trainer closes the line.
+
+        Raises:
+            EOFError: the trainer closed it.
+        """
+        while True:
+            self._listen()
+            if self._client is not None:
+                self._client.pump()
+            progressed = self._advance()
+            if self._start_next() or progressed:
+                continue
+            # Nothing to do until somebody speaks; a tick lets waiting requests expire.
+            self._poller.poll(_TICK_MS if self._tasks else None)
+
+    def _listen(self) -> None:
+        while (message := self._line.receive()) is not None:
+            self._obey(message)
+
+    def _obey(self, message: Message) -> None:
+        if message.op is Op.SAMPLE:
+            self._asked.append(TWO.unpack(message.payload))
+        elif message.op is Op.FREE:
+            self._ring.free(ONE.unpack(message.payload)[0])
+        elif message.op is Op.OPEN_EPOCH:
+            self._open_epoch(message)
+        elif message.op is Op.CLOSE_EPOCH:
+            self._close_epoch(ONE.unpack(message.payload)[0])
+
+    def _open_epoch(self, message: Message) -> None:
+        content = message.json()
+        plan = EpochPlan(**content["plan"])
+        mapped = map_memory(message.descriptors[0])
+        os.close(message.descriptors[0])
+        seeds = np.frombuffer(mapped, np.int64, plan.num_seeds) if plan.num_seeds else np.empty(0, np.int64)
+        self._epochs[content["epoch"]] = Epoch(content["run_key"], plan, seeds)
+
+    def _close_epoch(self, epoch: int) -> None:
+        self._epochs.pop(epoch, None)
+        self._asked = deque(a for a in self._asked if a[0] != epoch)
+        for task in [t for t in self._tasks if t.epoch == epoch]:
+            task.steps.close()
+            task.slot.abandon()
+            self._tasks.remove(task)
+
+    def _start_next(self) -> bool:
+        if not self._asked or len(self._tasks) >= self._concurrency:
+            return False
+        number, batch = self._asked.popleft()
+        epoch = self._epochs[number]
+        slot = Slot(self._ring)
+        first, last = epoch.plan.bounds(batch)
+        seeds = np.ascontiguousarray(epoch.seeds[first:last])
+        steps = self._pipeline.make(seeds, epoch.run_key, batch, slot.allocate)
+        task = Task(number, batch, steps, slot, [])
+        self._tasks.append(task)
+        self._step(task)
+        return True
+
+    def _advance(self) -> bool:
+        ready = [t for t in self._tasks if all(ticket.done for ticket in t.waiting_for)]
+        for task in ready:
+            self._step(task)
+        return bool(ready)
+
+    def _step(self, task: Task) -> None:
+        try:
+            task.waiting_for = next(task.steps)
+        except StopIteration:
+            self._tasks.remove(task)
+            self._deliver(task)
+        except Exception as error:
+            self._tasks.remove(task)
+            task.slot.abandon()
+            self._report(task, error)
+
+    def _deliver(self, task: Task) -> None:
+        slot = task.slot
+        payload = BATCH.pack(task.epoch, task.batch, slot.offset, slot.nbytes)
+        if slot.own_memory is None:
+            self._line.send(Op.BATCH, payload)
+        else:
+            self._line.send(Op.BATCH, payload, [slot.own_memory])
+            os.close(slot.own_memory)
+
+    def _report(self, task: Task, error: Exception) -> None:
+        trace = "".join(traceback.format_exception(error))
+        described = describe_error(error)
+        described["message"] = described["message"][: MAX_PAYLOAD // 4]
+        self._line.send_json(
+            Op.ERROR,
+            {
+                "epoch": task.epoch,
+                "batch": task.batch,
+                **described,
+                "traceback": trace[-MAX_PAYLOAD // 4 :],
+            },
+        )
+
+
+def _client(config: Mapping[str, Any]) -> PartitionClient | None:
+    if not config["endpoints"]:
+        return None
+    credentials = config["credentials"]
+    return PartitionClient(
+        {int(part): Endpoint(**e) for part, e in config["endpoints"].items()},
+        None if credentials is None else Credentials(**credentials),
+        config["timeout"],
+    )
+
+
+def main() -> None:
+    """Runs a sampler for the trainer at the other end of the control line."""
+    line, message = start_up()
+    try:
+        sampler = Sampler(line, message.json(), message.descriptors[0])
+        line.send_json(Op.READY, {})
+        sampler.run()
+    except (EOFError, ConnectionError):
+        pass  # the trainer has closed the line
+

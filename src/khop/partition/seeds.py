@@ -1,0 +1,120 @@
+"""Which training seeds go to which part: together with those that share their neighbourhood.
+
+Batches find their rows at home if the seeds of a part lie close together in the graph.
+`communities` cuts the graph into clusters of about equal size by restreaming linear deterministic
+greedy partitioning (Stanton and Kliot 2012; Nishimura and Ugander 2013), block by block so that
+NumPy does the counting; `split_seeds` makes the seeds' shares exactly even. A pass is linear
+in the number of edges.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from khop import _native
+from khop.partition.balance import Scores, assign_balanced, even_sizes
+from khop.partition.source import EdgeSource
+from khop.typing import Int64Array, IntArray
+
+# Measured on the bundled graph for 2 to 8 parts: strictly even clusters (no slack) cost half of
+# what is gained; more than 8 passes or 256 blocks change little; fewer blocks make neighbours move
+# at the same time and miss each other.
+_PASSES = 8
+_BLOCKS = 256
+_SLACK = 1.05
+
+
+class Adjacency(NamedTuple):
+    """Neighbours of a homogeneous graph's nodes, in one direction."""
+
+    indptr: IntArray
+    indices: IntArray
+
+    def of(self, nodes: Int64Array) -> tuple[Int64Array, IntArray]:
+        """Neighbours of nodes, one node after the other: (which of `nodes`, neighbour)."""
+        degree = (self.indptr[nodes + 1] - self.indptr[nodes]).astype(np.int64)
+        owner = np.repeat(np.arange(len(nodes)), degree)
+        start = self.indptr[nodes] - (np.cumsum(degree) - degree)
+        return owner, self.indices[start[owner] + np.arange(len(owner))]
+
+
+def adjacency(edge: EdgeSource, num_nodes: int) -> tuple[Adjacency, Adjacency]:
+    """Out-neighbours and in-neighbours of each node."""
+    src, dst = edge.endpoints()
+    return tuple(  # type: ignore[return-value]
+        Adjacency(*_native.coo_to_csr(a, b, num_nodes, num_nodes, with_edge_ids=False)[:2])
+        for a, b in ((src, dst), (dst, src))
+    )
+
+
+def communities(
+    neighbors: tuple[Adjacency, Adjacency], num_parts: int, seed: int = 0, passes: int = _PASSES
+) -> IntArray:
+    """Cuts a homogeneous graph into clusters of about equal size with few edges between them.
+
+    Args:
+        neighbors: out- and in-neighbours (see `adjacency`).
+        num_parts: number of clusters.
+        seed: of the order in which nodes are visited.
+        passes: how often each node is placed again.
+
+    Returns:
+        [num_nodes] int32 cluster of each node; none is more than 5 % (and one node) above average.
+    """
+    num_nodes = len(neighbors[0].indptr) - 1
+    capacity = int(np.ceil(_SLACK * num_nodes / num_parts))
+    labels = np.full(num_nodes, num_parts, np.int32)  # num_parts: not placed yet
+    if num_parts == 1:
+        return np.zeros(num_nodes, np.int32)
+    sizes = np.zeros(num_parts + 1, np.int64)
+    order = _native.permutation(num_nodes, _native.run_key(seed, 0, 0))
+    step = max(1, -(-num_nodes // _BLOCKS))
+    for first in [b for _ in range(passes) for b in range(0, num_nodes, step)]:
+        block = order[first : first + step]
+        sizes -= np.bincount(labels[block], minlength=num_parts + 1)
+        sizes[num_parts] = 0
+        room = capacity - sizes[:num_parts]
+        # The little that isolated nodes count sends them where there is most room.
+        scores = (_count(neighbors, block, labels, num_parts) + 1e-3) * (room / capacity)[:, None]
+        labels[block] = assign_balanced(scores, room)
+        sizes += np.bincount(labels[block], minlength=num_parts + 1)
+    return labels
+
+
+def split_seeds(
+    neighbors: tuple[Adjacency, Adjacency], seeds: Int64Array, labels: IntArray, num_parts: int
+) -> IntArray:
+    """Gives every part the seeds of its cluster, moving as few as even shares require.
+
+    Args:
+        neighbors: out- and in-neighbours.
+        seeds: [num_seeds] distinct node ids.
+        labels: [num_nodes] cluster of each node.
+        num_parts: number of parts.
+
+    Returns:
+        [num_seeds] int32 part of each seed; shares differ by at most one.
+    """
+    scores = np.empty((num_parts, len(seeds)))
+    step = max(1, -(-len(labels) // _BLOCKS))
+    for first in range(0, len(seeds), step):
+        block = seeds[first : first + step]
+        counts = _count(neighbors, block, labels, num_parts)
+        scores[:, first : first + step] = 0.5 * counts / np.maximum(1, counts.sum(axis=0))
+    scores[labels[seeds], np.arange(len(seeds))] += 1
+    return assign_balanced(scores, even_sizes(len(seeds), num_parts))
+
+
+def _count(
+    neighbors: tuple[Adjacency, Adjacency], nodes: Int64Array, labels: IntArray, num_parts: int
+) -> Scores:
+    """[num_parts, num_nodes] number of each node's neighbours in each cluster."""
+    width = num_parts + 1
+    counts = np.zeros(len(nodes) * width, np.int64)
+    for direction in neighbors:
+        owner, found = direction.of(nodes)
+        counts += np.bincount(owner * width + labels[found], minlength=len(counts))
+    table: Scores = counts.reshape(len(nodes), width)[:, :num_parts].T.astype(np.float64)
+    return table

@@ -1,0 +1,122 @@
+"""What a partition folder is like, in a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from khop.errors import FolderError
+from khop.partition.folder import NodeTypeMeta, PartitionFolder
+from khop.typing import NodeType
+
+TRAIN_MASK = "train_mask"
+
+
+@dataclass(frozen=True)
+class FolderSummary:
+    """Size, cut and balance of a folder; made from meta.json and the splits.
+
+    Attributes:
+        root: where the folder lies.
+        method: name and arguments of the partitioner.
+        edge_dir: direction in which neighbours are drawn.
+        nodes: nodes of each part, all types together.
+        edges: edges of each part.
+        train_seeds: training nodes of each part; None if there is no `train_mask`.
+        cached: rows that each part keeps copies of.
+        edge_cut: share of the edges whose neighbour is in another part.
+        edges_between_parts: [part][part of the neighbour] number of edges.
+        node_types: node type -> number of nodes.
+        edge_types: edge type, joined by spaces -> number of edges.
+        bytes: size of all files.
+        expected_shares: for each part, shares of a batch's rows that are local, cached and remote;
+            None if the hotness is not known.
+        cache_curve: expected share of remote rows by number of cached rows, or None.
+    """
+
+    root: str
+    method: dict[str, Any]
+    edge_dir: str
+    nodes: list[int]
+    edges: list[int]
+    train_seeds: list[int] | None
+    cached: list[int]
+    edge_cut: float
+    edges_between_parts: list[list[int]]
+    node_types: dict[str, int]
+    edge_types: dict[str, int]
+    bytes: int
+    expected_shares: list[dict[str, float]] | None
+    cache_curve: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, folder: PartitionFolder) -> FolderSummary:
+        """The summary of a folder.
+
+        Raises:
+            FolderError: meta.json holds no summary.
+        """
+        meta = folder.meta
+        try:
+            between = np.array(meta.summary["edges_between_parts"], np.int64)
+            between = between.reshape(meta.num_parts, meta.num_parts)
+        except (KeyError, ValueError, TypeError, OverflowError):
+            raise FolderError(f"'{folder.root}': the summary in meta.json is malformed") from None
+        parts = range(meta.num_parts)
+        return cls(
+            root=str(folder.root),
+            method=meta.method,
+            edge_dir=meta.edge_dir,
+            nodes=[sum(t.book.size(p) for t in meta.node_types) for p in parts],
+            edges=[sum(t.bounds[p + 1] - t.bounds[p] for t in meta.edge_types) for p in parts],
+            train_seeds=_train_seeds(folder),
+            cached=[sum(t.cached[p] for t in meta.node_types if t.cached) for p in parts],
+            edge_cut=float(1 - np.trace(between) / between.sum()) if between.sum() else 0.0,
+            edges_between_parts=between.tolist(),
+            node_types={t.name: t.count for t in meta.node_types},
+            edge_types={" ".join(t.name): t.count for t in meta.edge_types},
+            bytes=sum(known["bytes"] for known in folder.files.values()),
+            expected_shares=meta.summary.get("expected_shares"),
+            cache_curve=meta.summary.get("cache_curve"),
+        )
+
+    @property
+    def mean_shares(self) -> dict[str, float] | None:
+        """Shares of local, cached and remote rows, averaged over the parts."""
+        if not self.expected_shares:
+            return None
+        return {
+            kind: float(np.mean([part[kind] for part in self.expected_shares]))
+            for kind in ("local", "cached", "remote")
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: all attributes, with balances and mean shares."""
+        return {
+            **asdict(self),
+            "node_balance": balance(self.nodes),
+            "edge_balance": balance(self.edges),
+            "train_seed_balance": None if self.train_seeds is None else balance(self.train_seeds),
+            "mean_shares": self.mean_shares,
+        }
+
+
+def balance(counts: Sequence[int]) -> float:
+    """Largest part over the mean: 1.0 is perfect, `len(counts)` the worst."""
+    total = sum(counts)
+    return max(counts) * len(counts) / total if total else 1.0
+
+
+def _train_seeds(folder: PartitionFolder) -> list[int] | None:
+    types = [t for t in folder.meta.node_types if TRAIN_MASK in t.splits]
+    if not types:
+        return None
+    return np.sum([_held_by_part(folder, t) for t in types], axis=0).tolist()  # type: ignore[no-any-return]
+
+
+def _held_by_part(folder: PartitionFolder, node_type: NodeTypeMeta) -> np.ndarray[Any, Any]:
+    name: NodeType = node_type.name
+    return np.diff(np.searchsorted(folder.split(name, TRAIN_MASK), node_type.bounds))
