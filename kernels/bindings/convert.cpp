@@ -17,6 +17,20 @@ IdColumn<Id> column(const InArray& ids, const Map& map, int64_t num_ids) {
           map ? static_cast<int64_t>(map->shape(0)) : num_ids};
 }
 
+// Rows are written where a map says: its values must be rows.
+void check_map(const Map& map, int64_t limit, const char* name) {
+  if (!map) return;
+  for (std::size_t i = 0; i < map->shape(0); ++i) {
+    const int64_t to = map->data()[i];
+    if (to < 0 || to >= limit) {
+      throw nb::index_error((std::string(name) + " maps id " + std::to_string(i) + " to " +
+                             std::to_string(to) + ", but there are " + std::to_string(limit) +
+                             " nodes")
+                                .c_str());
+    }
+  }
+}
+
 [[noreturn]] void throw_bad_edge(int64_t edge, int64_t key, int64_t neighbor, int64_t num_keys,
                                  int64_t num_neighbors) {
   throw nb::index_error(("edge " + std::to_string(edge) + " joins node " +
@@ -78,6 +92,11 @@ nb::tuple to_csr(const IdColumn<Id>& keys, const IdColumn<Id>& neighbors, int64_
 nb::tuple coo_to_csr(const InArray& keys, const InArray& neighbors, int64_t num_rows,
                      int64_t num_neighbors, const Map& key_map, const Map& neighbor_map,
                      bool with_edge_ids) {
+  if (num_rows < 0 || num_neighbors < 0) {
+    throw nb::value_error("num_rows and num_neighbors must not be negative");
+  }
+  check_map(key_map, num_rows, "key_map");
+  check_map(neighbor_map, num_neighbors, "neighbor_map");
   if (keys.dtype() != neighbors.dtype()) {
     throw nb::type_error("keys and neighbors must have the same dtype");
   }
@@ -96,8 +115,8 @@ nb::tuple coo_to_csr(const InArray& keys, const InArray& neighbors, int64_t num_
 
 void bind_convert(nb::module_& m) {
   m.def("coo_to_csr", &coo_to_csr, nb::arg("keys"), nb::arg("neighbors"), nb::arg("num_rows"),
-        nb::arg("num_neighbors"), nb::arg("key_map").none() = nb::none(),
-        nb::arg("neighbor_map").none() = nb::none(), nb::arg("with_edge_ids") = true,
+        nb::arg("num_neighbors"), nb::arg("key_map").noconvert().none() = nb::none(),
+        nb::arg("neighbor_map").noconvert().none() = nb::none(), nb::arg("with_edge_ids") = true,
         R"(Edge list to compressed rows, by a stable counting sort: time and memory are linear.
 
 Args:
@@ -110,7 +129,7 @@ Returns:
     (indptr, indices, edge_ids or None), each in the narrowest of int32 and int64 that fits.
 
 Raises:
-    IndexError: an id is out of range; names the first such edge.)");
+    IndexError: an id is out of range (names the first such edge), or what a map says.)");
 }
 
 }  // namespace khop::bindings

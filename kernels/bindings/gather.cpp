@@ -56,8 +56,8 @@ void gather(const InArray& table, const InArray& rows, const OutArray& out,
 }  // namespace
 
 void bind_gather(nb::module_& m) {
-  m.def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out"),
-        nb::arg("places").none() = nb::none(), nb::arg("num_threads") = 1,
+  m.def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out").noconvert(),
+        nb::arg("places").noconvert().none() = nb::none(), nb::arg("num_threads") = 1,
         R"(out[i] = table[rows[i]], or out[places[i]] = table[rows[i]].
 
 Tables may have any dtype and any number of axes; only the bytes of a row count.

@@ -35,7 +35,7 @@ NumpyArray<int64_t> find_all(const IdIndex& index, const In<int64_t>& ids) {
 }  // namespace
 
 void bind_partition(nb::module_& m) {
-  m.def("split_by_owner", &split, nb::arg("ids"), nb::arg("bounds"),
+  m.def("split_by_owner", &split, nb::arg("ids").noconvert(), nb::arg("bounds"),
         "Groups ids by the part whose range holds them: (owner of each id, grouped ids, the place "
         "of each grouped id, group offsets).");
   nb::class_<IdIndex>(m, "IdIndex", "Finds the place of an id in a list of distinct ids.")
@@ -44,9 +44,9 @@ void bind_partition(nb::module_& m) {
           [](IdIndex* self, const In<int64_t>& ids) {
             new (self) IdIndex(ids.data(), static_cast<int64_t>(ids.shape(0)));
           },
-          nb::arg("ids"))
+          nb::arg("ids").noconvert())
       .def("__len__", &IdIndex::size)
-      .def("find", &find_all, nb::arg("ids"), "Place of each id, -1 for ids not in the list.");
+      .def("find", &find_all, nb::arg("ids").noconvert(), "Place of each id, -1 for ids not in the list.");
 }
 
 }  // namespace khop::bindings

@@ -185,11 +185,11 @@ void bind_sample(nb::module_& m) {
             self.add_seeds(checked(type, self.num_node_types(), "node type"), ids.data(),
                            static_cast<int64_t>(ids.shape(0)));
           },
-          nb::arg("node_type"), nb::arg("ids"))
+          nb::arg("node_type"), nb::arg("ids").noconvert())
       .def("hop", &hop, nb::arg("relation"), nb::arg("graph"), nb::arg("fanout"),
            nb::arg("replace"), nb::arg("key"),
            "Draws the frontier's neighbours over one edge type from a graph that holds all rows.")
-      .def("merge", &merge, nb::arg("relation"), nb::arg("owners"), nb::arg("replies"),
+      .def("merge", &merge, nb::arg("relation"), nb::arg("owners").noconvert(), nb::arg("replies"),
            "Takes neighbours that owners drew: replies[p] = (counts, neighbors, edges or None).")
       .def("end_hop", &Subgraph::end_hop, "Makes what the hop found the next frontier.")
       .def(
@@ -219,16 +219,17 @@ void bind_sample(nb::module_& m) {
           },
           nb::arg("node_type"), "Number of seeds, then of the nodes that each hop added.")
       .def("edges_per_hop", &edges_per_hop, nb::arg("relation"))
-      .def("write_nodes", &write_nodes, nb::arg("node_type"), nb::arg("out"))
-      .def("write_edge_index", &write_edge_index, nb::arg("relation"), nb::arg("row"),
-           nb::arg("col"))
-      .def("write_edges", &write_edges, nb::arg("relation"), nb::arg("out"));
+      .def("write_nodes", &write_nodes, nb::arg("node_type"), nb::arg("out").noconvert())
+      .def("write_edge_index", &write_edge_index, nb::arg("relation"),
+           nb::arg("row").noconvert(), nb::arg("col").noconvert())
+      .def("write_edges", &write_edges, nb::arg("relation"), nb::arg("out").noconvert());
 
-  m.def("sample_rows", &sample_rows_of, nb::arg("graph"), nb::arg("ids"), nb::arg("fanout"),
+  m.def("sample_rows", &sample_rows_of, nb::arg("graph"), nb::arg("ids").noconvert(), nb::arg("fanout"),
         nb::arg("replace"), nb::arg("key"), nb::arg("with_edges"),
         "Draws neighbours of rows: (counts int32, neighbors, edges int64 or None).");
-  m.def("accumulate_hotness", &add_hotness, nb::arg("graph"), nb::arg("frontier"),
-        nb::arg("fanout"), nb::arg("replace"), nb::arg("log_missed"),
+  m.def("accumulate_hotness", &add_hotness, nb::arg("graph"),
+        nb::arg("frontier").noconvert(), nb::arg("fanout"), nb::arg("replace"),
+        nb::arg("log_missed").noconvert(),
         "Adds to log_missed[u] the log-probability that no row of the frontier draws u.");
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 import select
 import socket
 import struct
@@ -139,6 +140,8 @@ class ControlLine:
         try:
             return Message(Op(data[0]), data[1:], list(descriptors))
         except ValueError:
+            for descriptor in descriptors:
+                os.close(descriptor)
             raise ProtocolError(f"unknown control message {data[0]}") from None
 
     def close(self) -> None:

@@ -81,7 +81,9 @@ def read_block(raw: Array) -> tuple[dict[str, tuple[Array, str]], dict[str, Any]
     if length > min(_MAX_HEADER, len(raw) - _LENGTH.size):
         raise ProtocolError(f"a header of {length} bytes does not fit its block")
     header = _parse(raw[_LENGTH.size : _LENGTH.size + length].tobytes())
-    specs = [_spec(*entry) for entry in header["arrays"]]
+    specs = [_spec(*_fields(entry, 3)) for entry in header["arrays"]]
+    if not isinstance(header.get("meta"), dict):
+        raise ProtocolError("a block's header has no meta entries")
     offsets = _offsets(_LENGTH.size + length, specs)
     if offsets[-1] > len(raw):
         raise ProtocolError(f"a block of {len(raw)} bytes promises {offsets[-1]}")
@@ -114,9 +116,7 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
         raise ProtocolError(f"{len(frames) - 1} frames for {len(described)} arrays")
     arrays = []
     for entry, frame in zip(described, frames[1:], strict=True):
-        if not isinstance(entry, list) or len(entry) != 2:
-            raise ProtocolError("an array is not described by dtype and shape")
-        spec = _spec("", *entry)
+        spec = _spec("", *_fields(entry, 2))
         raw = np.frombuffer(frame, np.uint8)
         if len(raw) != spec.nbytes:
             raise ProtocolError(f"a frame has {len(raw)} bytes instead of {spec.nbytes}")
@@ -132,6 +132,12 @@ def _parse(text: bytes) -> dict[str, Any]:
     if not isinstance(header, dict) or not isinstance(header.get("arrays"), list):
         raise ProtocolError("a header does not list its arrays")
     return header
+
+
+def _fields(entry: Any, count: int) -> list[Any]:
+    if not isinstance(entry, list) or len(entry) != count:
+        raise ProtocolError(f"an array is not described by {count} fields")
+    return entry
 
 
 def _spec(name: Any, dtype: Any, shape: Any) -> ArraySpec:

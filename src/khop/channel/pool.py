@@ -27,7 +27,8 @@ class _Block:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.mapping = mmap.mmap(-1, nbytes)
+        # Private: forked processes have the pool too and must not write into one another's batches.
+        self.mapping = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         advise_huge_pages(self.mapping)
         self.view = np.frombuffer(self.mapping, np.uint8)
         self.address = int(self.view.ctypes.data)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from khop import _native
-from khop.data.arrays import narrowest_int, to_ids
+from khop.data.arrays import check_range, narrowest_int, to_ids
 from khop.typing import ArrayLike, EdgeDir, IntArray
 
 Layout = Literal["COO", "CSR", "CSC"]
@@ -72,7 +72,9 @@ class Topology:
             given = to_ids(edge_ids, "edge_ids")
             if len(given) != self.num_edges:
                 raise ValueError(f"{len(given)} edge ids for {self.num_edges} edges")
-            self.edge_ids = given if self.edge_ids is None else given[self.edge_ids]
+            self.edge_ids = (
+                np.ascontiguousarray(given) if self.edge_ids is None else given[self.edge_ids]
+            )
 
     @classmethod
     def compressed(
@@ -133,6 +135,7 @@ class Topology:
             )
         given = num_src if self.edge_dir == "in" else num_dst
         self.num_neighbors = int(indices.max(initial=-1)) + 1 if given is None else given
+        check_range(indices, self.num_neighbors, "edge_index")
         offset, column = narrowest_int(len(indices)), narrowest_int(self.num_neighbors)
         self.indptr = np.ascontiguousarray(indptr, dtype=offset)
         self.indices = np.ascontiguousarray(indices, dtype=column)

@@ -52,9 +52,9 @@ class PowerLaw:
     """A random graph whose degrees have a heavy tail; equal arguments make equal graphs.
 
     Expected in- and out-degree of a node are the same. With the default exponent the median degree
-    is 0.44 of the mean, as in ogbn-products. There are no self loops; parallel edges are rare but
-    not excluded (with the default maximum, about 5 between the two heaviest nodes), and a few
-    per cent of the nodes have no edge.
+    is 0.44 of the mean. There are no self loops. Parallel edges are rare but not excluded: with the
+    default maximum there are about 5 between the two heaviest nodes. Light nodes may have no edge,
+    3 % of all at a mean of 50.
 
     Args:
         num_nodes: number of nodes, 2 to 2^40.
@@ -75,7 +75,7 @@ class PowerLaw:
     Example:
         >>> graph = PowerLaw(1000, 20000, undirected=True, num_features=16)
         >>> graph.data()
-        Data(edge_index=[2, 20000], x=[1000, 16], train_mask=[1000], num_nodes=1000)
+        Data(edge_index=[2, 20000], num_nodes=1000, x=[1000, 16], train_mask=[1000])
     """
 
     num_nodes: int
@@ -108,7 +108,7 @@ class PowerLaw:
     def products(
         cls, scale: float = 1.0, *, num_features: int = 100, num_classes: int = 47, seed: int = 0
     ) -> PowerLaw:
-        """A graph of the shape of ogbn-products, undirected.
+        """An undirected graph with the size of ogbn-products and degrees much like its.
 
         At scale 1 it has 2,449,029 nodes and 123,718,280 edges, a mean degree of 50.5, a median of
         22 and a maximum of about 25,000. Scale multiplies nodes and edges: mean and median stay as
@@ -194,7 +194,7 @@ class PowerLaw:
     def _edge_block(self, block: int) -> Int64Array:
         """The edges of a block, int64 [2, m]."""
         num_pairs = min(_PAIRS_PER_BLOCK, self._num_pairs - block * _PAIRS_PER_BLOCK)
-        raw = _philox(self.seed, _STREAM_EDGES, block).random_raw(2 * num_pairs)
+        raw = _random_bits(self.seed, _STREAM_EDGES, block, 2 * num_pairs)
         ends = self._permutation(self._classes.draw_rank(raw)).reshape(num_pairs, 2)
         first, second = ends[:, 0], ends[:, 1]
         second += first == second
@@ -240,17 +240,16 @@ class PowerLaw:
         num_nodes = min(_NODES_PER_BLOCK, self.num_nodes - block * _NODES_PER_BLOCK)
         if name == "x":
             count = num_nodes * self.num_features
-            raw = _philox(self.seed, _STREAM_X, block).random_raw(-(-count // 2))
+            raw = _random_bits(self.seed, _STREAM_X, block, -(-count // 2))
             halves = raw.astype("<u8").view("<u4")[:count]
-            x = (halves >> 8).astype(np.float32) * np.float32(2**-23) - np.float32(1)
+            x: npt.NDArray[np.float32] = (halves >> 8).astype(np.float32) * np.float32(
+                2**-23
+            ) - np.float32(1)
             return x.reshape(num_nodes, self.num_features)
         if name == "y":
-            return _below(
-                _philox(self.seed, _STREAM_Y, block).random_raw(num_nodes), self.num_classes
-            )
-        raw = _philox(self.seed, _STREAM_TRAIN, block).random_raw(num_nodes)
-        in_train: npt.NDArray[np.bool_] = _unit(raw) < self.train_fraction
-        return in_train
+            raw = _random_bits(self.seed, _STREAM_Y, block, num_nodes)
+            return _below(raw, self.num_classes)
+        return _unit(_random_bits(self.seed, _STREAM_TRAIN, block, num_nodes)) < self.train_fraction
 
     @functools.cached_property
     def _classes(self) -> _WeightClasses:
@@ -332,7 +331,7 @@ class _Permutation:
         bits = (size - 1).bit_length()
         self.mask = np.uint64(2**bits - 1)
         self.shift = np.uint64((bits + 1) // 2)
-        constants = _philox(seed, _STREAM_ORDER, 0).random_raw(6)
+        constants = _random_bits(seed, _STREAM_ORDER, 0, 6)
         self.rounds = list(zip(constants[:3] | np.uint64(1), constants[3:], strict=True))
 
     def __call__(self, values: Int64Array) -> Int64Array:
@@ -351,11 +350,13 @@ class _Permutation:
         return state
 
 
-def _philox(seed: int, stream: int, block: int) -> np.random.Philox:
-    """The generator of a block; `random_raw` is the same in every version of NumPy."""
+def _random_bits(seed: int, stream: int, block: int, count: int) -> UInt64Array:
+    """Random bits of a block, uint64 [count]; the same in every version of NumPy."""
     key = np.array([seed, stream], np.uint64)
     # The generator counts in the first word, of which a block uses far less than 2^64.
-    return np.random.Philox(counter=np.array([0, block, 0, 0], np.uint64), key=key)
+    generator = np.random.Philox(counter=np.array([0, block, 0, 0], np.uint64), key=key)
+    raw: UInt64Array = generator.random_raw(count)
+    return raw
 
 
 def _unit(raw: UInt64Array) -> npt.NDArray[np.float64]:

@@ -118,8 +118,13 @@ def start_up() -> tuple[ControlLine, Message]:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != content["parent"]:  # it ended before the line above
             sys.exit(1)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, _leave)
     return line, config
+
+
+def _leave(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough: cleaning up takes a moment
+    sys.exit(0)
 
 
 def wait_for_message(line: ControlLine) -> Message | None:

@@ -84,6 +84,7 @@ class SamplerGroup:
         self._epochs: dict[int, _Epoch] = {}
         self._num_epochs = 0
         self._owner = os.getpid()
+        self._failure: SamplerDiedError | None = None
         self.num_restarts = 0
         self._samplers = [self._start(number) for number in range(num_samplers)]
 
@@ -114,6 +115,7 @@ class SamplerGroup:
         Returns:
             A number for the epoch.
         """
+        self._check_alive()
         number = self._num_epochs
         self._num_epochs += 1
         memory = create_memory(seeds.nbytes, "khop-seeds")
@@ -153,6 +155,7 @@ class SamplerGroup:
         """
         epoch = self._epochs[number]
         while batch not in epoch.arrived:
+            self._check_alive()
             self._ask_ahead()
             self._wait()
         delivery = epoch.arrived.pop(batch)
@@ -160,6 +163,13 @@ class SamplerGroup:
         if isinstance(delivery, Exception):
             raise delivery
         return delivery
+
+    def _check_alive(self) -> None:
+        """A group that has lost a sampler for good makes no more batches."""
+        if self._failure is not None:
+            raise SamplerDiedError(*self._failure.args)
+        if not self._samplers:
+            raise RuntimeError("the loader has been shut down: make a new one")
 
     def _ask_ahead(self) -> None:
         """Asks the least busy samplers for the next batches of each epoch."""
@@ -231,13 +241,13 @@ class SamplerGroup:
         status = dead.process.exit_status()
         dead.process.close()
         if self._restarts_left == 0:
-            self._samplers.remove(dead)
             owed = sorted(batch for _, batch in dead.owes)
-            raise SamplerDiedError(
+            self._failure = SamplerDiedError(
                 f"sampler process {dead.number} (pid {dead.process.pid}) {status} while batches "
                 f"{owed} were due, and samplers have been restarted {self.num_restarts} times; "
                 "max_restarts bounds this. Killed processes often mean that memory ran out."
             )
+            raise self._failure
         self._restarts_left -= 1
         self.num_restarts += 1
         fresh = self._start(dead.number)

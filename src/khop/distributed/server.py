@@ -150,7 +150,6 @@ class PartitionServer:
         num_threads: int = 1,
     ) -> None:
         self._handler = handler
-        self._ipc_path = ipc_path
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
         self._fronts: list[zmq.Socket[bytes]] = []
@@ -229,7 +228,7 @@ class PartitionServer:
         socket.close(0)
 
     def close(self) -> None:
-        """Closes the sockets and removes the socket file and its folder."""
+        """Closes the sockets."""
         if self._authenticator is not None:
             self._authenticator.stop()
         for socket in self._fronts:
@@ -237,8 +236,6 @@ class PartitionServer:
         if self._back is not None:
             self._back.close(0)
         self._context.term()
-        if self._ipc_path is not None:
-            remove_socket(self._ipc_path)
 
 
 def remove_socket(path: str) -> None:
@@ -267,5 +264,9 @@ def main() -> None:
     except ConnectionError:
         pass  # the trainer is gone
     finally:
-        server.close()
+        try:
+            server.close()
+        finally:  # also if a signal interrupts the line above
+            if config["ipc_path"] is not None:
+                remove_socket(config["ipc_path"])
 

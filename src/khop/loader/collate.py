@@ -68,7 +68,8 @@ def select_rows(value: Any, index: Tensor, dim: int, pool: BufferPool) -> Any:
 def _is_gatherable(value: Any) -> bool:
     if isinstance(value, Tensor):
         name = str(value.dtype).removeprefix("torch.")
-        return value.device.type == "cpu" and value.is_contiguous() and name in DTYPES
+        on_cpu = value.device.type == "cpu" and value.is_contiguous() and name in DTYPES
+        return on_cpu and not value.requires_grad  # torch's own selection is differentiable
     return bool(value.flags.c_contiguous) and value.dtype.name in DTYPES
 
 

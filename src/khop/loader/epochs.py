@@ -42,15 +42,14 @@ class EpochKeys:
         self.seed = seed
         self.stream = stream
         self.generator = generator
-        self.epoch = 0
+        self.epoch = 0  # of those that `seed` makes
 
     def next_run_key(self) -> int:
         """Key of the epoch that begins now."""
-        seed = self.seed
-        if seed is None:
+        if self.seed is None:  # the generator alone decides: its state may be set back
             drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-            seed = int(drawn)
-        key = _native.run_key(seed, self.epoch, self.stream)
+            return _native.run_key(int(drawn), 0, self.stream)
+        key = _native.run_key(self.seed, self.epoch, self.stream)
         self.epoch += 1
         return key
 

@@ -123,13 +123,15 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
 
     def __iter__(self) -> Iterator[Any]:
         """A new epoch."""
+        # Taken before torch draws anything, so that workers of any kind see the same key.
+        run_key = self._epochs.next_run_key()
         if self._worker_type == "process" and self.num_workers > 0:
+            self._run_key = run_key
             epoch: Iterator[Any] = super().__iter__()
             return epoch
-        return self._iterate_here()
+        return self._iterate_here(self._batches(run_key))
 
-    def _iterate_here(self) -> Iterator[Any]:
-        batches = self._next_epoch()
+    def _iterate_here(self, batches: PlannedBatches | GivenBatches) -> Iterator[Any]:
         if self.num_workers == 0:
             made: Iterator[Any] = map(self._make, batches)
         else:
@@ -142,8 +144,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         """What torch's own iterators walk along: the epoch's batches, keyed."""
         return _LazyEpoch(self)
 
-    def _next_epoch(self) -> PlannedBatches | GivenBatches:
-        run_key = self._epochs.next_run_key()
+    def _batches(self, run_key: int) -> PlannedBatches | GivenBatches:
         if self._given:
             return GivenBatches(self.batch_sampler, run_key)
         plan = EpochPlan(self.input_data.node.numel(), self.batch_size, self.drop_last)
@@ -212,7 +213,11 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
 
 
 class _LazyEpoch:
-    """Begins an epoch of a loader with the first batch: torch makes more iterators than it uses."""
+    """The epoch that a loader has begun last, looked up with the first batch that torch asks for.
+
+    Torch makes more iterators than it uses, and keeps this object over the epochs of persistent
+    workers.
+    """
 
     def __init__(self, loader: NeighborLoader) -> None:
         self._loader = loader
@@ -221,7 +226,7 @@ class _LazyEpoch:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[KeyedBatch]:
-        yield from self._loader._next_epoch()
+        yield from self._loader._batches(self._loader._run_key)
 
 
 def _join_by_pyg(loader: NeighborLoader, out: Any) -> Any:

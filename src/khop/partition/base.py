@@ -266,8 +266,11 @@ class PartitionerBase(abc.ABC):
         ids = np.asarray(self.cached_nodes(node_type, part, numbering.owners), dtype=np.int64)
         if len(ids) == 0:
             return 0
+        call = f"cached_nodes('{node_type}', {part})"
+        if int(ids.min()) < 0 or int(ids.max()) >= node.count or len(np.unique(ids)) < len(ids):
+            raise ValueError(f"{call} names a node that does not exist, or one node twice")
         if np.any(numbering.owners[ids] == part):
-            raise ValueError(f"cached_nodes('{node_type}', {part}) names nodes that the part owns")
+            raise ValueError(f"{call} names nodes that the part owns")
         id_dtype = narrowest_int(node.count)
         new_ids = numbering.new_of_old[ids].astype(id_dtype)
         writer.save(cache_path(part, node_type, "new_id"), new_ids)

@@ -1,0 +1,1 @@
+"""The `khop` command: one module a sub-command, imported when it is called."""

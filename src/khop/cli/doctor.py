@@ -1,0 +1,249 @@
+"""`khop doctor`: what a maintainer would ask for in a bug report.
+
+Every probe stands for itself: one that finds nothing, or fails, says so and stops nobody else.
+Torch is not imported, so that the report comes at once and also where torch is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import mmap
+import os
+import platform
+import resource
+import shutil
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from khop.cli.report import human_bytes
+
+Section = dict[str, Any]
+_PACKAGES = ("torch", "torch_geometric", "numpy", "pyzmq", "tqdm")
+_OPTIONAL = ("ogb", "pymetis", "matplotlib", "pandas", "pyarrow", "pyg_lib", "torch_sparse")
+_FLAGS = ("sse4_2", "avx2", "f16c", "avx512f", "avx512bw", "avx512vl", "asimd", "sve")
+_HUGEPAGES = Path("/sys/kernel/mm/transparent_hugepage")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the report."""
+    found = report()
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    for title, section in found.items():
+        print(title)
+        width = max(map(len, section))
+        for name, value in section.items():
+            print(f"  {name:<{width}}  {_text(value)}")
+    return 0
+
+
+def report() -> dict[str, Section]:
+    """All sections of the report, title -> {name: value}."""
+    probes: dict[str, Callable[[], Section]] = {
+        "khop": _khop,
+        "packages": _packages,
+        "optional packages": _optional_packages,
+        "ZeroMQ": _zeromq,
+        "system": _system,
+        "processor": _processor,
+        "memory": _memory,
+        "CUDA": _cuda,
+        "shared memory": _shared_memory,
+        "limits": _limits,
+        "transparent huge pages": _huge_pages,
+    }
+    return {title: _section(probe) for title, probe in probes.items()}
+
+
+def _section(probe: Callable[[], Section]) -> Section:
+    try:
+        return probe()
+    except Exception as error:  # a report with a hole is better than none
+        return {"probe failed": f"{type(error).__name__}: {error}"}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def _khop() -> Section:
+    from khop import _native
+    from khop._version import __version__
+
+    return {
+        "version": __version__,
+        "extension": Path(_native.__file__).name,
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+    }
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _packages() -> Section:
+    return {name: _version_of(name) or "not installed" for name in _PACKAGES}
+
+
+def _optional_packages() -> Section:
+    return {name: _version_of(name) for name in _OPTIONAL}
+
+
+def _zeromq() -> Section:
+    zmq: Any = importlib.import_module("zmq")
+
+    return {
+        "libzmq": zmq.zmq_version(),
+        **{name: bool(zmq.has(name)) for name in ("curve", "ipc", "draft")},
+    }
+
+
+def _system() -> Section:
+    libc = " ".join(platform.libc_ver())
+    return {
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "distribution": _distribution(),
+        "C library": libc or None,
+        "byte order": sys.byteorder,
+        "page size": mmap.PAGESIZE,
+    }
+
+
+def _distribution() -> str | None:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        return None
+
+
+def _processor() -> Section:
+    info = _colon_file("/proc/cpuinfo")
+    flags = (info.get("flags") or info.get("Features") or "").split()
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    return {
+        "model": info.get("model name") or platform.processor() or None,
+        "cores": os.cpu_count(),
+        "cores of this process": affinity,
+        "CPU quota": _cpu_quota(),
+        "features": [flag for flag in _FLAGS if flag in flags],
+    }
+
+
+def _cpu_quota() -> str | None:
+    """Cores that the control group grants (version 2), if it limits them."""
+    quota, _, period = (_read("/sys/fs/cgroup/cpu.max") or "max 1").partition(" ")
+    return None if quota == "max" else f"{int(quota) / int(period):g} cores"
+
+
+def _memory() -> Section:
+    info = _colon_file("/proc/meminfo")
+    limit = _read("/sys/fs/cgroup/memory.max")
+    return {
+        "total": _kibibytes(info.get("MemTotal")),
+        "available": _kibibytes(info.get("MemAvailable")),
+        "swap": _kibibytes(info.get("SwapTotal")),
+        "limit of the control group": human_bytes(int(limit)) if limit and limit != "max" else None,
+        "overcommit": _read("/proc/sys/vm/overcommit_memory"),
+    }
+
+
+def _cuda() -> Section:
+    from khop import _native
+
+    status = dict(_native.cuda_status())
+    usable = bool(status.get("devices")) and not status.get("error")
+    return {**status, "usable": usable}
+
+
+def _shared_memory() -> Section:
+    section: Section = {"memfd": _memfd_works()}
+    try:
+        usage = shutil.disk_usage("/dev/shm")
+        section["/dev/shm"] = f"{human_bytes(usage.total)}, {human_bytes(usage.free)} free"
+    except OSError as error:
+        section["/dev/shm"] = f"unusable ({error.strerror})"
+    return section
+
+
+def _memfd_works() -> bool | str:
+    """Whether a memfd can be made, mapped and written: khop's rings are memfds."""
+    try:
+        descriptor = os.memfd_create("khop-doctor", os.MFD_CLOEXEC)
+    except (AttributeError, OSError) as error:
+        return f"no ({error})"
+    try:
+        os.ftruncate(descriptor, mmap.PAGESIZE)
+        with mmap.mmap(descriptor, mmap.PAGESIZE) as mapped:
+            mapped[:4] = b"khop"
+        return os.pread(descriptor, 4, 0) == b"khop"
+    except OSError as error:
+        return f"no ({error})"
+    finally:
+        os.close(descriptor)
+
+
+def _limits() -> Section:
+    return {
+        "RLIMIT_MEMLOCK": _limit(resource.RLIMIT_MEMLOCK, human_bytes),
+        "RLIMIT_NOFILE": _limit(resource.RLIMIT_NOFILE, str),
+        "RLIMIT_NPROC": _limit(resource.RLIMIT_NPROC, str),
+        "RLIMIT_AS": _limit(resource.RLIMIT_AS, human_bytes),
+    }
+
+
+def _limit(kind: int, show: Callable[[int], str]) -> str:
+    values = resource.getrlimit(kind)
+    soft, hard = ("unlimited" if v == resource.RLIM_INFINITY else show(v) for v in values)
+    return f"{soft} (at most {hard})"
+
+
+def _huge_pages() -> Section:
+    return {
+        name: _chosen(_read(str(_HUGEPAGES / name)))
+        for name in ("enabled", "shmem_enabled", "defrag")
+    }
+
+
+def _chosen(setting: str | None) -> str | None:
+    """'always [madvise] never' -> 'madvise'."""
+    if setting is None or "[" not in setting:
+        return setting
+    return setting.partition("[")[2].partition("]")[0]
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _colon_file(path: str) -> dict[str, str]:
+    """'name : value' lines; of equal names (one for each core) the first."""
+    found: dict[str, str] = {}
+    for line in (_read(path) or "").splitlines():
+        name, _, value = line.partition(":")
+        found.setdefault(name.strip(), value.strip())
+    return found
+
+
+def _kibibytes(text: str | None) -> str | None:
+    return human_bytes(int(text.split()[0]) * 1024) if text else None

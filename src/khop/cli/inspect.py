@@ -1,0 +1,34 @@
+"""`khop inspect`: what a partition folder is like."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from khop.cli.report import print_summary
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("folder", metavar="FOLDER", help="a partition folder")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--plot", metavar="FILE.png", help="also draw it (.png, .svg or .pdf)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the summary, and draws it if asked to."""
+    from khop.partition import FolderSummary, PartitionFolder
+
+    folder = PartitionFolder(arguments.folder)
+    summary = FolderSummary.of(folder)
+    if arguments.plot:
+        from khop.cli.plot import draw_folder
+
+        draw_folder(folder, summary, arguments.plot)
+    if arguments.json:
+        print(json.dumps(summary.to_dict(), indent=1))
+    else:
+        print_summary(summary)
+        if arguments.plot:
+            print(f"picture         {arguments.plot}")
+    return 0

@@ -1,0 +1,199 @@
+"""Graphs that the command line reads, as `GraphSource`s.
+
+Nothing here runs code that a file contains: arrays are read without pickle, PyG objects by
+`torch.load(weights_only=True)` with PyG's own containers admitted by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from khop.cli.directory import read_directory
+from khop.data import Feature
+from khop.partition.source import EdgeSource, GraphSource
+from khop.typing import EDGE, NODE, Array
+
+
+def read_source(spec: str, root: str = "dataset", undirected: bool = False) -> GraphSource:
+    """Reads the graph that a SOURCE argument names.
+
+    Args:
+        spec: 'debian', 'ogb:NAME', a file saved by `torch.save`, or a directory of arrays.
+        root: folder of OGB data sets.
+        undirected: add the reverse of every edge.
+
+    Raises:
+        FileNotFoundError: there is no such source.
+        ValueError, TypeError: it cannot be read as a graph; says why.
+        NotImplementedError: `undirected` of a heterogeneous graph.
+    """
+    if spec == "debian":
+        from khop.datasets import DebianPackages
+
+        return GraphSource.from_data(DebianPackages(undirected=undirected)[0])
+    if spec.startswith("ogb:"):
+        source = GraphSource.from_data(_read_ogb(spec.removeprefix("ogb:"), Path(root)))
+    elif Path(spec).is_dir():
+        source = read_directory(Path(spec))
+    elif Path(spec).is_file():
+        source = GraphSource.from_data(_read_pyg(Path(spec)))
+    else:
+        raise FileNotFoundError(
+            f"no source '{spec}': expected 'debian', 'ogb:NAME', a saved PyG Data file or a "
+            "directory with edge_index.npy, edges.csv or edges.parquet"
+        )
+    return symmetrized(source) if undirected else source
+
+
+def symmetrized(source: GraphSource) -> GraphSource:
+    """Adds the reverse of every edge, with the same attributes; of equal edges the first stays.
+
+    Edge ids of the result are positions in order of source and destination, not those of the input.
+
+    Raises:
+        NotImplementedError: the graph is heterogeneous.
+    """
+    if source.heterogeneous:
+        raise NotImplementedError(
+            "--undirected is for homogeneous graphs: apply torch_geometric.transforms.ToUndirected "
+            "to a heterogeneous graph and save it"
+        )
+    edge, count = source.edges[EDGE], source.nodes[NODE].count
+    if len(edge.src) and not (
+        min(edge.src.min(), edge.dst.min()) >= 0 and max(edge.src.max(), edge.dst.max()) < count
+    ):
+        raise IndexError(f"an edge names a node that is not one of the {count} nodes")
+    pair = np.concatenate([edge.src, edge.dst]).astype(np.int64) * count
+    pair += np.concatenate([edge.dst, edge.src])
+    pair, first = np.unique(pair, return_index=True)
+    first %= max(1, len(edge.src))
+    attrs = {name: Feature(f.gather(first), f.dtype) for name, f in edge.attrs.items()}
+    edges = {EDGE: EdgeSource(pair // max(1, count), pair % max(1, count), attrs)}
+    return GraphSource(source.nodes, edges)
+
+
+def _read_pyg(path: Path) -> Any:
+    import torch
+    from torch_geometric.data import Data, HeteroData
+
+    try:
+        with _pyg_classes_admitted():
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).split("\n")[0]
+        raise ValueError(
+            f"'{path}' is not a PyG Data or HeteroData made of tensors alone, and khop runs no "
+            f"pickled code: {reason}"
+        ) from None
+    except (RuntimeError, EOFError, KeyError, AttributeError) as error:
+        raise ValueError(f"'{path}' is not a file of torch.save, or damaged: {error}") from None
+    if isinstance(content, dict):  # of `data.to_dict()`
+        kind = Data if "edge_index" in content else HeteroData
+        content = kind.from_dict(content)
+    if not isinstance(content, (Data, HeteroData)):
+        raise TypeError(
+            f"'{path}' holds a '{type(content).__name__}': save one graph, as in "
+            "torch.save(dataset[0], path)"
+        )
+    return content
+
+
+def _read_ogb(name: str, root: Path) -> Any:
+    try:
+        from ogb.nodeproppred import PygNodePropPredDataset
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"OGB data sets need package ogb: pip install 'khop[ogb]' ({error})"
+        ) from None
+    try:
+        # OGB prints, asks before large downloads, leaves by exit(), and loads what it stored itself
+        # with torch.load's defaults, which have refused PyG's containers since torch 2.6.
+        with contextlib.redirect_stdout(sys.stderr), _pyg_classes_admitted():
+            dataset = PygNodePropPredDataset(name, str(root), meta_dict=_ogb_meta(name, root))
+            data, splits = dataset[0], dataset.get_idx_split()
+    except (EOFError, SystemExit):
+        raise FileNotFoundError(
+            f"data set '{name}' is not in '{root}' and was not downloaded"
+        ) from None
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"the stored copy of '{name}' in '{root}' holds more than a graph, or is damaged: "
+            f"remove its 'processed' folder ({str(error).splitlines()[0]})"
+        ) from None
+    _add_labels_and_masks(data, splits)
+    return data
+
+
+def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
+    """Description of a data set that `ogb.io.DatasetSaver` wrote to `root`; None for OGB's own."""
+    import torch
+
+    file = root / "meta_dict.pt"
+    if not file.is_file():
+        return None
+    try:
+        meta: dict[str, Any] = torch.load(file, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(f"'{file}' is damaged: {str(error).splitlines()[0]}") from None
+    folder = root / Path(str(meta["dir_path"])).name  # it may have been moved
+    if folder.name != "_".join(name.split("-")[1:]):
+        raise FileNotFoundError(f"'{root}' holds data set '{folder.name}', not '{name}'")
+    return {**meta, "dir_path": str(folder)}
+
+
+def _add_labels_and_masks(data: Any, splits: dict[str, Any]) -> None:
+    """OGB's labels [N, 1] become [N]; its lists of training nodes and so on become masks."""
+    from torch_geometric.data import HeteroData
+
+    hetero = isinstance(data, HeteroData) or "num_nodes_dict" in data
+    if hetero:
+        raise NotImplementedError(
+            "heterogeneous OGB data sets are still to come: make a HeteroData, torch.save it and "
+            "partition the file"
+        )
+    for ours, theirs in (("train", "train"), ("val", "valid"), ("test", "test")):
+        data[f"{ours}_mask"] = _mask(np.asarray(splits[theirs]), int(data.num_nodes))
+    if data.y is not None and data.y.dim() == 2 and data.y.size(1) == 1:
+        data.y = data.y.flatten()
+
+
+def _mask(ids: Array, count: int) -> Any:
+    import torch
+
+    mask = torch.zeros(count, dtype=torch.bool)
+    mask[torch.from_numpy(ids)] = True
+    return mask
+
+
+@contextlib.contextmanager
+def _pyg_classes_admitted() -> Iterator[None]:
+    """Lets `torch.load(weights_only=True)` read PyG's containers and NumPy arrays of numbers."""
+    import torch
+    from torch_geometric.data import Data, HeteroData, data, storage
+
+    names = ("DataEdgeAttr", "DataTensorAttr")
+    stores = ("BaseStorage", "NodeStorage", "EdgeStorage", "GlobalStorage")
+    classes = [Data, HeteroData]
+    classes += [getattr(data, name) for name in names if hasattr(data, name)]
+    classes += [getattr(storage, name) for name in stores]
+    if not hasattr(torch.serialization, "safe_globals"):  # torch before 2.5
+        if hasattr(torch.serialization, "add_safe_globals"):
+            torch.serialization.add_safe_globals(classes)
+        yield
+        return
+    with torch.serialization.safe_globals([*classes, *_numpy_globals()]):
+        yield
+
+
+def _numpy_globals() -> list[Any]:
+    """What pickles of NumPy arrays of numbers name: their constructor and dtypes."""
+    rebuild = np.zeros(1).__reduce__()[0]
+    dtypes = {type(np.dtype(t)) for t in ("bool", "int32", "int64", "float32", "float64")}
+    return [rebuild, np.ndarray, np.dtype, *dtypes]

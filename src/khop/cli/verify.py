@@ -1,0 +1,25 @@
+"""`khop verify`: whether a partition folder is whole."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("folder", metavar="FOLDER", help="a partition folder")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints every problem; the exit code is 1 if there are any."""
+    from khop.partition import PartitionFolder, verify_folder
+
+    problems = verify_folder(arguments.folder)
+    for problem in problems:
+        print(problem)
+    if problems:
+        print(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} found")
+        return 1
+    folder = PartitionFolder(arguments.folder)
+    print(f"{folder.root}: {folder.num_parts} parts, {len(folder.files) + 1} files, all sound")
+    return 0

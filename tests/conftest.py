@@ -1,0 +1,33 @@
+"""Graphs that several tests share."""
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+
+def _power_law(num_nodes, num_edges, seed):
+    """Edges whose ends follow a skewed distribution; the last tenth of the nodes is isolated."""
+    rng = np.random.default_rng(seed)
+    top = num_nodes * 9 // 10
+    weights = 1.0 / np.arange(1, top + 1) ** 0.8
+    ends = rng.choice(top, size=(2, num_edges), p=weights / weights.sum())
+    return rng.permutation(num_nodes)[ends]
+
+
+@pytest.fixture
+def power_law():
+    """Returns power_law(num_nodes, num_edges, seed=0): [2, num_edges] int64."""
+    return lambda num_nodes, num_edges, seed=0: _power_law(num_nodes, num_edges, seed)
+
+
+@pytest.fixture
+def data():
+    """200 nodes, 1,600 edges in random order, isolated nodes; every attribute tells its own id."""
+    num_nodes, num_edges = 200, 1600
+    return Data(
+        x=torch.arange(num_nodes, dtype=torch.float32).view(-1, 1).repeat(1, 5),
+        y=torch.arange(num_nodes) * 7,
+        edge_index=torch.from_numpy(_power_law(num_nodes, num_edges, 1)),
+        edge_attr=torch.arange(num_edges, dtype=torch.float32).view(-1, 1),
+    )

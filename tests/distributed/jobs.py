@@ -1,0 +1,273 @@
+"""Programs that the distributed tests run, and what the tests share with them.
+
+    python jobs.py NAME ARGUMENTS      runs the job NAME as a trainer; ARGUMENTS is a JSON object
+"""
+
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+
+FANOUTS = [4, -1, 3]
+BATCH_SIZE = 32
+ATTRIBUTES = (
+    "n_id",
+    "e_id",
+    "edge_index",
+    "x",
+    "half",
+    "brain",
+    "y",
+    "edge_attr",
+    "train_mask",
+    "input_id",
+)
+
+
+def make_graph(num_nodes=500, num_edges=3000, seed=0):
+    """Features are ids; node 0 and the last ten are isolated; edges repeat, some are loops."""
+    generator = torch.Generator().manual_seed(seed)
+    edge_index = torch.randint(1, num_nodes - 10, (2, num_edges), generator=generator)
+    edge_index[:, -50:] = edge_index[:, :50]
+    ids = torch.arange(num_nodes)
+    return Data(
+        x=ids.float().view(-1, 1).repeat(1, 5),
+        half=ids.to(torch.float16),
+        brain=(ids % 256).to(torch.bfloat16).view(-1, 1),
+        y=ids.clone(),
+        edge_index=edge_index,
+        edge_attr=torch.arange(num_edges).view(-1, 1).float(),
+        train_mask=torch.rand(num_nodes, generator=generator) < 0.4,
+        num_nodes=num_nodes,
+    )
+
+
+def make_probs(num_nodes, num_parts):
+    """Access probabilities that differ between parts."""
+    generator = np.random.default_rng(1)
+    return [generator.random(num_nodes) ** 3 for _ in range(num_parts)]
+
+
+def seeds_of_rank(rank, num_nodes=500):
+    """Seeds of a trainer, with duplicates and an isolated node."""
+    generator = torch.Generator().manual_seed(100 + rank)
+    seeds = torch.randperm(num_nodes, generator=generator)[:150]
+    return torch.cat([seeds, torch.tensor([0, 5, 5])])
+
+
+def same_batches(loader, reference, attributes=ATTRIBUTES):
+    """Number of batches of an epoch, all of which are equal bit for bit; else AssertionError."""
+    count = 0
+    for ours, theirs in zip(loader, reference, strict=True):
+        for name in attributes:
+            assert ours[name].dtype == theirs[name].dtype, name
+            assert torch.equal(ours[name], theirs[name]), f"{name} of batch {count}"
+        assert ours.num_sampled_nodes == theirs.num_sampled_nodes
+        assert ours.num_sampled_edges == theirs.num_sampled_edges
+        assert ours.batch_size == theirs.batch_size
+        count += 1
+    return count
+
+
+# Resources ------------------------------------------------------------------------------------
+
+
+def khop_processes():
+    """Process ids of this process's children that run a program of khop."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            status = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            command = (entry / "cmdline").read_bytes()
+        except (OSError, IndexError):
+            continue
+        if int(status[1]) == os.getpid() and b"khop.distributed" in command and status[0] != "Z":
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def all_khop_processes():
+    """Process ids of all processes that run a program of khop, whoever their parent is."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if b"khop.distributed." in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def resources():
+    """(children, memfds that are open or mapped, socket folders) of khop."""
+    gc.collect()
+    memory = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            memory += "memfd:khop" in str(descriptor.readlink())
+        except OSError:
+            continue
+    memory += Path("/proc/self/maps").read_text().count("memfd:khop")
+    sockets = sorted(p.name for p in Path(tempfile.gettempdir()).glob("khop-*"))
+    return len(khop_processes()), memory, sockets
+
+
+def wait_for_resources(wanted, seconds=5.0):
+    """The resources, once they are as wanted or the time is over."""
+    end = time.monotonic() + seconds
+    while (found := resources()) != wanted and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
+# Running trainers -----------------------------------------------------------------------------
+
+
+def free_port():
+    """A port of the loopback interface that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start_trainers(job, arguments, world_size, prefixes=None, master="127.0.0.1", port=None):
+    """Starts a process a rank; prefixes[rank] goes before its command."""
+    port = port or free_port()
+    processes = []
+    for rank in range(world_size):
+        environment = {
+            **os.environ,
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": master,
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, __file__, job, json.dumps(arguments)]
+        prefix = prefixes[rank] if prefixes else []
+        processes.append(
+            subprocess.Popen(
+                [*prefix, *command],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    return processes
+
+
+def finish_trainers(processes, seconds=90.0):
+    """Waits; returns what each printed as JSON. AssertionError with its output if one failed."""
+    end = time.monotonic() + seconds
+    outputs = []
+    for process in processes:
+        try:
+            outputs.append(process.communicate(timeout=max(0.1, end - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            for other in processes:
+                other.kill()
+            outputs.append(process.communicate())
+            raise AssertionError(f"a trainer hangs:\n{outputs[-1]}") from None
+    for process, (out, err) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, f"exit status {process.returncode}\n{out}\n{err}"
+    return [json.loads(out.strip().splitlines()[-1]) for out, _ in outputs]
+
+
+# Jobs -----------------------------------------------------------------------------------------
+
+
+def _load(arguments):
+    from khop.distributed import (
+        CollocatedDistSamplingWorkerOptions,
+        DistDataset,
+        MpDistSamplingWorkerOptions,
+        init_worker_group,
+    )
+
+    context = init_worker_group()
+    homes = arguments["homes"]
+    also = arguments.get("also_serve", {}).get(str(context.rank), [])
+    dataset = DistDataset().load(
+        arguments["root"], partition_idx=homes[context.rank], also_serve=also
+    )
+    workers = arguments.get("num_workers")
+    if workers is None:
+        return context, dataset, CollocatedDistSamplingWorkerOptions()
+    return context, dataset, MpDistSamplingWorkerOptions(num_workers=workers)
+
+
+def job_compare(arguments):
+    """Two epochs equal those of the in-memory loader with this rank's stream."""
+    from khop.distributed import DistNeighborLoader
+    from khop.loader import NeighborLoader
+
+    context, dataset, options = _load(arguments)
+    seeds = seeds_of_rank(context.rank)
+    common = {"batch_size": BATCH_SIZE, "shuffle": True, "seed": 3}
+    loader = DistNeighborLoader(
+        dataset,
+        FANOUTS,
+        seeds,
+        with_edge=True,
+        collect_features=True,
+        worker_options=options,
+        **common,
+    )
+    reference = NeighborLoader(make_graph(), FANOUTS, seeds, stream=context.rank, **common)
+    counts = [same_batches(loader, reference) for _ in range(2)]
+    return {"batches": counts, "rows": loader.stats().rows}
+
+
+def job_split(arguments):
+    """Shares of the training nodes, and batches with unequal numbers of seeds."""
+    from khop.distributed import DistNeighborLoader, node_split
+
+    context, dataset, options = _load(arguments)
+    mask = make_graph().train_mask
+    share = node_split(mask)
+    assert torch.equal(share, node_split("train_mask"))
+    local = torch.isin(share, dataset.local_nodes()).sum().item()
+    few = share[: 40 + 25 * context.rank]  # 2 batches on rank 0, 3 on rank 1
+    loader = DistNeighborLoader(dataset, [3], few, BATCH_SIZE, worker_options=options)
+    seen = [batch.n_id[: batch.batch_size] for batch in loader]
+    assert torch.equal(torch.cat(seen), few)
+    dropping = DistNeighborLoader(
+        dataset, [3], few, BATCH_SIZE, drop_last=True, worker_options=options
+    )
+    sizes = [batch.batch_size for batch in dropping]
+    return {"share": share.tolist(), "local": local, "batches": len(seen), "dropping": sizes}
+
+
+def job_slow(arguments):
+    """Says when it is ready, then iterates slowly; prints the error that ends it, and its time."""
+    from khop.distributed import DistNeighborLoader
+
+    context, dataset, options = _load(arguments)
+    options.rpc_timeout = 30
+    loader = DistNeighborLoader(
+        dataset, [4, 4], None, 4, worker_options=options, collect_features=True, seed=1
+    )
+    children = khop_processes()
+    Path(arguments["ready"] + f".{context.rank}").write_text(json.dumps(children))
+    last = time.monotonic()
+    try:
+        while True:
+            for _ in loader:
+                time.sleep(0.01)
+                last = time.monotonic()
+    except Exception as error:
+        return {"error": type(error).__name__, "message": str(error), "after": time.monotonic() - last}
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))

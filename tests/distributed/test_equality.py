@@ -1,0 +1,176 @@
+"""Distributed batches are those of the in-memory loader, bit for bit."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import jobs
+import pytest
+import torch
+
+from khop.distributed import (
+    CollocatedDistSamplingWorkerOptions,
+    DistDataset,
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+)
+from khop.loader import NeighborLoader
+
+
+def options_for(num_workers):
+    """None: collocated; else that many sampler processes."""
+    if num_workers is None:
+        return CollocatedDistSamplingWorkerOptions()
+    return MpDistSamplingWorkerOptions(num_workers=num_workers)
+
+
+def loaders(graph, root, num_parts, num_workers, **options):
+    """A distributed loader whose trainer serves all parts, and its in-memory twin."""
+    dataset = DistDataset().load(root, 0, also_serve=range(1, num_parts))
+    fanouts = options.pop("fanouts", jobs.FANOUTS)
+    seeds = options.pop("seeds", jobs.seeds_of_rank(0))
+    common = {"batch_size": jobs.BATCH_SIZE, "shuffle": True, "seed": 11, **options}
+    ours = DistNeighborLoader(
+        dataset,
+        fanouts,
+        seeds,
+        with_edge=True,
+        collect_features=True,
+        worker_options=options_for(num_workers),
+        **common,
+    )
+    return ours, NeighborLoader(graph, fanouts, seeds, **common)
+
+
+@pytest.mark.parametrize("num_workers", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 5])
+@pytest.mark.parametrize("method", ["random", "frequency"])
+def test_one_trainer(graph, folder_of, method, num_parts, num_workers):
+    """One trainer and any number of parts and samplers: two epochs of equal batches."""
+    ours, reference = loaders(graph, folder_of(method, num_parts), num_parts, num_workers)
+    for _ in range(2):
+        assert jobs.same_batches(ours, reference) == len(reference) == len(ours)
+    rows = ours.stats().rows
+    assert (rows["remote"] > 0) == (num_parts > 1)
+    assert (rows["cached"] > 0) == (num_parts > 1 and method == "frequency")
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_neighbours_along_edges(graph, folder_of, num_parts):
+    """A folder partitioned by source serves out-neighbours: in-neighbours of the reversed graph."""
+    reversed_graph = graph.clone()
+    reversed_graph.edge_index = graph.edge_index.flip(0)
+    root = folder_of("random", num_parts, "by_src")
+    ours, reference = loaders(reversed_graph, root, num_parts, 1)
+    assert jobs.same_batches(ours, reference) == len(reference)
+
+
+@pytest.mark.parametrize("options", [
+    {"replace": True},
+    {"fanouts": [0, 3]},
+    {"fanouts": [3, 0, 2]},
+    {"fanouts": [-1]},
+    {"fanouts": []},
+    {"shuffle": False, "drop_last": True},
+    {"seeds": torch.tensor([0])},  # isolated
+    {"seeds": torch.tensor([7, 7, 7, 0])},
+    {"seeds": None, "batch_size": 200},
+    {"batch_size": 10_000},
+])  # fmt: skip
+def test_options(graph, folder_of, options):
+    """Fan-outs of 0 and -1 anywhere, replacement, odd seeds, one large batch."""
+    ours, reference = loaders(graph, folder_of("frequency", 3), 3, 2, **options)
+    assert jobs.same_batches(ours, reference) == len(reference)
+
+
+def test_boolean_mask_and_streams(graph, folder_of):
+    """A mask's input_id are node ids; another stream draws other neighbours, of the same seeds."""
+    ours, reference = loaders(graph, folder_of("random", 2), 2, 1, seeds=graph.train_mask)
+    assert jobs.same_batches(ours, reference) == len(reference)
+    other, _ = loaders(graph, folder_of("random", 2), 2, 1, seeds=graph.train_mask, stream=1)
+    first, second = next(iter(ours)), next(iter(other))
+    assert not torch.equal(first.n_id, second.n_id)
+
+
+@pytest.mark.parametrize("num_parts,homes,also_serve", [
+    (1, [0, 0], {}),
+    (2, [0, 1], {}),
+    (2, [1, 0], {}),
+    (3, [0, 2], {"1": [1]}),
+    (5, [1, 4], {"0": [0, 2], "1": [3]}),
+])  # fmt: skip
+@pytest.mark.parametrize("num_workers", [None, 2])
+def test_two_trainers(folder_of, num_parts, homes, also_serve, num_workers):
+    """Two trainers on one machine, each with its seeds and stream."""
+    arguments = {
+        "root": str(folder_of("frequency", num_parts)),
+        "homes": homes,
+        "also_serve": also_serve,
+        "num_workers": num_workers,
+    }
+    results = jobs.finish_trainers(jobs.start_trainers("compare", arguments, 2))
+    assert [r["batches"] for r in results] == [[5, 5], [5, 5]]
+    assert all((r["rows"]["remote"] > 0) == (num_parts > 1) for r in results)
+
+
+def test_under_torchrun(folder_of):
+    """torchrun's environment is all that the trainers need."""
+    arguments = {"root": str(folder_of("random", 2)), "homes": [0, 1], "num_workers": 1}
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        jobs.__file__,
+        "compare",
+        jobs.json.dumps(arguments),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count('"batches": [5, 5]') == 2
+
+
+@pytest.fixture
+def two_hosts():
+    """Two network namespaces joined by a cable: prefixes of commands, and the first's address."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and iproute2")
+    names = [f"khop-{os.getpid()}-{i}" for i in (0, 1)]
+    cable = [f"kh{os.getpid() % 100000}{i}" for i in "ab"]
+    addresses = ["10.213.77.1", "10.213.77.2"]
+
+    def ip(*words, check=True):
+        return subprocess.run(["ip", *words], check=check, capture_output=True)
+
+    if ip("netns", "add", names[0], check=False).returncode != 0:
+        pytest.skip("this system does not allow network namespaces")
+    try:
+        ip("netns", "add", names[1])
+        ip("link", "add", cable[0], "type", "veth", "peer", "name", cable[1])
+        for name, end, address in zip(names, cable, addresses, strict=True):
+            ip("link", "set", end, "netns", name)
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", end)
+            ip("-n", name, "link", "set", end, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield [["ip", "netns", "exec", name] for name in names], addresses[0]
+    finally:
+        for name in names:
+            ip("netns", "del", name, check=False)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("num_workers", [None, 2])
+def test_two_hosts(folder_of, two_hosts, num_workers):
+    """Two machines that share nothing but the network, over TCP with CURVE."""
+    prefixes, master = two_hosts
+    arguments = {
+        "root": str(folder_of("frequency", 2)),
+        "homes": [0, 1],
+        "num_workers": num_workers,
+    }
+    trainers = jobs.start_trainers("compare", arguments, 2, prefixes, master, 29511)
+    results = jobs.finish_trainers(trainers)
+    assert [r["batches"] for r in results] == [[5, 5], [5, 5]]
+    assert all(r["rows"]["remote"] > 0 for r in results)

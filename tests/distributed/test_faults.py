@@ -1,0 +1,280 @@
+"""Whatever dies, the trainer gets the right batches or a clear exception, soon, and nothing stays."""
+
+import contextlib
+import gc
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jobs
+import pytest
+import torch
+
+from khop.distributed import (
+    DistDataset,
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+    shutdown_worker_group,
+)
+from khop.errors import FolderError, PartitionUnavailableError, SamplerDiedError
+from khop.loader import NeighborLoader
+
+SOON = 5.0
+
+
+@contextlib.contextmanager
+def within(seconds):
+    """Fails if the block takes longer; a hang is interrupted."""
+    timer = threading.Timer(seconds + 5, lambda: os.kill(os.getpid(), signal.SIGALRM))
+    timer.start()
+    begin = time.monotonic()
+    try:
+        yield
+    finally:
+        timer.cancel()
+    assert time.monotonic() - begin < seconds
+
+
+def make_loader(root, num_parts, num_workers=2, max_restarts=3, **options):
+    """A loader of all training nodes whose trainer serves all parts."""
+    dataset = DistDataset().load(root, 0, also_serve=range(1, num_parts))
+    keywords = {"channel_size": options.pop("channel_size", None), "max_restarts": max_restarts}
+    settings = {"batch_size": 8, "shuffle": True, "seed": 5, **options}
+    return DistNeighborLoader(
+        dataset,
+        jobs.FANOUTS,
+        jobs.seeds_of_rank(0),
+        with_edge=True,
+        collect_features=True,
+        worker_options=MpDistSamplingWorkerOptions(num_workers=num_workers, **keywords),
+        **settings,
+    )
+
+
+def make_reference(graph):
+    """The in-memory twin of `make_loader`."""
+    return NeighborLoader(
+        graph, jobs.FANOUTS, jobs.seeds_of_rank(0), batch_size=8, shuffle=True, seed=5
+    )
+
+
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_killed_samplers_are_replaced(graph, folder_of, num_parts):
+    """Samplers killed in the middle of an epoch, one after the other: the same batches arrive."""
+    loader = make_loader(folder_of("random", num_parts), num_parts)
+    batches = []
+    with within(SOON):
+        for number, batch in enumerate(loader):
+            if number in (1, 4, 5):
+                os.kill(loader._maker.pids[number % 2], signal.SIGKILL)
+            batches.append(batch.clone())
+    assert jobs.same_batches(batches, make_reference(graph)) == len(loader)
+    assert loader.stats().restarts == 3
+
+
+def test_sampler_killed_between_epochs(graph, folder_of):
+    """A sampler that died while nobody iterated."""
+    loader, reference = make_loader(folder_of("random", 2), 2), make_reference(graph)
+    assert jobs.same_batches(loader, reference)
+    os.kill(loader._maker.pids[0], signal.SIGKILL)
+    with within(SOON):
+        assert jobs.same_batches(loader, reference) == len(loader)
+
+
+def test_sampler_killed_too_often(folder_of):
+    """Beyond max_restarts: an exception that says how it ended and what was due."""
+    loader = make_loader(folder_of("random", 1), 1, num_workers=1, max_restarts=0)
+    iterator = iter(loader)
+    next(iterator)
+    os.kill(loader._maker.pids[0], signal.SIGKILL)
+    with within(SOON), pytest.raises(SamplerDiedError, match=r"SIGKILL.*batches \[\d.*restarted 0"):
+        list(iterator)
+    with within(SOON), pytest.raises(SamplerDiedError):
+        list(loader)
+
+
+def test_exception_in_a_sampler(folder_of, tmp_path):
+    """An exception arrives with its type and the sampler's traceback; the loader can go on."""
+    root = tmp_path / "broken"
+    shutil.copytree(folder_of("random", 1), root)
+    loader = make_loader(root, 1)
+    (root / "part-0/node/node/half.npy").write_bytes(b"short")
+    for _ in range(2):
+        with within(SOON), pytest.raises(FolderError, match=r"half.npy(.|\n)*sampler process \d"):
+            list(loader)
+    shutil.copy(folder_of("random", 1) / "part-0/node/node/half.npy", root / "part-0/node/node")
+    assert len(list(loader)) == len(loader)
+
+
+def test_killed_server(folder_of):
+    """The trainer that started a server hears of its end."""
+    loader = make_loader(folder_of("random", 2), 2)
+    iterator = iter(loader)
+    next(iterator)
+    for server in loader.data.service()._servers.values():
+        os.kill(server.pid, signal.SIGKILL)
+    with within(SOON), pytest.raises(PartitionUnavailableError, match="partition 1.*SIGKILL"):
+        list(iterator)
+
+
+def start_slow_pair(folder_of, tmp_path, num_workers=1):
+    """Two trainers that iterate for ever, and the children of each."""
+    ready = tmp_path / "ready"
+    arguments = {
+        "root": str(folder_of("random", 2)),
+        "homes": [0, 1],
+        "num_workers": num_workers,
+        "ready": str(ready),
+    }
+    trainers = jobs.start_trainers("slow", arguments, 2)
+    files = [Path(f"{ready}.{rank}") for rank in (0, 1)]
+    end = time.monotonic() + 60
+    while not all(f.is_file() and f.read_text() for f in files):
+        assert time.monotonic() < end, [t.poll() for t in trainers]
+        time.sleep(0.05)
+    return trainers, [json.loads(f.read_text()) for f in files]
+
+
+@pytest.mark.parametrize("num_workers", [1, None])
+def test_killed_trainer(folder_of, tmp_path, num_workers):
+    """Its children end with it, its sockets go, and the other trainer gets an exception."""
+    before = set(jobs.all_khop_processes())
+    trainers, children = start_slow_pair(folder_of, tmp_path, num_workers)
+    assert len(children[0]) == (2 if num_workers else 1)
+    time.sleep(0.3)
+    trainers[0].kill()
+    with within(SOON + 3):  # and the time that the other's own exit takes
+        trainers[0].communicate()
+        (result,) = jobs.finish_trainers(trainers[1:], 30)
+    assert result["error"] == "PartitionUnavailableError"
+    assert "partition 0" in result["message"]
+    assert result["after"] < SOON
+    end = time.monotonic() + SOON
+    while set(jobs.all_khop_processes()) - before and time.monotonic() < end:
+        time.sleep(0.05)
+    assert set(jobs.all_khop_processes()) <= before
+
+
+def test_terminated_trainer_takes_its_children_along(folder_of, tmp_path):
+    """SIGTERM, as launchers send it, to both."""
+    before = set(jobs.all_khop_processes())
+    trainers, _ = start_slow_pair(folder_of, tmp_path)
+    for trainer in trainers:
+        trainer.terminate()
+    for trainer in trainers:
+        trainer.communicate(timeout=SOON)
+    end = time.monotonic() + SOON
+    while set(jobs.all_khop_processes()) - before and time.monotonic() < end:
+        time.sleep(0.05)
+    assert set(jobs.all_khop_processes()) <= before
+
+
+def test_epoch_left_early(graph, folder_of):
+    """The next epoch begins at its beginning: nothing of the last one is in the way."""
+    loader, reference = make_loader(folder_of("random", 2), 2), make_reference(graph)
+    with within(SOON):
+        for ours, theirs in zip(loader, reference, strict=True):
+            assert torch.equal(ours.n_id, theirs.n_id)
+            break
+        next(iter(reference)), next(iter(loader))
+        assert jobs.same_batches(loader, reference) == len(loader)
+
+
+def test_two_iterators(graph, folder_of):
+    """Two epochs iterated at the same time are those that would come one after the other."""
+    loader, reference = make_loader(folder_of("random", 2), 2), make_reference(graph)
+    with within(SOON):
+        pairs = list(zip(loader, loader, strict=True))
+    assert jobs.same_batches([a for a, _ in pairs], reference) == len(loader)
+    assert jobs.same_batches([b for _, b in pairs], reference) == len(loader)
+
+
+@pytest.mark.parametrize("channel_size", [None, "256KB", "1KB"])
+def test_kept_batches(graph, folder_of, channel_size):
+    """`list(loader)`: kept batches block nothing and stay as they were; rings may be too small."""
+    loader = make_loader(folder_of("random", 2), 2, channel_size=channel_size)
+    with within(SOON):
+        first, second = list(loader), list(loader)
+    reference = make_reference(graph)
+    assert jobs.same_batches(first, reference) == jobs.same_batches(second, reference)
+
+
+def test_kept_tensors_outlive_the_loader(folder_of):
+    """A tensor of a batch keeps its memory, whatever becomes of the loader and its samplers."""
+    loader = make_loader(folder_of("random", 1), 1)
+    batch = next(iter(loader))
+    n_id, x = batch.n_id, batch.x
+    del batch, loader
+    gc.collect()
+    assert torch.equal(x[:, 0].long(), n_id)
+    x.add_(1)  # and it is the user's to write
+
+
+def test_loader_deleted_in_the_middle(folder_of):
+    """With an iterator alive or not; the fixture sees that nothing stays."""
+    loader = make_loader(folder_of("random", 2), 2)
+    iterator = iter(loader)
+    next(iterator)
+    assert jobs.khop_processes()
+    del loader
+    with within(SOON):
+        next(iterator)
+        del iterator
+        gc.collect()
+    shutdown_worker_group()
+    assert not jobs.khop_processes()
+
+
+def test_interrupted_trainer(folder_of, tmp_path):
+    """Ctrl-C reaches the trainer; its children end with it and print nothing."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(jobs.__file__).parent)!r}); import jobs\n"
+        "import time\n"
+        "from khop.distributed import *\n"
+        f"data = DistDataset().load({str(folder_of('random', 2))!r}, 0, also_serve=[1])\n"
+        "loader = DistNeighborLoader(data, [3], worker_options=MpDistSamplingWorkerOptions(2))\n"
+        "iterator = iter(loader); next(iterator); print('ready', flush=True)\n"
+        "while True: time.sleep(0.1)\n"
+    )
+    before = set(jobs.all_khop_processes())
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert trainer.stdout.readline().strip() == "ready"
+    os.killpg(trainer.pid, signal.SIGINT)
+    with within(SOON):
+        _, err = trainer.communicate()
+    assert err.count("Traceback") == 1
+    assert "KeyboardInterrupt" in err
+    assert set(jobs.all_khop_processes()) <= before
+
+
+def test_samplers_and_servers_run_without_torch(graph, folder_of, tmp_path, monkeypatch):
+    """Their programs start and work where torch and PyG cannot be imported."""
+    for name in ("torch", "torch_geometric"):
+        package = tmp_path / name
+        package.mkdir()
+        (package / "__init__.py").write_text(f"raise ImportError('{name} is not for samplers')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    check = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import torch"
+    blocked = subprocess.run([sys.executable, "-c", check], capture_output=True, check=False)
+    assert b"not for samplers" in blocked.stderr
+    # Children search where the parent does, so they would find these first.
+    import khop.distributed.child as child
+
+    source = str(Path(child.khop.__file__).parent.parent)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), source, *sys.path])
+    program = child._program("khop.distributed.worker")
+    assert program.index(str(tmp_path)) < program.index("site-packages")
+    loader = make_loader(folder_of("random", 2), 2, max_restarts=0)
+    assert jobs.same_batches(loader, make_reference(graph)) == len(loader)

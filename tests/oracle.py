@@ -1,0 +1,152 @@
+"""Brute-force references, written from the contracts in the kernels' headers and from PyG's docs.
+
+Nothing here uses khop: what khop computes is compared with these few lines of plain Python.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+_M32, _M64 = 2**32 - 1, 2**64 - 1
+
+
+def philox(key, c0, c1, c2, c3):
+    """Philox4x32-10 (Salmon et al., SC 2011)."""
+    k0, k1 = key & _M32, key >> 32
+    for _ in range(10):
+        a, b = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (b >> 32) ^ c1 ^ k0, b & _M32, (a >> 32) ^ c3 ^ k1, a & _M32
+        k0, k1 = (k0 + 0x9E3779B9) & _M32, (k1 + 0xBB67AE85) & _M32
+    return c0, c1, c2, c3
+
+
+def _key(key, low, high, c2, c3):
+    words = philox(key, low, high, c2, c3)
+    return words[1] << 32 | words[0]
+
+
+def run_key(seed, epoch, stream):
+    """Key of one epoch of one trainer."""
+    return _key(seed, epoch & _M32, epoch >> 32, stream & _M32, stream >> 32)
+
+
+def step_key(run, batch, hop, edge_type):
+    """Key of one hop over one edge type in one batch."""
+    return _key(run, batch & _M32, batch >> 32, hop, edge_type)
+
+
+def draws(key, node, degree):
+    """Endless numbers u -> [0, bound): 32-bit words, pairs of them for more than 2^16 neighbours."""
+    node &= _M64
+
+    def words():
+        block = 0
+        while True:
+            yield from philox(key, node & _M32, node >> 32, block, 0)
+            block += 1
+
+    stream = words()
+    while True:
+        bound = yield
+        if degree > 2**16:
+            word = next(stream) | next(stream) << 32
+            yield word * bound >> 64
+        else:
+            yield next(stream) * bound >> 32
+
+
+def picks(key, node, degree, fanout, replace):
+    """Positions that a node's row contributes, in order (Floyd's algorithm)."""
+    if degree == 0 or fanout == 0:
+        return []
+    if fanout < 0 or (not replace and fanout >= degree):
+        return list(range(degree))
+    source = draws(key, node, degree)
+
+    def below(bound):
+        next(source)
+        return source.send(bound)
+
+    if replace:
+        return [below(degree) for _ in range(fanout)]
+    chosen = []
+    for last in range(degree - fanout, degree):
+        t = below(last + 1)
+        chosen.append(last if t in chosen else t)
+    return chosen
+
+
+@dataclass
+class Sampled:
+    """A sampled subgraph: node ids, endpoints' numbers, positions of edges, counts a hop."""
+
+    node: list = field(default_factory=list)
+    row: list = field(default_factory=list)
+    col: list = field(default_factory=list)
+    edge: list = field(default_factory=list)
+    nodes_per_hop: list = field(default_factory=list)
+    edges_per_hop: list = field(default_factory=list)
+
+
+def sample(indptr, indices, seeds, fanouts, replace, run, batch, row_ids=None):
+    """The k-hop sampler in plain Python, over the rows of a whole graph."""
+    out = Sampled(node=list(seeds), nodes_per_hop=[len(seeds)])
+    number = {}
+    for i, seed in enumerate(seeds):
+        number.setdefault(seed, i)
+    begin = 0
+    for hop, fanout in enumerate(fanouts):
+        key = step_key(run, batch, hop, 0)
+        end, edges_before = len(out.node), len(out.row)
+        for i in range(begin, end):
+            v = out.node[i]
+            first, last = int(indptr[v]), int(indptr[v + 1])
+            original = v if row_ids is None else int(row_ids[v])
+            for position in picks(key, original, last - first, fanout, replace):
+                u = int(indices[first + position])
+                if u not in number:
+                    number[u] = len(out.node)
+                    out.node.append(u)
+                out.row.append(number[u])
+                out.col.append(i)
+                out.edge.append(first + position)
+        out.nodes_per_hop.append(len(out.node) - end)
+        out.edges_per_hop.append(len(out.row) - edges_before)
+        begin = end
+    return out
+
+
+def csr(keys, neighbors, num_rows):
+    """Compressed rows by NumPy's stable sort: indptr, indices, position of each entry."""
+    keys, neighbors = np.asarray(keys), np.asarray(neighbors)
+    order = np.argsort(keys, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=num_rows))])
+    return indptr.astype(np.int64), neighbors[order], order
+
+
+def full_neighborhood(edge_index, seeds, num_hops):
+    """What -1 in every hop must give: node ids, (source, destination, edge id) triples, a hop each.
+
+    Walks PyG's contract: hop by hop, each node of the frontier in order takes its in-edges in the
+    order of the edge list; a node found anew joins the next frontier.
+    """
+    src, dst = (list(map(int, side)) for side in edge_index)
+    into = {}
+    for e, (u, v) in enumerate(zip(src, dst, strict=True)):
+        into.setdefault(v, []).append((u, e))
+    nodes, known, edges, frontier = list(seeds), set(seeds), [], list(seeds)
+    nodes_per_hop, edges_per_hop = [len(seeds)], []
+    for _ in range(num_hops):
+        found, taken = [], []
+        for v in frontier:
+            for u, e in into.get(v, []):
+                taken.append((u, v, e))
+                if u not in known:
+                    known.add(u)
+                    found.append(u)
+        nodes += found
+        edges += taken
+        nodes_per_hop.append(len(found))
+        edges_per_hop.append(len(taken))
+        frontier = found
+    return nodes, edges, nodes_per_hop, edges_per_hop

@@ -1,0 +1,174 @@
+"""`verify_folder` finds whatever is wrong with a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from khop.partition import FrequencyPartitioner, GraphSource, verify_folder
+from khop.partition.folder import cache_path, edge_path, map_path, node_path, split_path
+from khop.typing import EDGE, NODE
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    root = tmp_path_factory.mktemp("sound") / "f"
+    source = GraphSource.from_arrays(
+        40,
+        rng.integers(40, size=(2, 120)),
+        {"x": rng.random((40, 3)), "train_mask": rng.random(40) < 0.5},
+        {"edge_attr": rng.random(120)},
+    )
+    probs = list(rng.random((3, 40)))
+    FrequencyPartitioner.from_data(source, root, 3, probs=probs, cache_ratio=0.2).partition()
+    assert verify_folder(root) == []
+    return root
+
+
+@pytest.fixture
+def root(sound, tmp_path):
+    return shutil.copytree(sound, tmp_path / "f")
+
+
+def test_any_flipped_bit_is_found(root):
+    """Every file, meta.json too: first and last byte, and many in between."""
+    generator = random.Random(0)
+    for file in sorted(p for p in root.rglob("*") if p.is_file()):
+        good = file.read_bytes()
+        places = {0, len(good) - 1, *(generator.randrange(len(good)) for _ in range(12))}
+        if file.name == "meta.json":
+            places |= {generator.randrange(len(good)) for _ in range(400)}
+        for place in places:
+            bad = bytearray(good)
+            bad[place] ^= 1 << generator.randrange(8)
+            file.write_bytes(bad)
+            assert verify_folder(root) != [], (file.name, place)
+        file.write_bytes(good)
+    assert verify_folder(root) == []
+
+
+def test_white_space_in_meta_json_is_found(root):
+    meta = root / "meta.json"
+    meta.write_bytes(meta.read_bytes() + b"\n")
+    assert verify_folder(root) != []
+
+
+def test_missing_truncated_longer_and_further_files(root):
+    (root / map_path(NODE)).unlink()
+    file = root / node_path(1, NODE, "x")
+    file.write_bytes(file.read_bytes()[:-8])
+    longer = root / edge_path(0, EDGE, "indices")
+    longer.write_bytes(longer.read_bytes() + b"\0")
+    (root / "part-0" / "notes.txt").write_text("hello")
+    problems = "\n".join(verify_folder(root))
+    assert f"{map_path(NODE)}: missing" in problems
+    assert f"{node_path(1, NODE, 'x')}: {file.stat().st_size} bytes instead of" in problems
+    assert f"{edge_path(0, EDGE, 'indices')}: " in problems
+    assert "part-0/notes.txt: not part of the folder" in problems
+
+
+def test_a_missing_part(root):
+    shutil.rmtree(root / "part-2")
+    problems = verify_folder(root)
+    assert problems
+    assert all(p.startswith("part-2/") and p.endswith("missing") for p in problems)
+
+
+def test_files_of_two_parts_exchanged(root):
+    one, other = root / node_path(0, NODE, "x"), root / node_path(1, NODE, "x")
+    one.rename(root / "aside")
+    other.rename(one)
+    (root / "aside").rename(other)
+    assert verify_folder(root)
+
+
+def forge(root, change_meta=lambda meta: None, **arrays):
+    """Changes arrays and meta.json and mends every checksum: only the contents are wrong."""
+    content = json.loads((root / "meta.json").read_text())
+    content.pop("seal")
+    for path, change in arrays.items():
+        array = change(np.load(root / path))
+        np.save(root / path, array)
+        data = (root / path).read_bytes()
+        content["files"][path] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    change_meta(content)
+    seal = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    (root / "meta.json").write_text(json.dumps({**content, "seal": seal}, indent=1))
+
+
+def changed(place, value):
+    def change(array):
+        array[place] = value
+        return array
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "message"),
+    [
+        (map_path(NODE), changed(0, 41), "not a permutation"),
+        (map_path(NODE), lambda a: a[:-1], "not a permutation"),
+        (node_path(0, NODE, "id"), lambda a: a[::-1].copy(), "does not agree with the map"),
+        (node_path(0, NODE, "id"), lambda a: a[:-1], "wrong number of ids"),
+        (node_path(0, NODE, "id"), changed(0, -1), "ids out of range"),
+        (node_path(1, NODE, "x"), lambda a: a[:-1], r"instead of float64 \(13, 3\)"),
+        (node_path(1, NODE, "x"), lambda a: a.astype("f4"), "holds float32"),
+        (split_path(NODE, "train_mask"), lambda a: a[1:], "split 'train_mask' of 'node'"),
+        (cache_path(0, NODE, "x"), changed((0, 0), 9.0), "differs from the owner's rows"),
+        (cache_path(0, NODE, "new_id"), changed(0, 0), "caches its own nodes"),
+        (cache_path(0, NODE, "new_id"), lambda a: a[[1, *range(1, 8)]], "a node twice"),
+        (cache_path(0, NODE, "id"), changed(0, 39), "does not agree with the map"),
+        (edge_path(0, EDGE, "indptr"), lambda a: a[:-1], "indptr does not fit"),
+        (edge_path(0, EDGE, "indptr"), changed(-1, 0), "indptr does not fit"),
+        (edge_path(0, EDGE, "indptr"), lambda a: a + 1, "disagree on the number of edges"),
+        (edge_path(1, EDGE, "indices"), changed(3, 40), "neighbour's id is out of range"),
+        (edge_path(1, EDGE, "edge_id"), lambda a: a[:-1], "edge_id has"),
+        (edge_path(1, EDGE, "edge_id"), lambda a: a[[0, 0, *range(2, len(a))]], "edge ids are not"),
+        (edge_path(1, EDGE, "edge_attr"), lambda a: a[:-1], "holds float64"),
+    ],
+)
+def test_wrong_contents_under_right_checksums(root, path, change, message):
+    forge(root, **{path: change})
+    problems = verify_folder(root)
+    assert any(__import__("re").search(message, p) for p in problems), problems
+
+
+def set_in(*keys, value):
+    def change(meta):
+        for key in keys[:-1]:
+            meta = meta[key]
+        meta[keys[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_in("node_types", 0, "bounds", value=[0, 13, 27, 40]),
+        set_in("node_types", 0, "bounds", value=[0, 14, 27, 41]),
+        set_in("edge_types", 0, "bounds", value=[0, 1, 2, 120]),
+        set_in("edge_types", 0, "bounds", value=[0, 40, 80, 121]),
+        set_in("node_types", 0, "cached", value=[0, 8, 8]),
+        set_in("node_types", 0, "cached", value=[9, 8, 8]),
+        set_in("node_types", 0, "cached", value=[8]),
+        set_in("node_types", 0, "splits", value=[]),
+        set_in("node_types", 0, "splits", value=["val_mask"]),
+        set_in("node_types", 0, "attrs", value={}),
+        set_in("node_types", 0, "attrs", "z", value={"dtype": "int8", "shape": []}),
+        set_in("edge_types", 0, "attrs", value={}),
+        set_in("node_types", 0, "name", value="user"),
+        set_in("edge_types", value=[]),
+        set_in("summary", "edges_between_parts", value=[[1, 0, 0], [0, 1, 0], [0, 0, 1]]),
+    ],
+)
+def test_wrong_counts_in_a_sealed_meta_json(root, change):
+    forge(root, change)
+    assert verify_folder(root)
