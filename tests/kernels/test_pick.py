@@ -38,7 +38,7 @@ def by_key(degree, k, replace, trials, run=_RUN):
     )
 
 
-def by_row(degree, k, replace, trials, key, first_row=0):
+def by_row(degree, k, replace, trials, key, first=0):
     """[trials, k] positions drawn by as many rows (of consecutive ids) in one batch.
 
     Rows share one stretch of edges: every other row pointer is 0. The rows between them, which run
@@ -46,7 +46,7 @@ def by_row(degree, k, replace, trials, key, first_row=0):
     """
     indptr = np.zeros(2 * trials, np.int64)
     indptr[1::2] = degree
-    ids = np.arange(first_row, first_row + 2 * trials - 1) // 2
+    ids = first + np.arange(2 * trials - 1) // 2
     graph = _native.Csr(indptr, np.arange(degree, dtype=np.int32), ids)
     counts, drawn, _ = _native.sample_rows(
         graph, np.arange(0, 2 * trials, 2), k, replace, key, False
@@ -162,7 +162,7 @@ def test_many_picks_are_uniform(k):
     drawn = by_row(degree, k, False, 4000, _native.step_key(_RUN, 0, 0, k))
     assert (np.diff(np.sort(drawn, axis=1)) > 0).all()
     assert p_of_singles(drawn, degree, False) > 1e-4
-    assert min(ps_of_contacts(drawn[:, :100], degree)) > 0  # computable
+    assert min(ps_of_contacts(drawn[: 40_000_000 // k**2], degree)) > 1e-4
     key = _native.step_key(_RUN, 0, 0, k)
     for node in (0, 1, 17):
         assert drawn[node].tolist() == oracle.picks(key, node, degree, k, False)
@@ -249,6 +249,7 @@ def test_draws_of_different_contexts_are_independent(name, replace):
     a, b = (_in_context(5, replace, **context) for context in _CONTEXTS[name])
     for i, j in ((0, 0), (0, 1), (4, 4)):
         table = np.histogram2d(a[:, i], b[:, j], bins=(5, 5), range=((0, 20), (0, 20)))[0]
+        table = table[table.any(1)][:, table.any(0)]  # the first pick never is one of the last
         assert stats.chi2_contingency(table).pvalue > 1e-4
     if not replace:
         overlap = (a[:, :, None] == b[:, None, :]).sum((1, 2))

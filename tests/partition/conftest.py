@@ -60,9 +60,7 @@ def _union(root: Any) -> Union:
         union.edges[edge_type.name] = np.empty((2, len(flat)), np.int64)
         union.edges[edge_type.name][:, flat] = np.concatenate(pairs, axis=1)
         for attr in edge_type.attrs:
-            rows = np.concatenate(
-                [folder.open(edge_path(p, edge_type.name, attr)) for p in parts]
-            )
+            rows = np.concatenate([folder.open(edge_path(p, edge_type.name, attr)) for p in parts])
             union.edge_attrs[edge_type.name, attr] = np.empty_like(rows)
             union.edge_attrs[edge_type.name, attr][flat] = rows
     return union
@@ -105,7 +103,10 @@ def hetero() -> HeteroData:
     data["tag"].num_nodes = 3
     generator = torch.Generator().manual_seed(1)
     likes = torch.stack(
-        [torch.randint(10, (12,), generator=generator), torch.randint(7, (12,), generator=generator)]
+        [
+            torch.randint(10, (12,), generator=generator),
+            torch.randint(7, (12,), generator=generator),
+        ]
     )
     data["user", "likes", "item"].edge_index = likes
     data["user", "likes", "item"].edge_attr = torch.arange(12.0)

@@ -61,7 +61,9 @@ def test_edge_types_whose_names_run_together_stay_apart(tmp_path, union):
     types = [("a__b", "c", "d"), ("a", "b__c", "d"), ("a", "b", "c__d")]
     nodes = {name: 2 for edge_type in types for name in (edge_type[0], edge_type[2])}
     edges = {t: np.array([[i % 2], [1]]) for i, t in enumerate(types)}
-    RandomPartitioner.from_data(GraphSource.from_arrays(nodes, edges), tmp_path / "f", 2).partition()
+    RandomPartitioner.from_data(
+        GraphSource.from_arrays(nodes, edges), tmp_path / "f", 2
+    ).partition()
     assert verify_folder(tmp_path / "f") == []
     assert {t: e.tolist() for t, e in union(tmp_path / "f").edges.items()} == {
         t: e.tolist() for t, e in edges.items()

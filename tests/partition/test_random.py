@@ -37,7 +37,9 @@ def test_the_seed_decides(tmp_path):
 def test_the_same_cut_writes_the_same_bytes(tmp_path, make_data):
     for name in "ab":
         RandomPartitioner.from_data(make_data(), tmp_path / name, 3, seed=1).partition()
-    assert PartitionFolder(tmp_path / "a").fingerprint == PartitionFolder(tmp_path / "b").fingerprint
+    assert (
+        PartitionFolder(tmp_path / "a").fingerprint == PartitionFolder(tmp_path / "b").fingerprint
+    )
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,9 @@ def test_features_that_are_strided_read_only_or_of_foreign_byte_order(tmp_path, 
     assert np.array_equal(union(tmp_path / "f").node_attrs[NODE, "x"], x)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
 def test_any_small_graph(tmp_path_factory, union, draw):
     num_nodes = draw.draw(st.integers(1, 12))

@@ -113,7 +113,13 @@ def test_hotness_follows_the_direction_of_the_folder(tmp_path):
     assert expected["by_dst"]["num_seeds"] == 1
     two = {
         s: frequency_partition(
-            data, tmp_path / s, 2, [-1], seeds=[0], edge_assign_strategy=s, cache_ratio=1,
+            data,
+            tmp_path / s,
+            2,
+            [-1],
+            seeds=[0],
+            edge_assign_strategy=s,
+            cache_ratio=1,
             overwrite=True,
         )
         for s in ("by_dst", "by_src")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 import shutil
 
 import numpy as np
@@ -137,7 +138,7 @@ def changed(place, value):
 def test_wrong_contents_under_right_checksums(root, path, change, message):
     forge(root, **{path: change})
     problems = verify_folder(root)
-    assert any(__import__("re").search(message, p) for p in problems), problems
+    assert any(re.search(message, p) for p in problems), problems
 
 
 def set_in(*keys, value):

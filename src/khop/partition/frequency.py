@@ -194,7 +194,7 @@ def parse_bytes(amount: int | str) -> int:
         ValueError: not such a text, or negative.
     """
     if isinstance(amount, str):
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)I?B?\s*", amount.upper())
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?)I?B?\s*", amount.upper())
         if match is None:
             raise ValueError(f"'{amount}' is not a number of bytes: write 512MB, 1.5GB or 1048576")
         amount = int(float(match[1]) * _UNITS[match[2]])

@@ -16,8 +16,10 @@ from khop.partition.folder import (
     PartitionFolder,
     cache_path,
     edge_path,
+    map_path,
     node_path,
     sha256_of,
+    split_path,
 )
 from khop.typing import Array, IntArray
 
@@ -37,7 +39,7 @@ def verify_folder(root: str | os.PathLike[str]) -> list[str]:
         folder = PartitionFolder(root)
     except FolderError as error:
         return [str(error)]
-    problems = list(_check_files(folder))
+    problems = [*_check_files(folder), *_check_listing(folder)]
     if problems:  # what the files hold means nothing then
         return problems
     try:
@@ -45,7 +47,9 @@ def verify_folder(root: str | os.PathLike[str]) -> list[str]:
             problems += _check_nodes(folder, node_type)
         for edge_type in folder.meta.edge_types:
             problems += _check_edges(folder, edge_type)
-    except (FolderError, ValueError, IndexError, KeyError) as error:
+        if folder.meta.summary.get("edges_between_parts") != _edges_between_parts(folder):
+            problems.append("meta.json: the summary miscounts the edges between parts")
+    except (FolderError, ValueError, IndexError, KeyError, TypeError) as error:
         problems.append(f"meta.json and the files disagree: {error}")
     return problems
 
@@ -64,6 +68,39 @@ def _check_files(folder: PartitionFolder) -> Iterator[str]:
     }
     for path in sorted(found - set(folder.files) - {"meta.json"}):
         yield f"{path}: not part of the folder"
+
+
+def _check_listing(folder: PartitionFolder) -> Iterator[str]:
+    """The files that meta.json lists are those that the types it describes need."""
+    needed: set[str] = set()
+    for node_type in folder.meta.node_types:
+        name, attrs = node_type.name, node_type.attrs
+        needed.add(map_path(name))
+        needed.update(split_path(name, mask) for mask in node_type.splits)
+        for part in range(folder.num_parts):
+            needed.update(node_path(part, name, attr) for attr in ("id", *attrs))
+            if node_type.cached and node_type.cached[part : part + 1] != [0]:
+                needed.update(cache_path(part, name, a) for a in ("id", "new_id", *attrs))
+    for edge_type in folder.meta.edge_types:
+        for part in range(folder.num_parts):
+            arrays = ("indptr", "indices", "edge_id", *edge_type.attrs)
+            needed.update(edge_path(part, edge_type.name, array) for array in arrays)
+    for path in sorted(needed - set(folder.files)):
+        yield f"{path}: not listed in meta.json, which describes it"
+    for path in sorted(set(folder.files) - needed):
+        yield f"{path}: listed in meta.json, which does not describe it"
+
+
+def _edges_between_parts(folder: PartitionFolder) -> list[list[int]]:
+    counts = np.zeros((folder.num_parts, folder.num_parts), np.int64)
+    for edge_type in folder.meta.edge_types:
+        neighbors = edge_type.name[0 if folder.meta.edge_dir == "in" else 2]
+        book = folder.meta.node_type(neighbors).book
+        for part in range(folder.num_parts):
+            indices = folder.open(edge_path(part, edge_type.name, "indices"))
+            below = [int(np.count_nonzero(indices < bound)) for bound in book.bounds]
+            counts[part] += np.diff(below)
+    return counts.tolist()  # type: ignore[no-any-return]
 
 
 def _check_attr(folder: PartitionFolder, path: str, attr: AttrMeta, rows: int) -> Iterator[str]:
@@ -120,6 +157,11 @@ def _check_cache(folder: PartitionFolder, node_type: NodeTypeMeta, part: int) ->
     if len(new_ids) != count or not _in_range(new_ids, 0, node_type.count):
         yield f"{cache_path(part, name, 'new_id')}: wrong number of ids, or ids out of range"
         return
+    ids = folder.open(cache_path(part, name, "id"))
+    if not _in_range(ids, 0, node_type.count) or not np.array_equal(
+        folder.id_map(name)[ids], new_ids
+    ):
+        yield f"{cache_path(part, name, 'id')}: does not agree with the map"
     owners = node_type.book.owner(new_ids)
     if np.any(owners == part) or len(np.unique(new_ids)) != count:
         yield f"{cache_path(part, name, 'new_id')}: caches its own nodes, or a node twice"
