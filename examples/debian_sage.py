@@ -135,9 +135,7 @@ def main() -> None:
     test = make_loader(dataset, "test_mask", args, shuffle=False)
 
     _, (width,) = dataset.node_attr("x")
-    model = GraphSAGE(
-        width, args.hidden, num_layers=len(args.fanout), out_channels=58, dropout=0.5
-    )
+    model = GraphSAGE(width, args.hidden, num_layers=len(args.fanout), out_channels=58, dropout=0.5)
     model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
 

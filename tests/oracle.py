@@ -36,7 +36,7 @@ def step_key(run, batch, hop, edge_type):
 
 
 def draws(key, node, degree):
-    """Endless numbers u -> [0, bound): 32-bit words, pairs of them for more than 2^16 neighbours."""
+    """Numbers below each bound sent: of 32-bit words, or 64-bit ones beyond 2^16 neighbours."""
     node &= _M64
 
     def words():

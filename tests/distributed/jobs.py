@@ -1,6 +1,6 @@
 """Programs that the distributed tests run, and what the tests share with them.
 
-    python jobs.py NAME ARGUMENTS      runs the job NAME as a trainer; ARGUMENTS is a JSON object
+python jobs.py NAME ARGUMENTS      runs the job NAME as a trainer; ARGUMENTS is a JSON object
 """
 
 import gc
@@ -266,7 +266,11 @@ def job_slow(arguments):
                 time.sleep(0.01)
                 last = time.monotonic()
     except Exception as error:
-        return {"error": type(error).__name__, "message": str(error), "after": time.monotonic() - last}
+        return {
+            "error": type(error).__name__,
+            "message": str(error),
+            "after": time.monotonic() - last,
+        }
 
 
 if __name__ == "__main__":

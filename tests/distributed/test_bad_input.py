@@ -37,7 +37,9 @@ def test_folder_of_another_version(folder_of, tmp_path):
     content.pop("seal")
     content["version"] = 99
     (root / "meta.json").write_bytes(format_module._sealed(content))
-    with pytest.raises(FolderError, match="version 99.*reads version 1.*partition the graph again"):
+    with pytest.raises(
+        FolderError, match=r"version 99.*reads version 1.*partition the graph again"
+    ):
         DistDataset().load(root)
 
 
@@ -77,7 +79,7 @@ def test_no_folder(tmp_path):
     """Nothing there, or something else."""
     with pytest.raises(FolderError, match="no partition folder at"):
         DistDataset().load(tmp_path / "nothing")
-    with pytest.raises(FolderError, match="no meta.json.*khop partition"):
+    with pytest.raises(FolderError, match=r"no meta.json.*khop partition"):
         DistDataset().load(tmp_path)
     with pytest.raises(TypeError, match="root_dir"):
         DistDataset().load()

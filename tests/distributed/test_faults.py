@@ -1,4 +1,4 @@
-"""Whatever dies, the trainer gets the right batches or a clear exception, soon, and nothing stays."""
+"""Whatever dies: the right batches or a clear exception, soon, and nothing stays behind."""
 
 import contextlib
 import gc
@@ -119,7 +119,7 @@ def test_killed_server(folder_of):
     next(iterator)
     for server in loader.data.service()._servers.values():
         os.kill(server.pid, signal.SIGKILL)
-    with within(SOON), pytest.raises(PartitionUnavailableError, match="partition 1.*SIGKILL"):
+    with within(SOON), pytest.raises(PartitionUnavailableError, match=r"partition 1.*SIGKILL"):
         list(iterator)
 
 
@@ -270,7 +270,7 @@ def test_samplers_and_servers_run_without_torch(graph, folder_of, tmp_path, monk
     blocked = subprocess.run([sys.executable, "-c", check], capture_output=True, check=False)
     assert b"not for samplers" in blocked.stderr
     # Children search where the parent does, so they would find these first.
-    import khop.distributed.child as child
+    from khop.distributed import child
 
     source = str(Path(child.khop.__file__).parent.parent)
     monkeypatch.setattr(sys, "path", [str(tmp_path), source, *sys.path])

@@ -3,12 +3,12 @@
 import itertools
 
 import numpy as np
-import oracle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+import oracle
 from khop import _native
 
 _ONES = 2**32 - 1

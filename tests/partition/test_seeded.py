@@ -1,4 +1,4 @@
-"""`frequency_partition`: seeds split by structure, hotness from fan-outs, no input but the graph."""
+"""`frequency_partition`: seeds split by structure, hotness from fan-outs, all from the graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from khop.typing import NODE
 
 
 def communities_graph(num_groups=8, size=60, degree=12, stray=0.05, seed=0):
-    """Groups of nodes with scattered ids; each node draws neighbours in its group, few elsewhere."""
+    """Groups of nodes with scattered ids; neighbours are mostly of the same group."""
     rng = np.random.default_rng(seed)
     num_nodes = num_groups * size
     group = rng.permutation(num_nodes) % num_groups

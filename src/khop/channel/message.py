@@ -95,7 +95,7 @@ def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
     """Frames of a message: the header, then the arrays' memory, uncopied."""
     described = [[a.dtype.name, a.shape] for a in arrays]
     frames: list[Any] = [json.dumps({**header, "arrays": described}).encode()]
-    frames.extend(memoryview(np.ascontiguousarray(a)).cast("B") if a.size else b"" for a in arrays)
+    frames.extend(np.ascontiguousarray(a).data.cast("B") if a.size else b"" for a in arrays)
     return frames
 
 

@@ -52,7 +52,7 @@ def read_directory(folder: Path) -> GraphSource:
 
 def _count_nodes(attrs: dict[str, Feature], src: IntArray, dst: IntArray) -> int:
     if not attrs:
-        return 1 + max(int(src.max(initial=-1)), int(dst.max(initial=-1)))
+        return 1 + max(int(ids.max()) for ids in (src, dst)) if len(src) else 0
     for name in ("x", "y"):  # if attributes differ in length, these are the ones to believe
         if name in attrs:
             return attrs[name].num_rows

@@ -84,13 +84,12 @@ def _read_pyg(path: Path) -> Any:
     from torch_geometric.data import Data, HeteroData
 
     try:
-        with _pyg_classes_admitted():
+        with _containers_admitted():
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = str(error).split("\n")[0]
         raise ValueError(
             f"'{path}' is not a PyG Data or HeteroData made of tensors alone, and khop runs no "
-            f"pickled code: {reason}"
+            f"pickled code ({_reason(error)})"
         ) from None
     except (RuntimeError, EOFError, KeyError, AttributeError) as error:
         raise ValueError(f"'{path}' is not a file of torch.save, or damaged: {error}") from None
@@ -115,7 +114,7 @@ def _read_ogb(name: str, root: Path) -> Any:
     try:
         # OGB prints, asks before large downloads, leaves by exit(), and loads what it stored itself
         # with torch.load's defaults, which have refused PyG's containers since torch 2.6.
-        with contextlib.redirect_stdout(sys.stderr), _pyg_classes_admitted():
+        with contextlib.redirect_stdout(sys.stderr), _containers_admitted():
             dataset = PygNodePropPredDataset(name, str(root), meta_dict=_ogb_meta(name, root))
             data, splits = dataset[0], dataset.get_idx_split()
     except (EOFError, SystemExit):
@@ -125,7 +124,7 @@ def _read_ogb(name: str, root: Path) -> Any:
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"the stored copy of '{name}' in '{root}' holds more than a graph, or is damaged: "
-            f"remove its 'processed' folder ({str(error).splitlines()[0]})"
+            f"remove its 'processed' folder ({_reason(error)})"
         ) from None
     _add_labels_and_masks(data, splits)
     return data
@@ -141,7 +140,7 @@ def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
     try:
         meta: dict[str, Any] = torch.load(file, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(f"'{file}' is damaged: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"'{file}' is damaged: {_reason(error)}") from None
     folder = root / Path(str(meta["dir_path"])).name  # it may have been moved
     if folder.name != "_".join(name.split("-")[1:]):
         raise FileNotFoundError(f"'{root}' holds data set '{folder.name}', not '{name}'")
@@ -173,27 +172,41 @@ def _mask(ids: Array, count: int) -> Any:
 
 
 @contextlib.contextmanager
-def _pyg_classes_admitted() -> Iterator[None]:
-    """Lets `torch.load(weights_only=True)` read PyG's containers and NumPy arrays of numbers."""
+def _containers_admitted() -> Iterator[None]:
+    """Lets `torch.load(weights_only=True)` read PyG's containers and NumPy's arrays of numbers."""
     import torch
+
+    admitted = [*_pyg_containers(), *_numpy_constructors()]
+    if hasattr(torch.serialization, "safe_globals"):
+        with torch.serialization.safe_globals(admitted):
+            yield
+        return
+    if hasattr(torch.serialization, "add_safe_globals"):  # torch 2.4
+        torch.serialization.add_safe_globals(admitted)
+    yield
+
+
+def _pyg_containers() -> list[Any]:
     from torch_geometric.data import Data, HeteroData, data, storage
 
-    names = ("DataEdgeAttr", "DataTensorAttr")
-    stores = ("BaseStorage", "NodeStorage", "EdgeStorage", "GlobalStorage")
-    classes = [Data, HeteroData]
-    classes += [getattr(data, name) for name in names if hasattr(data, name)]
-    classes += [getattr(storage, name) for name in stores]
-    if not hasattr(torch.serialization, "safe_globals"):  # torch before 2.5
-        if hasattr(torch.serialization, "add_safe_globals"):
-            torch.serialization.add_safe_globals(classes)
-        yield
-        return
-    with torch.serialization.safe_globals([*classes, *_numpy_globals()]):
-        yield
+    names = ("BaseStorage", "NodeStorage", "EdgeStorage", "GlobalStorage")
+    optional = ("DataEdgeAttr", "DataTensorAttr")  # their names differ between versions of PyG
+    return [
+        *(Data, HeteroData),
+        *(getattr(storage, name) for name in names),
+        *(getattr(data, name) for name in optional if hasattr(data, name)),
+    ]
 
 
-def _numpy_globals() -> list[Any]:
-    """What pickles of NumPy arrays of numbers name: their constructor and dtypes."""
-    rebuild = np.zeros(1).__reduce__()[0]
+def _numpy_constructors() -> list[Any]:
+    """What pickles of NumPy arrays and numbers name."""
     dtypes = {type(np.dtype(t)) for t in ("bool", "int32", "int64", "float32", "float64")}
-    return [rebuild, np.ndarray, np.dtype, *dtypes]
+    array, scalar = np.zeros(1).__reduce__()[0], np.int64(0).__reduce__()[0]
+    return [array, scalar, np.ndarray, np.dtype, *dtypes]
+
+
+def _reason(error: Exception) -> str:
+    """The line of torch.load's long advice that says what was wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "nsupported" in line]
+    return (telling or lines or [type(error).__name__])[0].split(". Please")[0]

@@ -109,8 +109,10 @@ class Topology:
         if len(src) != len(dst):
             raise ValueError(f"edge_index has {len(src)} sources but {len(dst)} destinations")
         if num_src is None:
-            found = max(int(src.max(initial=-1)), int(dst.max(initial=-1)) if num_dst is None else -1)
-            num_src = found + 1
+            largest = [
+                int(ids.max(initial=-1)) for ids in ((src, dst) if num_dst is None else (src,))
+            ]
+            num_src = max(largest) + 1
         num_dst = num_src if num_dst is None else num_dst
         keys, neighbors = (dst, src) if self.edge_dir == "in" else (src, dst)
         num_rows, num_cols = (num_dst, num_src) if self.edge_dir == "in" else (num_src, num_dst)

@@ -17,7 +17,7 @@ others have said so too.
 
 from khop._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(  # noqa: PLE0605
+__getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "CollocatedDistSamplingWorkerOptions": "options",

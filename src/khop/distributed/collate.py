@@ -54,6 +54,7 @@ def to_data(
 
 def pin_ring(address: int, nbytes: int) -> None:
     """Registers shared memory with CUDA, so that copies to a device need no staging."""
-    error = torch.cuda.cudart().cudaHostRegister(address, nbytes, 0)
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    error = runtime.cudaHostRegister(address, nbytes, 0)
     if int(error) != 0:
         raise RuntimeError(f"cudaHostRegister failed for {nbytes} bytes: {error}")

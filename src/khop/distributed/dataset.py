@@ -60,8 +60,12 @@ class DistDataset:
             root_dir: the partition folder.
             partition_idx: the home partition of this trainer.
             graph_mode: 'CPU' or 'ZERO_COPY' (host memory read in place: the same on a CPU).
-            input_layout, feature_with_gpu, graph_caching, device_group_list, device: accepted for
-                GraphLearn-for-PyTorch's sake; a folder knows its layout, and data is mapped.
+            input_layout: accepted for GraphLearn-for-PyTorch's sake, as are the next four: a
+                folder knows its layout, and data is mapped.
+            feature_with_gpu: accepted.
+            graph_caching: accepted.
+            device_group_list: accepted.
+            device: accepted.
             whole_node_label_file: labels by original id, `.pt` (a tensor, read without unpickling
                 code) or `.npy`; for folders that hold none. Batches then carry them as `y`.
             graph_dir: another name for `root_dir`.
@@ -82,7 +86,9 @@ class DistDataset:
         if graph_mode == "CUDA":
             raise NotImplementedError("graph_mode='CUDA' comes with the CUDA kernels")
         if graph_mode not in ("CPU", "ZERO_COPY"):
-            raise ValueError(f"graph_mode must be 'CPU', 'ZERO_COPY' or 'CUDA' (got '{graph_mode}')")
+            raise ValueError(
+                f"graph_mode must be 'CPU', 'ZERO_COPY' or 'CUDA' (got '{graph_mode}')"
+            )
         folder = PartitionFolder(root_dir if root_dir is not None else str(graph_dir))
         self.partition_idx = folder.check_part(partition_idx)
         self._also_serve = [folder.check_part(part) for part in also_serve]
@@ -126,7 +132,7 @@ class DistDataset:
         return sum(t.count for t in self.meta.edge_types)
 
     def node_attr(self, name: str, node_type: NodeType = NODE) -> tuple[str, tuple[int, ...]]:
-        """Name of the dtype, and shape of one row, of a node attribute; KeyError if there is none."""
+        """Name of the dtype and shape of one row of a node attribute; KeyError if none."""
         attr = self.meta.node_type(node_type).attrs[name]
         return attr.dtype, attr.shape
 

@@ -1,13 +1,14 @@
 """A loader's sampler processes: who makes which batch, and what becomes of those that die.
 
 The group hands out batch numbers, keeps each sampler a few batches ahead, and takes in what they
-deliver in whatever order it comes. A sampler that dies is started again, with memory of its own, and
-asked for what it still owed: batches are functions of their number, so they are the same. Nothing
-here waits without being woken by the end of a process.
+deliver in whatever order it comes. A sampler that dies is started again, with memory of its own,
+and asked for what it still owed: batches are functions of their number, so they are the same.
+Nothing here waits without being woken by the end of a process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import weakref
@@ -131,10 +132,8 @@ class SamplerGroup:
         return number
 
     def _send_epoch(self, sampler: _Sampler, epoch: _Epoch) -> None:
-        try:
+        with contextlib.suppress(ConnectionError):  # it has died: noticed when its line is read
             sampler.process.line.send_json(Op.OPEN_EPOCH, epoch.message, [epoch.seeds])
-        except ConnectionError:
-            pass  # it has died: noticed when its line is read
 
     def close_epoch(self, number: int) -> None:
         """Ends an epoch; what is still being made for it is dropped."""

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from khop.channel.message import Block, read_block
 from khop.channel.pool import BufferPool
+from khop.data.arrays import storage_dtype
 from khop.distributed.collate import pin_ring, to_data
 from khop.distributed.context import require_context
 from khop.distributed.dataset import DistDataset, seeds_of
@@ -33,7 +33,6 @@ from khop.sampler.collect import CollectSpec
 from khop.sampler.plan import EpochPlan, epoch_order
 from khop.sampler.plan import seeds_of as positions_of
 from khop.sampler.spec import SamplingSpec
-from khop.data.arrays import storage_dtype
 from khop.typing import Array, Int64Array
 
 _UINT8 = np.dtype(np.uint8)
@@ -231,7 +230,7 @@ class CollocatedMaker:
 
         def allocate(block: Block) -> Mapping[str, Array]:
             blocks.append(self._pool.empty((block.nbytes,), _UINT8))
-            return block.write(memoryview(blocks[0]))
+            return block.write(blocks[0].data)
 
         own = np.ascontiguousarray(seeds[first:last])
         for tickets in self._pipeline.make(own, run_key, batch, allocate):
@@ -305,7 +304,8 @@ def ring_bytes(
         frontier = min(frontier * (mean_degree if fanout < 0 else fanout), edges)
         num_edges += frontier
         num_nodes = min(num_nodes + frontier, nodes + batch_size)
-    node_bytes = 8 + sum(_row_bytes(meta.node_types[0].attrs[n]) for n in spec.collect.node_attrs[0])
+    node_attrs = meta.node_types[0].attrs
+    node_bytes = 8 + sum(_row_bytes(node_attrs[n]) for n in spec.collect.node_attrs[0])
     edge_bytes = 16
     if spec.collect.with_edge:
         edge_bytes += 8 + sum(
@@ -332,7 +332,7 @@ def _agree_on_batches(plan: EpochPlan, drop_last: bool) -> EpochPlan:
     )
     counts = [batches for batches, _ in heard]
     agreed = min(counts) if drop_last else max(counts)
-    if not drop_last and any(0 < agreed and seeds < agreed for _, seeds in heard):
+    if not drop_last and any(seeds < agreed for _, seeds in heard):
         raise ValueError(
             f"trainers have {[seeds for _, seeds in heard]} seeds: some have fewer than the "
             f"{agreed} batches that the others make. Divide the seeds with node_split, or pass "

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, Store, TCPStore
 
 from khop.errors import RendezvousError
 
@@ -29,7 +30,7 @@ class Rendezvous:
     """
 
     def __init__(
-        self, store: dist.Store, prefix: str, rank: int, world_size: int, timeout: float
+        self, store: Store, prefix: str, rank: int, world_size: int, timeout: float
     ) -> None:
         self._store = store
         self._prefix = prefix
@@ -79,7 +80,7 @@ class Rendezvous:
         return False
 
 
-def job_store(rank: int, world_size: int, timeout: float) -> dist.Store:
+def job_store(rank: int, world_size: int, timeout: float) -> Store:
     """The store that the job has, or one made from torchrun's environment.
 
     Raises:
@@ -88,7 +89,7 @@ def job_store(rank: int, world_size: int, timeout: float) -> dist.Store:
     if dist.is_available() and dist.is_initialized():
         return dist.distributed_c10d._get_default_store()
     if world_size == 1:
-        return dist.HashStore()
+        return HashStore()
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if address is None or port is None:
         raise RendezvousError(
@@ -98,7 +99,7 @@ def job_store(rank: int, world_size: int, timeout: float) -> dist.Store:
         )
     agent_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
-        return dist.TCPStore(
+        return TCPStore(
             address,
             int(port),
             world_size,

@@ -9,7 +9,6 @@ with CURVE (only the job's key is let in) for those of others.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -123,11 +122,9 @@ class _JobKey:
         self._public = public.encode()
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a client with this public key (Z85) may connect."""
+        """Whether a client with this public key, in Z85, may connect."""
         del domain
-        return bytes(zmq.utils.z85.encode(key)) == self._public if len(key) == 32 else (
-            key == self._public
-        )
+        return key == self._public
 
 
 class PartitionServer:
@@ -163,7 +160,7 @@ class PartitionServer:
             if curve is not None:
                 self._secure(front, curve)
             front.bind(f"tcp://{tcp_host}:*")
-            self.addresses["tcp"] = front.getsockopt(zmq.LAST_ENDPOINT).decode().rstrip("\0")
+            self.addresses["tcp"] = front.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self._back: zmq.Socket[bytes] | None = None
         if num_threads > 1:
             self._back = self._context.socket(zmq.DEALER)
@@ -241,7 +238,7 @@ class PartitionServer:
 def remove_socket(path: str) -> None:
     """Removes a socket file and its folder, if they are still there."""
     with contextlib.suppress(OSError):
-        os.unlink(path)
+        Path(path).unlink()
     with contextlib.suppress(OSError):
         Path(path).parent.rmdir()
 
@@ -269,4 +266,3 @@ def main() -> None:
         finally:  # also if a signal interrupts the line above
             if config["ipc_path"] is not None:
                 remove_socket(config["ipc_path"])
-

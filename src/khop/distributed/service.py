@@ -103,7 +103,9 @@ class PartitionService:
     def _needed_by(self, part: int, server: int) -> tuple[bool, bool]:
         """Whether trainers of this host, and of others, need a partition that `server` has."""
         users = [
-            c for r, c in enumerate(self._claims) if c.home != part and self._server_of(part, r) == server
+            claim
+            for rank, claim in enumerate(self._claims)
+            if claim.home != part and self._server_of(part, rank) == server
         ]
         host = self._claims[server].host
         return any(c.host == host for c in users), any(c.host != host for c in users)

@@ -49,7 +49,7 @@ class Credentials:
 class Request:
     """A request on its way: the ticket that the engine waits for."""
 
-    __slots__ = ("deadline", "frames", "part", "_error", "_result")
+    __slots__ = ("_error", "_result", "deadline", "frames", "part")
 
     def __init__(self, part: int, frames: list[Any], deadline: float) -> None:
         self.part = part
@@ -114,8 +114,7 @@ class PartitionClient:
         self._ids = itertools.count()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._connections = {
-            part: self._connect(part, endpoint, credentials)
-            for part, endpoint in endpoints.items()
+            part: self._connect(part, endpoint, credentials) for part, endpoint in endpoints.items()
         }
         self._poller = zmq.Poller()
         for socket in self.sockets():
@@ -188,7 +187,7 @@ class PartitionClient:
             self._expire(connection)
 
     def _receive(self, connection: _Connection) -> None:
-        while connection.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while connection.socket.poll(0):
             frames = connection.socket.recv_multipart(copy=False)
             header, arrays = unpack([frame.buffer for frame in frames])
             request = connection.pending.pop(header.get("id", -1), None)
@@ -203,7 +202,7 @@ class PartitionClient:
                 request.fail(ProtocolError(f"{where} sent a malformed reply"))
 
     def _watch(self, connection: _Connection) -> None:
-        while connection.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while connection.monitor.poll(0):
             event = recv_monitor_message(connection.monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 connection.lost_since = None

@@ -32,6 +32,7 @@ from khop.sampler.plan import EpochPlan
 from khop.typing import Array, Int64Array
 
 _TICK_MS = 250
+_NO_SEEDS = np.empty(0, np.int64)
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Epoch:
 
 
 class Slot:
-    """Where a batch is written: a slot of the ring, or memory of its own if the ring has no room."""
+    """Where a batch is written: a slot of the ring, or own memory if the ring has no room."""
 
     def __init__(self, ring: RingWriter) -> None:
         self._ring = ring
@@ -147,7 +148,8 @@ class Sampler:
         plan = EpochPlan(**content["plan"])
         mapped = map_memory(message.descriptors[0])
         os.close(message.descriptors[0])
-        seeds = np.frombuffer(mapped, np.int64, plan.num_seeds) if plan.num_seeds else np.empty(0, np.int64)
+        # An empty epoch still has a byte of memory.
+        seeds = np.frombuffer(mapped, np.int64, plan.num_seeds) if plan.num_seeds else _NO_SEEDS
         self._epochs[content["epoch"]] = Epoch(content["run_key"], plan, seeds)
 
     def _close_epoch(self, epoch: int) -> None:
@@ -233,4 +235,3 @@ def main() -> None:
         sampler.run()
     except (EOFError, ConnectionError):
         pass  # the trainer has closed the line
-

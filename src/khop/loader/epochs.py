@@ -79,9 +79,8 @@ class GivenBatches:
         self._run_key = run_key
 
     def __iter__(self) -> Iterator[KeyedBatch]:
-        for number, positions in enumerate(self._batches):
-            if isinstance(positions, Tensor):
-                positions = positions.tolist()
+        for number, given in enumerate(self._batches):
+            positions = given.tolist() if isinstance(given, Tensor) else given
             yield KeyedBatch(positions, BatchKey(self._run_key, number))
 
 

@@ -16,7 +16,7 @@ from khop.typing import EdgeType, IntArray, NodeType
 class CachedRows(NamedTuple):
     """Copies of hot rows of other parts, and where each stands."""
 
-    index: _native.IdIndex
+    places: _native.IdIndex
     features: dict[str, Feature]
 
 

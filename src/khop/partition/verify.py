@@ -100,7 +100,7 @@ def _edges_between_parts(folder: PartitionFolder) -> list[list[int]]:
             indices = folder.open(edge_path(part, edge_type.name, "indices"))
             below = [int(np.count_nonzero(indices < bound)) for bound in book.bounds]
             counts[part] += np.diff(below)
-    return counts.tolist()  # type: ignore[no-any-return]
+    return counts.tolist()
 
 
 def _check_attr(folder: PartitionFolder, path: str, attr: AttrMeta, rows: int) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from khop._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(  # noqa: PLE0605
+__getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "EpochPlan": "plan",

@@ -38,7 +38,7 @@ class _Table(NamedTuple):
     """A node or edge type of which rows are wanted."""
 
     kind: str  # 'node' or 'edge'
-    index: int
+    type_index: int
     names: list[str]
     bounds: list[int]
 
@@ -112,11 +112,11 @@ class Collector:
 
     def _ids_of(self, subgraph: _native.Subgraph, table: _Table) -> Int64Array:
         if table.kind == "node":
-            ids = np.empty(subgraph.num_nodes(table.index), np.int64)
-            subgraph.write_nodes(table.index, ids)
+            ids = np.empty(subgraph.num_nodes(table.type_index), np.int64)
+            subgraph.write_nodes(table.type_index, ids)
         else:
-            ids = np.empty(subgraph.num_edges(table.index), np.int64)
-            subgraph.write_edges(table.index, ids)
+            ids = np.empty(subgraph.num_edges(table.type_index), np.int64)
+            subgraph.write_edges(table.type_index, ids)
         return ids
 
     def _locate(
@@ -140,23 +140,23 @@ class Collector:
                 local.append((table, None, wanted - table.bounds[home], where))
                 counts["local"] += len(wanted) if is_node else 0
                 continue
-            cached = self._part.cached(table.index) if is_node else None
+            cached = self._part.cached(table.type_index) if is_node else None
             if cached is not None and len(wanted):
-                found = cached.index.find(wanted)
+                found = cached.places.find(wanted)
                 hit = found >= 0
                 local.append((table, cached.features, found[hit], where[hit]))
                 counts["cached"] += int(hit.sum())
                 wanted, where = wanted[~hit], where[~hit]
             if len(wanted):
                 assert self._remote is not None
-                ticket = self._remote.fetch(part, table.kind, table.index, wanted, table.names)
+                ticket = self._remote.fetch(part, table.kind, table.type_index, wanted, table.names)
                 pending.append((table, ticket, where))
                 counts["remote"] += len(wanted) if is_node else 0
 
     def _feature(self, table: _Table, name: str) -> Feature:
         if table.kind == "node":
-            return self._part.node_feature(table.index, name)
-        return self._part.edge_feature(table.index, name)
+            return self._part.node_feature(table.type_index, name)
+        return self._part.edge_feature(table.type_index, name)
 
     def _copy(
         self,
@@ -203,10 +203,12 @@ class Collector:
 
 
 def _array_name(table: _Table, name: str) -> str:
-    return f"{table.kind[0]}{table.index}.{name}"
+    return f"{table.kind[0]}{table.type_index}.{name}"
 
 
-def fetch_rows(part: Part, kind: str, index: int, ids: Int64Array, names: Sequence[str]) -> list[Array]:
+def fetch_rows(
+    part: Part, kind: str, index: int, ids: Int64Array, names: Sequence[str]
+) -> list[Array]:
     """What a part answers to a fetch: its rows of each attribute, ids as int64.
 
     Raises:

@@ -1,13 +1,14 @@
 """The sampling engine: one for graphs in memory, mapped partitions and remote rows.
 
 `Engine.sample` is a generator. It yields the requests to other partitions that it has to wait for
-and is resumed when they are answered, so that one process keeps several batches in flight; where all
-rows are at hand it never yields. What it draws depends on the key of the run, the batch's index and
-the graph alone.
+and is resumed when they are answered, so that one process keeps several batches in flight; where
+all rows are at hand it never yields. What it draws depends on the key of the run, the index of the
+batch and the graph alone.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
@@ -36,9 +37,7 @@ class Ticket(Protocol):
 class RemoteParts(Protocol):
     """The other partitions, as the engine sees them."""
 
-    def sample(
-        self, part: int, relation: int, ids: Int64Array, spec: HopRequest
-    ) -> Ticket:
+    def sample(self, part: int, relation: int, ids: Int64Array, spec: HopRequest) -> Ticket:
         """Asks a part to draw neighbours of its nodes `ids`."""
 
     def fetch(
@@ -97,7 +96,10 @@ class GraphView:
         counts = list(graph.num_nodes.values())
         return cls(
             counts,
-            [(place[graph.neighbor_type(t)], place[graph.frontier_type(t)]) for t in graph.edge_types],
+            [
+                (place[graph.neighbor_type(t)], place[graph.frontier_type(t)])
+                for t in graph.edge_types
+            ],
             [topology.csr() for topology in graph.topologies.values()],
             [[0, count] for count in counts],
             0,
@@ -138,9 +140,12 @@ class Engine:
         """Gives a subgraph's buffers back, to be reused."""
         self._idle.append(subgraph)
 
-    def sample_local(self, seeds: Sequence[tuple[int, Int64Array]], run_key: int, batch: int) -> Any:
+    def sample_local(
+        self, seeds: Sequence[tuple[int, Int64Array]], run_key: int, batch: int
+    ) -> _native.Subgraph:
         """As `sample`, for graphs all of whose rows are at hand."""
-        return finish(self.sample(seeds, run_key, batch))
+        subgraph: _native.Subgraph = finish(self.sample(seeds, run_key, batch))
+        return subgraph
 
     def sample(
         self, seeds: Sequence[tuple[int, Int64Array]], run_key: int, batch: int
@@ -186,7 +191,7 @@ class Engine:
         frontier = subgraph.frontier(frontier_type)
         owners, ids, _, offsets = _native.split_by_owner(frontier, view.bounds[frontier_type])
         nothing = request.fanout == 0
-        shares = [ids[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]
+        shares = [ids[a:b] for a, b in itertools.pairwise(offsets)]
         # All requests go out before anything is drawn here.
         tickets = {
             part: self._remote.sample(part, relation, share, request)

@@ -66,9 +66,7 @@ def epoch_order(num_seeds: int, run_key: int, shuffle: bool) -> Int64Array | Non
     """The order of an epoch's seeds: a permutation that the run key determines; None: as given."""
     if not shuffle:
         return None
-    return _native.permutation(
-        num_seeds, _native.step_key(run_key, 0, _native.SHUFFLE_HOP, 0)
-    )
+    return _native.permutation(num_seeds, _native.step_key(run_key, 0, _native.SHUFFLE_HOP, 0))
 
 
 def seeds_of(order: Int64Array | None, first: int, last: int) -> Int64Array:

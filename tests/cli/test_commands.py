@@ -1,0 +1,230 @@
+"""`khop partition | inspect | verify | doctor`, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import HeteroData
+
+from khop.partition import PartitionFolder
+from khop.typing import NODE
+
+
+@pytest.fixture
+def graph(tmp_path):
+    """A ring of 40 nodes, half of them for training; read without torch, which takes seconds."""
+    ids = np.arange(40)
+    (tmp_path / "ring").mkdir()
+    np.save(tmp_path / "ring" / "edge_index.npy", np.stack([ids, (ids + 1) % 40]))
+    np.save(tmp_path / "ring" / "x.npy", ids[:, None].astype(np.float32))
+    np.save(tmp_path / "ring" / "train_mask.npy", ids % 2 == 0)
+    return "ring"
+
+
+def test_partition_verify_inspect(command, graph, tmp_path):
+    done = command("partition", graph, "out", "--num-parts", 4)
+    assert done.returncode == 0, done.stderr
+    assert "nodes           40; 10 to 10 a part (largest / mean = 1.000)" in done.stdout
+    assert "neighbours drawn 'in'" in done.stdout
+    assert "edge cut" in done.stdout
+    assert "training seeds  20" in done.stdout
+    verified = command("verify", "out")
+    assert (verified.returncode, verified.stderr) == (0, "")
+    assert "4 parts" in verified.stdout
+    assert "all sound" in verified.stdout
+    assert command("inspect", "out").stdout == done.stdout
+
+
+def test_frequency(command, graph, tmp_path):
+    done = command(
+        *("partition", graph, "out", "--num-parts", 2, "--method", "frequency"),
+        *("--fanout", "2,-1", "--batch-size", 8, "--cache-ratio", 0.1, "--cache-budget", "1MB"),
+        *("--edge-dir", "out", "--undirected", "--seed", 3),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "local" in done.stdout
+    found = json.loads(command("inspect", "out", "--json").stdout)
+    assert found["edge_dir"] == "out"
+    assert found["edges"] == [40, 40]
+    assert found["train_seeds"] == [10, 10]
+    assert found["cached"] == [4, 4]
+    assert found["method"]["num_neighbors"] == [2, -1]
+    assert found["method"]["batch_size"] == 8
+    assert found["mean_shares"]["local"] > 0.6  # a ring falls into arcs
+    assert found["edge_cut"] < 0.3
+    assert found["node_balance"] == 1
+
+
+def test_the_bundled_graph(command, tmp_path):
+    done = command("partition", "debian", "out", "--num-parts", 2, "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    meta = PartitionFolder(tmp_path / "out").meta
+    assert meta.node_type(NODE).count == 63666
+    assert {"x", "y", "train_mask", "val_mask", "test_mask"} <= set(meta.node_type(NODE).attrs)
+    assert "edge_kind" in meta.edge_types[0].attrs
+
+
+@pytest.mark.parametrize("name", ["edge_index.npy", "edges.csv", "edges.parquet"])
+def test_a_directory(command, tmp_path, name):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    edges = np.array([[0, 1, 2], [1, 2, 0]])
+    if name == "edge_index.npy":
+        np.save(folder / name, edges)
+    else:
+        pandas = pytest.importorskip("pandas")
+        table = pandas.DataFrame({"src": edges[0], "dst": edges[1]})
+        table.to_csv(folder / name, index=False) if "csv" in name else table.to_parquet(
+            folder / name
+        )
+    np.save(folder / "x.npy", np.eye(4, dtype=np.float16))
+    done = command("partition", "in", "out", "--num-parts", 2)
+    assert done.returncode == 0, done.stderr
+    meta = PartitionFolder(tmp_path / "out").meta
+    assert (meta.node_type(NODE).count, meta.edge_types[0].count) == (4, 3)
+    assert meta.node_type(NODE).attrs["x"].dtype == "float16"
+
+
+def test_heterogeneous(command, fails, tmp_path):
+    data = HeteroData()
+    data["a"].x, data["b"].num_nodes = torch.rand(6, 2), 4
+    data["a", "to", "b"].edge_index = torch.tensor([[0, 1], [3, 2]])
+    torch.save(data, tmp_path / "g.pt")
+    done = command("partition", "g.pt", "out", "--num-parts", 2)
+    assert done.returncode == 0, done.stderr
+    assert "10 of 2 types" in done.stdout
+    message = fails("partition", "g.pt", "o", "--num-parts", 2, "--method", "frequency")
+    assert "hotness over several edge types is still to come" in message
+    assert not (tmp_path / "o").exists()
+
+
+def test_verify_tells_what_is_wrong(command, graph, tmp_path):
+    command("partition", graph, "out", "--num-parts", 2, "--quiet")
+    file = tmp_path / "out" / "map" / "node.npy"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
+    done = command("verify", "out")
+    assert done.returncode == 1
+    assert "map/node.npy: its bytes have changed" in done.stdout
+    assert "1 problem found" in done.stdout
+    done = command("verify", "nowhere")
+    assert done.returncode == 1
+    assert "no partition folder" in done.stdout
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_plot(command, graph, tmp_path, suffix):
+    pytest.importorskip("matplotlib")
+    method = ["--method", "frequency"] if suffix == "png" else []
+    command("partition", graph, "out", "--num-parts", 3, "--quiet", *method)
+    done = command("inspect", "out", "--plot", f"p.{suffix}")
+    assert done.returncode == 0, done.stderr
+    assert f"p.{suffix}" in done.stdout
+    start = (tmp_path / f"p.{suffix}").read_bytes()[:8]
+    assert start.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+
+
+def test_plot_of_a_graph_without_edges(command, tmp_path):
+    (tmp_path / "g").mkdir()
+    np.save(tmp_path / "g" / "edge_index.npy", np.empty((2, 0), np.int64))
+    np.save(tmp_path / "g" / "y.npy", np.arange(2))
+    command("partition", "g", "out", "--num-parts", 12, "--quiet")
+    done = command("inspect", "out", "--plot", "p.png")
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+
+
+def test_plot_errors(command, fails, graph, tmp_path):
+    command("partition", graph, "out", "--num-parts", 2, "--quiet")
+    assert "'xyz' is not supported" in fails("inspect", "out", "--plot", "p.xyz")
+    (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError('gone')")
+    done = command("inspect", "out", "--plot", "p.png")  # -m puts the working directory first
+    assert done.returncode == 2
+    assert "pip install 'khop[plot]'" in done.stderr
+
+
+def test_existing_folders(command, fails, graph, tmp_path):
+    command("partition", graph, "out", "--num-parts", 2, "--quiet")
+    assert "--overwrite" in fails("partition", graph, "out", "--num-parts", 3)
+    done = command("partition", graph, "out", "--num-parts", 3, "--overwrite", "--quiet")
+    assert done.returncode == 0
+    assert PartitionFolder(tmp_path / "out").num_parts == 3
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years of work")
+    arguments = ("partition", graph, "home", "--num-parts", 2, "--overwrite")
+    assert "is not a partition folder: it will not be overwritten" in fails(*arguments)
+    assert (tmp_path / "home" / "thesis.tex").exists()
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("exploded",)
+
+
+def test_a_hostile_pickle(fails, tmp_path):
+    (tmp_path / "g.pt").write_bytes(pickle.dumps(Bomb()))
+    assert "khop runs no pickled code" in fails("partition", "g.pt", "out", "--num-parts", 2)
+    assert [p.name for p in tmp_path.iterdir()] == ["g.pt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "out", "--num-parts", "2"], "no source 'nowhere'"),
+        (["ring", "out", "--num-parts", "0"], "--num-parts must be at least 1"),
+        (["ring", "out", "--num-parts", "2", "--fanout", "5"], "--fanout needs --method freq"),
+        (["ring", "out", "--num-parts", "2", "--cache-ratio", "1"], "--cache-ratio needs"),
+    ],
+)
+def test_bad_input(fails, graph, tmp_path, arguments, message):
+    assert message in fails("partition", *arguments)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--cache-ratio", "2"], "cache_ratio must be between 0 and 1"),
+        (["--cache-budget", "lots"], "'lots' is not a number of bytes"),
+        (["--batch-size", "0"], "batch_size must be at least 1"),
+        (["--fanout", "5,x"], "integers of -1 or more with commas between"),
+        (["--fanout", "5,-2"], "integers of -1 or more with commas between"),
+    ],
+)
+def test_bad_options_of_frequency(command, graph, tmp_path, options, message):
+    arguments = ["partition", graph, "out", "--num-parts", 2, "--method", "frequency"]
+    done = command(*arguments, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == [graph]
+
+
+def test_debug_shows_the_traceback(command):
+    done = command("inspect", "nowhere", "--debug")
+    assert done.returncode not in (0, 2)
+    assert "Traceback" in done.stderr
+    assert "FolderError" in done.stderr
+
+
+def test_usage(command):
+    shown = command("--help").stdout
+    for name in ("partition", "inspect", "verify", "doctor"):
+        assert name in shown
+        assert f"usage: khop {name}" in command(name, "--help").stdout
+    assert "ogb:NAME" in command("partition", "--help").stdout
+    assert command("--version").stdout.startswith("khop ")
+    for wrong in ([], ["fly"], ["partition"], ["verify"]):
+        done = command(*wrong)
+        assert done.returncode == 2
+        assert "usage: khop" in done.stderr
+
+
+def test_an_argument_named_like_a_command(command, tmp_path):
+    done = command("inspect", "verify")
+    assert done.returncode == 2
+    assert "no partition folder at" in done.stderr

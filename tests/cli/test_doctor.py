@@ -1,0 +1,85 @@
+"""`khop doctor` reports what it finds and survives what it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from khop import __version__
+from khop.cli import doctor
+
+
+def test_report_names_what_a_maintainer_asks_for(command):
+    done = command("doctor")
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in (
+        *("torch", "torch_geometric", "numpy", "pyzmq", "libzmq", "curve", "pyg_lib"),
+        *("torch_sparse", "features", "cores of this process", "compiled", "usable", "memfd"),
+        *("/dev/shm", "RLIMIT_MEMLOCK", "RLIMIT_NOFILE", "enabled", "shmem_enabled"),
+    ):
+        assert f"  {name} " in done.stdout, name
+
+
+def test_json(command):
+    found = json.loads(command("doctor", "--json").stdout)
+    assert found["khop"]["version"] == __version__
+    assert found["processor"]["cores of this process"] == len(os.sched_getaffinity(0))
+    assert found["shared memory"]["memfd"] is True
+    assert found["CUDA"]["usable"] in (True, False)
+    assert not any("probe failed" in section for section in found.values())
+
+
+def test_neither_torch_nor_numpy_heavy_modules_are_imported(command):
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from khop.cli.main import main; sys.exit(main(['doctor']))"
+    )
+    path = str(Path(doctor.__file__).parents[2])
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_files_that_cannot_be_read(monkeypatch):
+    def refuse(*arguments, **options):
+        raise PermissionError("no")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    found = doctor.report()
+    assert found["processor"]["features"] == []
+    assert found["memory"]["total"] is None
+    assert found["transparent huge pages"]["enabled"] is None
+
+
+def test_systems_without_what_is_probed(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: os.stat("/nonexistent"))
+    found = doctor.report()
+    assert str(found["shared memory"]["memfd"]).startswith("no (")
+    assert "unusable" in found["shared memory"]["/dev/shm"]
+    assert found["processor"]["cores of this process"] is None
+
+
+def test_packages_that_are_missing_or_broken(monkeypatch):
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    monkeypatch.setattr(doctor, "_PACKAGES", ("torch", "no_such_package"))
+    found = doctor.report()
+    assert "probe failed" in found["ZeroMQ"]
+    assert found["packages"]["no_such_package"] == "not installed"
+    assert found["khop"]["version"] == __version__
+
+
+def test_values_as_text():
+    assert [doctor._text(v) for v in (True, False, None, [], ["a", 1], 3)] == [
+        *("yes", "no", "none", "none", "a 1", "3"),
+    ]
+    assert doctor._chosen("always [madvise] never") == "madvise"
+    assert doctor._chosen("strange") == "strange"

@@ -1,0 +1,255 @@
+"""What the command line reads as a graph; in this process, the commands themselves elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from khop.cli.sources import read_source, symmetrized
+from khop.partition import GraphSource
+from khop.typing import EDGE, NODE
+
+EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 3]])
+
+
+def edges_of(source):
+    return np.stack([source.edges[EDGE].src, source.edges[EDGE].dst]).tolist()
+
+
+def directory(tmp_path, **arrays):
+    for name, values in arrays.items():
+        np.save(tmp_path / f"{name}.npy", values)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("layout", [EDGES, EDGES.T, EDGES.astype(np.int32), EDGES.astype("u2")])
+def test_edge_index_npy(tmp_path, layout):
+    source = read_source(directory(tmp_path, edge_index=layout))
+    assert edges_of(source) == EDGES.tolist()
+    assert source.nodes[NODE].count == 4  # the largest id and one
+
+
+def test_npy_attributes_are_mapped(tmp_path):
+    x, mask = np.arange(12.0).reshape(6, 2), np.arange(6) < 3
+    path = directory(tmp_path, edge_index=EDGES, x=x, train_mask=mask, edge_time=np.arange(4))
+    source = read_source(path)
+    assert source.nodes[NODE].count == 6
+    assert set(source.nodes[NODE].attrs) == {"x", "train_mask"}
+    assert source.nodes[NODE].attrs["train_mask"].dtype == "bool"
+    assert set(source.edges[EDGE].attrs) == {"edge_time"}
+    base = source.nodes[NODE].attrs["x"].array
+    while base.base is not None and not isinstance(base, np.memmap):
+        base = base.base
+    assert isinstance(base, np.memmap) or type(base).__name__ == "mmap"
+
+
+@pytest.mark.parametrize("head", ["src,dst,weight\n", "a,b,weight\n", "dst,weight,src\n"])
+def test_csv_with_names(tmp_path, head):
+    rows = [f"{s},{d},{i / 4}" for i, (s, d) in enumerate(EDGES.T)]
+    if head.startswith("dst"):
+        rows = [",".join([r.split(",")[i] for i in (1, 2, 0)]) for r in rows]
+    (tmp_path / "edges.csv").write_text(head + "\n".join(rows) + "\n")
+    source = read_source(str(tmp_path))
+    assert edges_of(source) == EDGES.tolist()
+    assert source.edges[EDGE].attrs["weight"].array.tolist() == [0, 0.25, 0.5, 0.75]
+
+
+def test_csv_without_names(tmp_path):
+    (tmp_path / "edges.csv").write_text("0, 1, 7\n1, 2, 8\n")
+    source = read_source(str(tmp_path))
+    assert edges_of(source) == [[0, 1], [1, 2]]
+    assert source.edges[EDGE].attrs["edge_attr_2"].array.tolist() == [7, 8]
+
+
+def test_parquet(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"kind": [1, 2, 3, 4], "dst": EDGES[1], "src": EDGES[0]})
+    table.to_parquet(tmp_path / "edges.parquet")
+    source = read_source(str(tmp_path))
+    assert edges_of(source) == EDGES.tolist()
+    assert source.edges[EDGE].attrs["kind"].array.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "error", "message"),
+    [
+        ("x.npy", np.zeros(3), FileNotFoundError, "holds none of edge_index.npy"),
+        ("edge_index.npy", np.zeros((2, 3)), TypeError, "must hold integer node ids"),
+        ("edge_index.npy", np.zeros((3, 4), int), ValueError, r"\[2, E\] or \[E, 2\].*\[3, 4\]"),
+        ("edge_index.npy", np.array([{}]), ValueError, "cannot be read as an array of numbers"),
+        ("edge_index.npy", b"no array", ValueError, "cannot be read as an array of numbers"),
+        ("edges.csv", b"", ValueError, "is empty"),
+        ("edges.csv", b"0\n1\n", ValueError, "two columns or more"),
+        ("edges.csv", b"src,dst\n0,1\n2,\n", TypeError, "must hold integer node ids"),
+        ("edges.csv", b"src,dst,name\n0,1,bob\n", TypeError, "column 'name' of .* cannot be"),
+        ("edges.csv", b"0,1\n1,2,3,4\n", ValueError, "is not a CSV file"),
+        ("edges.parquet", b"PAR", ValueError, "is not a Parquet file"),
+    ],
+)
+def test_bad_directories(tmp_path, file, content, error, message):
+    if isinstance(content, bytes):
+        (tmp_path / file).write_bytes(content)
+    else:
+        np.save(tmp_path / file, content, allow_pickle=True)
+    with pytest.raises(error, match=message):
+        read_source(str(tmp_path))
+
+
+def test_attributes_that_do_not_fit(tmp_path):
+    path = directory(tmp_path, edge_index=EDGES, x=np.zeros((4, 2)), train_idx=np.arange(2))
+    with pytest.raises(ValueError, match="'train_idx' of node type 'node' has 2 rows for 4 nodes"):
+        read_source(path)
+
+
+def test_two_edge_files(tmp_path):
+    (tmp_path / "edges.csv").write_text("0,1\n")
+    with pytest.raises(ValueError, match=r"edge_index.npy and edges.csv: keep one"):
+        read_source(directory(tmp_path, edge_index=EDGES))
+
+
+def test_without_the_packages_that_a_file_needs(tmp_path, monkeypatch):
+    (tmp_path / "edges.csv").write_text("0,1\n")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs package pandas: pip install 'khop\[fil"):
+        read_source(str(tmp_path))
+
+
+@pytest.mark.parametrize("form", ["object", "dict"])
+def test_saved_data(tmp_path, form):
+    data = Data(edge_index=torch.from_numpy(EDGES), x=torch.rand(4, 2).bfloat16())
+    torch.save(data if form == "object" else data.to_dict(), tmp_path / "g.pt")
+    source = read_source(str(tmp_path / "g.pt"))
+    assert edges_of(source) == EDGES.tolist()
+    assert source.nodes[NODE].attrs["x"].dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("form", ["object", "dict"])
+def test_saved_hetero_data(tmp_path, form):
+    data = HeteroData()
+    data["a"].x, data["b"].num_nodes = torch.rand(3, 2), 5
+    data["a", "to", "b"].edge_index = torch.tensor([[0, 1], [4, 2]])
+    torch.save(data if form == "object" else data.to_dict(), tmp_path / "g.pt")
+    source = read_source(str(tmp_path / "g.pt"))
+    assert source.heterogeneous
+    assert {t: n.count for t, n in source.nodes.items()} == {"a": 3, "b": 5}
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("exploded",)
+
+
+@pytest.mark.parametrize("form", ["attribute", "bare", "plain pickle"])
+def test_a_hostile_pickle_is_refused(tmp_path, monkeypatch, form):
+    monkeypatch.chdir(tmp_path)
+    if form == "plain pickle":
+        Path("g.pt").write_bytes(pickle.dumps(Bomb()))
+    else:
+        data = Data(edge_index=torch.from_numpy(EDGES), note=Bomb())
+        torch.save(data if form == "attribute" else Bomb(), "g.pt")
+    with pytest.raises(ValueError, match="khop runs no pickled code"):
+        read_source("g.pt")
+    assert not Path("exploded").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 broken"])
+def test_damaged_files(tmp_path, content):
+    (tmp_path / "g.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"g\.pt' is not a"):
+        read_source(str(tmp_path / "g.pt"))
+
+
+def test_a_file_of_something_else(tmp_path):
+    torch.save(torch.zeros(3), tmp_path / "g.pt")
+    with pytest.raises(TypeError, match=r"holds a 'Tensor': save one graph, as in torch\.save"):
+        read_source(str(tmp_path / "g.pt"))
+
+
+def test_no_such_source():
+    with pytest.raises(FileNotFoundError, match="no source 'nowhere': expected 'debian', 'ogb:"):
+        read_source("nowhere")
+
+
+def test_undirected():
+    """0 -> 1, 1 -> 0 (another weight), 1 -> 2, 2 -> 2: of equal edges the first stays."""
+    edges = np.array([[0, 1, 1, 2], [1, 0, 2, 2]])
+    weight = {"w": np.array([10, 20, 30, 40])}
+    source = symmetrized(GraphSource.from_arrays(3, edges, None, weight))
+    assert edges_of(source) == [[0, 1, 1, 2, 2], [1, 0, 2, 1, 2]]
+    assert source.edges[EDGE].attrs["w"].array.tolist() == [10, 20, 30, 30, 40]
+
+
+def test_undirected_without_edges_and_with_bad_ones():
+    nothing = np.empty((2, 0), np.int64)
+    assert edges_of(symmetrized(GraphSource.from_arrays(0, nothing))) == [[], []]
+    with pytest.raises(IndexError, match="not one of the 3 nodes"):
+        symmetrized(GraphSource.from_arrays(3, [[0], [3]]))
+
+
+def test_undirected_heterogeneous():
+    source = GraphSource.from_arrays({"a": 1}, {("a", "to", "a"): [[0], [0]]})
+    with pytest.raises(NotImplementedError, match="--undirected is for homogeneous graphs"):
+        symmetrized(source)
+
+
+@pytest.fixture
+def ogb_root(tmp_path, monkeypatch):
+    """A data set of six nodes, as OGB's own tool for contributors saves it."""
+    saver_of = pytest.importorskip("ogb.io").DatasetSaver
+    monkeypatch.chdir(tmp_path)
+    saver = saver_of(dataset_name="ogbn-tiny", is_hetero=False, version=1)
+    graph = {
+        "num_nodes": 6,
+        "edge_index": np.array([[0, 1, 2, 3], [1, 2, 3, 4]]),
+        "node_feat": np.arange(12.0, dtype=np.float32).reshape(6, 2),
+        "edge_feat": None,
+    }
+    saver.save_graph_list([graph])
+    saver.save_target_labels(np.array([[0], [1], [0], [1], [0], [1]]))
+    ids = {"train": np.array([0, 1, 2]), "valid": np.array([3]), "test": np.array([4, 5])}
+    saver.save_split(ids, split_name="random")
+    (tmp_path / "mapping").mkdir()
+    (tmp_path / "mapping" / "README.md").write_text("none")
+    saver.copy_mapping_dir("mapping")
+    saver.save_task_info(task_type="classification", eval_metric="acc", num_classes=2)
+    saver.get_meta_dict()
+    root = tmp_path / "elsewhere"
+    (tmp_path / "submission_ogbn_tiny").rename(root)
+    return root
+
+
+def test_ogb(ogb_root):
+    for _ in ("processed by OGB", "as OGB stored it"):
+        source = read_source("ogb:ogbn-tiny", str(ogb_root))
+        node = source.nodes[NODE]
+        assert edges_of(source) == [[0, 1, 2, 3], [1, 2, 3, 4]]
+        assert node.attrs["y"].array.tolist() == [0, 1, 0, 1, 0, 1]
+        assert node.attrs["x"].array.shape == (6, 2)
+        masks = {
+            n: np.flatnonzero(node.attrs[f"{n}_mask"].array).tolist() for n in ("train", "val")
+        }
+        assert masks == {"train": [0, 1, 2], "val": [3]}
+        assert node.attrs["test_mask"].dtype == "bool"
+
+
+def test_ogb_files_are_not_unpickled(ogb_root):
+    read_source("ogb:ogbn-tiny", str(ogb_root))
+    stored = next(ogb_root.rglob("geometric_data_processed.pt"))
+    torch.save(Bomb(), stored)
+    with pytest.raises(ValueError, match="remove its 'processed' folder"):
+        read_source("ogb:ogbn-tiny", str(ogb_root))
+    assert not Path("exploded").exists()
+
+
+def test_ogb_of_another_name(ogb_root):
+    with pytest.raises(FileNotFoundError, match="holds data set 'tiny', not 'ogbn-huge'"):
+        read_source("ogb:ogbn-huge", str(ogb_root))
+    with pytest.raises(ValueError, match=r"Invalid dataset name ogbn-huge"):
+        read_source("ogb:ogbn-huge", "nowhere")

@@ -1,0 +1,234 @@
+"""The partition server answers what is asked correctly, and nobody who should not ask."""
+
+import contextlib
+import os
+import stat
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from khop import _native
+from khop.channel.control import ControlLine, socket_pair
+from khop.channel.message import pack, unpack
+from khop.distributed.server import PartitionServer, RequestHandler
+from khop.distributed.transport import Credentials, Endpoint, PartitionClient
+from khop.distributed.wire import PROTOCOL
+from khop.errors import PartitionUnavailableError, ProtocolError
+from khop.partition import PartitionFolder
+from khop.partition.part import Part
+from khop.sampler.engine import HopRequest
+
+
+@pytest.fixture
+def part(folder_of):
+    """Part 1 of 3."""
+    return Part(PartitionFolder(folder_of("random", 3)), 1)
+
+
+@contextlib.contextmanager
+def serving(part, **options):
+    """A server in a thread."""
+    ours, theirs = socket_pair()
+    settings = {"ipc_path": None, "tcp_host": None, "curve": None, **options}
+    server = PartitionServer(RequestHandler(part), **settings)
+    thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))
+    thread.start()
+    try:
+        yield server
+    finally:
+        ours.close()
+        thread.join(5)
+        assert not thread.is_alive()
+        server.close()
+        theirs.close()
+
+
+@contextlib.contextmanager
+def client_of(endpoint, credentials=None, **options):
+    """A client of part 1."""
+    client = PartitionClient({1: endpoint}, credentials, **options)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def ask(client, request):
+    """Waits for one answer."""
+    client.wait([request])
+    return request.result()
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_answers(part, tmp_path, num_threads):
+    """Neighbours and attributes over the wire are those that the part itself has."""
+    low, high = part.meta.node_types[0].bounds[1:3]
+    ids = np.arange(low, high)
+    with (
+        serving(part, ipc_path=str(tmp_path / "s"), num_threads=num_threads) as server,
+        client_of(Endpoint(server.addresses["ipc"])) as client,
+    ):
+        drawn = [client.sample(1, 0, ids, HopRequest(3, False, True, key)) for key in range(20)]
+        fetched = [client.fetch(1, "node", 0, ids[::-1].copy(), ["id", "x", "half", "brain"])]
+        client.wait([*drawn, *fetched])
+        for key, request in enumerate(drawn):
+            expected = _native.sample_rows(part.csrs[0], ids, 3, False, key, True)
+            for ours, theirs in zip(request.result(), expected, strict=True):
+                assert np.array_equal(ours, theirs)
+        original, x, half, brain = fetched[0].result()
+        assert np.array_equal(original, part.node_ids("node")[::-1])
+        assert np.array_equal(x[:, 0], original.astype(np.float32))
+        assert np.array_equal(half, original.astype(np.float16))
+        assert brain.dtype == np.uint16
+
+
+def test_wrong_requests_raise_at_the_client(part, tmp_path):
+    """What the server refuses, with its own type and words; it goes on serving."""
+    low, high = part.meta.node_types[0].bounds[1:3]
+    with (
+        serving(part, ipc_path=str(tmp_path / "s")) as server,
+        client_of(Endpoint(server.addresses["ipc"])) as client,
+    ):
+        for bad in ([low - 1], [high], [2**60], [-5]):
+            ids = np.array(bad)
+            with pytest.raises(IndexError, match=r"not one of the graph's rows(.|\n)*partition 1"):
+                ask(client, client.sample(1, 0, ids, HopRequest(3, False, False, 1)))
+            with pytest.raises(IndexError):
+                ask(client, client.fetch(1, "node", 0, ids, ["x"]))
+        ids = np.array([low])
+        with pytest.raises(KeyError, match="secret"):
+            ask(client, client.fetch(1, "node", 0, ids, ["secret"]))
+        with pytest.raises(ProtocolError, match="relation"):
+            ask(client, client.sample(1, 7, ids, HopRequest(3, False, False, 1)))
+        assert len(ask(client, client.fetch(1, "node", 0, ids, ["x"]))) == 1
+
+
+GOOD = {
+    "op": "sample",
+    "protocol": PROTOCOL,
+    "id": 1,
+    "part": 1,
+    "relation": 0,
+    "fanout": 2,
+    "replace": False,
+    "key": 1,
+    "with_edge": False,
+}
+
+
+@pytest.mark.parametrize("change", [
+    {"op": "run"}, {"op": None}, {"op": ["sample"]}, {"protocol": 0}, {"part": 0}, {"relation": -1},
+    {"relation": 1.0}, {"relation": True}, {"fanout": "2"}, {"fanout": 2**80}, {"replace": 1},
+    {"key": -1}, {"key": 2**64}, {"key": None}, {"with_edge": "yes"},
+    {"op": "fetch", "kind": "graph", "index": 0, "names": []},
+    {"op": "fetch", "kind": "node", "index": 0, "names": "x"},
+    {"op": "fetch", "kind": "node", "index": 0, "names": [["x"]]},
+    {"op": "fetch", "kind": "node", "index": 0, "names": ["../../../etc/passwd"]},
+])  # fmt: skip
+def test_hostile_requests(part, change):
+    """Every field out of its range or type is answered with an error."""
+    low = part.meta.node_types[0].bounds[1]
+    reply, arrays = unpack(RequestHandler(part)(pack({**GOOD, **change}, [np.array([low])])))
+    assert "error" in reply and not arrays
+    reply, arrays = unpack(RequestHandler(part)(pack(GOOD, [np.array([low])])))
+    assert "error" not in reply and len(arrays) == 2
+
+
+@given(st.lists(st.binary(max_size=200), max_size=4))
+@settings(max_examples=300, deadline=None)
+def test_any_frames(frames):
+    """Frames of any bytes are answered with an error."""
+    handler = RequestHandler.__new__(RequestHandler)
+    handler._answers = {}
+    reply, _ = unpack(handler(frames))
+    assert reply["error"]["type"] == "ProtocolError"
+
+
+@pytest.mark.parametrize("array", [
+    np.zeros(3, np.int32), np.zeros(3), np.zeros((2, 2), np.int64), np.zeros((), np.int64),
+])  # fmt: skip
+def test_ids_of_another_type(part, array):
+    """Only vectors of int64 are ids."""
+    reply, _ = unpack(RequestHandler(part)(pack(GOOD, [array])))
+    assert reply["error"]["type"] == "ProtocolError"
+
+
+def make_keys():
+    """A server's and a job's key pair."""
+    server, job = zmq.curve_keypair(), zmq.curve_keypair()
+    curve = {"public": server[0].decode(), "secret": server[1].decode(), "client": job[0].decode()}
+    return curve, Credentials(job[0].decode(), job[1].decode())
+
+
+def test_only_the_job_is_let_in(part):
+    """With CURVE: the job's key works; another key, and no key, do not."""
+    curve, credentials = make_keys()
+    _, stranger = make_keys()
+    ids = np.array([part.meta.node_types[0].bounds[1]])
+    with serving(part, tcp_host="127.0.0.1", curve=curve) as server:
+        endpoint = Endpoint(server.addresses["tcp"], curve["public"])
+        with client_of(endpoint, credentials) as client:
+            assert len(ask(client, client.fetch(1, "node", 0, ids, ["x"]))) == 1
+        with client_of(endpoint, stranger, grace=0.5) as client:
+            with pytest.raises(PartitionUnavailableError, match=r"partition 1 at tcp.*"):
+                ask(client, client.fetch(1, "node", 0, ids, ["x"]))
+        with client_of(Endpoint(endpoint.address), grace=0.5) as client:
+            with pytest.raises(PartitionUnavailableError, match="partition 1 at tcp"):
+                ask(client, client.fetch(1, "node", 0, ids, ["x"]))
+    with pytest.raises(ValueError, match="no keys are given"):
+        PartitionClient({1: endpoint})
+
+
+def test_server_that_is_not_there(tmp_path):
+    """An exception that names partition and address, within the grace period."""
+    address = f"ipc://{tmp_path / 'nobody'}"
+    with client_of(Endpoint(address), grace=0.3) as client:
+        with pytest.raises(PartitionUnavailableError, match=f"partition 1 at {address} .*unreach"):
+            ask(client, client.fetch(1, "node", 0, np.zeros(1, np.int64), ["x"]))
+
+
+def test_server_that_gives_no_answer(tmp_path):
+    """A server that listens but never answers: the request's own time runs out."""
+    context = zmq.Context()
+    silent = context.socket(zmq.ROUTER)
+    silent.bind(f"ipc://{tmp_path / 's'}")
+    with client_of(Endpoint(f"ipc://{tmp_path / 's'}"), timeout=0.5) as client:
+        with pytest.raises(PartitionUnavailableError, match=r"no answer in 0.5 s"):
+            ask(client, client.fetch(1, "node", 0, np.zeros(1, np.int64), ["x"]))
+    silent.close(0)
+    context.term()
+
+
+def test_server_that_comes_back(part, tmp_path):
+    """Requests in flight are sent again to a server that was gone for a moment."""
+    path = str(tmp_path / "s")
+    ids = np.array([part.meta.node_types[0].bounds[1]])
+    context = zmq.Context()
+    first = context.socket(zmq.ROUTER)
+    first.bind(f"ipc://{path}")
+    with client_of(Endpoint(f"ipc://{path}"), grace=5) as client:
+        request = client.fetch(1, "node", 0, ids, ["x"])
+        assert first.poll(2000)
+        first.recv_multipart()  # and dies without an answer
+        first.close(0)
+        context.term()
+        Path(path).unlink(missing_ok=True)
+        with serving(part, ipc_path=path):
+            assert len(ask(client, request)) == 1
+
+
+def test_socket_folder_is_the_owners_alone(folder_of):
+    """On one machine the socket lies in a folder that nobody else can enter."""
+    from khop.distributed import DistDataset
+
+    dataset = DistDataset().load(folder_of("random", 2), 0, also_serve=[1])
+    endpoint = dataset.service().endpoints()[1]
+    folder = Path(endpoint.address.removeprefix("ipc://")).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert folder.stat().st_uid == os.getuid()
+    assert endpoint.server_key is None
