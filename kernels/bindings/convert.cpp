@@ -1,6 +1,5 @@
 #include "convert.hpp"
 
-
 #include <algorithm>
 #include <limits>
 

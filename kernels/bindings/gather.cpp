@@ -1,6 +1,5 @@
 #include "gather.hpp"
 
-
 #include "graph.hpp"
 
 namespace khop::bindings {
@@ -29,9 +28,9 @@ void gather(const InArray& table, const InArray& rows, const OutArray& out,
   const int64_t count = rows.ndim() == 1 ? length(rows) : 0;
   const int64_t wanted = places ? static_cast<int64_t>(places->shape(0)) : length(out);
   if (count != wanted) {
-    throw nb::value_error(("there are " + std::to_string(count) + " rows for " +
-                           std::to_string(wanted) + " places")
-                              .c_str());
+    throw nb::value_error(
+        ("there are " + std::to_string(count) + " rows for " + std::to_string(wanted) + " places")
+            .c_str());
   }
   const RowTable source{static_cast<const char*>(table.data()), length(table), row_bytes_of(table)};
   const int64_t* place_data = places ? places->data() : nullptr;

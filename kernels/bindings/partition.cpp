@@ -46,7 +46,8 @@ void bind_partition(nb::module_& m) {
           },
           nb::arg("ids").noconvert())
       .def("__len__", &IdIndex::size)
-      .def("find", &find_all, nb::arg("ids").noconvert(), "Place of each id, -1 for ids not in the list.");
+      .def("find", &find_all, nb::arg("ids").noconvert(),
+           "Place of each id, -1 for ids not in the list.");
 }
 
 }  // namespace khop::bindings

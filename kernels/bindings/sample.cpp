@@ -13,7 +13,8 @@
 namespace khop::bindings {
 namespace {
 
-constexpr const char* kSubgraphDoc = R"(A batch's subgraph while it is drawn, reused batch after batch.
+constexpr const char* kSubgraphDoc =
+    R"(A batch's subgraph while it is drawn, reused batch after batch.
 
 Nodes are numbered per node type in the order of first appearance, seeds first (duplicate seeds keep
 a number each and are found under the first).
@@ -174,7 +175,8 @@ void bind_sample(nb::module_& m) {
           [](Subgraph* self, const std::vector<int64_t>& num_nodes, const Relations& relations,
              bool with_edges) {
             std::vector<Subgraph::Relation> typed;
-            for (const auto& [source, destination] : relations) typed.push_back({source, destination});
+            for (const auto& [source, destination] : relations)
+              typed.push_back({source, destination});
             new (self) Subgraph(num_nodes, std::move(typed), with_edges);
           },
           nb::arg("num_nodes"), nb::arg("relations"), nb::arg("with_edges"))
@@ -220,16 +222,15 @@ void bind_sample(nb::module_& m) {
           nb::arg("node_type"), "Number of seeds, then of the nodes that each hop added.")
       .def("edges_per_hop", &edges_per_hop, nb::arg("relation"))
       .def("write_nodes", &write_nodes, nb::arg("node_type"), nb::arg("out").noconvert())
-      .def("write_edge_index", &write_edge_index, nb::arg("relation"),
-           nb::arg("row").noconvert(), nb::arg("col").noconvert())
+      .def("write_edge_index", &write_edge_index, nb::arg("relation"), nb::arg("row").noconvert(),
+           nb::arg("col").noconvert())
       .def("write_edges", &write_edges, nb::arg("relation"), nb::arg("out").noconvert());
 
-  m.def("sample_rows", &sample_rows_of, nb::arg("graph"), nb::arg("ids").noconvert(), nb::arg("fanout"),
-        nb::arg("replace"), nb::arg("key"), nb::arg("with_edges"),
+  m.def("sample_rows", &sample_rows_of, nb::arg("graph"), nb::arg("ids").noconvert(),
+        nb::arg("fanout"), nb::arg("replace"), nb::arg("key"), nb::arg("with_edges"),
         "Draws neighbours of rows: (counts int32, neighbors, edges int64 or None).");
-  m.def("accumulate_hotness", &add_hotness, nb::arg("graph"),
-        nb::arg("frontier").noconvert(), nb::arg("fanout"), nb::arg("replace"),
-        nb::arg("log_missed").noconvert(),
+  m.def("accumulate_hotness", &add_hotness, nb::arg("graph"), nb::arg("frontier").noconvert(),
+        nb::arg("fanout"), nb::arg("replace"), nb::arg("log_missed").noconvert(),
         "Adds to log_missed[u] the log-probability that no row of the frontier draws u.");
 }
 

@@ -31,15 +31,15 @@ void fill_rows(const IdColumn<Id>& keys, const IdColumn<Id>& neighbors, int64_t 
   indptr[0] = 0;
 }
 
-#define KHOP_INSTANTIATE_FILL(Id, Ptr, Col)                                                  \
-  template void fill_rows<Id, Ptr, Col, int32_t>(const IdColumn<Id>&, const IdColumn<Id>&,   \
-                                                 int64_t, Ptr*, int64_t, Col*, int32_t*);    \
-  template void fill_rows<Id, Ptr, Col, int64_t>(const IdColumn<Id>&, const IdColumn<Id>&,   \
+#define KHOP_INSTANTIATE_FILL(Id, Ptr, Col)                                                \
+  template void fill_rows<Id, Ptr, Col, int32_t>(const IdColumn<Id>&, const IdColumn<Id>&, \
+                                                 int64_t, Ptr*, int64_t, Col*, int32_t*);  \
+  template void fill_rows<Id, Ptr, Col, int64_t>(const IdColumn<Id>&, const IdColumn<Id>&, \
                                                  int64_t, Ptr*, int64_t, Col*, int64_t*);
-#define KHOP_INSTANTIATE(Id, Ptr)                                                            \
-  template int64_t count_rows<Id, Ptr>(const IdColumn<Id>&, const IdColumn<Id>&, int64_t,    \
-                                       Ptr*, int64_t);                                       \
-  KHOP_INSTANTIATE_FILL(Id, Ptr, int32_t)                                                    \
+#define KHOP_INSTANTIATE(Id, Ptr)                                                               \
+  template int64_t count_rows<Id, Ptr>(const IdColumn<Id>&, const IdColumn<Id>&, int64_t, Ptr*, \
+                                       int64_t);                                                \
+  KHOP_INSTANTIATE_FILL(Id, Ptr, int32_t)                                                       \
   KHOP_INSTANTIATE_FILL(Id, Ptr, int64_t)
 KHOP_INSTANTIATE(int32_t, int32_t)
 KHOP_INSTANTIATE(int32_t, int64_t)

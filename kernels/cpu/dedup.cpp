@@ -56,8 +56,9 @@ void NodeSet::rebuild(int bits) {
 void NodeSet::reserve(int64_t count) {
   const int64_t needed = nodes_.size() + count;
   if (needed >= kMaxNodes) {
-    throw std::length_error("a batch may hold at most 2^31 - 1 nodes of one type; use smaller "
-                            "batches or fan-outs");
+    throw std::length_error(
+        "a batch may hold at most 2^31 - 1 nodes of one type; use smaller "
+        "batches or fan-outs");
   }
   if (2 * needed > slots_.size()) rebuild(bits_for(needed));
   nodes_.reserve(needed);

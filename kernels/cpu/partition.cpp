@@ -18,9 +18,9 @@ void split_by_owner(const int64_t* ids, int64_t count, const std::vector<int64_t
   int32_t* owners = out.owners.extend(count);
   for (int64_t i = 0; i < count; ++i) {
     if (ids[i] < bounds.front() || ids[i] >= bounds.back()) {
-      throw std::out_of_range("node " + std::to_string(ids[i]) + " belongs to no partition: ids run from " +
-                              std::to_string(bounds.front()) + " to " +
-                              std::to_string(bounds.back() - 1));
+      throw std::out_of_range(
+          "node " + std::to_string(ids[i]) + " belongs to no partition: ids run from " +
+          std::to_string(bounds.front()) + " to " + std::to_string(bounds.back() - 1));
     }
     // The last bound not above the id; empty parts share a bound and are passed over.
     const auto above = std::upper_bound(bounds.begin(), bounds.end(), ids[i]);

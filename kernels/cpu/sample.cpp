@@ -279,9 +279,9 @@ void EdgeList::write_endpoints(int64_t* row, int64_t* col) const {
   }
 }
 
-#define KHOP_INSTANTIATE(Ptr, Col)                                                              \
-  template void sample_rows<Ptr, Col>(const CsrView<Ptr, Col>&, const int64_t*, int64_t,        \
-                                      const HopSpec&, bool, DrawnRows<Col>&);                   \
+#define KHOP_INSTANTIATE(Ptr, Col)                                                               \
+  template void sample_rows<Ptr, Col>(const CsrView<Ptr, Col>&, const int64_t*, int64_t,         \
+                                      const HopSpec&, bool, DrawnRows<Col>&);                    \
   template void sample_hop<Ptr, Col>(const CsrView<Ptr, Col>&, const NodeSet&, int64_t, int64_t, \
                                      const HopSpec&, bool, NodeSet&, EdgeList&);
 KHOP_INSTANTIATE(int32_t, int32_t)

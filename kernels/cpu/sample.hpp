@@ -67,7 +67,8 @@ struct OwnerReply {
 // As sample_hop, with the neighbours drawn elsewhere: owners[i] names the reply that holds the i-th
 // destination's neighbours. Throws std::invalid_argument if the replies do not cover the frontier.
 template <class Col>
-void merge_hop(const int32_t* owners, int64_t num_owners_of, const std::vector<OwnerReply<Col>>& replies,
-               int64_t begin, bool with_edges, NodeSet& sources, EdgeList& out);
+void merge_hop(const int32_t* owners, int64_t num_owners_of,
+               const std::vector<OwnerReply<Col>>& replies, int64_t begin, bool with_edges,
+               NodeSet& sources, EdgeList& out);
 
 }  // namespace khop

@@ -1,6 +1,6 @@
-#include "device.hpp"
-
 #include <cuda_runtime.h>
+
+#include "device.hpp"
 
 namespace khop::cuda {
 

@@ -61,7 +61,7 @@ def test_files_that_cannot_be_read(monkeypatch):
 def test_systems_without_what_is_probed(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr("shutil.disk_usage", lambda path: os.stat("/nonexistent"))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Path("/nonexistent").stat())
     found = doctor.report()
     assert str(found["shared memory"]["memfd"]).startswith("no (")
     assert "unusable" in found["shared memory"]["/dev/shm"]

@@ -2,8 +2,8 @@
 //
 // A table maps a node id to its number in the batch. Nodes are numbered in the order in which they
 // first appear in the stream of seeds and drawn neighbours. A slot is one 64-bit word: the id's tag
-// in the upper half, its number in the lower. Where all ids fit 32 bits the tag is the id itself and
-// a slot is exact; wider ids keep 32 hash bits as tag, confirmed against the node list.
+// in the upper half, its number in the lower. Where all ids fit 32 bits the tag is the id itself
+// and a slot is exact; wider ids keep 32 hash bits as tag, confirmed against the node list.
 #pragma once
 
 #include <cstdint>

@@ -65,8 +65,8 @@ constexpr uint32_t kShuffleHop = 0xFFFFFFFFu;
 
 // Keys the draws of one hop over one edge type in one batch.
 KHOP_HD uint64_t step_key(uint64_t run, uint64_t batch, uint32_t hop, uint32_t edge_type) {
-  return first_64_bits(philox(run, static_cast<uint32_t>(batch),
-                              static_cast<uint32_t>(batch >> 32), hop, edge_type));
+  return first_64_bits(philox(run, static_cast<uint32_t>(batch), static_cast<uint32_t>(batch >> 32),
+                              hop, edge_type));
 }
 
 // The draws of one node in one step: word j of the sequence, or 64-bit word j of the same sequence.
