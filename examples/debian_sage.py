@@ -64,7 +64,7 @@ def train_epoch(model, loader, optimizer, label: str, show: bool) -> float:
     """Mean loss of an epoch."""
     model.train()
     total = 0.0
-    for batch in tqdm(loader, desc=label, disable=not show, leave=False):
+    for batch in tqdm(loader, desc=label, disable=None if show else True, leave=False):
         optimizer.zero_grad()
         out = model(batch.x, batch.edge_index)[: batch.batch_size]
         loss = F.cross_entropy(out, batch.y[: batch.batch_size])

@@ -1,6 +1,7 @@
 """Partitioned graphs, jobs of several trainers, and the check that nothing is left behind."""
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,16 @@ def folder_of(graph, tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left():
+def nothing_is_left(monkeypatch, tmp_path_factory):
     """After each test: no process of khop, no shared memory and no socket that was not there."""
+    tmp_path_factory.getbasetemp()  # is made where temporary files go before that changes
+    with tempfile.TemporaryDirectory(prefix="kt-", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield from _check_what_is_left()
+
+
+def _check_what_is_left():
     before = jobs.resources()
     yield
     shutdown_worker_group()

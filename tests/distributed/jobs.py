@@ -95,16 +95,19 @@ def khop_processes():
     return sorted(found)
 
 
-def all_khop_processes():
-    """Process ids of all processes that run a program of khop, whoever their parent is."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if b"khop.distributed." in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return sorted(found)
+def wait_for_ends(pids, seconds=5.0):
+    """Those of the processes that have not ended when the time is over."""
+    end = time.monotonic() + seconds
+    while (alive := [p for p in pids if _is_alive(p)]) and time.monotonic() < end:
+        time.sleep(0.05)
+    return alive
+
+
+def _is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def resources():
@@ -246,6 +249,20 @@ def job_split(arguments):
     )
     sizes = [batch.batch_size for batch in dropping]
     return {"share": share.tolist(), "local": local, "batches": len(seen), "dropping": sizes}
+
+
+def job_early(arguments):
+    """Rank 0 leaves after a batch; rank 1 still needs rank 0's server long after."""
+    from khop.distributed import DistNeighborLoader
+
+    context, dataset, options = _load(arguments)
+    loader = DistNeighborLoader(
+        dataset, [4], None, 100, worker_options=options, collect_features=True, seed=1
+    )
+    if context.rank == 0:
+        return {"batches": len([next(iter(loader))])}
+    time.sleep(2)
+    return {"batches": sum(1 for _ in loader), "remote": loader.stats().rows["remote"]}
 
 
 def job_slow(arguments):

@@ -174,11 +174,11 @@ def test_only_the_job_is_let_in(part):
         endpoint = Endpoint(server.addresses["tcp"], curve["public"])
         with client_of(endpoint, credentials) as client:
             assert len(ask(client, client.fetch(1, "node", 0, ids, ["x"]))) == 1
-        with client_of(endpoint, stranger, grace=0.5) as client:
-            with pytest.raises(PartitionUnavailableError, match=r"partition 1 at tcp.*"):
-                ask(client, client.fetch(1, "node", 0, ids, ["x"]))
-        with client_of(Endpoint(endpoint.address), grace=0.5) as client:
-            with pytest.raises(PartitionUnavailableError, match="partition 1 at tcp"):
+        for target, keys in ((endpoint, stranger), (Endpoint(endpoint.address), None)):
+            with (
+                client_of(target, keys, grace=0.5) as client,
+                pytest.raises(PartitionUnavailableError, match="partition 1 at tcp"),
+            ):
                 ask(client, client.fetch(1, "node", 0, ids, ["x"]))
     with pytest.raises(ValueError, match="no keys are given"):
         PartitionClient({1: endpoint})
@@ -187,9 +187,11 @@ def test_only_the_job_is_let_in(part):
 def test_server_that_is_not_there(tmp_path):
     """An exception that names partition and address, within the grace period."""
     address = f"ipc://{tmp_path / 'nobody'}"
-    with client_of(Endpoint(address), grace=0.3) as client:
-        with pytest.raises(PartitionUnavailableError, match=f"partition 1 at {address} .*unreach"):
-            ask(client, client.fetch(1, "node", 0, np.zeros(1, np.int64), ["x"]))
+    with (
+        client_of(Endpoint(address), grace=0.3) as client,
+        pytest.raises(PartitionUnavailableError, match=f"partition 1 at {address} .*unreach"),
+    ):
+        ask(client, client.fetch(1, "node", 0, np.zeros(1, np.int64), ["x"]))
 
 
 def test_server_that_gives_no_answer(tmp_path):
@@ -197,9 +199,11 @@ def test_server_that_gives_no_answer(tmp_path):
     context = zmq.Context()
     silent = context.socket(zmq.ROUTER)
     silent.bind(f"ipc://{tmp_path / 's'}")
-    with client_of(Endpoint(f"ipc://{tmp_path / 's'}"), timeout=0.5) as client:
-        with pytest.raises(PartitionUnavailableError, match=r"no answer in 0.5 s"):
-            ask(client, client.fetch(1, "node", 0, np.zeros(1, np.int64), ["x"]))
+    with (
+        client_of(Endpoint(f"ipc://{tmp_path / 's'}"), timeout=0.5) as client,
+        pytest.raises(PartitionUnavailableError, match=r"no answer in 0.5 s"),
+    ):
+        ask(client, client.fetch(1, "node", 0, np.zeros(1, np.int64), ["x"]))
     silent.close(0)
     context.term()
 

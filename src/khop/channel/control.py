@@ -127,14 +127,18 @@ class ControlLine:
             EOFError: the other side is gone.
             ProtocolError: a message that is none of `Op`.
         """
-        try:
-            data, descriptors, _, _ = socket.recv_fds(
-                self._socket, MAX_PAYLOAD + 4096, _MAX_DESCRIPTORS
-            )
-        except BlockingIOError:
-            return None
-        except ConnectionError:
-            data, descriptors = b"", []
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(
+                    self._socket, MAX_PAYLOAD + 4096, _MAX_DESCRIPTORS
+                )
+                break
+            except BlockingIOError:
+                return None
+            except ConnectionError:
+                # It left without reading all that it was told. The kernel says so once, before it
+                # hands out what the other side said last.
+                continue
         if not data:
             raise EOFError("the other side has closed the control line")
         try:

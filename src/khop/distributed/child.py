@@ -51,6 +51,8 @@ class ChildProcess:
             )
         self.line = ControlLine(ours)
         self._finalizer = weakref.finalize(self, _end, self._process, self.line, os.getpid())
+        # At exit the kernel closes the line; servers may have to stay until others have finished.
+        self._finalizer.atexit = False
         # The kernel's signal follows the thread that started the child, not the process.
         lasting = threading.current_thread() is threading.main_thread()
         with contextlib.suppress(ConnectionError):  # told by receive()

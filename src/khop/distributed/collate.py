@@ -44,7 +44,8 @@ def to_data(
         batch.e_id = tensors["e0.edge_id"]
     if labels is not None:
         batch.y = labels[batch.n_id]
-    batch.num_nodes = batch.n_id.numel()
+    if "x" not in batch:  # PyG cannot infer it
+        batch.num_nodes = batch.n_id.numel()
     batch.num_sampled_nodes = meta["nodes_per_hop"][0]
     batch.num_sampled_edges = meta["edges_per_hop"][0]
     batch.input_id = input_id

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import enum
 import itertools
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -106,6 +107,8 @@ class DistContext:
 
 
 _context: DistContext | None = None
+_num_groups = itertools.count()
+_log = logging.getLogger("khop")
 
 
 def init_worker_group(
@@ -152,10 +155,10 @@ def init_worker_group(
             f"'{_context.group_name}' already: call shutdown_worker_group() first"
         )
     if insecure and rank == 0:
-        print("khop: insecure=True, traffic between machines is not encrypted", file=sys.stderr)
+        _log.warning("insecure=True: traffic between machines is neither encrypted nor checked")
     store = job_store(rank, world_size, timeout)
-    # A restarted group must not hear what the one before it said.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    # A group must not hear what one of the same name said before it.
+    attempt = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{next(_num_groups)}"
     rendezvous = Rendezvous(store, f"khop/{group_name}/{attempt}", rank, world_size, timeout)
     _context = DistContext(rendezvous, group_name, host or host_address(), insecure)
     return _context

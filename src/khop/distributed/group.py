@@ -14,6 +14,7 @@ import select
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ class SamplerGroup:
         self._epochs: dict[int, _Epoch] = {}
         self._num_epochs = 0
         self._owner = os.getpid()
-        self._failure: SamplerDiedError | None = None
+        self._failure: Exception | None = None
         self.num_restarts = 0
         self._samplers = [self._start(number) for number in range(num_samplers)]
 
@@ -166,7 +167,7 @@ class SamplerGroup:
     def _check_alive(self) -> None:
         """A group that has lost a sampler for good makes no more batches."""
         if self._failure is not None:
-            raise SamplerDiedError(*self._failure.args)
+            raise self._failure
         if not self._samplers:
             raise RuntimeError("the loader has been shut down: make a new one")
 
@@ -220,6 +221,9 @@ class SamplerGroup:
             number, batch = content["epoch"], content["batch"]
             sampler.owes.pop((number, batch), None)
             where = f"sampler process {sampler.number} (pid {sampler.process.pid})"
+            if number is None:  # it could not begin, and would not if started again
+                self._failure = rebuild_error(content, where)
+                raise self._failure
             if number in self._epochs:
                 self._epochs[number].arrived[batch] = rebuild_error(content, where)
 
@@ -231,8 +235,8 @@ class SamplerGroup:
         # A user who keeps batches must not starve the sampler: from half of the ring on, they get
         # copies.
         hoards = sampler.ring.bytes_leased > sampler.ring.capacity // 2
-        line = weakref.ref(sampler.process.line)
-        raw = sampler.ring.lease(offset, nbytes, lambda slot: _free(line, slot))
+        free = partial(_free, weakref.ref(sampler.process.line), self._owner)
+        raw = sampler.ring.lease(offset, nbytes, free)
         return raw.copy() if hoards else raw
 
     def _replace(self, dead: _Sampler) -> None:
@@ -265,7 +269,7 @@ class SamplerGroup:
         self._samplers.clear()
 
 
-def _free(line: weakref.ref[ControlLine], slot: int) -> None:
+def _free(line: weakref.ref[ControlLine], owner: int, slot: int) -> None:
     alive = line()
-    if alive is not None:
+    if alive is not None and os.getpid() == owner:  # a fork drops copies, not the batch
         alive.post(Op.FREE, ONE.pack(slot))

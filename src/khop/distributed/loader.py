@@ -162,7 +162,8 @@ class DistNeighborLoader:
         made = to_data(arrays, meta, self.data.meta, input_id, self.data.node_labels)
         self._stats.add(meta, len(positions))
         if self.to_device is not None:
-            made = made.to(self.to_device, non_blocking=True)
+            # Waits: the slot is the sampler's again when the last tensor on the CPU is gone.
+            made = made.to(self.to_device)
         return made if self.transform is None else self.transform(made)
 
 

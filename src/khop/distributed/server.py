@@ -9,6 +9,7 @@ with CURVE (only the job's key is let in) for those of others.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -247,14 +248,18 @@ def main() -> None:
     """Runs the server for the trainer at the other end of the control line."""
     line, message = start_up()
     config = message.json()
-    part = Part(PartitionFolder(config["root"]), config["part"])
-    server = PartitionServer(
-        RequestHandler(part),
-        config["ipc_path"],
-        config["tcp_host"],
-        config["curve"],
-        config["num_threads"],
-    )
+    try:
+        part = Part(PartitionFolder(config["root"]), config["part"])
+        server = PartitionServer(
+            RequestHandler(part),
+            config["ipc_path"],
+            config["tcp_host"],
+            config["curve"],
+            config["num_threads"],
+        )
+    except Exception as error:
+        line.send_json(Op.ERROR, describe_error(error))
+        sys.exit(1)
     try:
         line.send_json(Op.READY, {"addresses": server.addresses})
         server.serve(line)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -19,8 +20,12 @@ from khop.distributed.child import ChildProcess, wait_for_message
 from khop.distributed.context import DistContext
 from khop.distributed.server import remove_socket
 from khop.distributed.transport import Credentials, Endpoint
+from khop.distributed.wire import rebuild_error
 from khop.errors import PartitionUnavailableError, RendezvousError
 from khop.partition.folder import PartitionFolder
+
+# A socket's path holds 107 bytes.
+_MAX_FOLDER = 90
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ class PartitionService:
             )
         ipc_path = None
         if near:
-            ipc_path = os.path.join(tempfile.mkdtemp(prefix="khop-"), f"part-{part}")  # noqa: PTH118
+            ipc_path = str(_socket_folder() / f"part-{part}")
             self._sockets.append(ipc_path)
         curve, server_key = None, None
         if far and self.credentials is not None:
@@ -174,7 +179,9 @@ class PartitionService:
         server = ChildProcess("khop.distributed.server", config)
         self._servers[part] = server
         message = wait_for_message(server.line)
-        if message is None or message.op is not Op.READY:
+        if message is not None and message.op is Op.ERROR:
+            raise rebuild_error(message.json(), f"the server of partition {part}")
+        if message is None:
             raise PartitionUnavailableError(
                 f"the server of partition {part} did not start: it {server.exit_status()}"
             )
@@ -224,3 +231,12 @@ class PartitionService:
         for path in self._sockets:  # a server that was killed has left its own behind
             remove_socket(path)
         self._sockets.clear()
+
+
+def _socket_folder() -> Path:
+    """A new folder that only the owner can enter, with a path short enough for a socket's."""
+    folder = Path(tempfile.mkdtemp(prefix="khop-"))
+    if len(str(folder)) > _MAX_FOLDER:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="khop-", dir="/tmp"))
+    return folder

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
@@ -189,17 +188,19 @@ class PartitionClient:
     def _receive(self, connection: _Connection) -> None:
         while connection.socket.poll(0):
             frames = connection.socket.recv_multipart(copy=False)
-            header, arrays = unpack([frame.buffer for frame in frames])
+            try:
+                header, arrays = unpack([frame.buffer for frame in frames])
+            except ProtocolError as error:
+                self._fail_all(connection, f"sent a malformed reply: {error}")
+                continue
             request = connection.pending.pop(header.get("id", -1), None)
             if request is None:  # answered twice, after a reconnection
                 continue
             where = f"the server of partition {connection.part}"
             if "error" in header:
                 request.fail(rebuild_error(header["error"], where))
-            elif _is_sound(arrays):
-                request.succeed(arrays)
             else:
-                request.fail(ProtocolError(f"{where} sent a malformed reply"))
+                request.succeed(arrays)
 
     def _watch(self, connection: _Connection) -> None:
         while connection.monitor.poll(0):
@@ -250,7 +251,3 @@ class PartitionClient:
             connection.socket.close(0)
         self._connections.clear()
         self._context.destroy(0)
-
-
-def _is_sound(arrays: list[Array]) -> bool:
-    return all(isinstance(a, np.ndarray) for a in arrays)

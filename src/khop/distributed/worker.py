@@ -7,8 +7,10 @@ messages of its trainer or replies of servers, and sleeps otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import sys
 import traceback
 from collections import deque
 from collections.abc import Generator, Mapping
@@ -201,18 +203,20 @@ class Sampler:
             os.close(slot.own_memory)
 
     def _report(self, task: Task, error: Exception) -> None:
-        trace = "".join(traceback.format_exception(error))
-        described = describe_error(error)
-        described["message"] = described["message"][: MAX_PAYLOAD // 4]
-        self._line.send_json(
-            Op.ERROR,
-            {
-                "epoch": task.epoch,
-                "batch": task.batch,
-                **described,
-                "traceback": trace[-MAX_PAYLOAD // 4 :],
-            },
-        )
+        content = {"epoch": task.epoch, "batch": task.batch, **_described(error)}
+        self._line.send_json(Op.ERROR, content)
+
+
+def _described(error: Exception) -> dict[str, str]:
+    """An exception with its traceback, cut to what a control message holds."""
+    described = describe_error(error)
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    limit = MAX_PAYLOAD // 8  # JSON may need several bytes a character
+    return {
+        "type": described["type"],
+        "message": described["message"][:limit],
+        "traceback": trace[-limit:],
+    }
 
 
 def _client(config: Mapping[str, Any]) -> PartitionClient | None:
@@ -235,3 +239,7 @@ def main() -> None:
         sampler.run()
     except (EOFError, ConnectionError):
         pass  # the trainer has closed the line
+    except Exception as error:
+        with contextlib.suppress(ConnectionError):
+            line.send_json(Op.ERROR, {"epoch": None, "batch": None, **_described(error)})
+        sys.exit(1)

@@ -46,7 +46,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         directed: deprecated in PyG; only True.
         seed: makes epochs reproducible; epoch i of two loaders of equal seed is the same. Default:
             each epoch takes one from `generator` or torch's default generator, so that
-            `torch.manual_seed` decides, as with PyG.
+            `torch.manual_seed` decides, as with PyG (worker processes take one more from it).
         stream: separates loaders of the same seed. Default: the rank of the trainer if
             torch.distributed is initialised, else 0, so that trainers draw differently.
         worker_type: what `num_workers` counts: 'thread' (default; no copy of the graph, no
@@ -102,7 +102,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
                 is_sorted,
                 directed=directed,
             )
-        _check_seeds(data, input_nodes)
+        input_nodes = _checked_seeds(data, input_nodes)
         super().__init__(
             data,
             num_neighbors,
@@ -257,20 +257,23 @@ def _check_loader_options(worker_type: str, kwargs: dict[str, Any]) -> None:
                 raise ValueError(f"{name} is for worker processes: pass worker_type='process'")
 
 
-def _check_seeds(data: Any, input_nodes: Any) -> None:
+def _checked_seeds(data: Any, input_nodes: Any) -> Any:
+    """`input_nodes` as PyG takes them; masks in any form, which PyG may mistake for ids."""
     if isinstance(input_nodes, (list, np.ndarray)):
-        input_nodes = torch.as_tensor(np.asarray(input_nodes))
-        if input_nodes.numel() == 0:
-            return
+        empty = isinstance(input_nodes, list) and not input_nodes
+        input_nodes = torch.as_tensor(np.asarray(input_nodes, np.int64 if empty else None))
     if isinstance(input_nodes, Tensor):
+        if input_nodes.dim() != 1:
+            raise ValueError(f"input_nodes must have one dimension (got {input_nodes.dim()})")
         if input_nodes.dtype == torch.bool:
             if input_nodes.numel() != data.num_nodes:
                 raise ValueError(
                     f"input_nodes is a mask of {input_nodes.numel()} entries for "
                     f"{data.num_nodes} nodes"
                 )
-            return
+            return input_nodes
         if input_nodes.dtype.is_floating_point or input_nodes.dtype.is_complex:
             raise TypeError(f"input_nodes must hold integers (got '{input_nodes.dtype}')")
     _, nodes, _ = get_input_nodes(data, input_nodes)
     check_range(nodes.cpu().numpy(), int(data.num_nodes), "input_nodes")
+    return input_nodes

@@ -119,13 +119,16 @@ class _SeededPartitioner(FrequencyPartitioner):
         super()._configure(self._hotness(), cache_memory_budget, cache_ratio)
 
     def _split_seeds(self) -> None:
-        self.progress("clusters", 0, 1)
         neighbors = adjacency(self.source.edges[EDGE], self.source.nodes[NODE].count)
-        self.clusters = communities(neighbors, self.num_parts, self.seed)
+        self.clusters = communities(
+            neighbors,
+            self.num_parts,
+            self.seed,
+            lambda done, total: self.progress("clusters", done, total),
+        )
         self.part_of_seed = split_seeds(neighbors, self.seeds, self.clusters, self.num_parts)
         rows = neighbors[1 if self.edge_dir == "in" else 0]
         self._csr = _native.Csr(rows.indptr, rows.indices)
-        self.progress("clusters", 1, 1)
 
     def _hotness(self) -> list[Scores]:
         count = self.source.nodes[NODE].count

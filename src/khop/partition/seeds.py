@@ -9,6 +9,7 @@ in the number of edges.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +51,10 @@ def adjacency(edge: EdgeSource, num_nodes: int) -> tuple[Adjacency, Adjacency]:
 
 
 def communities(
-    neighbors: tuple[Adjacency, Adjacency], num_parts: int, seed: int = 0, passes: int = _PASSES
+    neighbors: tuple[Adjacency, Adjacency],
+    num_parts: int,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> IntArray:
     """Cuts a homogeneous graph into clusters of about equal size with few edges between them.
 
@@ -58,7 +62,7 @@ def communities(
         neighbors: out- and in-neighbours (see `adjacency`).
         num_parts: number of clusters.
         seed: of the order in which nodes are visited.
-        passes: how often each node is placed again.
+        progress: called as progress(done, total) after each pass.
 
     Returns:
         [num_nodes] int32 cluster of each node; none is more than 5 % (and one node) above average.
@@ -71,7 +75,8 @@ def communities(
     sizes = np.zeros(num_parts + 1, np.int64)
     order = _native.permutation(num_nodes, _native.run_key(seed, 0, 0))
     step = max(1, -(-num_nodes // _BLOCKS))
-    for first in [b for _ in range(passes) for b in range(0, num_nodes, step)]:
+    blocks = range(0, num_nodes, step)
+    for turn, first in [(turn, first) for turn in range(_PASSES) for first in blocks]:
         block = order[first : first + step]
         sizes -= np.bincount(labels[block], minlength=num_parts + 1)
         sizes[num_parts] = 0
@@ -80,6 +85,8 @@ def communities(
         scores = (_count(neighbors, block, labels, num_parts) + 1e-3) * (room / capacity)[:, None]
         labels[block] = assign_balanced(scores, room)
         sizes += np.bincount(labels[block], minlength=num_parts + 1)
+        if first == blocks[-1]:
+            progress(turn + 1, _PASSES)
     return labels
 
 

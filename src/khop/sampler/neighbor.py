@@ -199,6 +199,10 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
         Returns:
             [num_nodes] float64. Method: `khop.sampler.hotness`.
+
+        Raises:
+            IndexError, TypeError: seeds that do not exist or are no integers.
+            ValueError: another number of nodes than the graph's, a batch size below 1.
         """
         ids = to_int64(getattr(seeds, "node", seeds), "seeds")
         check_range(ids, self.num_nodes, "seeds")

@@ -1,0 +1,162 @@
+"""Blocks and frames come back as they went; what is malformed is refused before it is used."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from khop.channel.message import ArraySpec, Block, pack, read_block, unpack
+from khop.data.arrays import DTYPES, storage_dtype
+from khop.errors import ProtocolError
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+_SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
+
+
+def values_of(shape, dtype, seed):
+    raw = np.random.default_rng(seed).integers(0, 2, (*shape, dtype.itemsize), dtype=np.uint8)
+    return raw.view(dtype)[..., 0] if raw.size else np.zeros(shape, dtype)
+
+
+@given(
+    st.dictionaries(st.text(max_size=8), st.tuples(st.sampled_from(DTYPES), _SHAPES), max_size=5),
+    st.dictionaries(st.text(max_size=5), _JSON, max_size=4),
+    st.integers(0, 100),
+)
+def test_blocks_round_trip(layout, meta, slack):
+    """Names, dtypes, shapes, values and meta entries; arrays aligned, memory shared."""
+    specs = [ArraySpec(name, dtype, shape) for name, (dtype, shape) in layout.items()]
+    block = Block(specs, meta)
+    memory = bytearray(block.nbytes + slack)
+    written = block.write(memoryview(memory))
+    for i, spec in enumerate(specs):
+        np.copyto(written[spec.name], values_of(spec.shape, storage_dtype(spec.dtype), i))
+    got, got_meta = read_block(np.frombuffer(memory, np.uint8))
+    assert got_meta == meta
+    assert list(got) == list(layout)
+    for i, spec in enumerate(specs):
+        array, dtype = got[spec.name]
+        assert dtype == spec.dtype
+        assert array.shape == spec.shape
+        assert array.tobytes() == values_of(spec.shape, storage_dtype(dtype), i).tobytes()
+        start = array.__array_interface__["data"][0] - np.frombuffer(memory, np.uint8).ctypes.data
+        assert array.size == 0 or start % 64 == 0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(DTYPES), _SHAPES), max_size=5),
+    st.dictionaries(st.text(max_size=5).filter(lambda k: k != "arrays"), _JSON, max_size=4),
+)
+def test_frames_round_trip(layout, header):
+    arrays = [
+        values_of(shape, storage_dtype(dtype), i) for i, (dtype, shape) in enumerate(layout)
+    ]
+    got_header, got = unpack([bytes(frame) for frame in pack(header, arrays)])
+    assert got_header == header
+    for a, b in zip(arrays, got, strict=True):
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+        assert not b.flags.writeable
+
+
+def test_frames_of_strided_arrays():
+    base = np.arange(24).reshape(4, 6)
+    arrays = [base[:, ::2], base.T, base[::-1]]
+    _, got = unpack([bytes(frame) for frame in pack({}, arrays)])
+    for a, b in zip(arrays, got, strict=True):
+        assert np.array_equal(a, b)
+
+
+def block_of(header, body=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return np.frombuffer(struct.pack("<Q", len(text)) + text + body, np.uint8)
+
+
+_ENTRIES = [
+    [],
+    [1],
+    "abc",
+    None,
+    {"a": 1},
+    ["x", "float32"],
+    ["x", "float32", [1], 1],
+    [1, "float32", [1]],
+    ["x", "object", [1]],
+    ["x", "complex64", [1]],
+    ["x", 7, [1]],
+    ["x", "float32", 3],
+    ["x", "float32", [-1]],
+    ["x", "float32", [1.5]],
+    ["x", "float32", [True]],
+    ["x", "float32", [2**60]],
+    ["x", "float32", [2**47] * 16],
+    ["x", "float32", [1] * 17],
+    ["x", "float32", [10**6]],
+]
+
+
+@pytest.mark.parametrize("entry", _ENTRIES, ids=str)
+def test_malformed_descriptions(entry):
+    """Wrong fields, unknown dtypes, shapes that promise more than there is."""
+    with pytest.raises(ProtocolError):
+        read_block(block_of({"arrays": [entry], "meta": {}}, bytes(100)))
+    if isinstance(entry, list):
+        with pytest.raises(ProtocolError):
+            unpack([json.dumps({"arrays": [entry[1:]]}).encode(), bytes(100)])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"{", b"[]", b"\xff\xfe", b"{}", b'{"arrays": 3}', b'{"arrays": [], "meta": 3}',
+     b'{"arrays": []}', b"[" * 100_000, b"1" * 10_000],
+    ids=lambda h: str(h[:20]),
+)  # fmt: skip
+def test_malformed_headers(header):
+    with pytest.raises(ProtocolError):
+        read_block(block_of(header))
+    if b"[]" not in header or header == b"[]":
+        with pytest.raises(ProtocolError):
+            unpack([header])
+
+
+def test_lengths_that_do_not_fit():
+    for raw in (b"", b"1234567", struct.pack("<Q", 2**63), struct.pack("<Q", 9) + b"{}"):
+        with pytest.raises(ProtocolError):
+            read_block(np.frombuffer(raw, np.uint8) if raw else np.empty(0, np.uint8))
+    frames = [bytes(frame) for frame in pack({}, [np.arange(3), np.arange(2)])]
+    for wrong in ([], frames[:2], [*frames, b""], [frames[0], frames[1], frames[2] + b"1"]):
+        with pytest.raises(ProtocolError):
+            unpack(wrong)
+    with pytest.raises(ProtocolError, match="too long"):
+        unpack([b" " * (2 << 20)])
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused(noise):
+    with pytest.raises(ProtocolError):
+        unpack([noise, noise])
+    with pytest.raises(ProtocolError):
+        read_block(np.frombuffer(noise, np.uint8) if noise else np.empty(0, np.uint8))
+
+
+@given(st.data())
+def test_damaged_blocks_never_crash(data):
+    """A byte of a good block changed: it is read, or refused as a protocol error."""
+    block = Block([ArraySpec("x", "int64", (2, 3)), ArraySpec("y", "bool", (0, 4))], {"a": 1})
+    memory = bytearray(block.nbytes)
+    block.write(memoryview(memory))
+    place = data.draw(st.integers(0, len(memory) - 1))
+    memory[place] = data.draw(st.integers(0, 255))
+    try:
+        arrays, meta = read_block(np.frombuffer(memory, np.uint8))
+    except ProtocolError:
+        return
+    assert isinstance(meta, dict)
+    for array, _ in arrays.values():
+        assert array.nbytes <= len(memory)

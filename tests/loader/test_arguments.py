@@ -1,0 +1,99 @@
+"""Options still to come say so by name; bad input is named with what to do about it."""
+
+import pytest
+import torch
+import torch_geometric.sampler
+from torch_geometric.data import Data, HeteroData
+
+from khop.loader import NeighborLoader
+from khop.sampler import NeighborSampler
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"input_time": torch.arange(200)},
+        {"subgraph_type": "induced"},
+        {"subgraph_type": torch_geometric.sampler.base.SubgraphType.bidirectional},
+        {"disjoint": True},
+        {"temporal_strategy": "last"},
+        {"time_attr": "time"},
+        {"weight_attr": "edge_attr"},
+        {"directed": False},
+    ],
+    ids=lambda o: next(iter(o)),
+)
+def test_options_to_come(data, option):
+    (name,) = option
+    with pytest.raises(NotImplementedError, match=name):
+        NeighborLoader(data, [2], **option)
+
+
+def test_data_to_come(data):
+    for other in (HeteroData(), (data, data)):
+        with pytest.raises(NotImplementedError, match=type(other).__name__):
+            NeighborLoader(other, [2], ("paper", None))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "error", "message"),
+    [
+        (torch.tensor([3, -1]), IndexError, "input_nodes holds id -1 at position 1"),
+        (torch.tensor([200]), IndexError, "input_nodes holds id 200 .* 0 to 199"),
+        (torch.tensor([1.0]), TypeError, "input_nodes must hold integers"),
+        ([0.5], TypeError, "input_nodes must hold integers"),
+        (torch.ones(7, dtype=torch.bool), ValueError, "mask of 7 entries for 200 nodes"),
+        (torch.zeros((2, 2), dtype=torch.long), ValueError, "one dimension"),
+    ],
+)
+def test_bad_seeds(data, nodes, error, message):
+    with pytest.raises(error, match=message):
+        NeighborLoader(data, [2], nodes)
+
+
+@pytest.mark.parametrize(
+    ("fanouts", "error"),
+    [([2, -3], ValueError), ([1.5], TypeError), (3, TypeError), (None, TypeError), ("23", TypeError)],
+)  # fmt: skip
+def test_bad_fanouts(data, fanouts, error):
+    with pytest.raises(error, match="num_neighbors"):
+        NeighborLoader(data, fanouts)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"batch_size": 0}, ValueError, "batch_size"),
+        ({"batch_size": None}, ValueError, "makes no batches"),
+        ({"batch_size": 1.5}, ValueError, "batch_size"),
+        ({"num_workers": -1}, ValueError, "num_workers"),
+        ({"worker_type": "fork"}, ValueError, "'thread' or 'process'"),
+        ({"worker_init_fn": print, "num_workers": 1}, ValueError, "worker_type='process'"),
+        ({"multiprocessing_context": "spawn", "num_workers": 1}, ValueError, "worker_type='proc"),
+        ({"shuffle": True, "sampler": [1]}, ValueError, "mutually exclusive"),
+        ({"batch_sampler": [[1]], "shuffle": True}, ValueError, "mutually exclusive"),
+        ({"nonsense": 1}, TypeError, "nonsense"),
+    ],
+    ids=lambda o: next(iter(o)) if isinstance(o, dict) else None,
+)
+def test_bad_options(data, options, error, message):
+    with pytest.raises(error, match=message):
+        NeighborLoader(data, [2], **options)
+
+
+def test_bad_graphs(data):
+    with pytest.raises(TypeError, match="expected a PyG Data"):
+        NeighborLoader(data.edge_index, [2])
+    with pytest.raises(ValueError, match="no 'edge_index'"):
+        NeighborLoader(Data(x=data.x), [2])
+    data.edge_index[0, 7] = -4
+    with pytest.raises(IndexError, match="edge 7 joins node -4"):
+        NeighborLoader(data, [2])
+
+
+def test_features_that_are_too_short(data):
+    """A feature table that does not cover the graph is found out, not read beyond."""
+    sampler = NeighborSampler(data, [-1])
+    short = Data(x=data.x[:50], edge_index=data.edge_index % 50)
+    with pytest.raises(IndexError, match="outside a table of 50 rows"):
+        list(NeighborLoader(short, [-1], batch_size=50, neighbor_sampler=sampler))

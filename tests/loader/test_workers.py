@@ -1,0 +1,199 @@
+"""Background workers: errors surface, epochs may be left, iterators live side by side."""
+
+import copy
+import gc
+import pickle
+import threading
+import time
+
+import pytest
+import torch
+
+from khop.loader import NeighborLoader
+from khop.loader.background import BackgroundIterator
+from khop.sampler import NeighborSampler
+
+_WORKERS = [{}, {"num_workers": 2}, {"num_workers": 2, "worker_type": "process"}]
+workers = pytest.mark.parametrize("workers", _WORKERS, ids=["none", "threads", "processes"])
+
+
+def sampler_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("khop-sampler")]
+
+
+def wait_for_no_threads():
+    for _ in range(500):
+        gc.collect()
+        if not sampler_threads():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@workers
+def test_leaving_an_epoch_early(data, same_epochs, workers):
+    """The next epoch is whole, and the one that follows; no thread is left."""
+    loader = NeighborLoader(data, [3], batch_size=20, shuffle=True, seed=1, **workers)
+    reference = NeighborLoader(data, [3], batch_size=20, shuffle=True, seed=1)
+    for batch in loader:
+        assert batch.batch_size == 20
+        break
+    list(reference)
+    assert same_epochs(list(loader), list(reference))
+    assert same_epochs(list(loader), list(reference))
+    assert wait_for_no_threads()
+
+
+@workers
+def test_two_iterators_at_once(data, same_epochs, workers):
+    """Each is an epoch of its own, whatever the other does."""
+    loader = NeighborLoader(data, [3], batch_size=20, shuffle=True, seed=1, **workers)
+    one, other = iter(loader), iter(loader)
+    a, b = [], []
+    for x, y in zip(one, other, strict=True):
+        a.append(x)
+        b.append(y)
+    reference = NeighborLoader(data, [3], batch_size=20, shuffle=True, seed=1)
+    assert same_epochs(a, list(reference))
+    assert same_epochs(b, list(reference))
+
+
+@workers
+def test_deleting_a_loader_in_an_epoch(data, workers):
+    loader = NeighborLoader(data, [3], batch_size=20, **workers)
+    iterator = iter(loader)
+    next(iterator)
+    del loader
+    assert next(iterator).batch_size == 20
+    del iterator
+    assert wait_for_no_threads()
+
+
+@workers
+@pytest.mark.parametrize("hook", ["transform", "transform_sampler_output"])
+def test_errors_surface(data, workers, hook):
+    """With the type and the message they had; batches before them are delivered."""
+
+    def fail(value):
+        if hook == "transform_sampler_output" and int(value.node[0]) >= 40:
+            raise ZeroDivisionError("of my own")
+        if hook == "transform" and int(value.n_id[0]) >= 40:
+            raise ZeroDivisionError("of my own")
+        return value
+
+    loader = NeighborLoader(data, [3], batch_size=20, **{hook: fail}, **workers)
+    seen = []
+    with pytest.raises(ZeroDivisionError, match="of my own"):
+        for batch in loader:
+            seen.append(int(batch.n_id[0]))
+    assert seen == [0, 20]
+    assert wait_for_no_threads()
+
+
+@pytest.mark.parametrize("workers", _WORKERS[:2], ids=["none", "threads"])
+def test_errors_of_a_users_sampler_surface(data, workers):
+    def seeds():
+        yield from range(10)
+        raise KeyError("my sampler")
+
+    class Sampler(torch.utils.data.Sampler):
+        def __iter__(self):
+            return seeds()
+
+    with pytest.raises(KeyError, match="my sampler"):
+        list(NeighborLoader(data, [3], sampler=Sampler(), batch_size=2, **workers))
+    assert wait_for_no_threads()
+
+
+def test_threads_run_ahead_but_not_without_bound(data):
+    """At most `prefetch_factor` batches a thread are made before they are asked for."""
+    made = []
+    loader = NeighborLoader(
+        data,
+        [3],
+        batch_size=1,
+        num_workers=2,
+        prefetch_factor=3,
+        transform_sampler_output=lambda out: made.append(1) or out,
+    )
+    iterator = iter(loader)
+    next(iterator)
+    deadline = time.monotonic() + 10
+    while len(made) < 7 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert len(made) == 7  # the one that was taken, and 2 * 3 ahead
+
+
+def test_transforms_run_where_the_user_iterates(data):
+    """With threads: models and devices may be used in `transform`."""
+    where = []
+    loader = NeighborLoader(
+        data, [3], num_workers=2, batch_size=100, transform=lambda b: where.append(threading.get_ident()) or b
+    )  # fmt: skip
+    list(loader)
+    assert where == [threading.get_ident()] * 2
+
+
+def test_timeout(data):
+    """A batch that does not come in time is an error, not a hang."""
+    release = threading.Event()
+    loader = NeighborLoader(
+        data,
+        [3],
+        num_workers=1,
+        timeout=0.2,
+        transform_sampler_output=lambda out: release.wait(20) and out,
+    )
+    try:
+        with pytest.raises(RuntimeError, match=r"no batch within timeout=0\.2"):
+            next(iter(loader))
+    finally:
+        release.set()
+
+
+def test_background_keeps_the_order():
+    """Tasks that end in any order are handed out in theirs."""
+    tasks = [0.02, 0.0, 0.01, 0.0, 0.03, 0.0]
+
+    def work(task):
+        time.sleep(task)
+        return task
+
+    assert list(BackgroundIterator(work, tasks, 3, 4)) == tasks
+    assert list(BackgroundIterator(work, [], 3, 4)) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_workers_after_batches_were_made_here(data, check_batch):
+    """Memory that the trainer pooled is not written by two worker processes at once."""
+    data.x = torch.arange(200.0).view(-1, 1).repeat(1, 3000)
+    sampler = NeighborSampler(data, [-1, -1])
+    options = {"neighbor_sampler": sampler, "batch_size": 25}
+    kept = list(NeighborLoader(data, [-1, -1], **options))
+    del kept[::2]
+    gc.collect()
+    loader = NeighborLoader(data, [-1, -1], num_workers=2, worker_type="process", **options)
+    for batch in (*loader, *loader, *kept):
+        check_batch(data, batch)
+
+
+def test_spawned_workers(data, check_batch):
+    """Loaders pickle, for worker processes that are not forked."""
+    loader = NeighborLoader(data, [3, 3], batch_size=100, seed=2)
+    first = next(iter(loader))
+    again = next(iter(pickle.loads(pickle.dumps(loader._epochs)) and copy.copy(loader)))
+    check_batch(data, again)
+    assert first.batch_size == again.batch_size
+    loader = NeighborLoader(
+        data,
+        [3, 3],
+        batch_size=100,
+        seed=2,
+        num_workers=1,
+        worker_type="process",
+        multiprocessing_context="spawn",
+    )
+    batches = list(loader)
+    assert torch.equal(batches[0].n_id, first.n_id)
+    assert torch.equal(batches[0].e_id, first.e_id)
