@@ -55,9 +55,7 @@ def test_blocks_round_trip(layout, meta, slack):
     st.dictionaries(st.text(max_size=5).filter(lambda k: k != "arrays"), _JSON, max_size=4),
 )
 def test_frames_round_trip(layout, header):
-    arrays = [
-        values_of(shape, storage_dtype(dtype), i) for i, (dtype, shape) in enumerate(layout)
-    ]
+    arrays = [values_of(shape, storage_dtype(dtype), i) for i, (dtype, shape) in enumerate(layout)]
     got_header, got = unpack([bytes(frame) for frame in pack(header, arrays)])
     assert got_header == header
     for a, b in zip(arrays, got, strict=True):

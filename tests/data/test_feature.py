@@ -54,5 +54,5 @@ def test_bfloat16_stored_as_uint16():
 def test_bad_input():
     with pytest.raises(ValueError, match="row axis"):
         Feature(np.float32(1))
-    with pytest.raises(IndexError, match="row 3 .* 3 rows"):
+    with pytest.raises(IndexError, match=r"row 3 .* 3 rows"):
         Feature(np.zeros(3)).gather(np.array([0, 3]))

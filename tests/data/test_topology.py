@@ -1,12 +1,12 @@
 """Compressed rows from edge lists and from compressed arrays, in both directions."""
 
 import numpy as np
-import oracle
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import oracle
 from khop.data import Graph, Topology
 
 _EDGES = torch.tensor([[3, 0, 1, 0, 3], [1, 1, 0, 2, 1]])

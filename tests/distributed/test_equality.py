@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import jobs
+import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from khop.distributed import (
     CollocatedDistSamplingWorkerOptions,
@@ -16,6 +18,7 @@ from khop.distributed import (
     MpDistSamplingWorkerOptions,
 )
 from khop.loader import NeighborLoader
+from khop.partition import RandomPartitioner
 
 
 def options_for(num_workers):
@@ -91,6 +94,37 @@ def test_boolean_mask_and_streams(graph, folder_of):
     other, _ = loaders(graph, folder_of("random", 2), 2, 1, seeds=graph.train_mask, stream=1)
     first, second = next(iter(ours)), next(iter(other))
     assert not torch.equal(first.n_id, second.n_id)
+
+
+@pytest.mark.parametrize("num_workers", [None, 1])
+def test_empty_parts_and_no_attributes(tmp_path, num_workers):
+    """Three nodes in five parts, without features or labels; then without any edge."""
+    for edges in ([[0, 1, 1], [1, 2, 2]], [[], []]):
+        tiny = Data(edge_index=torch.tensor(edges, dtype=torch.int64), num_nodes=3)
+        root = tmp_path / f"tiny-{len(edges[0])}"
+        RandomPartitioner.from_data(tiny, root, 5).partition()
+        ours, reference = loaders(
+            tiny, root, 5, num_workers, seeds=None, batch_size=2, fanouts=[-1, 1]
+        )
+        count = jobs.same_batches(ours, reference, ("n_id", "e_id", "edge_index", "input_id"))
+        assert count == 2
+        batch = next(iter(ours))
+        assert batch.x is None and batch.y is None
+        assert batch.num_nodes == len(batch.n_id)
+
+
+def test_labels_from_a_file(graph, folder_of, tmp_path):
+    """`whole_node_label_file` supplies labels by original id, from a tensor or an array."""
+    labels = graph.y.flip(0).view(-1, 1)
+    torch.save(labels, tmp_path / "label.pt")
+    np.save(tmp_path / "label.npy", labels.numpy())
+    for name in ("label.pt", "label.npy"):
+        dataset = DistDataset().load(
+            graph_dir=folder_of("random", 1), whole_node_label_file=tmp_path / name
+        )
+        batch = next(iter(DistNeighborLoader(dataset, [3], graph.train_mask, 16)))
+        assert torch.equal(batch.y, labels[batch.n_id])
+        assert batch.x is None  # collect_features is off
 
 
 @pytest.mark.parametrize("num_parts,homes,also_serve", [

@@ -1,5 +1,8 @@
 """One hop of hotness: the log-probability that nobody draws a node, against brute force."""
 
+import functools
+import operator
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,7 +27,7 @@ def test_equals_brute_force(rows, frontier, fanout, replace):
                 chance = 1 - (1 - 1 / len(row)) ** fanout
             missed[neighbor] *= 1 - reached * chance
     indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    graph = _native.Csr(indptr, np.array(sum(rows, []), np.int64))
+    graph = _native.Csr(indptr, np.array(functools.reduce(operator.iadd, rows, []), np.int64))
     log_missed = np.zeros(6)
     _native.accumulate_hotness(graph, np.array(frontier), fanout, replace, log_missed)
     np.testing.assert_allclose(np.exp(log_missed), missed, atol=1e-12)

@@ -1,8 +1,7 @@
-"""What PyG asserts of its `NeighborLoader`, asserted of khop's; in the process, threads, workers."""
+"""What PyG asserts of its `NeighborLoader`, asserted of khop's: here, in threads, in workers."""
 
 import inspect
 
-import oracle
 import pytest
 import torch
 import torch_geometric.loader
@@ -10,6 +9,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphConv, GraphSAGE
 from torch_geometric.utils import k_hop_subgraph, trim_to_layer
 
+import oracle
 from khop.loader import NeighborLoader
 
 _WORKERS = [(0, "thread"), (2, "thread"), (2, "process")]
@@ -193,7 +193,7 @@ def test_inference_of_pygs_models(data, num_workers):
 
 
 def test_trim_to_layer(data):
-    """Hop counts fit PyG's trimming: each layer drops the outermost hop, the seeds' output stays."""
+    """Hop counts fit PyG's trimming: a layer drops the outermost hop, the seeds' output stays."""
     torch.manual_seed(0)
     layers = [GraphConv(5, 5), GraphConv(5, 5)]
     (batch,) = NeighborLoader(data, [4, 4], torch.arange(20), batch_size=20, seed=1)

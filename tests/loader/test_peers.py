@@ -15,21 +15,34 @@ def kernels():
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_all_neighbors_equal_pygs(data, num_workers):
-    """Attribute for attribute, in the same order."""
+def test_all_neighbors_of_sorted_edges_equal_pygs(data, num_workers):
+    """Attribute for attribute, in the same order; torch-sparse leaves out the hop counts."""
+    order = data.edge_index[1].sort(stable=True).indices
+    data.edge_index = data.edge_index[:, order]
     data.edge_weight = torch.rand(1600)
-    arguments = (data, [-1, -1], torch.arange(0, 200, 3))
-    ours = NeighborLoader(*arguments, batch_size=16, num_workers=num_workers)
-    theirs = torch_geometric.loader.NeighborLoader(*arguments, batch_size=16)
+    options = {"input_nodes": torch.arange(0, 200, 3), "batch_size": 16, "is_sorted": True}
+    ours = NeighborLoader(data, [-1, -1], num_workers=num_workers, **options)
+    theirs = torch_geometric.loader.NeighborLoader(data, [-1, -1], **options)
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
-        assert set(a.keys()) == set(b.keys())
+        assert set(a.keys()) == set(b.keys()) | {"num_sampled_nodes", "num_sampled_edges"}
         for name in b.keys():  # noqa: SIM118
             if isinstance(b[name], torch.Tensor):
                 assert a[name].dtype == b[name].dtype
                 assert torch.equal(a[name], b[name]), name
             else:
                 assert a[name] == b[name], name
+
+
+def test_all_neighbors_equal_pygs_but_for_order(data):
+    """Unsorted edges PyG sorts by destination in no particular order among a node's own."""
+    loaders = NeighborLoader, torch_geometric.loader.NeighborLoader
+    for a, b in zip(*(loader(data, [-1, -1], batch_size=16) for loader in loaders), strict=True):
+        assert torch.equal(a.input_id, b.n_id[: b.batch_size])
+        assert torch.equal(a.n_id.sort()[0], b.n_id.sort()[0])
+        for x, y in ((a, b), (b, a)):
+            ends = x.n_id[x.edge_index][:, x.e_id.argsort()]
+            assert torch.equal(ends, data.edge_index[:, y.e_id.sort()[0]])
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -50,7 +63,13 @@ def test_sizes_of_samples_agree(data, replace):
     assert (gap <= 5 * spread + 1e-6).all()
 
 
-def test_pygs_sampler_in_our_loader(data, check_batch):
+def test_pygs_sampler_in_our_loader(data):
+    """Draws by PyG, joined by PyG's rules (its edges count in the sampler's own order)."""
     sampler = torch_geometric.sampler.NeighborSampler(data, [3, 3])
+    seeds = []
     for batch in NeighborLoader(data, [3, 3], batch_size=50, neighbor_sampler=sampler):
-        check_batch(data, batch)
+        seeds += batch.n_id[: batch.batch_size].tolist()
+        assert torch.equal(batch.x[:, 0].long(), batch.n_id)
+        assert torch.equal(batch.edge_attr.view(-1).long(), batch.e_id)
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+    assert seeds == list(range(200))

@@ -1,12 +1,12 @@
 """`sample_prob`: close to the frequencies of real sampling, exact where nothing is drawn."""
 
 import numpy as np
-import oracle
 import pytest
 import torch
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
+import oracle
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
 from khop.sampler.hotness import independent_prob

@@ -2,13 +2,13 @@
 
 import pickle
 
-import oracle
 import pytest
 import torch
 import torch_geometric.loader
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
 
+import oracle
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
 
@@ -30,7 +30,9 @@ def test_full_neighborhood(data):
         data.edge_index, _SEEDS.tolist(), 2
     )
     assert out.node.tolist() == nodes
-    ends = zip(out.node[out.row].tolist(), out.node[out.col].tolist(), out.edge.tolist(), strict=True)
+    ends = zip(
+        out.node[out.row].tolist(), out.node[out.col].tolist(), out.edge.tolist(), strict=True
+    )
     assert list(ends) == edges
     assert out.num_sampled_nodes == nodes_per_hop
     assert out.num_sampled_edges == edges_per_hop
