@@ -67,6 +67,7 @@ def test_unknown_messages():
             with pytest.raises(ProtocolError, match=f"unknown control message {op}"):
                 theirs.receive()
         os.close(write)
+        os.set_blocking(read, False)
         assert os.read(read, 1) == b""  # nobody else holds the other end
         os.close(read)
 

@@ -53,8 +53,8 @@ def test_bad_seeds(data, nodes, error, message):
 
 @pytest.mark.parametrize(
     ("fanouts", "error"),
-    [([2, -3], ValueError), ([1.5], TypeError), (3, TypeError), (None, TypeError), ("23", TypeError)],
-)  # fmt: skip
+    [([2, -3], ValueError), *((wrong, TypeError) for wrong in ([1.5], 3, None, "23"))],
+)
 def test_bad_fanouts(data, fanouts, error):
     with pytest.raises(error, match="num_neighbors"):
         NeighborLoader(data, fanouts)

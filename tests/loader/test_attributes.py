@@ -8,6 +8,7 @@ from torch_geometric.loader.utils import filter_data
 
 from khop.loader import NeighborLoader
 
+_WORKERS = [{}, {"num_workers": 2}, {"num_workers": 2, "worker_type": "process"}]
 _DTYPES = [
     "bool", "uint8", "int8", "int16", "int32", "int64",
     "float16", "bfloat16", "float32", "float64", "complex64",
@@ -37,7 +38,7 @@ def test_layouts(data):
             assert torch.equal(batch.x, x[batch.n_id])
 
 
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_type": "process"}])  # fmt: skip
+@pytest.mark.parametrize("workers", _WORKERS)
 def test_memory_mapped_features(data, tmp_path, workers):
     """`np.memmap` in, tensors out."""
     values = np.random.default_rng(0).random((200, 32), dtype=np.float32)

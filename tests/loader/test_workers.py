@@ -135,9 +135,12 @@ def test_threads_run_ahead_but_not_without_bound(data):
 def test_transforms_run_where_the_user_iterates(data):
     """With threads: models and devices may be used in `transform`."""
     where = []
-    loader = NeighborLoader(
-        data, [3], num_workers=2, batch_size=100, transform=lambda b: where.append(threading.get_ident()) or b
-    )  # fmt: skip
+
+    def transform(batch):
+        where.append(threading.get_ident())
+        return batch
+
+    loader = NeighborLoader(data, [3], num_workers=2, batch_size=100, transform=transform)
     list(loader)
     assert where == [threading.get_ident()] * 2
 
