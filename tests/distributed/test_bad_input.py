@@ -182,14 +182,16 @@ def test_what_is_still_to_come(dataset, make, match):
         make(dataset)
 
 
-def test_heterogeneous_folder(tmp_path):
-    """Folders hold heterogeneous graphs; this loader does not sample them yet."""
+@pytest.mark.parametrize("seeds", [None, torch.tensor([0]), "c", ("c", None), 3])
+def test_seeds_of_a_heterogeneous_graph(tmp_path, seeds):
+    """They must name a node type that exists."""
     data = HeteroData()
     data["a"].num_nodes, data["b"].num_nodes = 5, 4
     data["a", "to", "b"].edge_index = torch.tensor([[0, 4], [3, 1]])
     RandomPartitioner.from_data(data, tmp_path / "hetero", 1).partition()
-    with pytest.raises(NotImplementedError, match="heterogeneous"):
-        DistNeighborLoader(DistDataset().load(tmp_path / "hetero"), [2])
+    dataset = DistDataset().load(tmp_path / "hetero")
+    with pytest.raises(ValueError, match=r"node type, seeds.*\['a', 'b'\]"):
+        DistNeighborLoader(dataset, [2], seeds)
 
 
 @pytest.mark.parametrize("options,error,match", [

@@ -2,55 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from khop.loader.collate import to_tensor
 from khop.partition.folder import FolderMeta
-from khop.typing import Array
+from khop.typing import NODE, Array, NodeType
 
 
-def to_data(
+def to_pyg(
     arrays: Mapping[str, tuple[Array, str]],
     meta: Mapping[str, Any],
     folder: FolderMeta,
+    seed_type: NodeType,
     input_id: Tensor,
-    labels: Tensor | None,
-) -> Data:
-    """A batch of a homogeneous graph.
+    labels: Mapping[NodeType, Tensor],
+) -> Data | HeteroData:
+    """A batch: `Data` of a homogeneous folder, else `HeteroData`.
 
     Args:
         arrays: as `khop.sampler.collect` names them, with the names of their dtypes.
         meta: the batch's header.
         folder: what the folder holds.
+        seed_type: node type of the seeds.
         input_id: [batch_size] positions of the seeds in the input.
-        labels: [num_nodes, ...] labels that the folder does not hold, by original id.
+        labels: {node type: [num_nodes, ...]} labels that the folder does not hold, by original id.
     """
     tensors = {name: to_tensor(array, dtype) for name, (array, dtype) in arrays.items()}
-    batch = Data()
-    for name in folder.node_types[0].attrs:
-        if f"n0.{name}" in tensors:
-            batch[name] = tensors[f"n0.{name}"]
-    batch.edge_index = tensors["e0.edge_index"]
-    for name in folder.edge_types[0].attrs:
-        if f"e0.{name}" in tensors:
-            batch[name] = tensors[f"e0.{name}"]
-    batch.n_id = tensors["n0.id"]
-    if "e0.edge_id" in tensors:
-        batch.e_id = tensors["e0.edge_id"]
-    if labels is not None:
-        batch.y = labels[batch.n_id]
-    if "x" not in batch:  # PyG cannot infer it
-        batch.num_nodes = batch.n_id.numel()
-    batch.num_sampled_nodes = meta["nodes_per_hop"][0]
-    batch.num_sampled_edges = meta["edges_per_hop"][0]
-    batch.input_id = input_id
-    batch.batch_size = input_id.numel()
-    return batch
+    batch: Any = HeteroData() if folder.heterogeneous else Data()
+
+    def store_of(name: Any) -> Any:
+        return batch[name] if folder.heterogeneous else batch
+
+    for i, node_type in enumerate(folder.node_types):
+        store = store_of(node_type.name)
+        _take(store, tensors, f"n{i}", node_type.attrs)
+        if i == 0 and not folder.heterogeneous:
+            _fill_edges(store_of, tensors, meta, folder)  # in the order of PyG's attributes
+        store.n_id = tensors[f"n{i}.id"]
+        if node_type.name in labels:
+            store.y = labels[node_type.name][store.n_id]
+        if "x" not in store:  # PyG cannot infer it
+            store.num_nodes = store.n_id.numel()
+        store.num_sampled_nodes = meta["nodes_per_hop"][i]
+    if folder.heterogeneous:
+        _fill_edges(store_of, tensors, meta, folder)
+    seeds = store_of(NODE if not folder.heterogeneous else seed_type)
+    seeds.input_id = input_id
+    seeds.batch_size = input_id.numel()
+    joined: Data | HeteroData = batch
+    return joined
+
+
+def _fill_edges(
+    store_of: Any, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], folder: FolderMeta
+) -> None:
+    for i, edge_type in enumerate(folder.edge_types):
+        store = store_of(edge_type.name)
+        store.edge_index = tensors[f"e{i}.edge_index"]
+        _take(store, tensors, f"e{i}", edge_type.attrs)
+        if f"e{i}.edge_id" in tensors:
+            store.e_id = tensors[f"e{i}.edge_id"]
+        store.num_sampled_edges = meta["edges_per_hop"][i]
+
+
+def _take(store: Any, tensors: Mapping[str, Tensor], prefix: str, names: Iterable[str]) -> None:
+    for name in names:
+        if f"{prefix}.{name}" in tensors:
+            store[name] = tensors[f"{prefix}.{name}"]
 
 
 def pin_ring(address: int, nbytes: int) -> None:

@@ -29,13 +29,14 @@ class DistDataset:
     Attributes:
         folder: the partition folder; None before `load`.
         partition_idx: the home partition.
-        node_labels: labels from `whole_node_label_file`, [num_nodes, ...] by original id.
+        node_labels: {node type: [num_nodes, ...]} labels from `whole_node_label_file`, by original
+            id.
     """
 
     def __init__(self) -> None:
         self.folder: PartitionFolder | None = None
         self.partition_idx = 0
-        self.node_labels: Tensor | None = None
+        self.node_labels: dict[NodeType, Tensor] = {}
         self._also_serve: list[int] = []
         self._service: PartitionService | None = None
 
@@ -48,7 +49,7 @@ class DistDataset:
         feature_with_gpu: bool = False,
         graph_caching: bool = False,
         device_group_list: Any = None,
-        whole_node_label_file: str | os.PathLike[str] | None = None,
+        whole_node_label_file: Any = None,
         device: Any = None,
         *,
         graph_dir: str | os.PathLike[str] | None = None,
@@ -67,7 +68,8 @@ class DistDataset:
             device_group_list: accepted.
             device: accepted.
             whole_node_label_file: labels by original id, `.pt` (a tensor, read without unpickling
-                code) or `.npy`; for folders that hold none. Batches then carry them as `y`.
+                code) or `.npy`; of a heterogeneous graph {node type: file}. For folders that hold
+                none: batches then carry them as `y`.
             graph_dir: another name for `root_dir`.
             also_serve: further partitions, whose files are on this machine, that no trainer has as
                 its home and that this trainer shall serve.
@@ -94,8 +96,10 @@ class DistDataset:
         self._also_serve = [folder.check_part(part) for part in also_serve]
         self.folder = folder
         self._service = None
-        if whole_node_label_file is not None:
-            self.node_labels = self._read_labels(Path(whole_node_label_file))
+        files = {} if whole_node_label_file is None else whole_node_label_file
+        if not isinstance(files, dict):
+            files = {self._one_node_type("whole_node_label_file"): files}
+        self.node_labels = {t: self._read_labels(t, Path(file)) for t, file in files.items()}
         _loaded.append(weakref.ref(self))
         return self
 
@@ -123,8 +127,8 @@ class DistDataset:
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes of the whole graph (homogeneous)."""
-        return self.meta.node_type(NODE).count
+        """Number of nodes of the whole graph (all types)."""
+        return sum(t.count for t in self.meta.node_types)
 
     @property
     def num_edges(self) -> int:
@@ -157,6 +161,37 @@ class DistDataset:
         check_range(original, self.meta.node_type(node_type).count, what)
         return self.opened.id_map(node_type)[original].astype(np.int64)
 
+    def _one_node_type(self, what: str) -> NodeType:
+        if self.meta.heterogeneous:
+            raise ValueError(
+                f"{what} of a heterogeneous graph must name node types: there are "
+                f"{[t.name for t in self.meta.node_types]}"
+            )
+        return NODE
+
+    def seed_type(self, seeds: Any, what: str) -> tuple[NodeType, Any]:
+        """Node type of seeds, and the seeds: users name the type where there are several.
+
+        Args:
+            seeds: seeds; of a heterogeneous graph a node type, or (node type, seeds).
+            what: what they are called in error messages.
+
+        Raises:
+            ValueError: no node type is named, or one that does not exist.
+        """
+        if not self.meta.heterogeneous:
+            return NODE, seeds
+        node_type, ids = seeds, None
+        if isinstance(seeds, (tuple, list)) and len(seeds) == 2:
+            node_type, ids = seeds
+        names = [t.name for t in self.meta.node_types]
+        if not isinstance(node_type, str) or node_type not in names:
+            raise ValueError(
+                f"{what} of a heterogeneous graph must be a node type, or (node type, seeds), with "
+                f"a type of {names} (got {seeds!r})"
+            )
+        return node_type, ids
+
     def service(self) -> PartitionService:
         """How this trainer reaches the partitions; made by all trainers together, once."""
         if self._service is None:
@@ -165,13 +200,15 @@ class DistDataset:
             )
         return self._service
 
-    def _read_labels(self, file: Path) -> Tensor:
+    def _read_labels(self, node_type: NodeType, file: Path) -> Tensor:
         if file.suffix == ".npy":
             labels = torch.from_numpy(np.load(file, allow_pickle=False))
         else:
             labels = torch.load(file, map_location="cpu", weights_only=True)
-        if not isinstance(labels, Tensor) or labels.size(0) != self.num_nodes:
-            raise ValueError(f"'{file}' does not hold a tensor with a label for each node")
+        if not isinstance(labels, Tensor) or labels.size(0) != self.meta.node_type(node_type).count:
+            raise ValueError(
+                f"'{file}' does not hold a tensor with a label for each node of type '{node_type}'"
+            )
         return labels
 
 
@@ -187,28 +224,30 @@ def last_loaded() -> DistDataset:
     raise RuntimeError("no DistDataset has been loaded in this process: pass dataset=")
 
 
-def seeds_of(dataset: DistDataset, seeds: ArrayLike, what: str) -> tuple[Int64Array, Int64Array]:
+def seeds_of(
+    dataset: DistDataset, seeds: ArrayLike, what: str, node_type: NodeType = NODE
+) -> tuple[Int64Array, Int64Array]:
     """Seeds as users give them.
 
     Args:
         dataset: the dataset.
         seeds: [n] original ids, a boolean mask over all nodes, or None for all nodes.
         what: what they are called in error messages.
+        node_type: their node type.
 
     Returns:
         Original ids, and PyG's `input_id` of each: positions in the input; for a mask, the ids.
     """
+    count = dataset.meta.node_type(node_type).count
     if seeds is None:
-        every = np.arange(dataset.num_nodes, dtype=np.int64)
+        every = np.arange(count, dtype=np.int64)
         return every, every
     array, name = to_array(seeds, what)
     if name == "bool":
-        if array.shape != (dataset.num_nodes,):
-            raise ValueError(
-                f"{what} is a mask of shape {array.shape} for {dataset.num_nodes} nodes"
-            )
+        if array.shape != (count,):
+            raise ValueError(f"{what} is a mask of shape {array.shape} for {count} nodes")
         ids = np.flatnonzero(array)
         return ids, ids
     ids = to_ids(seeds, what).astype(np.int64)
-    check_range(ids, dataset.num_nodes, what)
+    check_range(ids, count, what)
     return ids, np.arange(len(ids), dtype=np.int64)

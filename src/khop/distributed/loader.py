@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from khop.channel.message import Block, read_block
 from khop.channel.pool import BufferPool
 from khop.data.arrays import storage_dtype
-from khop.distributed.collate import pin_ring, to_data
+from khop.distributed.collate import pin_ring, to_pyg
 from khop.distributed.context import require_context
 from khop.distributed.dataset import DistDataset, seeds_of
 from khop.distributed.group import Delivery, SamplerGroup
@@ -27,7 +27,7 @@ from khop.distributed.pipeline import Pipeline, PipelineSpec
 from khop.distributed.stats import LoaderStats
 from khop.distributed.transport import PartitionClient
 from khop.loader.epochs import EpochKeys
-from khop.partition.folder import AttrMeta, FolderMeta
+from khop.partition.folder import AttrMeta, EdgeTypeMeta, FolderMeta, NodeTypeMeta
 from khop.partition.part import Part
 from khop.sampler.collect import CollectSpec
 from khop.sampler.plan import EpochPlan, epoch_order
@@ -39,7 +39,7 @@ _UINT8 = np.dtype(np.uint8)
 
 
 class DistNeighborLoader:
-    """Neighbourhoods of seed nodes, drawn from all partitions, as PyG `Data`.
+    """Neighbourhoods of seed nodes, drawn from all partitions, as PyG `Data` or `HeteroData`.
 
     Batches are those that `khop.loader.NeighborLoader` makes of the whole graph with the same
     seeds, `seed` and `stream`, bit for bit, whatever the number of partitions and samplers. Each
@@ -48,9 +48,10 @@ class DistNeighborLoader:
 
     Args:
         data: the trainer's partition.
-        num_neighbors: fan-out of each hop; -1 takes all neighbours.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
         input_nodes: this trainer's seeds: original ids, a boolean mask over all nodes, or None for
-            all nodes. `node_split` makes even shares.
+            all nodes; of a heterogeneous graph (node type, such seeds), or a node type for all of
+            its nodes. `node_split` makes even shares.
         batch_size: seeds a batch.
         shuffle: draw a new order each epoch.
         drop_last: leave out a last batch that would be smaller (on every trainer).
@@ -114,8 +115,9 @@ class DistNeighborLoader:
         edge_types = [t.name for t in data.meta.edge_types]
         sampling = SamplingSpec.create(num_neighbors, edge_types, replace, with_edge)
         self._spec = PipelineSpec(sampling, _collect_spec(data.meta, collect_features, with_edge))
-        ids, input_id = seeds_of(data, input_nodes, "input_nodes")
-        self._seeds = data.to_new_ids(ids, "input_nodes")
+        self._seed_type, given = data.seed_type(input_nodes, "input_nodes")
+        ids, input_id = seeds_of(data, given, "input_nodes", self._seed_type)
+        self._seeds = data.to_new_ids(ids, "input_nodes", self._seed_type)
         self._input_id = input_id
         context = require_context()
         keys_stream = context.rank if stream is None else stream
@@ -126,7 +128,9 @@ class DistNeighborLoader:
         if even_batches and context.world_size > 1:
             self._plan = _agree_on_batches(self._plan, drop_last)
         self._stats = LoaderStats()
-        self._maker = _make_maker(data, self._spec, self._options, batch_size)
+        node_types = [t.name for t in data.meta.node_types]
+        seed_place = node_types.index(self._seed_type)
+        self._maker = _make_maker(data, self._spec, self._options, batch_size, seed_place)
         self._service = service
 
     def __len__(self) -> int:
@@ -159,7 +163,9 @@ class DistNeighborLoader:
         arrays, meta = delivery
         positions = positions_of(order, *self._plan.bounds(batch))
         input_id = torch.from_numpy(self._input_id[positions])
-        made = to_data(arrays, meta, self.data.meta, input_id, self.data.node_labels)
+        made = to_pyg(
+            arrays, meta, self.data.meta, self._seed_type, input_id, self.data.node_labels
+        )
         self._stats.add(meta, len(positions))
         if self.to_device is not None:
             # Waits: the slot is the sampler's again when the last tensor on the CPU is gone.
@@ -200,13 +206,17 @@ class CollocatedMaker:
     Args:
         part: the part at hand.
         spec: what batches shall be.
+        seed_type: index of the seeds' node type.
         client: the other partitions, if there are any.
     """
 
     num_restarts = 0
 
-    def __init__(self, part: Part, spec: PipelineSpec, client: PartitionClient | None) -> None:
+    def __init__(
+        self, part: Part, spec: PipelineSpec, seed_type: int, client: PartitionClient | None
+    ) -> None:
         self._client = client
+        self._seed_type = seed_type
         self._pipeline = Pipeline(part, spec, client)
         self._pool = BufferPool()
         self._epochs: dict[int, tuple[int, EpochPlan, Int64Array]] = {}
@@ -234,7 +244,7 @@ class CollocatedMaker:
             return block.write(blocks[0].data)
 
         own = np.ascontiguousarray(seeds[first:last])
-        for tickets in self._pipeline.make(own, run_key, batch, allocate):
+        for tickets in self._pipeline.make(own, self._seed_type, run_key, batch, allocate):
             assert self._client is not None
             self._client.wait(tickets)  # type: ignore[arg-type]
         return read_block(blocks[0])
@@ -248,7 +258,7 @@ class CollocatedMaker:
 
 
 def _make_maker(
-    data: DistDataset, spec: PipelineSpec, options: Any, batch_size: int
+    data: DistDataset, spec: PipelineSpec, options: Any, batch_size: int, seed_type: int
 ) -> SamplerGroup | CollocatedMaker:
     service = data.service()
     endpoints = service.endpoints()
@@ -258,11 +268,13 @@ def _make_maker(
             if endpoints
             else None
         )
-        return CollocatedMaker(Part(data.opened, data.partition_idx), spec, client)
+        part = Part(data.opened, data.partition_idx)
+        return CollocatedMaker(part, spec, seed_type, client)
     config = {
         "root": str(data.opened.root),
         "part": data.partition_idx,
         "pipeline": spec.to_json(),
+        "seed_type": seed_type,
         "endpoints": {part: asdict(endpoint) for part, endpoint in endpoints.items()},
         "credentials": None if service.credentials is None else asdict(service.credentials),
         "timeout": options.rpc_timeout,
@@ -298,24 +310,31 @@ def ring_bytes(
     """
     if options.channel_size is not None:
         return max(int(options.channel_size) // options.num_workers, 1 << 16)
-    nodes, edges = meta.node_types[0].count, meta.edge_types[0].count
+    nodes, edges = sum(t.count for t in meta.node_types), sum(t.count for t in meta.edge_types)
     mean_degree = 2 * edges // max(nodes, 1) + 1
     frontier, num_nodes, num_edges = batch_size, batch_size, 0
-    for fanout in spec.sampling.fanouts[0]:
-        frontier = min(frontier * (mean_degree if fanout < 0 else fanout), edges)
+    for hop in range(spec.sampling.num_hops):
+        fanouts = [hops[hop] for hops in spec.sampling.fanouts]
+        drawn = sum(mean_degree if fanout < 0 else fanout for fanout in fanouts)
+        frontier = min(frontier * drawn, edges)
         num_edges += frontier
         num_nodes = min(num_nodes + frontier, nodes + batch_size)
-    node_attrs = meta.node_types[0].attrs
-    node_bytes = 8 + sum(_row_bytes(node_attrs[n]) for n in spec.collect.node_attrs[0])
+    node_bytes = 8 + _widest(meta.node_types, spec.collect.node_attrs)
     edge_bytes = 16
     if spec.collect.with_edge:
-        edge_bytes += 8 + sum(
-            _row_bytes(meta.edge_types[0].attrs[n]) for n in spec.collect.edge_attrs[0]
-        )
+        edge_bytes += 8 + _widest(meta.edge_types, spec.collect.edge_attrs)
     batch_bytes = num_nodes * node_bytes + num_edges * edge_bytes + (64 << 10)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = max(memory // 8 // options.num_workers, 1 << 20)
     return min(batch_bytes * (options.worker_concurrency + 2), limit)
+
+
+def _widest(types: Sequence[NodeTypeMeta | EdgeTypeMeta], names: list[list[str]]) -> int:
+    """Bytes of the attributes of one row, of the type with most."""
+    widths = [
+        sum(_row_bytes(t.attrs[n]) for n in wanted) for t, wanted in zip(types, names, strict=True)
+    ]
+    return max(widths, default=0)
 
 
 def _row_bytes(attr: AttrMeta) -> int:
@@ -359,11 +378,6 @@ def _check_data(data: Any, edge_dir: str | None) -> None:
     if not isinstance(data, DistDataset):
         raise TypeError(f"data must be a DistDataset (got '{type(data).__name__}')")
     meta = data.meta
-    if meta.heterogeneous:
-        raise NotImplementedError(
-            f"'{data.opened.root}' holds a heterogeneous graph; DistNeighborLoader samples "
-            "homogeneous ones so far"
-        )
     if edge_dir not in (None, "in", "out"):
         raise ValueError(f"edge_dir must be 'in' or 'out' (got '{edge_dir}')")
     if edge_dir is not None and edge_dir != meta.edge_dir:

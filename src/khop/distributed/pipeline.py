@@ -46,17 +46,17 @@ class Pipeline:
         self._collector = Collector(part, spec.collect, remote)
 
     def make(
-        self, seeds: Int64Array, run_key: int, batch: int, allocate: Allocate, node_type: int = 0
+        self, seeds: Int64Array, seed_type: int, run_key: int, batch: int, allocate: Allocate
     ) -> Generator[list[Ticket], None, None]:
         """Makes a batch; yields the tickets that it waits for.
 
         Args:
             seeds: [n] new ids.
+            seed_type: index of their node type.
             run_key: key of the epoch.
             batch: index of the batch.
             allocate: called with the batch's layout; returns the arrays to fill.
-            node_type: index of the seeds' node type.
         """
-        subgraph = yield from self._engine.sample([(node_type, seeds)], run_key, batch)
+        subgraph = yield from self._engine.sample([(seed_type, seeds)], run_key, batch)
         yield from self._collector.collect(subgraph, allocate, {"batch": batch})
         self._engine.release(subgraph)

@@ -11,13 +11,14 @@ from torch import Tensor
 from khop.distributed.context import require_context
 from khop.distributed.dataset import DistDataset, last_loaded, seeds_of
 from khop.partition.book import RangeBook
-from khop.typing import NODE, ArrayLike, Int64Array
+from khop.typing import ArrayLike, Int64Array, NodeType
 
 
 def node_split(
     nodes: ArrayLike | str,
     dataset: DistDataset | None = None,
     *,
+    node_type: NodeType | None = None,
     rank: int | None = None,
     homes: Sequence[int] | None = None,
 ) -> Tensor:
@@ -31,6 +32,7 @@ def node_split(
         nodes: [n] original ids, a boolean mask over all nodes, or the name of a boolean node
             attribute of the folder, 'train_mask' for example.
         dataset: default: the dataset that was loaded last.
+        node_type: their node type; needed if the graph has several.
         rank: whose share; default: this trainer's.
         homes: home partition of each trainer; default: what the trainers of the group have loaded.
 
@@ -42,18 +44,19 @@ def node_split(
         IndexError, TypeError, ValueError: ids that do not exist or are no integers.
     """
     dataset = dataset or last_loaded()
+    node_type, _ = dataset.seed_type(node_type, "node_type")
     if isinstance(nodes, str):
-        new_ids = dataset.opened.split(NODE, nodes).astype(np.int64)
+        new_ids = dataset.opened.split(node_type, nodes).astype(np.int64)
     else:
-        ids, _ = seeds_of(dataset, nodes, "nodes")
-        new_ids = np.sort(dataset.to_new_ids(ids, "nodes"))
+        ids, _ = seeds_of(dataset, nodes, "nodes", node_type)
+        new_ids = np.sort(dataset.to_new_ids(ids, "nodes", node_type))
     if homes is None:
         homes = dataset.service().homes
     rank = require_context().rank if rank is None else rank
     if not 0 <= rank < len(homes):
         raise ValueError(f"rank {rank} is not one of {len(homes)} trainers")
-    share = deal(new_ids, dataset.meta.node_type(NODE).book, homes)[rank]
-    return torch.from_numpy(_original_ids(dataset, share))
+    share = deal(new_ids, dataset.meta.node_type(node_type).book, homes)[rank]
+    return torch.from_numpy(_original_ids(dataset, share, node_type))
 
 
 def deal(new_ids: Int64Array, book: RangeBook, homes: Sequence[int]) -> list[Int64Array]:
@@ -88,9 +91,9 @@ def deal(new_ids: Int64Array, book: RangeBook, homes: Sequence[int]) -> list[Int
     return [np.sort(np.concatenate(share)) for share in shares]
 
 
-def _original_ids(dataset: DistDataset, new_ids: Int64Array) -> Int64Array:
+def _original_ids(dataset: DistDataset, new_ids: Int64Array, node_type: NodeType) -> Int64Array:
     """Original ids of new ones; the map is small enough to be inverted where it is needed."""
-    id_map = dataset.opened.id_map(NODE)
+    id_map = dataset.opened.id_map(node_type)
     original = np.empty(len(id_map), id_map.dtype)
     original[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
     return original[new_ids].astype(np.int64)

@@ -106,6 +106,7 @@ class Sampler:
         part = Part(PartitionFolder(config["root"]), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
         self._pipeline = Pipeline(part, spec, self._client)
+        self._seed_type: int = config["seed_type"]
         self._concurrency: int = config["concurrency"]
         self._epochs: dict[int, Epoch] = {}
         self._asked: deque[tuple[int, int]] = deque()
@@ -170,7 +171,7 @@ class Sampler:
         slot = Slot(self._ring)
         first, last = epoch.plan.bounds(batch)
         seeds = np.ascontiguousarray(epoch.seeds[first:last])
-        steps = self._pipeline.make(seeds, epoch.run_key, batch, slot.allocate)
+        steps = self._pipeline.make(seeds, self._seed_type, epoch.run_key, batch, slot.allocate)
         task = Task(number, batch, steps, slot, [])
         self._tasks.append(task)
         self._step(task)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
-from torch_geometric.sampler import SamplerOutput
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.channel.pool import BufferPool
 from khop.data import Feature
 from khop.data.arrays import DTYPES
-from khop.typing import Array
+from khop.typing import Array, NodeType
 
 
 def to_tensor(array: Array, dtype: str | None = None) -> Tensor:
@@ -82,32 +82,79 @@ def join_data(data: Data, out: SamplerOutput, pool: BufferPool) -> Data:
         pool: where the memory comes from.
     """
     batch = copy.copy(data)
-    store = data._store
-    edge_index = stack_endpoints(out.row, out.col)
-    for name, value in store.items():
-        if name == "num_nodes":
-            batch.num_nodes = out.node.numel()
-        elif name == "edge_index":
-            batch.edge_index = edge_index.to(value.device)
-        elif store.is_node_attr(name):
-            dim = data.__cat_dim__(name, value, store)
-            batch[name] = select_rows(value, out.node, dim, pool)
-        elif store.is_edge_attr(name):
-            dim = data.__cat_dim__(name, value, store)
-            batch[name] = None if out.edge is None else select_rows(value, out.edge, dim, pool)
-    annotate(batch, out)
+    _join_nodes(data, data._store, batch._store, out.node, pool)
+    _join_edges(data, data._store, batch._store, (out.row, out.col, out.edge), pool)
+    _annotate_nodes(batch._store, out.node, out.num_sampled_nodes)
+    _annotate_edges(batch._store, out.edge, out.num_sampled_edges)
+    batch.batch = out.batch
+    _annotate_seeds(batch._store, out.metadata)
     return batch
 
 
-def annotate(batch: Data, out: SamplerOutput) -> None:
-    """Adds what PyG's `NodeLoader` adds: ids, hop counts, the seeds' positions and number."""
-    if "n_id" not in batch:
-        batch.n_id = out.node
-    if out.edge is not None and "e_id" not in batch:
-        batch.e_id = out.edge
-    batch.batch = out.batch
-    batch.num_sampled_nodes = out.num_sampled_nodes
-    batch.num_sampled_edges = out.num_sampled_edges
-    batch.input_id = out.metadata[0]
-    batch.seed_time = out.metadata[1]
-    batch.batch_size = out.metadata[0].size(0)
+def join_hetero_data(
+    data: HeteroData, out: HeteroSamplerOutput, seed_type: NodeType, pool: BufferPool
+) -> HeteroData:
+    """A batch of a heterogeneous graph; every node and edge type is there, be it empty.
+
+    Args:
+        data: the whole graph.
+        out: the sampled subgraph, with an entry for each type of `data`.
+        seed_type: node type of the seeds.
+        pool: where the memory comes from.
+    """
+    batch = copy.copy(data)
+    for node_type, node in out.node.items():
+        _join_nodes(data, data[node_type], batch[node_type], node, pool)
+        _annotate_nodes(batch[node_type], node, out.num_sampled_nodes[node_type])
+    for edge_type, edge in out.edge.items():
+        drawn = (out.row[edge_type], out.col[edge_type], edge)
+        _join_edges(data, data[edge_type], batch[edge_type], drawn, pool)
+        _annotate_edges(batch[edge_type], edge, out.num_sampled_edges[edge_type])
+    _annotate_seeds(batch[seed_type], out.metadata)
+    return batch
+
+
+def _join_nodes(data: Any, store: Any, target: Any, node: Tensor, pool: BufferPool) -> None:
+    for name, value in store.items():
+        if name == "num_nodes":
+            target.num_nodes = node.numel()
+        elif store.is_node_attr(name):
+            dim = data.__cat_dim__(name, value, store)
+            target[name] = select_rows(value, node, dim, pool)
+
+
+def _join_edges(
+    data: Any,
+    store: Any,
+    target: Any,
+    drawn: tuple[Tensor, Tensor, Tensor | None],
+    pool: BufferPool,
+) -> None:
+    row, col, edge = drawn
+    for name, value in store.items():
+        if name == "edge_index":
+            target.edge_index = stack_endpoints(row, col).to(value.device)
+        elif store.is_edge_attr(name):
+            dim = data.__cat_dim__(name, value, store)
+            target[name] = None if edge is None else select_rows(value, edge, dim, pool)
+
+
+# What PyG's `NodeLoader` adds: ids, hop counts, the seeds' positions and number.
+
+
+def _annotate_nodes(target: Any, node: Tensor, num_sampled: Any) -> None:
+    if "n_id" not in target:
+        target.n_id = node
+    target.num_sampled_nodes = num_sampled
+
+
+def _annotate_edges(target: Any, edge: Tensor | None, num_sampled: Any) -> None:
+    if edge is not None and "e_id" not in target:
+        target.e_id = edge
+    target.num_sampled_edges = num_sampled
+
+
+def _annotate_seeds(target: Any, metadata: Any) -> None:
+    target.input_id = metadata[0]
+    target.seed_time = metadata[1]
+    target.batch_size = metadata[0].size(0)

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import Data
-from torch_geometric.loader.utils import get_input_nodes
-from torch_geometric.sampler import SamplerOutput
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.channel.pool import BufferPool
 from khop.data.arrays import check_range
 from khop.loader.background import BackgroundIterator
-from khop.loader.collate import join_data
+from khop.loader.collate import join_data, join_hetero_data
 from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
 from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.plan import EpochPlan
@@ -32,9 +31,10 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
     epoch, batch index and graph, whatever the number of workers.
 
     Args:
-        data: a homogeneous PyG `Data`.
-        num_neighbors: fan-out of each hop; -1 takes all neighbours.
-        input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes.
+        data: a PyG `Data` or `HeteroData`.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes; of a `HeteroData`: a
+            node type, or (node type, seeds).
         input_time, disjoint, temporal_strategy, time_attr, weight_attr, subgraph_type: PyG's
             options that are still to come raise NotImplementedError.
         replace: draw with replacement.
@@ -62,7 +62,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
 
     def __init__(
         self,
-        data: Data,
+        data: Data | HeteroData,
         num_neighbors: Any,
         input_nodes: Any = None,
         input_time: Tensor | None = None,
@@ -186,15 +186,12 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
     def _join(self, out: Any) -> Any:
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
-        fast = (
-            isinstance(out, SamplerOutput)
-            and isinstance(self.data, Data)
-            and isinstance(self.node_sampler, NeighborSampler)
-            and "adj_t" not in self.data
-            and out.orig_row is None
-        )
-        if fast:
-            return join_data(self.data, out, self._pool)
+        data = self.data
+        ours = isinstance(self.node_sampler, NeighborSampler) and out.orig_row is None
+        if ours and isinstance(out, SamplerOutput) and isinstance(data, Data):
+            return join_data(data, out, self._pool)
+        if ours and isinstance(data, HeteroData) and _is_complete(out, data):
+            return join_hetero_data(data, out, self.input_data.input_type, self._pool)
         return _join_by_pyg(self, out)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -229,6 +226,16 @@ class _LazyEpoch:
         yield from self._loader._batches(self._loader._run_key)
 
 
+def _is_complete(out: Any, data: HeteroData) -> bool:
+    """Whether a sampler's output, which a user's hook may have changed, speaks of every type."""
+    if not isinstance(out, HeteroSamplerOutput) or out.edge is None:
+        return False
+    has_counts = out.num_sampled_nodes is not None and out.num_sampled_edges is not None
+    types = (set(out.node), set(out.edge), set(out.row), set(out.col))
+    edge_types = set(data.edge_types)
+    return has_counts and types == (set(data.node_types), edge_types, edge_types, edge_types)
+
+
 def _join_by_pyg(loader: NeighborLoader, out: Any) -> Any:
     # PyG's own method, on what it reads of a loader but without the hooks, which are applied here.
     plain = SimpleNamespace(
@@ -259,21 +266,36 @@ def _check_loader_options(worker_type: str, kwargs: dict[str, Any]) -> None:
 
 def _checked_seeds(data: Any, input_nodes: Any) -> Any:
     """`input_nodes` as PyG takes them; masks in any form, which PyG may mistake for ids."""
-    if isinstance(input_nodes, (list, np.ndarray)):
-        empty = isinstance(input_nodes, list) and not input_nodes
-        input_nodes = torch.as_tensor(np.asarray(input_nodes, np.int64 if empty else None))
-    if isinstance(input_nodes, Tensor):
-        if input_nodes.dim() != 1:
-            raise ValueError(f"input_nodes must have one dimension (got {input_nodes.dim()})")
-        if input_nodes.dtype == torch.bool:
-            if input_nodes.numel() != data.num_nodes:
-                raise ValueError(
-                    f"input_nodes is a mask of {input_nodes.numel()} entries for "
-                    f"{data.num_nodes} nodes"
-                )
-            return input_nodes
-        if input_nodes.dtype.is_floating_point or input_nodes.dtype.is_complex:
-            raise TypeError(f"input_nodes must hold integers (got '{input_nodes.dtype}')")
-    _, nodes, _ = get_input_nodes(data, input_nodes)
-    check_range(nodes.cpu().numpy(), int(data.num_nodes), "input_nodes")
-    return input_nodes
+    if not isinstance(data, HeteroData):
+        return _checked_ids(input_nodes, int(data.num_nodes))
+    node_type, ids = (input_nodes, None) if isinstance(input_nodes, str) else (None, None)
+    if isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2:
+        node_type, ids = input_nodes
+    if not isinstance(node_type, str) or node_type not in data.node_types:
+        raise ValueError(
+            "input_nodes of a HeteroData must be a node type, or (node type, seeds), with a type "
+            f"of {data.node_types} (got {input_nodes!r})"
+        )
+    return node_type, _checked_ids(ids, int(data[node_type].num_nodes))
+
+
+def _checked_ids(ids: Any, num_nodes: int) -> Any:
+    if ids is None:
+        return None
+    if isinstance(ids, (list, np.ndarray)):
+        empty = isinstance(ids, list) and not ids
+        ids = torch.as_tensor(np.asarray(ids, np.int64 if empty else None))
+    if not isinstance(ids, Tensor):
+        ids = torch.tensor(list(ids))
+    if ids.dim() != 1:
+        raise ValueError(f"input_nodes must have one dimension (got {ids.dim()})")
+    if ids.dtype == torch.bool:
+        if ids.numel() != num_nodes:
+            raise ValueError(
+                f"input_nodes is a mask of {ids.numel()} entries for {num_nodes} nodes"
+            )
+        return ids
+    if ids.dtype.is_floating_point or ids.dtype.is_complex:
+        raise TypeError(f"input_nodes must hold integers (got '{ids.dtype}')")
+    check_range(ids.cpu().numpy(), num_nodes, "input_nodes")
+    return ids

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
+    HeteroSamplerOutput,
     NegativeSampling,
     NodeSamplerInput,
     SamplerOutput,
@@ -24,7 +25,7 @@ from khop.data.arrays import check_range, to_int64
 from khop.sampler.engine import Engine, GraphView
 from khop.sampler.hotness import sample_prob
 from khop.sampler.spec import SamplingSpec
-from khop.typing import EDGE, NODE, Array, ArrayLike
+from khop.typing import NODE, Array, ArrayLike, NodeType
 
 _INT64 = np.dtype(np.int64)
 
@@ -44,8 +45,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     12 bytes an edge.
 
     Args:
-        data: a PyG `Data`, or a `khop.data.Graph`.
-        num_neighbors: fan-out of each hop; -1 takes all neighbours.
+        data: a PyG `Data` or `HeteroData`, or a `khop.data.Graph`.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
         subgraph_type: 'directional', the only one so far.
         replace: draw with replacement.
         disjoint, temporal_strategy, time_attr, weight_attr: PyG's options that are still to come.
@@ -65,7 +66,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     def __init__(
         self,
-        data: Data | Graph,
+        data: Data | HeteroData | Graph,
         num_neighbors: Any,
         subgraph_type: Any = "directional",
         replace: bool = False,
@@ -93,8 +94,6 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             sample_direction=(sample_direction, "forward"),
         )
         self.graph = data if isinstance(data, Graph) else graph_of(data)
-        if self.graph.is_heterogeneous:
-            raise NotImplementedError("heterogeneous graphs are still to come in NeighborSampler")
         self.replace = replace
         self.with_edge = with_edge
         self.seed = seed
@@ -105,19 +104,21 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     @property
     def num_neighbors(self) -> Any:
-        """Fan-out of each hop; may be set."""
+        """Fan-out of each hop, for each edge type of a heterogeneous graph; may be set."""
         return self._num_neighbors
 
     @num_neighbors.setter
     def num_neighbors(self, value: Any) -> None:
-        spec = SamplingSpec.create(value, self.graph.edge_types, self.replace, self.with_edge)
-        self._num_neighbors = list(spec.fanouts[0])
+        edge_types = self.graph.edge_types
+        spec = SamplingSpec.create(value, edge_types, self.replace, self.with_edge)
+        by_type = {t: list(hops) for t, hops in zip(edge_types, spec.fanouts, strict=False)}
+        self._num_neighbors = by_type if self.graph.is_heterogeneous else list(spec.fanouts[0])
         self._engine = Engine(GraphView.of_graph(self.graph), spec)
 
     @property
-    def num_nodes(self) -> int:
-        """Number of nodes."""
-        return self.graph.num_nodes[NODE]
+    def num_nodes(self) -> Any:
+        """Number of nodes; {node type: number} of a heterogeneous graph."""
+        return self.graph.num_nodes if self.graph.is_heterogeneous else self.graph.num_nodes[NODE]
 
     @property
     def edge_permutation(self) -> None:
@@ -140,7 +141,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     def sample_from_nodes(
         self, index: NodeSamplerInput, key: BatchKey | None = None, **kwargs: Any
-    ) -> SamplerOutput:
+    ) -> SamplerOutput | HeteroSamplerOutput:
         """Draws the neighbourhood of seed nodes.
 
         Args:
@@ -149,7 +150,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             **kwargs: none so far.
 
         Returns:
-            Seeds first, then nodes in the order of first appearance; edges grouped by hop.
+            Seeds first, then nodes in the order of first appearance; edges grouped by hop. Of a
+            heterogeneous graph: the same for each type, and all types are there.
 
         Raises:
             IndexError: a seed does not exist.
@@ -158,28 +160,58 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             raise TypeError(f"unexpected arguments {list(kwargs)}")
         if index.time is not None:
             raise NotImplementedError("seed times ('input_time') are still to come")
+        node_type = self._seed_type(index.input_type)
         seeds = to_int64(index.node, "seeds")
-        check_range(seeds, self.num_nodes, "seeds")
+        check_range(seeds, self.graph.num_nodes[node_type], "seeds")
         run, batch = key or self._next_key()
-        subgraph = self._engine.sample_local([(0, seeds)], run, batch)
-        node = self._pool.empty((subgraph.num_nodes(0),), _INT64)
-        edge_index = self._pool.empty((2, subgraph.num_edges(0)), _INT64)
-        subgraph.write_nodes(0, node)
-        subgraph.write_edge_index(0, edge_index[0], edge_index[1])
-        edge = self._edge_ids(subgraph) if self.with_edge else None
-        endpoints = torch.from_numpy(edge_index)
-        output = SamplerOutput(
-            node=torch.from_numpy(node),
-            row=endpoints[0],
-            col=endpoints[1],
-            edge=edge,
-            batch=None,
-            num_sampled_nodes=subgraph.nodes_per_hop(0),
-            num_sampled_edges=subgraph.edges_per_hop(0),
-            metadata=(index.input_id, None),
-        )
+        place = self.graph.node_types.index(node_type)
+        subgraph = self._engine.sample_local([(place, seeds)], run, batch)
+        nodes = [self._nodes_of(subgraph, i) for i in range(len(self.graph.node_types))]
+        edges = [self._edges_of(subgraph, i) for i in range(len(self.graph.edge_types))]
+        num_nodes = [subgraph.nodes_per_hop(i) for i in range(len(nodes))]
+        num_edges = [subgraph.edges_per_hop(i) for i in range(len(edges))]
         self._engine.release(subgraph)
-        return output
+        metadata = (index.input_id, None)
+        if not self.graph.is_heterogeneous:
+            row, col, edge = edges[0]
+            return SamplerOutput(
+                nodes[0], row, col, edge, None, num_nodes[0], num_edges[0], metadata=metadata
+            )
+        node_types, edge_types = self.graph.node_types, self.graph.edge_types
+        return HeteroSamplerOutput(
+            node=dict(zip(node_types, nodes, strict=True)),
+            row={t: e[0] for t, e in zip(edge_types, edges, strict=True)},
+            col={t: e[1] for t, e in zip(edge_types, edges, strict=True)},
+            edge={t: e[2] for t, e in zip(edge_types, edges, strict=True)},
+            batch=None,
+            num_sampled_nodes=dict(zip(node_types, num_nodes, strict=True)),
+            num_sampled_edges=dict(zip(edge_types, num_edges, strict=True)),
+            metadata=metadata,
+        )
+
+    def _seed_type(self, input_type: NodeType | None) -> NodeType:
+        if not self.graph.is_heterogeneous:
+            return NODE
+        if input_type not in self.graph.num_nodes:
+            raise ValueError(
+                f"seeds of a heterogeneous graph need a node type of {self.graph.node_types} "
+                f"(got {input_type!r})"
+            )
+        return input_type
+
+    def _nodes_of(self, subgraph: _native.Subgraph, node_type: int) -> Tensor:
+        node = self._pool.empty((subgraph.num_nodes(node_type),), _INT64)
+        subgraph.write_nodes(node_type, node)
+        return torch.from_numpy(node)
+
+    def _edges_of(
+        self, subgraph: _native.Subgraph, relation: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        edge_index = self._pool.empty((2, subgraph.num_edges(relation)), _INT64)
+        subgraph.write_edge_index(relation, edge_index[0], edge_index[1])
+        row, col = torch.from_numpy(edge_index)
+        edge = self._edge_ids(subgraph, relation) if self.with_edge else None
+        return row, col, edge
 
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
@@ -203,7 +235,10 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         Raises:
             IndexError, TypeError: seeds that do not exist or are no integers.
             ValueError: another number of nodes than the graph's, a batch size below 1.
+            NotImplementedError: a heterogeneous graph.
         """
+        if isinstance(self._num_neighbors, dict):
+            raise NotImplementedError("hotness over several edge types is still to come")
         ids = to_int64(getattr(seeds, "node", seeds), "seeds")
         check_range(ids, self.num_nodes, "seeds")
         if num_nodes is not None and num_nodes != self.num_nodes:
@@ -221,11 +256,11 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         epoch = 0 if worker is None else 1 + worker.id  # each worker process counts for itself
         return BatchKey(_native.run_key(self.seed, epoch, self.stream), next(self._calls))
 
-    def _edge_ids(self, subgraph: _native.Subgraph) -> Tensor:
-        count = subgraph.num_edges(0)
+    def _edge_ids(self, subgraph: _native.Subgraph, relation: int) -> Tensor:
+        count = subgraph.num_edges(relation)
         positions: Array = self._pool.empty((count,), _INT64)
-        subgraph.write_edges(0, positions)
-        edge_ids = self.graph.topologies[EDGE].edge_ids
+        subgraph.write_edges(relation, positions)
+        edge_ids = self.graph.topologies[self.graph.edge_types[relation]].edge_ids
         if edge_ids is None:
             return torch.from_numpy(positions)
         named = self._pool.empty((count,), edge_ids.dtype)
@@ -235,27 +270,39 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
 
 def graph_of(data: Any) -> Graph:
-    """The graph of a PyG `Data`, compressed by destination.
+    """The graph of a PyG `Data` or `HeteroData`, compressed by destination.
 
     Raises:
-        NotImplementedError: `HeteroData`, stores, `adj_t`: still to come.
+        NotImplementedError: stores and `adj_t`, which are still to come.
         TypeError: anything else.
         ValueError: no edges are given at all.
     """
-    if not isinstance(data, Data):
-        if type(data).__name__ == "HeteroData" or isinstance(data, (tuple, list)):
-            raise NotImplementedError(
-                f"data of type '{type(data).__name__}' (heterogeneous graphs, feature and graph "
-                "stores) is still to come; pass a homogeneous Data"
-            )
-        raise TypeError(f"expected a PyG Data object (got '{type(data)}')")
-    if data.edge_index is None:
-        if "adj_t" in data:
+    if isinstance(data, Data):
+        count = int(data.num_nodes)
+        return Graph(
+            _topology(data._store, "the data object", count, count), num_nodes={NODE: count}
+        )
+    if isinstance(data, HeteroData):
+        counts = {t: int(data[t].num_nodes) for t in data.node_types}
+        topologies = {
+            t: _topology(data[t], f"edge type {t}", counts[t[0]], counts[t[2]])
+            for t in data.edge_types
+        }
+        return Graph(topologies, num_nodes=counts)
+    if isinstance(data, (tuple, list)):
+        raise NotImplementedError(
+            "(FeatureStore, GraphStore) input is still to come; pass a Data or HeteroData"
+        )
+    raise TypeError(f"expected a PyG Data or HeteroData object (got '{type(data)}')")
+
+
+def _topology(store: Any, what: str, num_src: int, num_dst: int) -> Topology:
+    edge_index = store.get("edge_index")
+    if edge_index is None:
+        if "adj_t" in store:
             raise NotImplementedError("'adj_t' is still to come: pass 'edge_index' instead")
-        raise ValueError("the data object has no 'edge_index'")
-    count = int(data.num_nodes)
-    topology = Topology(data.edge_index, num_src=count, num_dst=count, edge_dir="in")
-    return Graph(topology, num_nodes={NODE: count})
+        raise ValueError(f"{what} has no 'edge_index'")
+    return Topology(edge_index, num_src=num_src, num_dst=num_dst, edge_dir="in")
 
 
 def _refuse_what_is_to_come(**options: tuple[Any, Any]) -> None:

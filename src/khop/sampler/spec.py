@@ -72,6 +72,8 @@ class SamplingSpec:
 
 
 def _edge_type(key: Any) -> Any:
+    if hasattr(key, "to_tuple"):  # PyG's EdgeTypeStr
+        return key.to_tuple()
     return tuple(key.split("__")) if isinstance(key, str) else key
 
 
