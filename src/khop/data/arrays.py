@@ -64,8 +64,10 @@ def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
         if name == "bfloat16":
             import torch
 
-            value = value.contiguous().view(torch.uint16)
-        array = np.asarray(value.numpy())
+            # Older torch has no uint16, so the bits go by way of int16.
+            array = value.contiguous().view(torch.int16).numpy().view(np.uint16)
+        else:
+            array = np.asarray(value.numpy())
     else:
         array = np.asarray(value)
         name = array.dtype.name

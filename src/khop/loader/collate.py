@@ -43,26 +43,40 @@ def stack_endpoints(row: Tensor, col: Tensor) -> Tensor:
     return torch.stack([row, col])
 
 
-def select_rows(value: Any, index: Tensor, dim: int, pool: BufferPool) -> Any:
-    """`value`'s entries at `index` along `dim`: by khop's gather where it applies, else by PyG's.
+class Gatherer:
+    """Copies the rows of a batch.
 
     Args:
-        value: tensor, NumPy array (memory-mapped or not) or TensorFrame.
-        index: [n] int64 on the CPU.
-        dim: axis to select from.
-        pool: where the memory comes from.
+        num_threads: threads that copy a long attribute.
     """
-    plain = (isinstance(value, Tensor) and value.layout == torch.strided) or isinstance(
-        value, np.ndarray
-    )
-    if plain and dim == 0 and _is_gatherable(value):
-        feature = Feature(value)
-        out = pool.empty((index.numel(), *feature.row_shape), feature.array.dtype)
-        feature.gather(index.numpy(), out, num_threads=torch.get_num_threads())
-        return to_tensor(out, feature.dtype)
-    if isinstance(value, Tensor):
-        index = index.to(value.device)
-    return index_select(value, index, dim=dim)
+
+    def __init__(self, num_threads: int) -> None:
+        self._pool = BufferPool()
+        self._num_threads = num_threads
+
+    def __reduce__(self) -> tuple[type[Gatherer], tuple[int]]:
+        """Another process has memory of its own."""
+        return Gatherer, (self._num_threads,)
+
+    def select(self, value: Any, index: Tensor, dim: int) -> Any:
+        """`value`'s entries at `index` along `dim`: by khop's gather if it applies, else by PyG's.
+
+        Args:
+            value: tensor, NumPy array (memory-mapped or not) or TensorFrame.
+            index: [n] int64 on the CPU.
+            dim: axis to select from.
+        """
+        plain = (isinstance(value, Tensor) and value.layout == torch.strided) or isinstance(
+            value, np.ndarray
+        )
+        if plain and dim == 0 and _is_gatherable(value):
+            feature = Feature(value)
+            out = self._pool.empty((index.numel(), *feature.row_shape), feature.array.dtype)
+            feature.gather(index.numpy(), out, num_threads=self._num_threads)
+            return to_tensor(out, feature.dtype)
+        if isinstance(value, Tensor):
+            index = index.to(value.device)
+        return index_select(value, index, dim=dim)
 
 
 def _is_gatherable(value: Any) -> bool:
@@ -73,17 +87,17 @@ def _is_gatherable(value: Any) -> bool:
     return bool(value.flags.c_contiguous) and value.dtype.name in DTYPES
 
 
-def join_data(data: Data, out: SamplerOutput, pool: BufferPool) -> Data:
+def join_data(data: Data, out: SamplerOutput, gatherer: Gatherer) -> Data:
     """A batch of a homogeneous graph: the attributes of the sampled nodes and edges.
 
     Args:
         data: the whole graph.
         out: the sampled subgraph; `edge` holds the user's own edge ids.
-        pool: where the memory comes from.
+        gatherer: copies the rows.
     """
     batch = copy.copy(data)
-    _join_nodes(data, data._store, batch._store, out.node, pool)
-    _join_edges(data, data._store, batch._store, (out.row, out.col, out.edge), pool)
+    _join_nodes(data, data._store, batch._store, out.node, gatherer)
+    _join_edges(data, data._store, batch._store, (out.row, out.col, out.edge), gatherer)
     _annotate_nodes(batch._store, out.node, out.num_sampled_nodes)
     _annotate_edges(batch._store, out.edge, out.num_sampled_edges)
     batch.batch = out.batch
@@ -92,7 +106,7 @@ def join_data(data: Data, out: SamplerOutput, pool: BufferPool) -> Data:
 
 
 def join_hetero_data(
-    data: HeteroData, out: HeteroSamplerOutput, seed_type: NodeType, pool: BufferPool
+    data: HeteroData, out: HeteroSamplerOutput, seed_type: NodeType, gatherer: Gatherer
 ) -> HeteroData:
     """A batch of a heterogeneous graph; every node and edge type is there, be it empty.
 
@@ -100,27 +114,27 @@ def join_hetero_data(
         data: the whole graph.
         out: the sampled subgraph, with an entry for each type of `data`.
         seed_type: node type of the seeds.
-        pool: where the memory comes from.
+        gatherer: copies the rows.
     """
     batch = copy.copy(data)
     for node_type, node in out.node.items():
-        _join_nodes(data, data[node_type], batch[node_type], node, pool)
+        _join_nodes(data, data[node_type], batch[node_type], node, gatherer)
         _annotate_nodes(batch[node_type], node, out.num_sampled_nodes[node_type])
     for edge_type, edge in out.edge.items():
         drawn = (out.row[edge_type], out.col[edge_type], edge)
-        _join_edges(data, data[edge_type], batch[edge_type], drawn, pool)
+        _join_edges(data, data[edge_type], batch[edge_type], drawn, gatherer)
         _annotate_edges(batch[edge_type], edge, out.num_sampled_edges[edge_type])
     _annotate_seeds(batch[seed_type], out.metadata)
     return batch
 
 
-def _join_nodes(data: Any, store: Any, target: Any, node: Tensor, pool: BufferPool) -> None:
+def _join_nodes(data: Any, store: Any, target: Any, node: Tensor, gatherer: Gatherer) -> None:
     for name, value in store.items():
         if name == "num_nodes":
             target.num_nodes = node.numel()
         elif store.is_node_attr(name):
             dim = data.__cat_dim__(name, value, store)
-            target[name] = select_rows(value, node, dim, pool)
+            target[name] = gatherer.select(value, node, dim)
 
 
 def _join_edges(
@@ -128,7 +142,7 @@ def _join_edges(
     store: Any,
     target: Any,
     drawn: tuple[Tensor, Tensor, Tensor | None],
-    pool: BufferPool,
+    gatherer: Gatherer,
 ) -> None:
     row, col, edge = drawn
     for name, value in store.items():
@@ -136,7 +150,7 @@ def _join_edges(
             target.edge_index = stack_endpoints(row, col).to(value.device)
         elif store.is_edge_attr(name):
             dim = data.__cat_dim__(name, value, store)
-            target[name] = None if edge is None else select_rows(value, edge, dim, pool)
+            target[name] = None if edge is None else gatherer.select(value, edge, dim)
 
 
 # What PyG's `NodeLoader` adds: ids, hop counts, the seeds' positions and number.

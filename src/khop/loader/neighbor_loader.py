@@ -13,10 +13,9 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from khop.channel.pool import BufferPool
 from khop.data.arrays import check_range
 from khop.loader.background import BackgroundIterator
-from khop.loader.collate import join_data, join_hetero_data
+from khop.loader.collate import Gatherer, join_data, join_hetero_data
 from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
 from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.plan import EpochPlan
@@ -117,7 +116,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         self._given = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None
         self._shuffle = bool(kwargs.get("shuffle") or False)
         self._epochs = EpochKeys(seed, _rank() if stream is None else stream, self.generator)
-        self._pool = BufferPool()
+        # Threads of the background share the cores; worker processes have one each.
+        self._gatherer = Gatherer(max(1, torch.get_num_threads() // max(1, self.num_workers)))
         # torch guards this attribute against change; worker processes must see the keys of batches.
         self.__dict__["dataset"] = SeedPositions(self.input_data.node.numel())
 
@@ -189,21 +189,10 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         data = self.data
         ours = isinstance(self.node_sampler, NeighborSampler) and out.orig_row is None
         if ours and isinstance(out, SamplerOutput) and isinstance(data, Data):
-            return join_data(data, out, self._pool)
+            return join_data(data, out, self._gatherer)
         if ours and isinstance(data, HeteroData) and _is_complete(out, data):
-            return join_hetero_data(data, out, self.input_data.input_type, self._pool)
+            return join_hetero_data(data, out, self.input_data.input_type, self._gatherer)
         return _join_by_pyg(self, out)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Everything but pooled memory, for worker processes that are not forked."""
-        state = self.__dict__.copy()
-        del state["_pool"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores a loader in another process."""
-        self.__dict__.update(state)
-        self.__dict__["_pool"] = BufferPool()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
