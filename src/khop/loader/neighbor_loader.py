@@ -187,7 +187,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
         data = self.data
-        ours = isinstance(self.node_sampler, NeighborSampler) and out.orig_row is None
+        ours = isinstance(self.node_sampler, NeighborSampler)
+        ours = ours and getattr(out, "orig_row", None) is None
         if ours and isinstance(out, SamplerOutput) and isinstance(data, Data):
             return join_data(data, out, self._gatherer)
         if ours and isinstance(data, HeteroData) and _is_complete(out, data):
