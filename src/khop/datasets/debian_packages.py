@@ -73,7 +73,7 @@ class DebianPackages(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
     Example:
         >>> data = DebianPackages(undirected=True)[0]
         >>> data
-        Data(x=[63666, 128], edge_index=[2, 623076], y=[63666], edge_kind=[628702], ...)
+        Data(x=[63666, 128], edge_index=[2, 623076], y=[63666], edge_kind=[623076], ...)
     """
 
     def __init__(
