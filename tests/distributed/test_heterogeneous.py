@@ -62,8 +62,7 @@ def same_store(ours, theirs):
 
 @pytest.mark.parametrize("num_workers", [None, 2])
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 5])
-@pytest.mark.parametrize("seed_type", ["paper", "venue"])
-@pytest.mark.parametrize("by_type", [True, False])
+@pytest.mark.parametrize("seed_type,by_type", [("paper", True), ("venue", False)])
 def test_equal_to_in_memory(graph, tmp_path, num_parts, num_workers, seed_type, by_type):
     """Every attribute of every type, empty ones included."""
     root = tmp_path / "parts"
