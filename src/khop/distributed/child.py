@@ -89,7 +89,9 @@ def _program(module: str) -> str:
     shadow Python's. The child searches where its parent does, and nowhere else.
     """
     source = str(Path(khop.__file__).absolute().parent.parent)
-    paths = [source, *(p for p in sys.path if p and Path(p).is_absolute() and p != source)]
+    paths = [path for path in sys.path if path and Path(path).is_absolute()]
+    if source not in paths:
+        paths.insert(0, source)
     return f"import sys; sys.path[:] = {paths!r}; from {module} import main; main()"
 
 
