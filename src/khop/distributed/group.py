@@ -265,6 +265,8 @@ class SamplerGroup:
         for number in list(self._epochs):
             self.close_epoch(number)
         for sampler in self._samplers:
+            sampler.process.line.close()  # all end at the same time
+        for sampler in self._samplers:
             sampler.process.close()
         self._samplers.clear()
 
