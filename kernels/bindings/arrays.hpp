@@ -44,6 +44,14 @@ decltype(auto) visit_ints(const Array& array, const char* name, F&& f) {
 inline int64_t length(const InArray& array) { return static_cast<int64_t>(array.shape(0)); }
 inline int64_t length(const OutArray& array) { return static_cast<int64_t>(array.shape(0)); }
 
+// Bytes of one row: all axes but the first.
+template <class Array>
+int64_t row_bytes_of(const Array& array) {
+  int64_t bytes = static_cast<int64_t>(array.itemsize());
+  for (std::size_t d = 1; d < array.ndim(); ++d) bytes *= static_cast<int64_t>(array.shape(d));
+  return bytes;
+}
+
 // Hands a buffer over to NumPy.
 template <class T>
 NumpyArray<T> to_numpy(Buffer<T>&& buffer) {

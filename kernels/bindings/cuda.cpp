@@ -13,18 +13,12 @@ namespace {
 #ifdef KHOP_WITH_CUDA
 using DeviceArray = nb::ndarray<nb::c_contig, nb::device::cuda>;
 
-int64_t device_row_bytes(const DeviceArray& array) {
-  int64_t bytes = static_cast<int64_t>(array.itemsize());
-  for (std::size_t d = 1; d < array.ndim(); ++d) bytes *= static_cast<int64_t>(array.shape(d));
-  return bytes;
-}
-
 void gather_on_device(const DeviceArray& table, const DeviceArray& rows, const DeviceArray& out,
                       uintptr_t stream) {
   if (table.ndim() < 1 || out.ndim() < 1 || rows.ndim() != 1) {
     throw nb::value_error("table and out need a row axis, rows exactly one axis");
   }
-  if (device_row_bytes(table) != device_row_bytes(out) || rows.shape(0) != out.shape(0)) {
+  if (row_bytes_of(table) != row_bytes_of(out) || rows.shape(0) != out.shape(0)) {
     throw nb::value_error("out must have a row of the table's width for each of rows");
   }
   visit_ints(rows, "rows", [&](auto* data) {
@@ -32,7 +26,7 @@ void gather_on_device(const DeviceArray& table, const DeviceArray& rows, const D
     {
       nb::gil_scoped_release release;
       bad = cuda::gather_rows(table.data(), static_cast<int64_t>(table.shape(0)),
-                              device_row_bytes(table), data, static_cast<int64_t>(rows.shape(0)),
+                              row_bytes_of(table), data, static_cast<int64_t>(rows.shape(0)),
                               out.data(), reinterpret_cast<void*>(stream));
     }
     if (bad >= 0) {

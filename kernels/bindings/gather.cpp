@@ -5,18 +5,6 @@
 namespace khop::bindings {
 namespace {
 
-int64_t row_bytes_of(const InArray& table) {
-  int64_t bytes = static_cast<int64_t>(table.itemsize());
-  for (std::size_t d = 1; d < table.ndim(); ++d) bytes *= static_cast<int64_t>(table.shape(d));
-  return bytes;
-}
-
-int64_t row_bytes_of(const OutArray& table) {
-  int64_t bytes = static_cast<int64_t>(table.itemsize());
-  for (std::size_t d = 1; d < table.ndim(); ++d) bytes *= static_cast<int64_t>(table.shape(d));
-  return bytes;
-}
-
 void gather(const InArray& table, const InArray& rows, const OutArray& out,
             const std::optional<In<int64_t>>& places, int num_threads) {
   if (table.ndim() < 1 || out.ndim() < 1) throw nb::value_error("table and out need a row axis");

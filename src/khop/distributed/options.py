@@ -9,32 +9,23 @@ from typing import Any
 from khop.partition.frequency import parse_bytes
 
 
-@dataclass
-class _SamplingOptions:
+def _check_common(rpc_timeout: float, use_all2all: bool) -> None:
     """Options that all ways of sampling share.
 
     GraphLearn-for-PyTorch's `master_addr`, `master_port` and `num_rpc_threads` are accepted and not
     needed: trainers find each other through torch.distributed's store.
     """
-
-    master_addr: str | None = None
-    master_port: int | str | None = None
-    num_rpc_threads: int | None = None
-    rpc_timeout: float = 180.0
-    use_all2all: bool = False
-
-    def _check(self) -> None:
-        if self.rpc_timeout <= 0:
-            raise ValueError(f"rpc_timeout must be positive (got {self.rpc_timeout})")
-        if self.use_all2all:
-            raise NotImplementedError(
-                "use_all2all: khop asks the owners of rows directly, which needs no equal batch "
-                "counts; leave it False"
-            )
+    if rpc_timeout <= 0:
+        raise ValueError(f"rpc_timeout must be positive (got {rpc_timeout})")
+    if use_all2all:
+        raise NotImplementedError(
+            "use_all2all: khop asks the owners of rows directly, which needs no equal batch "
+            "counts; leave it False"
+        )
 
 
 @dataclass
-class CollocatedDistSamplingWorkerOptions(_SamplingOptions):
+class CollocatedDistSamplingWorkerOptions:
     """Sample in the trainer's own process, one batch at a time.
 
     Args:
@@ -43,8 +34,14 @@ class CollocatedDistSamplingWorkerOptions(_SamplingOptions):
         use_all2all: not supported.
     """
 
+    master_addr: str | None = None
+    master_port: int | str | None = None
+    num_rpc_threads: int | None = None
+    rpc_timeout: float = 180.0
+    use_all2all: bool = False
+
     def __post_init__(self) -> None:
-        self._check()
+        _check_common(self.rpc_timeout, self.use_all2all)
 
 
 @dataclass
@@ -79,7 +76,7 @@ class MpDistSamplingWorkerOptions:
     max_restarts: int = 3
 
     def __post_init__(self) -> None:
-        _SamplingOptions(rpc_timeout=self.rpc_timeout, use_all2all=self.use_all2all)._check()
+        _check_common(self.rpc_timeout, self.use_all2all)
         if self.num_workers < 0:
             raise ValueError(f"num_workers must not be negative (got {self.num_workers})")
         self.worker_concurrency = min(max(self.worker_concurrency, 1), 32)
