@@ -109,3 +109,18 @@ def test_waits_for_a_slow_receiver():
                 got.append(message.payload)
         thread.join()
         assert sorted(got) == sorted(payloads)
+
+
+def test_posts_beyond_the_sockets_room_arrive_in_order():
+    """What finds no room waits its turn, also behind it a `post` that would fit."""
+    ours, theirs = map(ControlLine, socket_pair())
+    for number in range(3000):
+        ours.post(Op.FREE, number.to_bytes(8, "little"))
+    assert ours.has_unsent
+    heard = []
+    while len(heard) < 3000:
+        while (message := theirs.receive()) is not None:
+            heard.append(int.from_bytes(message.payload, "little"))
+        ours.flush()
+    assert heard == list(range(3000))
+    assert not ours.has_unsent

@@ -16,6 +16,7 @@ import jobs
 import pytest
 import torch
 
+from khop.channel.control import ONE, Op
 from khop.distributed import (
     DistDataset,
     DistNeighborLoader,
@@ -204,6 +205,24 @@ def test_fork_of_a_trainer(graph, folder_of):
     rest = [b.clone() for b in iterator]
     assert torch.equal(batch.x, kept.x)
     assert jobs.same_batches([batch, *rest], reference) == len(loader)
+
+
+def test_sampler_that_does_not_listen_for_a_while(graph, folder_of):
+    """More is said to a busy sampler than its line holds: nothing of it is lost, nothing hangs."""
+    loader, reference = make_loader(folder_of("random", 1), 1), make_reference(graph)
+    assert jobs.same_batches(loader, reference) == len(loader)
+    for pid in loader._maker.pids:
+        os.kill(pid, signal.SIGSTOP)
+    lines = [sampler.process.line for sampler in loader._maker._samplers]
+    for line in lines:
+        for _ in range(2000):
+            line.post(Op.CLOSE_EPOCH, ONE.pack(10**6))  # of no epoch
+    assert all(line.has_unsent for line in lines)
+    wake = threading.Timer(0.5, lambda: [os.kill(p, signal.SIGCONT) for p in loader._maker.pids])
+    wake.start()
+    with within(SOON):
+        assert jobs.same_batches(loader, reference) == len(loader)
+    wake.join()
 
 
 def test_epoch_left_early(graph, folder_of):

@@ -7,12 +7,14 @@ payload; large data goes through memory that is passed along.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import os
 import select
 import socket
 import struct
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -77,6 +79,7 @@ class ControlLine:
         self._socket = end
         end.setblocking(False)
         self._unsent: deque[bytes] = deque()
+        self._flushing = threading.Lock()
 
     def fileno(self) -> int:
         """Descriptor to poll for incoming messages."""
@@ -88,37 +91,47 @@ class ControlLine:
         Raises:
             ConnectionError: the other side is gone.
         """
-        self._flush()
         while True:
-            try:
-                socket.send_fds(self._socket, [bytes([op]), payload], list(descriptors))
-                return
-            except BlockingIOError:
-                poller = select.poll()
-                poller.register(self._socket, select.POLLOUT)
-                poller.poll()
+            self.flush()
+            if not self._unsent:
+                with contextlib.suppress(BlockingIOError):
+                    socket.send_fds(self._socket, [bytes([op]), payload], list(descriptors))
+                    return
+            poller = select.poll()
+            poller.register(self._socket, select.POLLOUT)
+            poller.poll()
 
     def send_json(self, op: Op, content: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Sends a JSON object."""
         self.send(op, json.dumps(content).encode(), descriptors)
 
     def post(self, op: Op, payload: bytes) -> None:
-        """Sends a message now, or with the next `send`; never waits, never raises."""
-        try:
-            self._socket.send(bytes([op]) + payload, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except BlockingIOError:
-            self._unsent.append(bytes([op]) + payload)
-        except OSError:
-            pass  # gone: whatever it was told would be lost with it
+        """Sends a message in turn, now or when `flush` finds room; never waits, never raises."""
+        self._unsent.append(bytes([op]) + payload)
+        self.flush()
 
-    def _flush(self) -> None:
-        while self._unsent:
-            message = self._unsent.popleft()
+    @property
+    def has_unsent(self) -> bool:
+        """Whether messages wait for room: then poll for POLLOUT as well, and `flush`."""
+        return bool(self._unsent)
+
+    def flush(self) -> None:
+        """Sends posted messages, in order, as far as there is room.
+
+        Destructors post, in any thread and in the middle of this: whoever finds it at work leaves
+        the message to it.
+        """
+        while self._unsent and self._flushing.acquire(blocking=False):
             try:
-                self._socket.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                while self._unsent:
+                    self._socket.send(self._unsent[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                    self._unsent.popleft()
             except BlockingIOError:
-                self._unsent.appendleft(message)
                 return
+            except OSError:  # gone: whatever it was told would be lost with it
+                self._unsent.clear()
+            finally:
+                self._flushing.release()
 
     def receive(self) -> Message | None:
         """The next message if there is one.

@@ -194,10 +194,14 @@ class SamplerGroup:
         poller = select.poll()
         by_line = {sampler.process.line.fileno(): sampler for sampler in self._samplers}
         servers = self._service.lines() if self._service is not None else {}
-        for line in (*by_line, *servers):
+        for line in servers:
             poller.register(line, select.POLLIN)
+        for line, sampler in by_line.items():
+            room = select.POLLOUT if sampler.process.line.has_unsent else 0
+            poller.register(line, select.POLLIN | room)
         for line, _ in poller.poll():
             if line in by_line:
+                by_line[line].process.line.flush()
                 self._listen(by_line[line])
             elif self._service is not None:
                 self._service.check_servers()

@@ -167,7 +167,7 @@ class Sampler:
         if not self._asked or len(self._tasks) >= self._concurrency:
             return False
         number, batch = self._asked.popleft()
-        epoch = self._epochs[number]
+        epoch = self._epochs[number]  # lines keep the order: it is open
         slot = Slot(self._ring)
         first, last = epoch.plan.bounds(batch)
         seeds = np.ascontiguousarray(epoch.seeds[first:last])
