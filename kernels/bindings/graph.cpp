@@ -2,11 +2,28 @@
 
 namespace khop::bindings {
 
+namespace {
+
+template <class T>
+void check_edge_array(const std::optional<In<T>>& array, int64_t num_edges, const char* name) {
+  if (!array.has_value() || static_cast<int64_t>(array->shape(0)) == num_edges) return;
+  throw nb::value_error((std::string(name) + " must hold an entry for each of the " +
+                         std::to_string(num_edges) + " edges, but holds " +
+                         std::to_string(array->shape(0)))
+                            .c_str());
+}
+
+}  // namespace
+
 Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_t first_row,
-         int64_t first_edge)
+         int64_t first_edge, std::optional<In<int64_t>> times,
+         std::optional<In<uint64_t>> weight_sums, std::optional<In<uint32_t>> weight_guide)
     : indptr_(std::move(indptr)),
       indices_(std::move(indices)),
       row_ids_(std::move(row_ids)),
+      times_(std::move(times)),
+      weight_sums_(std::move(weight_sums)),
+      weight_guide_(std::move(weight_guide)),
       first_row_(first_row),
       first_edge_(first_edge) {
   const int64_t last = visit_ints(indptr_, "indptr", [&](auto* data) {
@@ -35,6 +52,12 @@ Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_
                                 .c_str());
     }
   }
+  check_edge_array(times_, num_edges_, "times");
+  check_edge_array(weight_sums_, num_edges_, "weight_sums");
+  check_edge_array(weight_guide_, num_edges_, "weight_guide");
+  if (weight_sums_.has_value() != weight_guide_.has_value()) {
+    throw nb::value_error("weight_sums and weight_guide belong together: give both or none");
+  }
   if (first_row < 0 || first_edge < 0) {
     throw nb::value_error("first_row and first_edge must not be negative");
   }
@@ -50,12 +73,21 @@ Args:
     indices: [num_edges] int32 or int64, neighbour ids.
     row_ids: [num_rows] int32 or int64, original ids that key the draws; None: first_row + row.
     first_row: id of the node whose neighbours row 0 holds.
-    first_edge: number of the first edge in the whole graph.)")
-      .def(nb::init<InArray, InArray, std::optional<InArray>, int64_t, int64_t>(),
+    first_edge: number of the first edge in the whole graph.
+    times: [num_edges] int64, ascending within each row; seeds with times see a prefix of it.
+    weight_sums, weight_guide: [num_edges] uint64 and uint32, from weight_table.)")
+      .def(nb::init<InArray, InArray, std::optional<InArray>, int64_t, int64_t,
+                    std::optional<In<int64_t>>, std::optional<In<uint64_t>>,
+                    std::optional<In<uint32_t>>>(),
            nb::arg("indptr"), nb::arg("indices"), nb::arg("row_ids").none() = nb::none(),
-           nb::arg("first_row") = 0, nb::arg("first_edge") = 0)
+           nb::arg("first_row") = 0, nb::arg("first_edge") = 0,
+           nb::arg("times").noconvert().none() = nb::none(),
+           nb::arg("weight_sums").noconvert().none() = nb::none(),
+           nb::arg("weight_guide").noconvert().none() = nb::none())
       .def_prop_ro("num_rows", &Csr::num_rows)
       .def_prop_ro("num_edges", &Csr::num_edges)
+      .def_prop_ro("has_times", &Csr::has_times)
+      .def_prop_ro("has_weights", &Csr::has_weights)
       .def_prop_ro("wide", &Csr::has_wide_columns, "True if neighbour ids are int64.");
 }
 

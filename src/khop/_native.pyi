@@ -1,6 +1,7 @@
+from collections.abc import Sequence
 from typing import Any
 
-from khop.typing import Array, Int32Array, Int64Array, IntArray
+from khop.typing import Array, Int32Array, Int64Array, IntArray, UInt32Array, UInt64Array
 
 SHUFFLE_HOP: int
 
@@ -17,7 +18,14 @@ class Csr:
         row_ids: IntArray | None = None,
         first_row: int = 0,
         first_edge: int = 0,
+        times: Int64Array | None = None,
+        weight_sums: UInt64Array | None = None,
+        weight_guide: UInt32Array | None = None,
     ) -> None: ...
+    @property
+    def has_times(self) -> bool: ...
+    @property
+    def has_weights(self) -> bool: ...
     @property
     def num_rows(self) -> int: ...
     @property
@@ -25,32 +33,85 @@ class Csr:
     @property
     def wide(self) -> bool: ...
 
+_Reply = tuple[Int32Array, IntArray, Int64Array | None]
+_Members = tuple[Int64Array, Int32Array | None, Int64Array | None]
+
 class Subgraph:
     def __init__(
-        self, num_nodes: list[int], relations: list[tuple[int, int]], with_edges: bool
+        self,
+        num_nodes: list[int],
+        relations: list[tuple[int, int]],
+        with_edges: bool,
+        disjoint: bool = False,
     ) -> None: ...
     def begin(self) -> None: ...
-    def add_seeds(self, node_type: int, ids: Int64Array) -> None: ...
-    def hop(self, relation: int, graph: Csr, fanout: int, replace: bool, key: int) -> None: ...
-    def merge(
+    def add_seeds(
+        self, node_type: int, ids: Int64Array, times: Int64Array | None = None
+    ) -> None: ...
+    def exclude(self, relation: int, rows: Int64Array, neighbors: Int64Array) -> None: ...
+    def hop(
         self,
         relation: int,
-        owners: Int32Array,
-        replies: list[tuple[Int32Array, IntArray, Int64Array | None]],
+        graph: Csr,
+        fanout: int,
+        replace: bool,
+        key: int,
+        weighted: bool = False,
+        last: bool = False,
     ) -> None: ...
+    def sample(
+        self,
+        graphs: list[Csr],
+        fanouts: Sequence[Sequence[int]],
+        replace: bool,
+        weighted: Sequence[bool],
+        last: bool,
+        run_key: int,
+        batch: int,
+    ) -> None: ...
+    def merge(self, relation: int, owners: Int32Array, replies: list[_Reply]) -> None: ...
     def end_hop(self) -> None: ...
-    def frontier(self, node_type: int) -> Int64Array: ...
+    def induce(self, graphs: list[Csr]) -> None: ...
+    def merge_induced(self, relation: int, owners: Int32Array, replies: list[_Reply]) -> None: ...
+    def add_reverses(
+        self, reversals: Sequence[tuple[int, int, bool]], keep_edges: bool
+    ) -> None: ...
+    def frontier(self, node_type: int) -> _Members: ...
+    def members(self, node_type: int) -> _Members: ...
+    def keys(self, node_type: int) -> Int64Array: ...
     def num_nodes(self, node_type: int) -> int: ...
     def num_edges(self, relation: int) -> int: ...
     def nodes_per_hop(self, node_type: int) -> list[int]: ...
     def edges_per_hop(self, relation: int) -> list[int]: ...
     def write_nodes(self, node_type: int, out: Int64Array) -> None: ...
+    def write_trees(self, node_type: int, out: Int64Array) -> None: ...
     def write_edge_index(self, relation: int, row: Int64Array, col: Int64Array) -> None: ...
     def write_edges(self, relation: int, out: Int64Array) -> None: ...
 
 def sample_rows(
-    graph: Csr, ids: Int64Array, fanout: int, replace: bool, key: int, with_edges: bool
-) -> tuple[Int32Array, IntArray, Int64Array | None]: ...
+    graph: Csr,
+    ids: Int64Array,
+    fanout: int,
+    replace: bool,
+    key: int,
+    with_edges: bool,
+    weighted: bool = False,
+    last: bool = False,
+    trees: Int32Array | None = None,
+    times: Int64Array | None = None,
+    excluded: tuple[Int64Array, Int64Array] | None = None,
+) -> _Reply: ...
+def induce_rows(
+    graph: Csr,
+    ids: Int64Array,
+    members: Int64Array,
+    num_nodes: int,
+    with_edges: bool,
+    disjoint: bool = False,
+    trees: Int32Array | None = None,
+    times: Int64Array | None = None,
+    excluded: tuple[Int64Array, Int64Array] | None = None,
+) -> _Reply: ...
 def accumulate_hotness(
     graph: Csr, frontier: Array, fanout: int, replace: bool, log_missed: Array
 ) -> None: ...
