@@ -3,6 +3,9 @@
 // A partition is such a graph whose row 0 is node `first_row`: rows are local, neighbours are ids
 // of the whole graph. `row_ids[i]` is the original id that keys the draws of row i (null: the
 // node's id is its original id). Edge i of the arrays is edge `first_edge + i` of the whole graph.
+//
+// Optional, an entry an edge: `times`, ascending within each row, and the tables of draws by weight
+// (both or neither), see weights.hpp.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +24,9 @@ struct CsrView {
   int64_t num_edges;
   int64_t first_row;
   int64_t first_edge;
+  const int64_t* times = nullptr;
+  const uint64_t* weight_sums = nullptr;
+  const uint32_t* weight_guide = nullptr;
 
   KHOP_HD uint64_t original_id(int64_t row) const {
     if (row_id_width == 0) return static_cast<uint64_t>(first_row + row);

@@ -1,0 +1,38 @@
+// Tables for drawing by weight in constant expected time.
+//
+// Method: the indexed search of Chen & Asau ("On generating random variates from an empirical
+// distribution", AIIE Transactions 6, 1974). Each row keeps its cumulative weights as integers,
+// scaled to about 2^62, and a guide of as many buckets as it has positions: the position of a
+// number u below the row's total is the first one whose cumulative weight exceeds u, and the guide
+// says for u's bucket where to begin looking. Whatever the weights, a search of a whole row looks
+// at two positions on average; the worst case is a binary search between two entries of the guide.
+// Cost: 12 bytes an edge, and one pass over the edges to build. An alias table is as fast and as
+// large, but a cumulative sum can also be cut at a time and skip what must not be drawn.
+#pragma once
+
+#include <cstdint>
+
+namespace khop {
+
+// Cumulative weights of a row add up to 2^kWeightBits, give or take rounding.
+constexpr int kWeightBits = 62;
+
+// Why a row has no table.
+struct BadWeight {
+  enum class Kind { kNone, kWeight, kSum, kRow, kTooLong };
+  Kind kind = Kind::kNone;
+  int64_t row = -1;
+  int64_t edge = -1;   // of a weight that is negative, infinite or not a number
+  double value = 0.0;  // the weight, or the sum that is too large for a double
+};
+
+// Fills sums[num_edges] and guide[num_edges]. Of a row with sum s > 0, weight w becomes the integer
+// max(1, floor(w * (2^62 / s))), or 0 if w is 0: whatever has a weight can be drawn. `sums` are
+// cumulative within a row, its own weight included. guide[b] is the first position that any number
+// of bucket b or above falls on (the last position if there is none), a number u being of bucket
+// min(n - 1, u * n / 2^62) in a row of n positions. Stops at the first row that has no table.
+template <class Ptr, class Weight>
+BadWeight build_weight_table(const Ptr* indptr, int64_t num_rows, const Weight* weights,
+                             int64_t num_edges, uint64_t* sums, uint32_t* guide);
+
+}  // namespace khop
