@@ -4,8 +4,8 @@
 // distribution", AIIE Transactions 6, 1974). Each row keeps its cumulative weights as integers,
 // scaled to about 2^62, and a guide of as many buckets as it has positions: the position of a
 // number u below the row's total is the first one whose cumulative weight exceeds u, and the guide
-// says for u's bucket where to begin looking. Whatever the weights, a search of a whole row looks
-// at two positions on average; the worst case is a binary search between two entries of the guide.
+// says for u's bucket where to begin looking. Whatever the weights, a walk from there looks at two
+// positions at most on average over u; between two entries of the guide one can also bisect.
 // Cost: 12 bytes an edge, and one pass over the edges to build. An alias table is as fast and as
 // large, but a cumulative sum can also be cut at a time and skip what must not be drawn.
 #pragma once
