@@ -1,23 +1,28 @@
 #include "graph.hpp"
 
 namespace khop::bindings {
-
 namespace {
 
+// An optional array with an entry an edge.
 template <class T>
-void check_edge_array(const std::optional<In<T>>& array, int64_t num_edges, const char* name) {
-  if (!array.has_value() || static_cast<int64_t>(array->shape(0)) == num_edges) return;
-  throw nb::value_error((std::string(name) + " must hold an entry for each of the " +
-                         std::to_string(num_edges) + " edges, but holds " +
-                         std::to_string(array->shape(0)))
-                            .c_str());
+void check_edge_array(const std::optional<InArray>& array, const char* name, const char* dtype,
+                      int64_t num_edges) {
+  if (!array.has_value()) return;
+  if (!is_type<T>(*array)) {
+    throw nb::type_error((std::string(name) + " must be " + dtype).c_str());
+  }
+  if (array->ndim() != 1 || length(*array) != num_edges) {
+    throw nb::value_error((std::string(name) + " must hold an entry for each of the " +
+                           std::to_string(num_edges) + " edges")
+                              .c_str());
+  }
 }
 
 }  // namespace
 
 Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_t first_row,
-         int64_t first_edge, std::optional<In<int64_t>> times,
-         std::optional<In<uint64_t>> weight_sums, std::optional<In<uint32_t>> weight_guide)
+         int64_t first_edge, std::optional<InArray> times, std::optional<InArray> weight_sums,
+         std::optional<InArray> weight_guide)
     : indptr_(std::move(indptr)),
       indices_(std::move(indices)),
       row_ids_(std::move(row_ids)),
@@ -52,11 +57,11 @@ Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_
                                 .c_str());
     }
   }
-  check_edge_array(times_, num_edges_, "times");
-  check_edge_array(weight_sums_, num_edges_, "weight_sums");
-  check_edge_array(weight_guide_, num_edges_, "weight_guide");
+  check_edge_array<int64_t>(times_, "times", "int64", num_edges_);
+  check_edge_array<uint64_t>(weight_sums_, "weight_sums", "uint64", num_edges_);
+  check_edge_array<uint32_t>(weight_guide_, "weight_guide", "uint32", num_edges_);
   if (weight_sums_.has_value() != weight_guide_.has_value()) {
-    throw nb::value_error("weight_sums and weight_guide belong together: give both or none");
+    throw nb::value_error("weight_sums and weight_guide belong together: give both or neither");
   }
   if (first_row < 0 || first_edge < 0) {
     throw nb::value_error("first_row and first_edge must not be negative");
@@ -74,16 +79,14 @@ Args:
     row_ids: [num_rows] int32 or int64, original ids that key the draws; None: first_row + row.
     first_row: id of the node whose neighbours row 0 holds.
     first_edge: number of the first edge in the whole graph.
-    times: [num_edges] int64, ascending within each row; seeds with times see a prefix of it.
-    weight_sums, weight_guide: [num_edges] uint64 and uint32, from weight_table.)")
+    times: [num_edges] int64 time of each edge, ascending within each row; None: no times.
+    weight_sums, weight_guide: [num_edges] uint64 and uint32, from `weight_table`; None: no weights.)")
       .def(nb::init<InArray, InArray, std::optional<InArray>, int64_t, int64_t,
-                    std::optional<In<int64_t>>, std::optional<In<uint64_t>>,
-                    std::optional<In<uint32_t>>>(),
+                    std::optional<InArray>, std::optional<InArray>, std::optional<InArray>>(),
            nb::arg("indptr"), nb::arg("indices"), nb::arg("row_ids").none() = nb::none(),
            nb::arg("first_row") = 0, nb::arg("first_edge") = 0,
-           nb::arg("times").noconvert().none() = nb::none(),
-           nb::arg("weight_sums").noconvert().none() = nb::none(),
-           nb::arg("weight_guide").noconvert().none() = nb::none())
+           nb::arg("times").none() = nb::none(), nb::arg("weight_sums").none() = nb::none(),
+           nb::arg("weight_guide").none() = nb::none())
       .def_prop_ro("num_rows", &Csr::num_rows)
       .def_prop_ro("num_edges", &Csr::num_edges)
       .def_prop_ro("has_times", &Csr::has_times)

@@ -10,5 +10,6 @@ NB_MODULE(_native, m) {
   bind_gather(m);
   bind_convert(m);
   bind_partition(m);
+  bind_weights(m);
   bind_cuda(m);
 }
