@@ -21,6 +21,7 @@ NumNeighbors: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 Array: TypeAlias = npt.NDArray[Any]
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 
 ArrayLike: TypeAlias = Any
