@@ -148,7 +148,11 @@ class Engine:
         return subgraph
 
     def sample(
-        self, seeds: Sequence[tuple[int, Int64Array]], run_key: int, batch: int
+        self,
+        seeds: Sequence[tuple[int, Int64Array]],
+        run_key: int,
+        batch: int,
+        exclude: Sequence[tuple[int, Int64Array, Int64Array]] = (),
     ) -> Generator[list[Ticket], None, _native.Subgraph]:
         """Draws a batch.
 
@@ -156,6 +160,8 @@ class Engine:
             seeds: (node type, ids) pairs.
             run_key: key of the epoch, from `_native.run_key`.
             batch: index of the batch in its epoch.
+            exclude: edges that shall not be drawn: (edge type, nodes whose neighbours are drawn,
+                the neighbour of each).
 
         Returns:
             The subgraph; to be handed back with `release`.
@@ -163,6 +169,8 @@ class Engine:
         Raises:
             IndexError: a seed does not exist.
         """
+        if exclude:
+            raise NotImplementedError("leaving edges out of the neighbourhood is still to come")
         view, spec = self.view, self.spec
         try:  # two threads may see the same idle one
             subgraph = self._idle.pop()
