@@ -221,23 +221,23 @@ def _split_links(data: HeteroData, given: Any) -> tuple[Any, Any]:
     return edge_type, links
 
 
-def _checked_ends(links: Any, num_nodes: list[Any]) -> Any:
+def _checked_ends(links: Any, num_nodes: list[Any]) -> Tensor:
     what = "edge_label_index"
     if isinstance(links, (tuple, list)) and len(links) == 2:
         src, dst = (torch.as_tensor(ends) for ends in links)
         if src.shape != dst.shape:
             raise ValueError(f"{what} has {src.numel()} sources, but {dst.numel()} destinations")
         links = torch.stack([src, dst])
-    links = torch.as_tensor(links)
-    if links.dim() != 2 or links.size(0) != 2:
-        raise ValueError(f"{what} must have shape [2, num_links] (got {list(links.shape)})")
-    if links.numel() == 0:
-        links = links.long()
-    if links.dtype == torch.bool or links.dtype.is_floating_point or links.dtype.is_complex:
-        raise TypeError(f"{what} must hold integers (got '{links.dtype}')")
-    for name, ends, count in zip(("sources", "destinations"), links, num_nodes, strict=True):
+    both: Tensor = torch.as_tensor(links)
+    if both.dim() != 2 or both.size(0) != 2:
+        raise ValueError(f"{what} must have shape [2, num_links] (got {list(both.shape)})")
+    if both.numel() == 0:
+        both = both.long()
+    if both.dtype == torch.bool or both.dtype.is_floating_point or both.dtype.is_complex:
+        raise TypeError(f"{what} must hold integers (got '{both.dtype}')")
+    for name, ends, count in zip(("sources", "destinations"), both, num_nodes, strict=True):
         check_range(ends.cpu().numpy(), int(count), f"{what} ({name})")
-    return links
+    return both
 
 
 def _checked_values(values: Any, num_links: int | None, what: str) -> Tensor | None:
