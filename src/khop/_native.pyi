@@ -1,9 +1,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-from khop.typing import Array, Int32Array, Int64Array, IntArray, UInt32Array, UInt64Array
+from khop.typing import (
+    Array,
+    BoolArray,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    UInt32Array,
+    UInt64Array,
+)
 
 SHUFFLE_HOP: int
+NEGATIVE_HOP: int
 
 def philox(key: int, c0: int, c1: int, c2: int, c3: int) -> tuple[int, int, int, int]: ...
 def run_key(seed: int, epoch: int, stream: int) -> int: ...
@@ -112,6 +121,9 @@ def induce_rows(
     times: Int64Array | None = None,
     excluded: tuple[Int64Array, Int64Array] | None = None,
 ) -> _Reply: ...
+def draw_ids(key: int, bound: int, count: int) -> Int64Array: ...
+def draw_below(key: int, bounds: Int64Array) -> Int64Array: ...
+def has_edges(graph: Csr, rows: Int64Array, neighbors: Int64Array) -> BoolArray: ...
 def accumulate_hotness(
     graph: Csr, frontier: Array, fanout: int, replace: bool, log_missed: Array
 ) -> None: ...

@@ -62,6 +62,7 @@ KHOP_HD uint64_t run_key(uint64_t seed, uint64_t epoch, uint64_t stream) {
 
 // Hop numbers that no sampler reaches name the other users of a run key.
 constexpr uint32_t kShuffleHop = 0xFFFFFFFFu;
+constexpr uint32_t kNegativeHop = 0xFFFFFFFEu;
 
 // Keys the draws of one hop over one edge type in one batch.
 KHOP_HD uint64_t step_key(uint64_t run, uint64_t batch, uint32_t hop, uint32_t edge_type) {

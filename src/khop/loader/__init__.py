@@ -1,5 +1,6 @@
 """Loaders for graphs in memory: drop-ins for PyG's."""
 
+from khop.loader.link_neighbor_loader import LinkNeighborLoader
 from khop.loader.neighbor_loader import NeighborLoader
 
-__all__ = ["NeighborLoader"]
+__all__ = ["LinkNeighborLoader", "NeighborLoader"]

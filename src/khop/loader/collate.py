@@ -15,7 +15,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from khop.channel.pool import BufferPool
 from khop.data import Feature
 from khop.data.arrays import DTYPES
-from khop.typing import Array, NodeType
+from khop.typing import Array, EdgeType, NodeType
 
 
 def to_tensor(array: Array, dtype: str | None = None) -> Tensor:
@@ -101,19 +101,15 @@ def join_data(data: Data, out: SamplerOutput, gatherer: Gatherer) -> Data:
     _annotate_nodes(batch._store, out.node, out.num_sampled_nodes)
     _annotate_edges(batch._store, out.edge, out.num_sampled_edges)
     batch.batch = out.batch
-    _annotate_seeds(batch._store, out.metadata)
     return batch
 
 
-def join_hetero_data(
-    data: HeteroData, out: HeteroSamplerOutput, seed_type: NodeType, gatherer: Gatherer
-) -> HeteroData:
+def join_hetero_data(data: HeteroData, out: HeteroSamplerOutput, gatherer: Gatherer) -> HeteroData:
     """A batch of a heterogeneous graph; every node and edge type is there, be it empty.
 
     Args:
         data: the whole graph.
         out: the sampled subgraph, with an entry for each type of `data`.
-        seed_type: node type of the seeds.
         gatherer: copies the rows.
     """
     batch = copy.copy(data)
@@ -124,7 +120,6 @@ def join_hetero_data(
         drawn = (out.row[edge_type], out.col[edge_type], edge)
         _join_edges(data, data[edge_type], batch[edge_type], drawn, gatherer)
         _annotate_edges(batch[edge_type], edge, out.num_sampled_edges[edge_type])
-    _annotate_seeds(batch[seed_type], out.metadata)
     return batch
 
 
@@ -153,7 +148,8 @@ def _join_edges(
             target[name] = None if edge is None else gatherer.select(value, edge, dim)
 
 
-# What PyG's `NodeLoader` adds: ids, hop counts, the seeds' positions and number.
+# What PyG's loaders add: ids and hop counts; `NodeLoader`, the seeds' positions and number;
+# `LinkLoader`, where the links' ends are.
 
 
 def _annotate_nodes(target: Any, node: Tensor, num_sampled: Any) -> None:
@@ -168,7 +164,41 @@ def _annotate_edges(target: Any, edge: Tensor | None, num_sampled: Any) -> None:
     target.num_sampled_edges = num_sampled
 
 
-def _annotate_seeds(target: Any, metadata: Any) -> None:
+def annotate_seeds(batch: Data | HeteroData, seed_type: NodeType | None, metadata: Any) -> None:
+    """Adds what a batch of nodes says of its seeds.
+
+    Args:
+        batch: a joined batch.
+        seed_type: node type of the seeds, if the batch is heterogeneous.
+        metadata: the sampler's: (input_id, seed_time).
+    """
+    target = batch._store if seed_type is None else batch[seed_type]
     target.input_id = metadata[0]
     target.seed_time = metadata[1]
     target.batch_size = metadata[0].size(0)
+
+
+def annotate_links(
+    batch: Data | HeteroData, link_type: EdgeType | None, metadata: Any, triplets: bool
+) -> None:
+    """Adds what a batch of links says of them.
+
+    Args:
+        batch: a joined batch.
+        link_type: edge type of the links, if the batch is heterogeneous.
+        metadata: the sampler's; see `khop.sampler.pyg_links.link_metadata`.
+        triplets: what is of a link stands with its ends' node types, not with its edge type.
+    """
+    store = batch._store if link_type is None else batch[link_type]
+    store.input_id = metadata[0]
+    if not triplets:
+        store.edge_label_index, store.edge_label, store.edge_label_time = metadata[1:]
+        return
+    src = store if link_type is None else batch[link_type[0]]
+    dst = store if link_type is None else batch[link_type[2]]
+    src.src_index, dst.dst_pos_index, dst.dst_neg_index = metadata[1:4]
+    src.seed_time = dst.seed_time = metadata[4]
+    # The whole graph may have attributes of these names.
+    for name in ("edge_label_index", "edge_label_time"):
+        if name in store:
+            del store[name]

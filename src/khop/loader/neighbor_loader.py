@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler import NodeSamplerInput
 
 from khop.data.arrays import check_range
-from khop.loader.background import BackgroundIterator
-from khop.loader.collate import Gatherer, join_data, join_hetero_data
-from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
-from khop.sampler.neighbor import NeighborSampler
-from khop.sampler.plan import EpochPlan
+from khop.loader.base import EpochLoader, WorkerType, check_loader_options
+from khop.loader.collate import annotate_seeds
+from khop.sampler.neighbor import BatchKey, NeighborSampler
 
 
-class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
+class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
     """PyG's `NeighborLoader`, needing neither pyg-lib nor torch-sparse.
 
     Takes PyG's arguments, returns PyG's batches: seeds first in `n_id`, `edge_index` in the batch's
@@ -59,6 +56,9 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
             that contradict one another.
     """
 
+    pyg_loader = torch_geometric.loader.NodeLoader
+    read_by_pyg = ("data", "node_sampler", "input_data", "custom_cls")
+
     def __init__(
         self,
         data: Data | HeteroData,
@@ -80,14 +80,12 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         *,
         seed: int | None = None,
         stream: int | None = None,
-        worker_type: Literal["thread", "process"] = "thread",
+        worker_type: WorkerType = "thread",
         **kwargs: Any,
     ) -> None:
-        if worker_type not in ("thread", "process"):
-            raise ValueError(f"worker_type must be 'thread' or 'process' (got '{worker_type}')")
+        check_loader_options(worker_type, kwargs)
         if input_time is not None:
             raise NotImplementedError("input_time is still to come")
-        _check_loader_options(worker_type, kwargs)
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
                 data,
@@ -112,146 +110,19 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
             neighbor_sampler=neighbor_sampler,
             **kwargs,
         )
-        self._worker_type = worker_type
-        self._given = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None
-        self._shuffle = bool(kwargs.get("shuffle") or False)
-        self._epochs = EpochKeys(seed, _rank() if stream is None else stream, self.generator)
-        # Threads of the background share the cores; worker processes have one each.
-        self._gatherer = Gatherer(max(1, torch.get_num_threads() // max(1, self.num_workers)))
-        # torch guards this attribute against change; worker processes must see the keys of batches.
-        self.__dict__["dataset"] = SeedPositions(self.input_data.node.numel())
-
-    def __iter__(self) -> Iterator[Any]:
-        """A new epoch."""
-        # Taken before torch draws anything, so that workers of any kind see the same key.
-        run_key = self._epochs.next_run_key()
-        if self._worker_type == "process" and self.num_workers > 0:
-            self._run_key = run_key
-            epoch: Iterator[Any] = super().__iter__()
-            return epoch
-        return self._iterate_here(self._batches(run_key))
-
-    def _iterate_here(self, batches: PlannedBatches | GivenBatches) -> Iterator[Any]:
-        if self.num_workers == 0:
-            made: Iterator[Any] = map(self._make, batches)
-        else:
-            ahead = self.num_workers * (self.prefetch_factor or 2)
-            made = BackgroundIterator(self._make, batches, self.num_workers, ahead, self.timeout)
-        return map(self._finish, made)
+        self._set_up(self.input_data.node.numel(), seed, stream, worker_type, kwargs)
 
     @property
-    def _index_sampler(self) -> Any:
-        """What torch's own iterators walk along: the epoch's batches, keyed."""
-        return _LazyEpoch(self)
+    def _sampler(self) -> Any:
+        return self.node_sampler
 
-    def _batches(self, run_key: int) -> PlannedBatches | GivenBatches:
-        if self._given:
-            return GivenBatches(self.batch_sampler, run_key)
-        plan = EpochPlan(self.input_data.node.numel(), self.batch_size, self.drop_last)
-        return PlannedBatches(plan, run_key, self._shuffle)
-
-    def __len__(self) -> int:
-        """Number of batches in an epoch."""
-        return len(self.batch_sampler)
-
-    def _make(self, positions: KeyedBatch) -> Any:
-        """Samples and joins a batch; runs in threads."""
-        return self._join(self._sample(positions))
-
-    def _finish(self, batch: Any) -> Any:
-        """What is done to a batch in the thread that iterates."""
-        if self.transform is not None:
-            batch = self.transform(batch)
-        if self.pin_memory and torch.cuda.is_available():
-            batch = batch.pin_memory()
-        return batch
-
-    def _sample(self, positions: Any) -> Any:
-        inputs = self.input_data[positions]
-        key = getattr(positions, "key", None)
+    def _draw(self, inputs: NodeSamplerInput, key: BatchKey | None) -> Any:
         if isinstance(self.node_sampler, NeighborSampler):
             return self.node_sampler.sample_from_nodes(inputs, key=key)
         return self.node_sampler.sample_from_nodes(inputs)
 
-    def collate_fn(self, index: Any) -> Any:
-        """Samples a batch of seeds, given by their positions in the input."""
-        out = self._sample(index)
-        return self.filter_fn(out) if self.filter_per_worker else out
-
-    def filter_fn(self, out: Any) -> Any:
-        """Joins a sampled subgraph with its attributes and applies the transform."""
-        batch = self._join(out)
-        return batch if self.transform is None else self.transform(batch)
-
-    def _join(self, out: Any) -> Any:
-        if self.transform_sampler_output is not None:
-            out = self.transform_sampler_output(out)
-        data = self.data
-        ours = isinstance(self.node_sampler, NeighborSampler)
-        ours = ours and getattr(out, "orig_row", None) is None
-        if ours and isinstance(out, SamplerOutput) and isinstance(data, Data):
-            return join_data(data, out, self._gatherer)
-        if ours and isinstance(data, HeteroData) and _is_complete(out, data):
-            return join_hetero_data(data, out, self.input_data.input_type, self._gatherer)
-        return _join_by_pyg(self, out)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-
-class _LazyEpoch:
-    """The epoch that a loader has begun last, looked up with the first batch that torch asks for.
-
-    Torch makes more iterators than it uses, and keeps this object over the epochs of persistent
-    workers.
-    """
-
-    def __init__(self, loader: NeighborLoader) -> None:
-        self._loader = loader
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[KeyedBatch]:
-        yield from self._loader._batches(self._loader._run_key)
-
-
-def _is_complete(out: Any, data: HeteroData) -> bool:
-    """Whether a sampler's output, which a user's hook may have changed, speaks of every type."""
-    if not isinstance(out, HeteroSamplerOutput) or out.edge is None:
-        return False
-    has_counts = out.num_sampled_nodes is not None and out.num_sampled_edges is not None
-    types = (set(out.node), set(out.edge), set(out.row), set(out.col))
-    edge_types = set(data.edge_types)
-    return has_counts and types == (set(data.node_types), edge_types, edge_types, edge_types)
-
-
-def _join_by_pyg(loader: NeighborLoader, out: Any) -> Any:
-    # PyG's own method, on what it reads of a loader but without the hooks, which are applied here.
-    plain = SimpleNamespace(
-        data=loader.data,
-        node_sampler=loader.node_sampler,
-        input_data=loader.input_data,
-        custom_cls=loader.custom_cls,
-        transform=None,
-        transform_sampler_output=None,
-    )
-    return torch_geometric.loader.NodeLoader.filter_fn(plain, out)
-
-
-def _rank() -> int:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return int(torch.distributed.get_rank())
-    return 0
-
-
-def _check_loader_options(worker_type: str, kwargs: dict[str, Any]) -> None:
-    if "batch_size" in kwargs and kwargs["batch_size"] is None and not kwargs.get("batch_sampler"):
-        raise ValueError("batch_size=None makes no batches: give a number or a batch_sampler")
-    if worker_type == "thread":
-        for name in ("worker_init_fn", "multiprocessing_context"):
-            if kwargs.get(name) is not None:
-                raise ValueError(f"{name} is for worker processes: pass worker_type='process'")
+    def _annotate(self, batch: Any, metadata: Any) -> None:
+        annotate_seeds(batch, self.input_data.input_type, metadata)
 
 
 def _checked_seeds(data: Any, input_nodes: Any) -> Any:

@@ -22,10 +22,12 @@ from khop import _native
 from khop.channel.pool import BufferPool
 from khop.data import Graph, Topology
 from khop.data.arrays import check_range, to_int64
-from khop.sampler.engine import Engine, GraphView
+from khop.sampler.engine import Engine, GraphView, finish
 from khop.sampler.hotness import sample_prob
+from khop.sampler.link_spec import ExcludeSeedEdges
+from khop.sampler.pyg_links import LinkOptions, LinkSamplers, link_metadata, links_of
 from khop.sampler.spec import SamplingSpec
-from khop.typing import NODE, Array, ArrayLike, NodeType
+from khop.typing import NODE, Array, ArrayLike, EdgeType, NodeType
 
 _INT64 = np.dtype(np.int64)
 
@@ -114,6 +116,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         by_type = {t: list(hops) for t, hops in zip(edge_types, spec.fanouts, strict=False)}
         self._num_neighbors = by_type if self.graph.is_heterogeneous else list(spec.fanouts[0])
         self._engine = Engine(GraphView.of_graph(self.graph), spec)
+        self._link_samplers = LinkSamplers(self.graph, self._engine.view.csrs)
 
     @property
     def num_nodes(self) -> Any:
@@ -128,7 +131,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the kernels' objects, which the other process makes for itself."""
         state = self.__dict__.copy()
-        for name in ("_engine", "_pool", "_calls"):
+        for name in ("_engine", "_link_samplers", "_pool", "_calls"):
             del state[name]
         return state
 
@@ -166,12 +169,17 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         run, batch = key or self._next_key()
         place = self.graph.node_types.index(node_type)
         subgraph = self._engine.sample_local([(place, seeds)], run, batch)
+        return self._output(subgraph, (index.input_id, None))
+
+    def _output(
+        self, subgraph: _native.Subgraph, metadata: tuple[Any, ...]
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """A drawn subgraph in PyG's form; its buffers are then free for the next."""
         nodes = [self._nodes_of(subgraph, i) for i in range(len(self.graph.node_types))]
         edges = [self._edges_of(subgraph, i) for i in range(len(self.graph.edge_types))]
         num_nodes = [subgraph.nodes_per_hop(i) for i in range(len(nodes))]
         num_edges = [subgraph.edges_per_hop(i) for i in range(len(edges))]
         self._engine.release(subgraph)
-        metadata = (index.input_id, None)
         if not self.graph.is_heterogeneous:
             row, col, edge = edges[0]
             return SamplerOutput(
@@ -214,10 +222,44 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         return row, col, edge
 
     def sample_from_edges(
-        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
-    ) -> SamplerOutput:
-        """Still to come."""
-        raise NotImplementedError("sampling from edges (link loaders) is still to come")
+        self,
+        index: EdgeSamplerInput,
+        neg_sampling: NegativeSampling | None = None,
+        key: BatchKey | None = None,
+        *,
+        strict_negatives: bool = False,
+        exclude_seed_edges: ExcludeSeedEdges = False,
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Draws the neighbourhood of the ends of links, and of negatives.
+
+        Args:
+            index: the links, as PyG's loaders pass them.
+            neg_sampling: PyG's description of negatives, or a dictionary or mode for one.
+            key: what decides the draws; default: see `seed`.
+            strict_negatives: draw negatives that are no edges of the graph.
+            exclude_seed_edges: leave the links out of the neighbourhood, and their reverses; see
+                `khop.loader.LinkNeighborLoader`.
+
+        Returns:
+            As `sample_from_nodes`, seeds ascending by id and without repetition, with the places
+            of the links' ends in `metadata`, as PyG's loaders read them.
+
+        Raises:
+            IndexError: an end of a link does not exist.
+            ValueError: options that contradict one another; no strict negative exists.
+        """
+        options = LinkOptions(
+            NegativeSampling.cast(neg_sampling), strict_negatives, exclude_seed_edges
+        )
+        sampler = self._link_samplers.get(index.input_type, options)
+        links = links_of(index, self.graph, sampler.spec)
+        run, batch = key or self._next_key()
+        subgraph, seeds = finish(sampler.sample(self._engine, links, run, batch))
+        return self._output(subgraph, link_metadata(index, sampler.spec, seeds))
+
+    def check_link_options(self, link_type: EdgeType | None, options: LinkOptions) -> None:
+        """Raises what batches of links of a type would raise for these options."""
+        self._link_samplers.get(link_type, options)
 
     def sample_prob(
         self, seeds: ArrayLike, num_nodes: int | None = None, batch_size: int | None = None

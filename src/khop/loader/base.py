@@ -1,0 +1,223 @@
+"""What khop's loaders of graphs in memory share: epochs, workers, and how batches are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from khop.loader.background import BackgroundIterator
+from khop.loader.collate import Gatherer, join_data, join_hetero_data
+from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
+from khop.sampler.neighbor import BatchKey, NeighborSampler
+from khop.sampler.plan import EpochPlan
+
+WorkerType: TypeAlias = Literal["thread", "process"]
+"""What `num_workers` counts."""
+
+
+class EpochLoader:
+    """Stands before one of PyG's loaders, whose batches it makes with khop's kernels.
+
+    Epochs are planned by index, batches are made here, in threads or in torch's worker processes,
+    and PyG's own methods join what khop does not.
+    """
+
+    # Of PyG's loader:
+    data: Any
+    input_data: Any
+    transform: Any
+    transform_sampler_output: Any
+    filter_per_worker: bool
+    # Of torch's:
+    batch_sampler: Any
+    batch_size: int
+    drop_last: bool
+    generator: Any
+    num_workers: int
+    pin_memory: bool
+    prefetch_factor: int | None
+    timeout: float
+
+    pyg_loader: ClassVar[Any]
+    """The loader of PyG whose `filter_fn` joins batches."""
+
+    read_by_pyg: ClassVar[tuple[str, ...]]
+    """What that method reads of a loader, hooks apart."""
+
+    # What a loader of nodes or links says for itself.
+
+    @property
+    def _sampler(self) -> Any:
+        """What draws batches."""
+        raise NotImplementedError
+
+    def _draw(self, inputs: Any, key: BatchKey | None) -> Any:
+        """Samples a batch of the loader's input."""
+        raise NotImplementedError
+
+    def _annotate(self, batch: Any, metadata: Any) -> None:
+        """Adds what a batch says of its seeds."""
+        raise NotImplementedError
+
+    # What they share.
+
+    def _set_up(
+        self,
+        num_seeds: int,
+        seed: int | None,
+        stream: int | None,
+        worker_type: WorkerType,
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Ends the construction, when PyG's part is done."""
+        self._num_seeds = num_seeds
+        self._worker_type = worker_type
+        self._given = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None
+        self._shuffle = bool(kwargs.get("shuffle") or False)
+        self._epochs = EpochKeys(seed, _rank() if stream is None else stream, self.generator)
+        # Threads of the background share the cores; worker processes have one each.
+        self._gatherer = Gatherer(max(1, torch.get_num_threads() // max(1, self.num_workers)))
+        # torch guards this attribute against change; worker processes must see the keys of batches.
+        self.__dict__["dataset"] = SeedPositions(num_seeds)
+
+    def __iter__(self) -> Iterator[Any]:
+        """A new epoch."""
+        # Taken before torch draws anything, so that workers of any kind see the same key.
+        run_key = self._epochs.next_run_key()
+        if self._worker_type == "process" and self.num_workers > 0:
+            self._run_key = run_key
+            epoch: Iterator[Any] = super().__iter__()  # type: ignore[misc]
+            return epoch
+        return self._iterate_here(self._batches(run_key))
+
+    def _iterate_here(self, batches: PlannedBatches | GivenBatches) -> Iterator[Any]:
+        if self.num_workers == 0:
+            made: Iterator[Any] = map(self._make, batches)
+        else:
+            ahead = self.num_workers * (self.prefetch_factor or 2)
+            made = BackgroundIterator(self._make, batches, self.num_workers, ahead, self.timeout)
+        return map(self._finish, made)
+
+    @property
+    def _index_sampler(self) -> Any:
+        """What torch's own iterators walk along: the epoch's batches, keyed."""
+        return _LazyEpoch(self)
+
+    def _batches(self, run_key: int) -> PlannedBatches | GivenBatches:
+        if self._given:
+            return GivenBatches(self.batch_sampler, run_key)
+        plan = EpochPlan(self._num_seeds, self.batch_size, self.drop_last)
+        return PlannedBatches(plan, run_key, self._shuffle)
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return len(self.batch_sampler)
+
+    def _make(self, positions: KeyedBatch) -> Any:
+        """Samples and joins a batch; runs in threads."""
+        return self._join(self._sample(positions))
+
+    def _finish(self, batch: Any) -> Any:
+        """What is done to a batch in the thread that iterates."""
+        if self.transform is not None:
+            batch = self.transform(batch)
+        if self.pin_memory and torch.cuda.is_available():
+            batch = batch.pin_memory()
+        return batch
+
+    def _sample(self, positions: Any) -> Any:
+        return self._draw(self.input_data[positions], getattr(positions, "key", None))
+
+    def collate_fn(self, index: Any) -> Any:
+        """Samples a batch of seeds, given by their positions in the input."""
+        out = self._sample(index)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def filter_fn(self, out: Any) -> Any:
+        """Joins a sampled subgraph with its attributes and applies the transform."""
+        batch = self._join(out)
+        return batch if self.transform is None else self.transform(batch)
+
+    def _join(self, out: Any) -> Any:
+        if self.transform_sampler_output is not None:
+            out = self.transform_sampler_output(out)
+        batch = self._joined_here(out)
+        if batch is None:
+            return self._joined_by_pyg(out)
+        self._annotate(batch, out.metadata)
+        return batch
+
+    def _joined_here(self, out: Any) -> Any:
+        """A batch of a sampler of khop's, all of whose types are there; else None."""
+        if not isinstance(self._sampler, NeighborSampler):
+            return None
+        if getattr(out, "orig_row", None) is not None:
+            return None
+        if isinstance(out, SamplerOutput) and isinstance(self.data, Data):
+            return join_data(self.data, out, self._gatherer)
+        if isinstance(self.data, HeteroData) and _is_complete(out, self.data):
+            return join_hetero_data(self.data, out, self._gatherer)
+        return None
+
+    def _joined_by_pyg(self, out: Any) -> Any:
+        # PyG's own method, on what it reads of a loader but without the hooks, applied already.
+        read = {name: getattr(self, name) for name in self.read_by_pyg}
+        plain = SimpleNamespace(**read, transform=None, transform_sampler_output=None)
+        return self.pyg_loader.filter_fn(plain, out)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class _LazyEpoch:
+    """The epoch that a loader has begun last, looked up with the first batch that torch asks for.
+
+    Torch makes more iterators than it uses, and keeps this object over the epochs of persistent
+    workers.
+    """
+
+    def __init__(self, loader: EpochLoader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[KeyedBatch]:
+        yield from self._loader._batches(self._loader._run_key)
+
+
+def _is_complete(out: Any, data: HeteroData) -> bool:
+    """Whether a sampler's output, which a user's hook may have changed, speaks of every type."""
+    if not isinstance(out, HeteroSamplerOutput) or out.edge is None:
+        return False
+    has_counts = out.num_sampled_nodes is not None and out.num_sampled_edges is not None
+    types = (set(out.node), set(out.edge), set(out.row), set(out.col))
+    edge_types = set(data.edge_types)
+    return has_counts and types == (set(data.node_types), edge_types, edge_types, edge_types)
+
+
+def _rank() -> int:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return int(torch.distributed.get_rank())
+    return 0
+
+
+def check_loader_options(worker_type: str, kwargs: dict[str, Any]) -> None:
+    """Refuses arguments of torch's loader that make no batches or have no effect.
+
+    Raises:
+        ValueError: says which.
+    """
+    if worker_type not in ("thread", "process"):
+        raise ValueError(f"worker_type must be 'thread' or 'process' (got '{worker_type}')")
+    if "batch_size" in kwargs and kwargs["batch_size"] is None and not kwargs.get("batch_sampler"):
+        raise ValueError("batch_size=None makes no batches: give a number or a batch_sampler")
+    if worker_type == "thread":
+        for name in ("worker_init_fn", "multiprocessing_context"):
+            if kwargs.get(name) is not None:
+                raise ValueError(f"{name} is for worker processes: pass worker_type='process'")

@@ -1,0 +1,251 @@
+"""`LinkNeighborLoader`: PyG's, with khop's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import EdgeSamplerInput
+
+from khop.data.arrays import check_range
+from khop.loader.base import EpochLoader, WorkerType, check_loader_options
+from khop.loader.collate import annotate_links
+from khop.sampler.link_spec import ExcludeSeedEdges
+from khop.sampler.neighbor import BatchKey, NeighborSampler
+from khop.sampler.pyg_links import LinkOptions
+
+
+class LinkNeighborLoader(
+    EpochLoader,
+    torch_geometric.loader.LinkNeighborLoader,  # type: ignore[misc]
+):
+    """PyG's `LinkNeighborLoader`, needing neither pyg-lib nor torch-sparse.
+
+    Takes PyG's arguments, returns PyG's batches: the neighbourhood of the ends of links and of
+    negatives, with their places in it (`edge_label_index` and `edge_label`, or `src_index`,
+    `dst_pos_index` and `dst_neg_index`). Which neighbours and negatives are drawn is a function of
+    seed, epoch, batch index and graph, whatever the number of workers.
+
+    Args:
+        data: a PyG `Data` or `HeteroData`.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        edge_label_index: links: [2, num_links] sources and destinations, or None for all edges; of
+            a `HeteroData`: an edge type, or (edge type, such links).
+        edge_label: [num_links, ...] labels of links; with binary negatives, labels from 0 on become
+            those from 1 on, and 0 is for negatives.
+        edge_label_time, disjoint, temporal_strategy, time_attr, weight_attr, subgraph_type: PyG's
+            options that are still to come raise NotImplementedError.
+        replace: draw neighbours with replacement.
+        neg_sampling: PyG's `NegativeSampling`, or a dictionary for one: 'binary' draws negative
+            pairs, 'triplet' negative destinations for each source, uniformly or by `src_weight` and
+            `dst_weight`. Default: no negatives.
+        neg_sampling_ratio: binary negatives a link; PyG's older name.
+        transform: applied to each batch, in the process that iterates.
+        transform_sampler_output: applied to what the sampler returns.
+        is_sorted: accepted; not needed.
+        filter_per_worker: with worker processes: join features there (default) or in the trainer.
+        neighbor_sampler: use this sampler instead.
+        directed: deprecated in PyG; only True.
+        strict_negatives: draw negatives that are no edges of the graph; PyG's may be.
+        exclude_seed_edges: leave a batch's own links out of the neighbourhoods, so that a model
+            cannot read off what it shall predict: 'self' (or True) the links, 'reverse' their
+            reverses, too: of the same edge type in a homogeneous graph, else of `rev_<relation>` or
+            the only edge type back; or that edge type. Default: False.
+        seed: makes epochs reproducible; epoch i of two loaders of equal seed is the same. Default:
+            each epoch takes one from `generator` or torch's default generator, so that
+            `torch.manual_seed` decides, as with PyG (worker processes take one more from it).
+        stream: separates loaders of the same seed. Default: the rank of the trainer if
+            torch.distributed is initialised, else 0, so that trainers draw differently.
+        worker_type: what `num_workers` counts: 'thread' (default; no copy of the graph, no
+            pickling) or 'process' (torch's worker processes, for heavy Python transforms).
+        **kwargs: those of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
+            `num_workers`, `generator`, `sampler`, ...
+
+    Raises:
+        NotImplementedError: an option that is still to come, by name.
+        IndexError, TypeError, ValueError: links that do not exist or are no integers; arguments
+            that contradict one another. While batches are drawn, ValueError: there is no strict
+            negative.
+    """
+
+    pyg_loader = torch_geometric.loader.LinkLoader
+    read_by_pyg = ("data", "link_sampler", "input_data", "custom_cls", "neg_sampling")
+
+    def __init__(
+        self,
+        data: Data | HeteroData,
+        num_neighbors: Any,
+        edge_label_index: Any = None,
+        edge_label: Tensor | None = None,
+        edge_label_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: Any = None,
+        neg_sampling_ratio: float | None = None,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: Any = None,
+        directed: bool = True,
+        *,
+        strict_negatives: bool = False,
+        exclude_seed_edges: ExcludeSeedEdges = False,
+        seed: int | None = None,
+        stream: int | None = None,
+        worker_type: WorkerType = "thread",
+        **kwargs: Any,
+    ) -> None:
+        check_loader_options(worker_type, kwargs)
+        _check_times(edge_label_time, time_attr)
+        if neg_sampling is not None and neg_sampling_ratio:
+            raise ValueError("pass neg_sampling or neg_sampling_ratio, not both")
+        if neighbor_sampler is None:
+            neighbor_sampler = NeighborSampler(
+                data,
+                num_neighbors,
+                subgraph_type,
+                replace,
+                disjoint,
+                temporal_strategy,
+                time_attr,
+                weight_attr,
+                is_sorted,
+                directed=directed,
+            )
+        edge_label_index, num_links = _checked_links(data, edge_label_index)
+        edge_label = _checked_values(edge_label, num_links, "edge_label")
+        if num_links == 0:
+            edge_label = None  # PyG looks for the smallest label, which none has
+        kwargs["input_id"] = _checked_values(kwargs.get("input_id"), num_links, "input_id")
+        super().__init__(
+            data,
+            num_neighbors,
+            edge_label_index,
+            edge_label,
+            _checked_values(edge_label_time, num_links, "edge_label_time"),
+            neg_sampling=neg_sampling,
+            neg_sampling_ratio=neg_sampling_ratio,
+            time_attr=time_attr,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            neighbor_sampler=neighbor_sampler,
+            **kwargs,
+        )
+        self._options = LinkOptions(self.neg_sampling, strict_negatives, exclude_seed_edges)
+        if isinstance(neighbor_sampler, NeighborSampler):
+            neighbor_sampler.check_link_options(self.input_data.input_type, self._options)
+        elif strict_negatives or exclude_seed_edges:
+            raise ValueError(
+                "strict_negatives and exclude_seed_edges need a sampler of khop's (got a "
+                f"'{type(neighbor_sampler).__name__}')"
+            )
+        self._set_up(self.input_data.row.numel(), seed, stream, worker_type, kwargs)
+
+    @property
+    def _sampler(self) -> Any:
+        return self.link_sampler
+
+    def _draw(self, inputs: EdgeSamplerInput, key: BatchKey | None) -> Any:
+        neg_sampling, strict, exclude = self._options
+        if not isinstance(self.link_sampler, NeighborSampler):
+            return self.link_sampler.sample_from_edges(inputs, neg_sampling=neg_sampling)
+        return self.link_sampler.sample_from_edges(
+            inputs, neg_sampling, key, strict_negatives=strict, exclude_seed_edges=exclude
+        )
+
+    def _annotate(self, batch: Any, metadata: Any) -> None:
+        triplets = self.neg_sampling is not None and self.neg_sampling.is_triplet()
+        annotate_links(batch, self.input_data.input_type, metadata, triplets)
+
+
+def _check_times(edge_label_time: Any, time_attr: str | None) -> None:
+    given = {"edge_label_time": edge_label_time is not None, "time_attr": time_attr is not None}
+    if len(set(given.values())) == 2:
+        there, missing = sorted(given, key=lambda name: not given[name])
+        raise ValueError(
+            f"temporal sampling needs both 'edge_label_time' and 'time_attr': '{there}' is set, "
+            f"'{missing}' is not"
+        )
+
+
+def _checked_links(data: Any, edge_label_index: Any) -> tuple[Any, int | None]:
+    """Links as PyG takes them, and their number (None: only PyG can tell)."""
+    if isinstance(data, Data):
+        ends = _links_in(data._store, edge_label_index, [data.num_nodes] * 2, "the data")
+        return ends, ends.size(1)
+    if isinstance(data, HeteroData):
+        edge_type, given = _split_links(data, edge_label_index)
+        num_nodes = [data[edge_type[i]].num_nodes for i in (0, 2)]
+        store = data[edge_type] if edge_type in data.edge_types else {}
+        ends = _links_in(store, given, num_nodes, f"edge type {edge_type}")
+        return (edge_type, ends), ends.size(1)
+    return edge_label_index, None
+
+
+def _links_in(store: Any, links: Any, num_nodes: list[Any], what: str) -> Tensor:
+    if links is not None:
+        return _checked_ends(links, num_nodes)
+    edges: Tensor | None = store.get("edge_index")
+    if edges is None:
+        raise ValueError(f"edge_label_index takes all edges, but {what} has no 'edge_index'")
+    return edges
+
+
+def _split_links(data: HeteroData, given: Any) -> tuple[Any, Any]:
+    """Edge type, in full, and links of what a user gave for them."""
+    edge_type, links = given, None
+    if isinstance(given, (tuple, list)) and len(given) == 2 and not isinstance(given[0], str):
+        edge_type, links = given
+    is_type = isinstance(edge_type, (tuple, list)) and len(edge_type) in (2, 3)
+    if not is_type or not all(isinstance(name, str) for name in edge_type):
+        raise ValueError(
+            "edge_label_index of a HeteroData must be an edge type, or (edge type, links); there "
+            f"are the types {data.edge_types} (got {given!r})"
+        )
+    edge_type = data._to_canonical(*edge_type)
+    for node_type in (edge_type[0], edge_type[2]):
+        if node_type not in data.node_types:
+            raise ValueError(
+                f"edge_label_index has edge type {edge_type}, but node types are {data.node_types}"
+            )
+    return edge_type, links
+
+
+def _checked_ends(links: Any, num_nodes: list[Any]) -> Tensor:
+    what = "edge_label_index"
+    if isinstance(links, (tuple, list)) and len(links) == 2:
+        src, dst = (torch.as_tensor(ends) for ends in links)
+        if src.shape != dst.shape:
+            raise ValueError(f"{what} has {src.numel()} sources, but {dst.numel()} destinations")
+        links = torch.stack([src, dst])
+    both: Tensor = torch.as_tensor(links)
+    if both.dim() != 2 or both.size(0) != 2:
+        raise ValueError(f"{what} must have shape [2, num_links] (got {list(both.shape)})")
+    if both.numel() == 0:
+        both = both.long()
+    if both.dtype == torch.bool or both.dtype.is_floating_point or both.dtype.is_complex:
+        raise TypeError(f"{what} must hold integers (got '{both.dtype}')")
+    for name, ends, count in zip(("sources", "destinations"), both, num_nodes, strict=True):
+        check_range(ends.cpu().numpy(), int(count), f"{what} ({name})")
+    return both
+
+
+def _checked_values(values: Any, num_links: int | None, what: str) -> Tensor | None:
+    """A value for each link, as tensor."""
+    if values is None:
+        return None
+    tensor: Tensor = torch.as_tensor(values)
+    if tensor.dim() == 0 or (num_links is not None and len(tensor) != num_links):
+        shape = list(tensor.shape)
+        raise ValueError(f"{what} must hold an entry for each of {num_links} links (got {shape})")
+    return tensor

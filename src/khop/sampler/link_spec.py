@@ -1,0 +1,174 @@
+"""What batches of links shall be, checked once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from khop.typing import EdgeDir, EdgeType, NodeType
+
+NegativeMode: TypeAlias = Literal["binary", "triplet"]
+
+ExcludeSeedEdges: TypeAlias = "bool | Literal['self', 'reverse'] | EdgeType"
+"""Which edges a link batch's neighbourhoods leave out: none (False), the links themselves ('self'
+or True), also their reverses ('reverse'), or also those of the edge type named."""
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """What batches of links shall be; plain numbers, so that it travels as JSON.
+
+    Attributes:
+        src_type, dst_type: index of the node types that links join.
+        relation: index of their edge type; None: they are of no edge type of the graph.
+        edge_dir: 'in' if the graph holds the sources of each destination, 'out' the reverse.
+        disjoint: each end is the root of a tree of its own.
+        mode: None: no negatives; 'binary': negative pairs; 'triplet': negative destinations.
+        amount: negatives a link; a whole number for triplets.
+        strict: negatives are no edges of the graph.
+        excluded: (relation, whether its edges run from destinations to sources) of the edges that
+            are left out of the neighbourhoods.
+    """
+
+    src_type: int = 0
+    dst_type: int = 0
+    relation: int | None = 0
+    edge_dir: EdgeDir = "in"
+    disjoint: bool = False
+    mode: NegativeMode | None = None
+    amount: float = 1
+    strict: bool = False
+    excluded: tuple[tuple[int, bool], ...] = ()
+
+    @classmethod
+    def create(
+        cls,
+        node_types: Sequence[NodeType],
+        edge_types: Sequence[EdgeType],
+        link_type: EdgeType,
+        *,
+        edge_dir: EdgeDir = "in",
+        disjoint: bool = False,
+        mode: NegativeMode | None = None,
+        amount: float = 1,
+        strict: bool = False,
+        exclude: ExcludeSeedEdges = False,
+    ) -> LinkSpec:
+        """Checks the options and finds the types.
+
+        Args:
+            node_types: the graph's.
+            edge_types: the graph's.
+            link_type: the edge type of links; need not be one of the graph's.
+            edge_dir: see `edge_dir` above; so are the others.
+            disjoint: see above.
+            mode: see above.
+            amount: see above.
+            strict: see above.
+            exclude: which edges are left out of the neighbourhoods.
+
+        Raises:
+            ValueError: a type that does not exist, options that contradict one another.
+        """
+        for node_type in (link_type[0], link_type[2]):
+            if node_type not in node_types:
+                raise ValueError(
+                    f"links of type {link_type} join nodes of type '{node_type}', but there are "
+                    f"{list(node_types)}"
+                )
+        relation = edge_types.index(link_type) if link_type in edge_types else None
+        if mode not in (None, "binary", "triplet"):
+            raise ValueError(f"negatives are 'binary' or 'triplet' (got '{mode}')")
+        if mode is not None and not amount > 0:
+            raise ValueError(f"the amount of negatives must be positive (got {amount})")
+        if mode == "triplet" and amount != math.ceil(amount):
+            raise ValueError(f"the amount of negatives a triplet must be whole (got {amount})")
+        if strict and mode is None:
+            raise ValueError("strict negatives need negatives: pass neg_sampling")
+        if strict and relation is None:
+            raise ValueError(
+                f"strict negatives are no edges of type {link_type}, but the graph has only "
+                f"{list(edge_types)}"
+            )
+        return cls(
+            node_types.index(link_type[0]),
+            node_types.index(link_type[2]),
+            relation,
+            edge_dir,
+            disjoint,
+            mode,
+            amount,
+            strict,
+            excluded_relations(exclude, edge_types, link_type),
+        )
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> LinkSpec:
+        """From what `to_json` returned, after its journey."""
+        excluded = tuple((relation, turned) for relation, turned in content["excluded"])
+        return cls(**{**content, "excluded": excluded})
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON object."""
+        return asdict(self)
+
+    def num_negatives(self, num_links: int) -> int:
+        """Number of negatives of a batch."""
+        return 0 if self.mode is None else math.ceil(num_links * self.amount)
+
+
+def excluded_relations(
+    exclude: ExcludeSeedEdges, edge_types: Sequence[EdgeType], link_type: EdgeType
+) -> tuple[tuple[int, bool], ...]:
+    """Which edge types hold the links and their reverses.
+
+    The reverse of (a, r, b) is (b, rev_r, a), that of (a, rev_r, b) is (b, r, a), as PyG's
+    `ToUndirected` names them; else the only edge type from b to a, which may be the same.
+
+    Returns:
+        (index of the edge type, whether it holds the links turned round) of each.
+
+    Raises:
+        ValueError: the links or their reverses are of no edge type, or it is not clear of which.
+    """
+    if exclude is False or exclude is None:
+        return ()
+    if link_type not in edge_types:
+        raise ValueError(
+            f"exclude_seed_edges={exclude!r}, but links of type {link_type} are no edges of the "
+            f"graph: it has {list(edge_types)}"
+        )
+    itself = (edge_types.index(link_type), False)
+    if exclude is True or exclude == "self":
+        return (itself,)
+    if exclude == "reverse":
+        return (itself, (edge_types.index(_reverse_of(link_type, edge_types)), True))
+    if isinstance(exclude, str) or tuple(exclude) not in edge_types:
+        raise ValueError(
+            "exclude_seed_edges must be False, 'self' (or True), 'reverse' or the edge type of the "
+            f"reverse edges (got {exclude!r}); there are {list(edge_types)}"
+        )
+    back = (exclude[0], exclude[1], exclude[2])
+    if (back[0], back[2]) != (link_type[2], link_type[0]):
+        raise ValueError(f"edges of type {back} do not reverse links of type {link_type}")
+    return (itself, (edge_types.index(back), True))
+
+
+def _reverse_of(link_type: EdgeType, edge_types: Sequence[EdgeType]) -> EdgeType:
+    src, relation, dst = link_type
+    bare = relation.removeprefix("rev_")
+    named = (dst, f"rev_{relation}" if bare == relation else bare, src)
+    if named in edge_types:
+        return named
+    back = [t for t in edge_types if (t[0], t[2]) == (dst, src)]
+    if len(back) != 1:
+        raise ValueError(
+            f"exclude_seed_edges='reverse': the reverse of {link_type} could be any of {back}; "
+            "pass the edge type instead"
+            if back
+            else f"exclude_seed_edges='reverse', but no edge type reverses {link_type}; there are "
+            f"{list(edge_types)}"
+        )
+    return back[0]

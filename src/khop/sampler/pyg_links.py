@@ -1,0 +1,196 @@
+"""Link batches as PyG asks for them and takes them back: the torch side of `link`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+
+from khop import _native
+from khop.data import Graph
+from khop.data.arrays import check_range, to_int64
+from khop.sampler.engine import Ticket
+from khop.sampler.link import Links, LinkSampler, LinkSeeds, LookUpEdges
+from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
+from khop.sampler.negative import Candidates, NegativeSampler
+from khop.typing import EDGE, Array, BoolArray, EdgeType, Int64Array, NodeType
+
+
+class LinkOptions(NamedTuple):
+    """What a loader wants of its link batches.
+
+    Attributes:
+        neg_sampling: PyG's, or None.
+        strict: negatives are no edges of the graph.
+        exclude: which edges are left out of the neighbourhoods.
+    """
+
+    neg_sampling: NegativeSampling | None = None
+    strict: bool = False
+    exclude: ExcludeSeedEdges = False
+
+
+class _Kept(NamedTuple):
+    wanted: tuple[Any, ...]
+    weights: tuple[Tensor | None, Tensor | None]
+    sampler: LinkSampler
+
+    def is_for(self, wanted: tuple[Any, ...], weights: tuple[Tensor | None, ...]) -> bool:
+        # Tables were made of these very tensors; what is in them is not compared.
+        return self.wanted == wanted and all(
+            a is b for a, b in zip(self.weights, weights, strict=True)
+        )
+
+
+class LinkSamplers:
+    """Makes the link samplers of a graph in memory; keeps the last one, whose tables are costly.
+
+    Args:
+        graph: the graph.
+        csrs: its rows, an edge type each.
+        disjoint: each end of a link is the root of a tree of its own.
+        node_times: since when each node exists, of the node types that have times.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        csrs: Sequence[_native.Csr],
+        disjoint: bool = False,
+        node_times: Mapping[NodeType, Array] | None = None,
+    ) -> None:
+        self._graph = graph
+        self._look_up = look_up_in(csrs)
+        self._disjoint = disjoint
+        self._node_times = dict(node_times or {})
+        self._kept: _Kept | None = None
+
+    def get(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
+        """The sampler of links of one type.
+
+        Args:
+            link_type: the edge type of links; None: the only one, of a homogeneous graph.
+            options: what batches shall be.
+
+        Raises:
+            ValueError: options that contradict one another or the graph.
+        """
+        neg = options.neg_sampling
+        wanted = (link_type, options.strict, options.exclude, neg and (neg.mode, neg.amount))
+        weights = (neg.src_weight, neg.dst_weight) if neg else (None, None)
+        kept = self._kept  # another thread may replace it
+        if kept is None or not kept.is_for(wanted, weights):
+            kept = _Kept(wanted, weights, self._make(link_type, options))
+            self._kept = kept
+        return kept.sampler
+
+    def _make(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
+        graph, neg = self._graph, options.neg_sampling
+        spec = LinkSpec.create(
+            graph.node_types,
+            graph.edge_types,
+            link_type_of(graph, link_type),
+            edge_dir=graph.edge_dir,
+            disjoint=self._disjoint,
+            mode=None if neg is None else neg.mode.value,
+            amount=1 if neg is None else neg.amount,
+            strict=options.strict,
+            exclude=options.exclude,
+        )
+        if neg is None:
+            return LinkSampler(spec)
+        dst = self._candidates(spec.dst_type, neg.dst_weight, "dst_weight")
+        src = None
+        if spec.mode == "binary":
+            src = self._candidates(spec.src_type, neg.src_weight, "src_weight")
+        return LinkSampler(spec, NegativeSampler(dst, src), self._look_up)
+
+    def _candidates(self, place: int, weight: Tensor | None, what: str) -> Candidates:
+        node_type = self._graph.node_types[place]
+        weights = None if weight is None else torch.as_tensor(weight).double().cpu().numpy()
+        return Candidates(
+            self._graph.num_nodes[node_type], weights, self._node_times.get(node_type), what
+        )
+
+
+def look_up_in(csrs: Sequence[_native.Csr]) -> LookUpEdges:
+    """Finds edges of a graph all of whose rows are at hand."""
+
+    def look_up(
+        relation: int, rows: Int64Array, neighbors: Int64Array
+    ) -> Generator[list[Ticket], None, BoolArray]:
+        yield from ()
+        return _native.has_edges(csrs[relation], rows, neighbors)
+
+    return look_up
+
+
+def link_type_of(graph: Graph, link_type: EdgeType | None) -> EdgeType:
+    """The edge type of links, by PyG's name.
+
+    Raises:
+        ValueError: none is given for a heterogeneous graph.
+    """
+    if not graph.is_heterogeneous:
+        return EDGE
+    if link_type is None:
+        raise ValueError(
+            f"links of a heterogeneous graph need an edge type, such as one of {graph.edge_types}"
+        )
+    return link_type
+
+
+def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
+    """The links that PyG asks for, checked.
+
+    Raises:
+        NotImplementedError: links with times.
+        IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers.
+    """
+    if index.time is not None:
+        raise NotImplementedError("links with times ('edge_label_time') are still to come")
+    ends = []
+    for name, value, place in (
+        ("sources", index.row, spec.src_type),
+        ("destinations", index.col, spec.dst_type),
+    ):
+        ends.append(to_int64(value, f"{name} of links"))
+        check_range(ends[-1], graph.num_nodes[graph.node_types[place]], f"{name} of links")
+    if len(ends[0]) != len(ends[1]):
+        raise ValueError(f"links have {len(ends[0])} sources but {len(ends[1])} destinations")
+    return Links(*ends)
+
+
+def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> tuple[Any, ...]:
+    """What PyG's `LinkLoader` reads of a sampler's output.
+
+    Returns:
+        `(input_id, edge_label_index, edge_label, time)` without negatives and with binary ones,
+        `(input_id, src_index, dst_pos_index, dst_neg_index, time)` with triplets.
+    """
+    places = {name: torch.from_numpy(value) for name, value in seeds.index.items()}
+    if spec.mode == "triplet":
+        return (index.input_id, *places.values(), index.time)
+    label, time = index.label, index.time
+    if spec.mode == "binary":
+        label = binary_labels(label, seeds.num_links, seeds.num_negatives)
+        if time is not None:
+            time = repeat_rows(time, seeds.num_links + seeds.num_negatives)
+    return (index.input_id, places["edge_label_index"], label, time)
+
+
+def binary_labels(label: Tensor | None, num_links: int, num_negatives: int) -> Tensor:
+    """Labels of links, then zeros for negatives; links without labels have ones."""
+    if label is None:
+        label = torch.ones(num_links)
+    return torch.cat([label, label.new_zeros((num_negatives, *label.shape[1:]))])
+
+
+def repeat_rows(values: Tensor, count: int) -> Tensor:
+    """Values of links over and over again, until there are `count`."""
+    if len(values) == 0:
+        return values
+    return values[torch.arange(count) % len(values)]
