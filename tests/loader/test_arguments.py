@@ -29,11 +29,6 @@ def test_options_to_come(data, option):
         NeighborLoader(data, [2], **option)
 
 
-def test_data_to_come(data):
-    with pytest.raises(NotImplementedError, match="FeatureStore"):
-        NeighborLoader((data, data), [2], ("paper", None))
-
-
 @pytest.mark.parametrize(
     ("nodes", "error", "message"),
     [

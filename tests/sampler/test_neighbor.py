@@ -167,10 +167,6 @@ def test_inputs_to_come(data):
         sampler.sample_from_edges(EdgeSamplerInput(None, edge, edge))
     with pytest.raises(NotImplementedError, match="input_time"):
         sampler.sample_from_nodes(NodeSamplerInput(None, edge, edge))
-    with pytest.raises(NotImplementedError, match="FeatureStore"):
-        NeighborSampler((data, data), [2])
-    with pytest.raises(NotImplementedError, match="adj_t"):
-        NeighborSampler(Data(adj_t=torch.eye(3).to_sparse(), num_nodes=3), [2])
 
 
 def test_bad_input(data):

@@ -15,6 +15,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from khop.channel.pool import BufferPool
 from khop.data import Feature
 from khop.data.arrays import DTYPES
+from khop.loader.adjacency import Drawn, sampled_adjacency
 from khop.typing import Array, NodeType
 
 
@@ -97,11 +98,12 @@ def join_data(data: Data, out: SamplerOutput, gatherer: Gatherer) -> Data:
     """
     batch = copy.copy(data)
     _join_nodes(data, data._store, batch._store, out.node, gatherer)
-    _join_edges(data, data._store, batch._store, (out.row, out.col, out.edge), gatherer)
-    _annotate_nodes(batch._store, out.node, out.num_sampled_nodes)
-    _annotate_edges(batch._store, out.edge, out.num_sampled_edges)
+    drawn = Drawn(out.row, out.col, out.edge, (out.node.numel(), out.node.numel()))
+    _join_edges(data, data._store, batch._store, drawn, gatherer)
+    annotate_nodes(batch._store, out.node, out.num_sampled_nodes)
+    annotate_edges(batch._store, out.edge, out.num_sampled_edges)
     batch.batch = out.batch
-    _annotate_seeds(batch._store, out.metadata)
+    annotate_seeds(batch._store, out.metadata)
     return batch
 
 
@@ -119,12 +121,13 @@ def join_hetero_data(
     batch = copy.copy(data)
     for node_type, node in out.node.items():
         _join_nodes(data, data[node_type], batch[node_type], node, gatherer)
-        _annotate_nodes(batch[node_type], node, out.num_sampled_nodes[node_type])
+        annotate_nodes(batch[node_type], node, out.num_sampled_nodes[node_type])
     for edge_type, edge in out.edge.items():
-        drawn = (out.row[edge_type], out.col[edge_type], edge)
+        sizes = (out.node[edge_type[0]].numel(), out.node[edge_type[2]].numel())
+        drawn = Drawn(out.row[edge_type], out.col[edge_type], edge, sizes)
         _join_edges(data, data[edge_type], batch[edge_type], drawn, gatherer)
-        _annotate_edges(batch[edge_type], edge, out.num_sampled_edges[edge_type])
-    _annotate_seeds(batch[seed_type], out.metadata)
+        annotate_edges(batch[edge_type], edge, out.num_sampled_edges[edge_type])
+    annotate_seeds(batch[seed_type], out.metadata)
     return batch
 
 
@@ -132,22 +135,18 @@ def _join_nodes(data: Any, store: Any, target: Any, node: Tensor, gatherer: Gath
     for name, value in store.items():
         if name == "num_nodes":
             target.num_nodes = node.numel()
-        elif store.is_node_attr(name):
+        elif name != "adj_t" and store.is_node_attr(name):
             dim = data.__cat_dim__(name, value, store)
             target[name] = gatherer.select(value, node, dim)
 
 
-def _join_edges(
-    data: Any,
-    store: Any,
-    target: Any,
-    drawn: tuple[Tensor, Tensor, Tensor | None],
-    gatherer: Gatherer,
-) -> None:
-    row, col, edge = drawn
+def _join_edges(data: Any, store: Any, target: Any, drawn: Drawn, gatherer: Gatherer) -> None:
+    edge = drawn.edge
     for name, value in store.items():
         if name == "edge_index":
-            target.edge_index = stack_endpoints(row, col).to(value.device)
+            target.edge_index = stack_endpoints(drawn.row, drawn.col).to(value.device)
+        elif name == "adj_t":
+            target.adj_t = sampled_adjacency(value, drawn)
         elif store.is_edge_attr(name):
             dim = data.__cat_dim__(name, value, store)
             target[name] = None if edge is None else gatherer.select(value, edge, dim)
@@ -156,19 +155,22 @@ def _join_edges(
 # What PyG's `NodeLoader` adds: ids, hop counts, the seeds' positions and number.
 
 
-def _annotate_nodes(target: Any, node: Tensor, num_sampled: Any) -> None:
+def annotate_nodes(target: Any, node: Tensor, num_sampled: Any) -> None:
+    """Adds `n_id` and `num_sampled_nodes`."""
     if "n_id" not in target:
         target.n_id = node
     target.num_sampled_nodes = num_sampled
 
 
-def _annotate_edges(target: Any, edge: Tensor | None, num_sampled: Any) -> None:
+def annotate_edges(target: Any, edge: Tensor | None, num_sampled: Any) -> None:
+    """Adds `e_id` and `num_sampled_edges`."""
     if edge is not None and "e_id" not in target:
         target.e_id = edge
     target.num_sampled_edges = num_sampled
 
 
-def _annotate_seeds(target: Any, metadata: Any) -> None:
+def annotate_seeds(target: Any, metadata: Any) -> None:
+    """Adds `input_id`, `seed_time` and `batch_size`."""
     target.input_id = metadata[0]
     target.seed_time = metadata[1]
     target.batch_size = metadata[0].size(0)

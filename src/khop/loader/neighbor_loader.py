@@ -17,8 +17,11 @@ from khop.data.arrays import check_range
 from khop.loader.background import BackgroundIterator
 from khop.loader.collate import Gatherer, join_data, join_hetero_data
 from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
+from khop.loader.stores import StoreJoiner, is_pair_of_stores
 from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.plan import EpochPlan
+from khop.sampler.source import as_input, open_input
+from khop.typing import NODE
 
 
 class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
@@ -30,7 +33,10 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
     epoch, batch index and graph, whatever the number of workers.
 
     Args:
-        data: a PyG `Data` or `HeteroData`.
+        data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or anybody's pair of a
+            PyG `FeatureStore` and a `GraphStore`, of which batches also carry edge attributes.
+            Threads call stores at the same time: pass `worker_type='process'` for stores that do
+            not allow this.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
         input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes; of a `HeteroData`: a
             node type, or (node type, seeds).
@@ -61,7 +67,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
 
     def __init__(
         self,
-        data: Data | HeteroData,
+        data: Any,
         num_neighbors: Any,
         input_nodes: Any = None,
         input_time: Tensor | None = None,
@@ -88,6 +94,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         if input_time is not None:
             raise NotImplementedError("input_time is still to come")
         _check_loader_options(worker_type, kwargs)
+        data = as_input(data)
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
                 data,
@@ -112,6 +119,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
             neighbor_sampler=neighbor_sampler,
             **kwargs,
         )
+        self._stores = StoreJoiner(data, self.custom_cls) if is_pair_of_stores(data) else None
         self._worker_type = worker_type
         self._given = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None
         self._shuffle = bool(kwargs.get("shuffle") or False)
@@ -187,8 +195,11 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
         data = self.data
-        ours = isinstance(self.node_sampler, NeighborSampler)
-        ours = ours and getattr(out, "orig_row", None) is None
+        as_drawn = getattr(out, "orig_row", None) is None
+        if self._stores is not None and as_drawn:
+            permutation = self.node_sampler.edge_permutation
+            return self._stores.join(out, self.input_data.input_type, permutation)
+        ours = isinstance(self.node_sampler, NeighborSampler) and as_drawn
         if ours and isinstance(out, SamplerOutput) and isinstance(data, Data):
             return join_data(data, out, self._gatherer)
         if ours and isinstance(data, HeteroData) and _is_complete(out, data):
@@ -256,22 +267,25 @@ def _check_loader_options(worker_type: str, kwargs: dict[str, Any]) -> None:
 
 def _checked_seeds(data: Any, input_nodes: Any) -> Any:
     """`input_nodes` as PyG takes them; masks in any form, which PyG may mistake for ids."""
-    if not isinstance(data, HeteroData):
-        return _checked_ids(input_nodes, int(data.num_nodes))
+    source = open_input(data)
+    # PyG cannot tell the number of nodes of every store.
+    all_nodes = torch.arange if is_pair_of_stores(data) else lambda count: None
+    if not source.heterogeneous:
+        count = source.num_nodes[NODE]
+        return all_nodes(count) if input_nodes is None else _checked_ids(input_nodes, count)
     node_type, ids = (input_nodes, None) if isinstance(input_nodes, str) else (None, None)
     if isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2:
         node_type, ids = input_nodes
-    if not isinstance(node_type, str) or node_type not in data.node_types:
+    if not isinstance(node_type, str) or node_type not in source.num_nodes:
         raise ValueError(
-            "input_nodes of a HeteroData must be a node type, or (node type, seeds), with a type "
-            f"of {data.node_types} (got {input_nodes!r})"
+            "input_nodes of a heterogeneous graph must be a node type, or (node type, seeds), with "
+            f"a type of {list(source.num_nodes)} (got {input_nodes!r})"
         )
-    return node_type, _checked_ids(ids, int(data[node_type].num_nodes))
+    count = source.num_nodes[node_type]
+    return node_type, all_nodes(count) if ids is None else _checked_ids(ids, count)
 
 
 def _checked_ids(ids: Any, num_nodes: int) -> Any:
-    if ids is None:
-        return None
     if isinstance(ids, (list, np.ndarray)):
         empty = isinstance(ids, list) and not ids
         ids = torch.as_tensor(np.asarray(ids, np.int64 if empty else None))

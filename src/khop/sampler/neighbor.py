@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
@@ -20,10 +20,11 @@ from torch_geometric.sampler import (
 
 from khop import _native
 from khop.channel.pool import BufferPool
-from khop.data import Graph, Topology
+from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
 from khop.sampler.engine import Engine, GraphView
 from khop.sampler.hotness import sample_prob
+from khop.sampler.source import graph_of
 from khop.sampler.spec import SamplingSpec
 from khop.typing import NODE, Array, ArrayLike, NodeType
 
@@ -37,6 +38,22 @@ class BatchKey(NamedTuple):
     batch: int
 
 
+def next_key(seed: int | None, stream: int, calls: Iterator[int]) -> BatchKey:
+    """What decides the draws of a sampler's next call.
+
+    Args:
+        seed: of the sampler; None: take one from torch's default generator.
+        stream: of the sampler.
+        calls: counts the sampler's calls.
+    """
+    if seed is None:
+        drawn = torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)
+        return BatchKey(int(drawn) & (2**64 - 1), 0)
+    worker = torch.utils.data.get_worker_info()
+    epoch = 0 if worker is None else 1 + worker.id  # each worker process counts for itself
+    return BatchKey(_native.run_key(seed, epoch, stream), next(calls))
+
+
 class NeighborSampler(BaseSampler):  # type: ignore[misc]
     """Draws k-hop neighbourhoods from a graph in memory; a drop-in for PyG's `NeighborSampler`.
 
@@ -45,7 +62,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     12 bytes an edge.
 
     Args:
-        data: a PyG `Data` or `HeteroData`, or a `khop.data.Graph`.
+        data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), a pair of PyG's
+            (FeatureStore, GraphStore), or a `khop.data.Graph`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
         subgraph_type: 'directional', the only one so far.
         replace: draw with replacement.
@@ -66,7 +84,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     def __init__(
         self,
-        data: Data | HeteroData | Graph,
+        data: Any,
         num_neighbors: Any,
         subgraph_type: Any = "directional",
         replace: bool = False,
@@ -163,7 +181,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         node_type = self._seed_type(index.input_type)
         seeds = to_int64(index.node, "seeds")
         check_range(seeds, self.graph.num_nodes[node_type], "seeds")
-        run, batch = key or self._next_key()
+        run, batch = key or next_key(self.seed, self.stream, self._calls)
         place = self.graph.node_types.index(node_type)
         subgraph = self._engine.sample_local([(place, seeds)], run, batch)
         nodes = [self._nodes_of(subgraph, i) for i in range(len(self.graph.node_types))]
@@ -248,14 +266,6 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             sample_prob(csr, self._num_neighbors, ids, self.num_nodes, batch_size, self.replace)
         )
 
-    def _next_key(self) -> BatchKey:
-        if self.seed is None:
-            drawn = torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)
-            return BatchKey(int(drawn) & (2**64 - 1), 0)
-        worker = torch.utils.data.get_worker_info()
-        epoch = 0 if worker is None else 1 + worker.id  # each worker process counts for itself
-        return BatchKey(_native.run_key(self.seed, epoch, self.stream), next(self._calls))
-
     def _edge_ids(self, subgraph: _native.Subgraph, relation: int) -> Tensor:
         count = subgraph.num_edges(relation)
         positions: Array = self._pool.empty((count,), _INT64)
@@ -267,42 +277,6 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         _native.gather(edge_ids, positions, named)
         np.copyto(positions, named)
         return torch.from_numpy(positions)
-
-
-def graph_of(data: Any) -> Graph:
-    """The graph of a PyG `Data` or `HeteroData`, compressed by destination.
-
-    Raises:
-        NotImplementedError: stores and `adj_t`, which are still to come.
-        TypeError: anything else.
-        ValueError: no edges are given at all.
-    """
-    if isinstance(data, Data):
-        count = int(data.num_nodes)
-        return Graph(
-            _topology(data._store, "the data object", count, count), num_nodes={NODE: count}
-        )
-    if isinstance(data, HeteroData):
-        counts = {t: int(data[t].num_nodes) for t in data.node_types}
-        topologies = {
-            t: _topology(data[t], f"edge type {t}", counts[t[0]], counts[t[2]])
-            for t in data.edge_types
-        }
-        return Graph(topologies, num_nodes=counts)
-    if isinstance(data, (tuple, list)):
-        raise NotImplementedError(
-            "(FeatureStore, GraphStore) input is still to come; pass a Data or HeteroData"
-        )
-    raise TypeError(f"expected a PyG Data or HeteroData object (got '{type(data)}')")
-
-
-def _topology(store: Any, what: str, num_src: int, num_dst: int) -> Topology:
-    edge_index = store.get("edge_index")
-    if edge_index is None:
-        if "adj_t" in store:
-            raise NotImplementedError("'adj_t' is still to come: pass 'edge_index' instead")
-        raise ValueError(f"{what} has no 'edge_index'")
-    return Topology(edge_index, num_src=num_src, num_dst=num_dst, edge_dir="in")
 
 
 def _refuse_what_is_to_come(**options: tuple[Any, Any]) -> None:
