@@ -169,7 +169,6 @@ def test_context(folder_of):
 
 
 @pytest.mark.parametrize("make,match", [
-    (lambda d: DistNeighborLoader(d, [2], with_weight=True), "with_weight"),
     (lambda d: DistNeighborLoader(None, [2]), "data=None"),
     (lambda d: MpDistSamplingWorkerOptions(worker_devices=["cuda:0"]), "worker_devices"),
     (lambda d: MpDistSamplingWorkerOptions(use_all2all=True), "use_all2all"),

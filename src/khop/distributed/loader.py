@@ -124,9 +124,7 @@ class DistNeighborLoader(DistLoader):
         ids, self._input_id = seeds_of(data, given, "input_nodes", self._seed_type)
         columns = [data.to_new_ids(ids, "input_nodes", self._seed_type)]
         if sampling.temporal:
-            columns.append(
-                seed_times(data, self._seed_type, columns[0], input_time, "input_time")
-            )
+            columns.append(seed_times(data, self._seed_type, columns[0], input_time, "input_time"))
         self._input_time = None if input_time is None else torch.as_tensor(input_time)
         seed_place = [t.name for t in data.meta.node_types].index(self._seed_type)
         super().__init__(

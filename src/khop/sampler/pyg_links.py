@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+from torch_geometric.sampler import (
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    SamplerOutput,
+)
 
 from khop import _native
 from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
+from khop.data.times import seed_time_keys
 from khop.sampler.engine import Ticket
-from khop.sampler.link import Links, LinkSampler, LinkSeeds, LookUpEdges
+from khop.sampler.link import Links, LinkSampler, LinkSeeds, LookUpEdges, link_of_tree
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.negative import Candidates, NegativeSampler
-from khop.typing import EDGE, Array, BoolArray, EdgeType, Int64Array, NodeType
+from khop.typing import EDGE, BoolArray, EdgeType, Int64Array
 
 
 class LinkOptions(NamedTuple):
@@ -52,7 +58,6 @@ class LinkSamplers:
         graph: the graph.
         csrs: its rows, an edge type each.
         disjoint: each end of a link is the root of a tree of its own.
-        node_times: since when each node exists, of the node types that have times.
     """
 
     def __init__(
@@ -60,12 +65,10 @@ class LinkSamplers:
         graph: Graph,
         csrs: Sequence[_native.Csr],
         disjoint: bool = False,
-        node_times: Mapping[NodeType, Array] | None = None,
     ) -> None:
         self._graph = graph
         self._look_up = look_up_in(csrs)
         self._disjoint = disjoint
-        self._node_times = dict(node_times or {})
         self._kept: _Kept | None = None
 
     def get(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
@@ -112,7 +115,7 @@ class LinkSamplers:
         node_type = self._graph.node_types[place]
         weights = None if weight is None else torch.as_tensor(weight).double().cpu().numpy()
         return Candidates(
-            self._graph.num_nodes[node_type], weights, self._node_times.get(node_type), what
+            self._graph.num_nodes[node_type], weights, self._graph.node_times.get(node_type), what
         )
 
 
@@ -147,11 +150,9 @@ def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
     """The links that PyG asks for, checked.
 
     Raises:
-        NotImplementedError: links with times.
-        IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers.
+        IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers;
+            times in a graph without times, or none in one with times.
     """
-    if index.time is not None:
-        raise NotImplementedError("links with times ('edge_label_time') are still to come")
     ends = []
     for name, value, place in (
         ("sources", index.row, spec.src_type),
@@ -161,7 +162,18 @@ def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
         check_range(ends[-1], graph.num_nodes[graph.node_types[place]], f"{name} of links")
     if len(ends[0]) != len(ends[1]):
         raise ValueError(f"links have {len(ends[0])} sources but {len(ends[1])} destinations")
-    return Links(*ends)
+    if graph.is_temporal != (index.time is not None):
+        raise ValueError(
+            "the graph has times: pass the time of each link ('edge_label_time'), too"
+            if graph.is_temporal
+            else "links have times ('edge_label_time'), but the graph has none: pass time_attr, too"
+        )
+    time = None
+    if index.time is not None:
+        time = seed_time_keys(index.time, graph.floating_times, "times of links")
+        if len(time) != len(ends[0]):
+            raise ValueError(f"{len(time)} times for {len(ends[0])} links")
+    return Links(*ends, time)
 
 
 def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> tuple[Any, ...]:
@@ -180,6 +192,15 @@ def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> 
         if time is not None:
             time = repeat_rows(time, seeds.num_links + seeds.num_negatives)
     return (index.input_id, places["edge_label_index"], label, time)
+
+
+def number_by_link(out: SamplerOutput | HeteroSamplerOutput, num_links: int) -> None:
+    """Lets `batch` of a disjoint batch count links, where the sampler counted their ends."""
+    if out.batch is None:
+        return
+    trees = out.batch.values() if isinstance(out.batch, dict) else [out.batch]
+    for tree in trees:
+        tree.copy_(link_of_tree(tree, num_links))
 
 
 def binary_labels(label: Tensor | None, num_links: int, num_negatives: int) -> Tensor:
