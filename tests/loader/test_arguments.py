@@ -18,7 +18,7 @@ from khop.sampler import NeighborSampler
         ({"weight_attr": "weight"}, "weight_attr='weight'"),
     ],
 )
-def test_bad_options(data, option, message):
+def test_contradicting_options(data, option, message):
     with pytest.raises(ValueError, match=message):
         NeighborLoader(data, [2], **option)
 
