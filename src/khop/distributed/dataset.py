@@ -16,7 +16,8 @@ from khop.data.arrays import check_range, to_array, to_ids
 from khop.distributed.context import require_context
 from khop.distributed.service import PartitionService
 from khop.partition.folder import FolderMeta, PartitionFolder
-from khop.typing import NODE, ArrayLike, EdgeDir, Int64Array, NodeType
+from khop.partition.part import Part
+from khop.typing import EDGE, NODE, ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 
 class DistDataset:
@@ -39,6 +40,7 @@ class DistDataset:
         self.node_labels: dict[NodeType, Tensor] = {}
         self._also_serve: list[int] = []
         self._service: PartitionService | None = None
+        self._original: dict[NodeType, IntArray] = {}
 
     def load(
         self,
@@ -96,6 +98,7 @@ class DistDataset:
         self._also_serve = [folder.check_part(part) for part in also_serve]
         self.folder = folder
         self._service = None
+        self._original = {}
         files = {} if whole_node_label_file is None else whole_node_label_file
         if not isinstance(files, dict):
             files = {self._one_node_type("whole_node_label_file"): files}
@@ -160,6 +163,57 @@ class DistDataset:
         original = to_ids(ids, what)
         check_range(original, self.meta.node_type(node_type).count, what)
         return self.opened.id_map(node_type)[original].astype(np.int64)
+
+    def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
+        """Original ids of ids of the folder's numbering.
+
+        Args:
+            new_ids: [n] integers.
+            node_type: their node type.
+        """
+        if node_type not in self._original:
+            id_map = self.opened.id_map(node_type)
+            original = np.empty(len(id_map), id_map.dtype)
+            original[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
+            self._original[node_type] = original
+        return self._original[node_type][new_ids].astype(np.int64)
+
+    def home_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
+        """Edges of this trainer's partitions, by original ids.
+
+        Those of the home partition, of which trainers with the same one take turns, and of the
+        partitions that only this trainer serves.
+
+        Args:
+            edge_type: their edge type.
+
+        Returns:
+            [2, n] int64, sources and destinations.
+
+        Raises:
+            ValueError: no such edge type.
+        """
+        names = [t.name for t in self.meta.edge_types]
+        if edge_type not in names:
+            raise ValueError(f"no edge type {edge_type}: there are {names}")
+        homes, rank = self.service().homes, require_context().rank
+        residents = [r for r, home in enumerate(homes) if home == self.partition_idx]
+        turn = slice(residents.index(rank), None, len(residents))
+        shares = [self._edges_of(names.index(edge_type), self.partition_idx)[:, turn]]
+        shares += [self._edges_of(names.index(edge_type), part) for part in self._also_serve]
+        return np.concatenate(shares, axis=1)
+
+    def _edges_of(self, place: int, part: int) -> Int64Array:
+        """[2, n] original ids of one part's edges of a type."""
+        edge_type = self.meta.edge_types[place]
+        indptr, neighbors = Part(self.opened, part).rows(place)
+        bounds = self.meta.row_type(edge_type).bounds
+        rows = np.repeat(np.arange(bounds[part], bounds[part + 1]), np.diff(indptr))
+        ends = (
+            self.to_original_ids(neighbors, self.meta.neighbor_type(edge_type).name),
+            self.to_original_ids(rows, self.meta.row_type(edge_type).name),
+        )
+        return np.stack(ends if self.edge_dir == "in" else ends[::-1])
 
     def _one_node_type(self, what: str) -> NodeType:
         if self.meta.heterogeneous:

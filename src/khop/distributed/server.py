@@ -1,7 +1,8 @@
 """The partition server: answers samplers of other trainers from one part's folder.
 
-What is answered, and how requests are checked, is in `handler`. Sockets: `ipc://` in a folder that only the owner can enter, for trainers of this machine; `tcp://`
-with CURVE (only the job's key is let in) for those of others.
+What is answered, and how requests are checked, is in `handler`. Sockets: `ipc://` in a folder that
+only the owner can enter, for trainers of this machine; `tcp://` with CURVE (only the job's key is
+let in) for those of others.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def rebuild_error(described: dict[str, Any], where: str) -> Exception:
 
 def pack_rows(rows: RowSet) -> tuple[list[str], list[Array]]:
     """Rows as vectors, and the names of those that come beside their ids."""
-    names, arrays = [], [rows.ids]
+    names: list[str] = []
+    arrays: list[Array] = [rows.ids]
     if rows.trees is not None:
         names.append("trees")
         arrays.append(rows.trees)

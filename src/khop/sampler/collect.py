@@ -104,7 +104,7 @@ class Collector:
 
         layout = self._layout(subgraph, tables, rows)
         layout += [ArraySpec(f"s.{n}", str(a.dtype), a.shape) for n, a in extras.items()]
-        arrays = allocate(Block(layout, {**meta, **self._hops(subgraph), "rows": counts}))
+        arrays = allocate(Block(layout, {**meta, **self._sizes(subgraph), "rows": counts}))
         for name, values in extras.items():
             np.copyto(arrays[f"s.{name}"], values)
         for i in range(len(edge_types)):
@@ -121,14 +121,17 @@ class Collector:
                 out = arrays[_array_name(table, name)]
                 _native.gather(values, np.arange(len(values)), out, places)
 
-    def _hops(self, subgraph: _native.Subgraph) -> dict[str, Any]:
-        if not self._spec.counts_hops:
-            return {}
+    def _sizes(self, subgraph: _native.Subgraph) -> dict[str, Any]:
         meta = self._part.meta
-        return {
-            "nodes_per_hop": [subgraph.nodes_per_hop(i) for i in range(len(meta.node_types))],
-            "edges_per_hop": [subgraph.edges_per_hop(i) for i in range(len(meta.edge_types))],
+        node_types, edge_types = range(len(meta.node_types)), range(len(meta.edge_types))
+        sizes: dict[str, Any] = {
+            "nodes": sum(subgraph.num_nodes(i) for i in node_types),
+            "edges": sum(subgraph.num_edges(i) for i in edge_types),
         }
+        if self._spec.counts_hops:
+            sizes["nodes_per_hop"] = [subgraph.nodes_per_hop(i) for i in node_types]
+            sizes["edges_per_hop"] = [subgraph.edges_per_hop(i) for i in edge_types]
+        return sizes
 
     def _ids_of(self, subgraph: _native.Subgraph, table: _Table) -> Int64Array:
         if table.kind == "node":

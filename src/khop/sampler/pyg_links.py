@@ -173,7 +173,8 @@ def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
         time = seed_time_keys(index.time, graph.floating_times, "times of links")
         if len(time) != len(ends[0]):
             raise ValueError(f"{len(time)} times for {len(ends[0])} links")
-    return Links(*ends, time)
+    src, dst = ends
+    return Links(src, dst, time)
 
 
 def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> tuple[Any, ...]:
