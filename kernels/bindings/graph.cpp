@@ -1,12 +1,34 @@
 #include "graph.hpp"
 
 namespace khop::bindings {
+namespace {
+
+// An optional array with an entry an edge.
+template <class T>
+void check_edge_array(const std::optional<InArray>& array, const char* name, const char* dtype,
+                      int64_t num_edges) {
+  if (!array.has_value()) return;
+  if (!is_type<T>(*array)) {
+    throw nb::type_error((std::string(name) + " must be " + dtype).c_str());
+  }
+  if (array->ndim() != 1 || length(*array) != num_edges) {
+    throw nb::value_error((std::string(name) + " must hold an entry for each of the " +
+                           std::to_string(num_edges) + " edges")
+                              .c_str());
+  }
+}
+
+}  // namespace
 
 Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_t first_row,
-         int64_t first_edge)
+         int64_t first_edge, std::optional<InArray> times, std::optional<InArray> weight_sums,
+         std::optional<InArray> weight_guide)
     : indptr_(std::move(indptr)),
       indices_(std::move(indices)),
       row_ids_(std::move(row_ids)),
+      times_(std::move(times)),
+      weight_sums_(std::move(weight_sums)),
+      weight_guide_(std::move(weight_guide)),
       first_row_(first_row),
       first_edge_(first_edge) {
   const int64_t last = visit_ints(indptr_, "indptr", [&](auto* data) {
@@ -35,6 +57,12 @@ Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_
                                 .c_str());
     }
   }
+  check_edge_array<int64_t>(times_, "times", "int64", num_edges_);
+  check_edge_array<uint64_t>(weight_sums_, "weight_sums", "uint64", num_edges_);
+  check_edge_array<uint32_t>(weight_guide_, "weight_guide", "uint32", num_edges_);
+  if (weight_sums_.has_value() != weight_guide_.has_value()) {
+    throw nb::value_error("weight_sums and weight_guide belong together: give both or neither");
+  }
   if (first_row < 0 || first_edge < 0) {
     throw nb::value_error("first_row and first_edge must not be negative");
   }
@@ -50,12 +78,19 @@ Args:
     indices: [num_edges] int32 or int64, neighbour ids.
     row_ids: [num_rows] int32 or int64, original ids that key the draws; None: first_row + row.
     first_row: id of the node whose neighbours row 0 holds.
-    first_edge: number of the first edge in the whole graph.)")
-      .def(nb::init<InArray, InArray, std::optional<InArray>, int64_t, int64_t>(),
+    first_edge: number of the first edge in the whole graph.
+    times: [num_edges] int64 time of each edge, ascending within each row; None: no times.
+    weight_sums, weight_guide: [num_edges] uint64 and uint32, from `weight_table`; None: no weights.)")
+      .def(nb::init<InArray, InArray, std::optional<InArray>, int64_t, int64_t,
+                    std::optional<InArray>, std::optional<InArray>, std::optional<InArray>>(),
            nb::arg("indptr"), nb::arg("indices"), nb::arg("row_ids").none() = nb::none(),
-           nb::arg("first_row") = 0, nb::arg("first_edge") = 0)
+           nb::arg("first_row") = 0, nb::arg("first_edge") = 0,
+           nb::arg("times").none() = nb::none(), nb::arg("weight_sums").none() = nb::none(),
+           nb::arg("weight_guide").none() = nb::none())
       .def_prop_ro("num_rows", &Csr::num_rows)
       .def_prop_ro("num_edges", &Csr::num_edges)
+      .def_prop_ro("has_times", &Csr::has_times)
+      .def_prop_ro("has_weights", &Csr::has_weights)
       .def_prop_ro("wide", &Csr::has_wide_columns, "True if neighbour ids are int64.");
 }
 

@@ -6,9 +6,11 @@ NB_MODULE(_native, m) {
   bind_rng(m);
   bind_graph(m);
   bind_sample(m);
+  bind_subgraph(m);
   bind_links(m);
   bind_gather(m);
   bind_convert(m);
   bind_partition(m);
+  bind_weights(m);
   bind_cuda(m);
 }

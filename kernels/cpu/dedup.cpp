@@ -2,12 +2,14 @@
 
 #include <cstring>
 #include <stdexcept>
+#include <string>
 
 namespace khop {
 namespace {
 
 constexpr int kMinBits = 10;
 constexpr int64_t kMaxNodes = int64_t{1} << 31;
+constexpr int64_t kNarrowLimit = 0xFFFFFFFF;
 
 // At most half of the slots are taken, which keeps probes near one.
 int bits_for(int64_t count) {
@@ -18,8 +20,25 @@ int bits_for(int64_t count) {
 
 }  // namespace
 
-NodeSet::NodeSet(int64_t num_nodes) : narrow_(num_nodes < int64_t{0xFFFFFFFF}) {
+NodeSet::NodeSet(int64_t num_nodes, bool disjoint) : id_bits_(0), id_mask_(~int64_t{0}) {
+  if (disjoint) {
+    while ((int64_t{1} << id_bits_) < num_nodes) ++id_bits_;
+    id_mask_ = (int64_t{1} << id_bits_) - 1;
+  } else {
+    narrow_ = num_nodes < kNarrowLimit;
+  }
   rebuild(kMinBits);
+}
+
+void NodeSet::set_num_trees(int64_t num_trees) {
+  if (num_trees > max_trees()) {
+    throw std::length_error("a disjoint batch of " + std::to_string(num_trees) +
+                            " seeds is too large for this graph; use smaller batches");
+  }
+  const bool narrow = (num_trees << id_bits_) < kNarrowLimit;
+  if (narrow == narrow_) return;
+  narrow_ = narrow;
+  rebuild(bits_);
 }
 
 void NodeSet::clear() {
@@ -88,10 +107,28 @@ int32_t NodeSet::find_or_add(uint64_t id, bool append_always) {
   }
 }
 
-void NodeSet::add_seeds(const int64_t* ids, int64_t count) {
+template <bool kNarrow>
+int32_t NodeSet::find_impl(int64_t key) const {
+  const uint64_t hash = hash_id(static_cast<uint64_t>(key));
+  const uint32_t tag = slot_tag<kNarrow>(static_cast<uint64_t>(key), hash);
+  const int64_t mask = slots_.size() - 1;
+  int64_t slot = static_cast<int64_t>(slot_index(hash, bits_));
+  for (; slots_[slot] != kEmptySlot; slot = (slot + 1) & mask) {
+    if (tag_of(slots_[slot]) != tag) continue;
+    const uint32_t number = number_of(slots_[slot]);
+    // A narrow tag is the key only of keys that are narrow: one from elsewhere may not be.
+    if (nodes_[number] == key) return static_cast<int32_t>(number);
+  }
+  return -1;
+}
+
+template int32_t NodeSet::find_impl<true>(int64_t) const;
+template int32_t NodeSet::find_impl<false>(int64_t) const;
+
+void NodeSet::add_seeds(const int64_t* keys, int64_t count) {
   reserve(count);
   for (int64_t i = 0; i < count; ++i) {
-    const uint64_t id = static_cast<uint64_t>(ids[i]);
+    const uint64_t id = static_cast<uint64_t>(keys[i]);
     narrow_ ? find_or_add<true>(id, true) : find_or_add<false>(id, true);
   }
 }

@@ -1,7 +1,11 @@
 // Numbers the nodes of a batch, of one node type, in the order of first appearance.
+//
+// In a disjoint batch a node is known by its key: the tree it belongs to, then its id. Elsewhere
+// there is one tree, number 0, and the key is the id.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "buffer.hpp"
 #include "khop/dedup.hpp"
@@ -10,19 +14,33 @@ namespace khop {
 
 class NodeSet {
  public:
-  // `num_nodes` bounds the ids (exclusive); ids below 2^32 - 1 get the exact, narrow table.
-  explicit NodeSet(int64_t num_nodes);
+  // `num_nodes` bounds the ids (exclusive); keys below 2^32 - 1 get the exact, narrow table.
+  NodeSet(int64_t num_nodes, bool disjoint);
 
   // Empties the set. The table keeps the size that the last batches needed.
   void clear();
 
-  // Appends seeds as they are, duplicates included; a duplicate is found under its first number.
-  void add_seeds(const int64_t* ids, int64_t count);
+  // Most trees whose keys fit 63 bits.
+  int64_t max_trees() const { return std::numeric_limits<int64_t>::max() >> id_bits_; }
 
-  // Numbers `count` ids in order, adding those not seen before. Call prefetch for the same ids a
+  // Says how many trees there are from now on; more may follow.
+  void set_num_trees(int64_t num_trees);
+
+  // Appends seeds as they are, duplicates included; a duplicate is found under its first number.
+  void add_seeds(const int64_t* keys, int64_t count);
+
+  int64_t key(int64_t tree, int64_t id) const { return tree << id_bits_ | id; }
+  int64_t id_of(int64_t key) const { return key & id_mask_; }
+  int64_t tree_of(int64_t key) const { return (key & ~id_mask_) >> id_bits_; }
+  int id_bits() const { return id_bits_; }
+
+  // Numbers `count` keys in order, adding those not seen before. Call prefetch for the same keys a
   // few hundred inserts earlier.
   template <class Id>
   void insert(const Id* ids, int64_t count, int32_t* numbers);
+
+  // Number of a key, or -1.
+  int32_t find(int64_t key) const { return narrow_ ? find_impl<true>(key) : find_impl<false>(key); }
 
   template <class Id>
   void prefetch(const Id* ids, int64_t count) const {
@@ -36,16 +54,20 @@ class NodeSet {
   void reserve(int64_t count);
 
   int64_t size() const { return nodes_.size(); }
-  const int64_t* nodes() const { return nodes_.data(); }
+  const int64_t* keys() const { return nodes_.data(); }
 
  private:
   template <bool kNarrow, class Id>
   void insert_impl(const Id* ids, int64_t count, int32_t* numbers);
   template <bool kNarrow>
   int32_t find_or_add(uint64_t id, bool append_always);
+  template <bool kNarrow>
+  int32_t find_impl(int64_t key) const;
   void rebuild(int bits);
 
-  bool narrow_;
+  int id_bits_;
+  int64_t id_mask_;
+  bool narrow_ = true;
   int bits_ = 0;
   Buffer<uint64_t> slots_;
   Buffer<int64_t> nodes_;

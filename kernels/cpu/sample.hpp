@@ -7,15 +7,9 @@
 #include "buffer.hpp"
 #include "dedup.hpp"
 #include "khop/csr.hpp"
+#include "rows.hpp"
 
 namespace khop {
-
-// How one hop over one edge type is drawn.
-struct HopSpec {
-  int64_t fanout;  // < 0: all neighbours
-  bool replace;
-  uint64_t key;  // step_key(...)
-};
 
 // Neighbours of some rows: row i contributes counts[i] consecutive entries.
 template <class Col>
@@ -25,10 +19,10 @@ struct DrawnRows {
   Buffer<int64_t> edges;  // empty unless asked for
 };
 
-// Draws the neighbours of the nodes `ids`, all of which must be rows of `graph`.
+// Draws the neighbours of `rows`, all of which must be rows of `graph`.
 // Throws std::out_of_range if one is not, std::runtime_error if the row pointers are corrupt.
 template <class Ptr, class Col>
-void sample_rows(const CsrView<Ptr, Col>& graph, const int64_t* ids, int64_t num_ids,
+void sample_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
                  const HopSpec& spec, bool with_edges, DrawnRows<Col>& out);
 
 // The drawn edges of one edge type. Destinations are not stored edge by edge: each hop covers a
@@ -43,16 +37,28 @@ struct EdgeList {
   Buffer<int32_t> counts;   // a destination each
   Buffer<int32_t> sources;  // an edge each: the number of its source node
   Buffer<int64_t> edges;    // an edge each: its position in the whole graph; empty unless asked for
+  Buffer<int32_t> destinations;  // an edge each, where edges are not in order of hops any more
+  bool in_hop_order = true;
 
   void clear();
   void write_endpoints(int64_t* row, int64_t* col) const;
 };
 
-// Draws one hop and numbers what it finds: samples the nodes [begin, end) of `destinations`, adds
-// their neighbours to `sources` (which may be the same set) and appends the edges to `out`.
+// The nodes of a hop: numbers [begin, end) of a set. `tree_times` holds the time of each tree's
+// seed, null without times.
+struct Frontier {
+  const NodeSet& nodes;
+  int64_t begin;
+  int64_t end;
+  bool disjoint;
+  const int64_t* tree_times;
+};
+
+// Draws one hop and numbers what it finds: samples the frontier, adds its neighbours to `sources`
+// (which may be the frontier's own set) and appends the edges to `out`.
 template <class Ptr, class Col>
-void sample_hop(const CsrView<Ptr, Col>& graph, const NodeSet& destinations, int64_t begin,
-                int64_t end, const HopSpec& spec, bool with_edges, NodeSet& sources, EdgeList& out);
+void sample_hop(const CsrView<Ptr, Col>& graph, const Frontier& frontier, const HopSpec& spec,
+                bool with_edges, NodeSet& sources, EdgeList& out);
 
 // Neighbours that one owner drew for its share of a frontier, in frontier order.
 template <class Col>
@@ -67,8 +73,7 @@ struct OwnerReply {
 // As sample_hop, with the neighbours drawn elsewhere: owners[i] names the reply that holds the i-th
 // destination's neighbours. Throws std::invalid_argument if the replies do not cover the frontier.
 template <class Col>
-void merge_hop(const int32_t* owners, int64_t num_owners_of,
-               const std::vector<OwnerReply<Col>>& replies, int64_t begin, bool with_edges,
-               NodeSet& sources, EdgeList& out);
+void merge_hop(const int32_t* owners, const std::vector<OwnerReply<Col>>& replies,
+               const Frontier& frontier, bool with_edges, NodeSet& sources, EdgeList& out);
 
 }  // namespace khop

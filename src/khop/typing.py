@@ -20,9 +20,11 @@ NumNeighbors: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 
 Array: TypeAlias = npt.NDArray[Any]
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
+UInt32Array: TypeAlias = npt.NDArray[np.uint32]
+UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 
 ArrayLike: TypeAlias = Any
 """A NumPy array, a CPU torch tensor, or a sequence of numbers."""

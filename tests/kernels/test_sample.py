@@ -117,7 +117,7 @@ def test_owners_replies_merge_to_the_same(batch, cuts, widths, base):
     ]
 
     def hop(subgraph, fanout, key):
-        frontier = subgraph.frontier(0)
+        frontier = subgraph.frontier(0)[0]
         owners, grouped, _, at = _native.split_by_owner(frontier, [base + b for b in bounds])
         shares = [grouped[a:b] for a, b in itertools.pairwise(at)]
         replies = [

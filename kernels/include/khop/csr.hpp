@@ -3,6 +3,10 @@
 // A partition is such a graph whose row 0 is node `first_row`: rows are local, neighbours are ids
 // of the whole graph. `row_ids[i]` is the original id that keys the draws of row i (null: the
 // node's id is its original id). Edge i of the arrays is edge `first_edge + i` of the whole graph.
+//
+// With `times`, rows are in ascending order of time, and what a draw may see is a prefix of its
+// row. With weights, a row also holds running sums of integer weights and a guide into them
+// (weights.hpp).
 #pragma once
 
 #include <cstdint>
@@ -21,6 +25,9 @@ struct CsrView {
   int64_t num_edges;
   int64_t first_row;
   int64_t first_edge;
+  const int64_t* times = nullptr;
+  const uint64_t* weight_sums = nullptr;
+  const uint32_t* weight_guide = nullptr;
 
   KHOP_HD uint64_t original_id(int64_t row) const {
     if (row_id_width == 0) return static_cast<uint64_t>(first_row + row);
@@ -33,6 +40,19 @@ struct CsrView {
   // Row pointers come from files: a row is usable only if it lies within the edge arrays.
   KHOP_HD bool row_is_sound(int64_t begin, int64_t end) const {
     return 0 <= begin && begin <= end && end <= num_edges;
+  }
+
+  // One past the last edge of a row, [begin, end), whose time is not after `time`.
+  KHOP_HD int64_t visible_end(int64_t begin, int64_t end, int64_t time) const {
+    while (begin < end) {
+      const int64_t middle = begin + (end - begin) / 2;
+      if (times[middle] <= time) {
+        begin = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return begin;
   }
 };
 

@@ -29,12 +29,14 @@ class DrawStream {
   KHOP_HD DrawStream(const NodeDraws& draws, bool wide) : draws_(draws), wide_(wide) {}
 
   KHOP_HD uint64_t below(uint64_t bound) {
-    if (wide_) {
-      const uint32_t low = next();
-      const uint32_t high = next();
-      return bounded64(static_cast<uint64_t>(high) << 32 | low, bound);
-    }
+    if (wide_) return bounded64(next64(), bound);
     return bounded32(next(), static_cast<uint32_t>(bound));
+  }
+
+  KHOP_HD uint64_t next64() {
+    const uint32_t low = next();
+    const uint32_t high = next();
+    return static_cast<uint64_t>(high) << 32 | low;
   }
 
  private:

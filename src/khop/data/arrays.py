@@ -76,6 +76,17 @@ def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
     return array, name
 
 
+def to_numbers(value: ArrayLike, what: str = "array") -> Array:
+    """As `to_array`, in a dtype that NumPy can calculate with: bfloat16 becomes float32."""
+    array, name = to_array(value, what)
+    return bfloat16_as_float32(array) if name == "bfloat16" else array
+
+
+def bfloat16_as_float32(bits: Array) -> Array:
+    """The numbers that bfloat16 bits, stored as uint16, stand for."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
 def to_ids(value: ArrayLike, what: str) -> IntArray:
     """Views `value` as a vector of integer ids.
 

@@ -8,7 +8,9 @@ import numpy as np
 
 from khop import _native
 from khop.data.arrays import check_range, narrowest_int, to_ids
-from khop.typing import ArrayLike, EdgeDir, IntArray
+from khop.data.times import time_keys
+from khop.data.weights import weight_values
+from khop.typing import Array, ArrayLike, EdgeDir, Int64Array, IntArray
 
 Layout = Literal["COO", "CSR", "CSC"]
 
@@ -17,7 +19,8 @@ class Topology:
     """Compressed rows: whose neighbours are drawn, and which they are.
 
     With `edge_dir='in'` rows are destinations and neighbours are sources (CSC in PyG's words); with
-    'out' rows are sources (CSR). Within a row, neighbours keep the order of the edge list.
+    'out' rows are sources (CSR). Within a row, neighbours keep the order of the edge list; with
+    times, they are in ascending order of time, and those of equal times keep that of the list.
 
     Args:
         edge_index: [2, num_edges] int32 or int64, sources and destinations (COO); or a pair
@@ -28,16 +31,33 @@ class Topology:
         num_src: number of source nodes; default: largest id + 1.
         num_dst: number of destination nodes; default: `num_src` for COO input.
         edge_dir: 'in' or 'out'; default: what `layout` says, else 'in'.
+        edge_time: [num_edges] time of each edge, integers or floats, as `edge_index` is ordered.
+        node_time: [num_neighbors] time of each neighbour instead, which counts for its edges.
+        weights: [num_edges] weight of each edge for weighted draws, finite and not negative, as
+            `edge_index` is ordered.
+        is_sorted: the edge list is in order of rows, and within rows in order of time: nothing is
+            sorted, but in one pass it is checked.
 
     Attributes:
         indptr: [num_rows + 1], int32 if it fits, else int64.
         indices: [num_edges], int32 if it fits, else int64.
         edge_ids: [num_edges] id of each entry, or None if entry i is edge i.
+        times: [num_edges] int64 key (`khop.data.times`) of each entry's time, or None.
+        weight_sums: [num_edges] uint64, with `weight_guide` the table of weighted draws
+            (`_native.weight_table`), or None.
+        weight_guide: [num_edges] uint32, or None.
+
+    Raises:
+        TypeError, ValueError, IndexError: arguments that do not fit one another, NaN times,
+            negative or infinite weights, an edge list that is not sorted as `is_sorted` says.
     """
 
     indptr: IntArray
     indices: IntArray
     edge_ids: IntArray | None
+    times: Int64Array | None
+    weight_sums: Array | None
+    weight_guide: Array | None
 
     def __init__(
         self,
@@ -48,6 +68,11 @@ class Topology:
         num_src: int | None = None,
         num_dst: int | None = None,
         edge_dir: EdgeDir | None = None,
+        *,
+        edge_time: ArrayLike | None = None,
+        node_time: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        is_sorted: bool = False,
     ) -> None:
         if layout not in (None, "CSR", "CSC"):
             raise ValueError(f"layout must be 'CSR' or 'CSC' (got '{layout}')")
@@ -63,18 +88,20 @@ class Topology:
             )
         first, second = to_ids(edge_index[0], "edge_index"), to_ids(edge_index[1], "edge_index")
         if input_layout == "COO":
-            self._from_coo(first, second, num_src, num_dst)
+            places = self._from_coo(first, second, num_src, num_dst, is_sorted)
         elif input_layout in ("CSR", "CSC"):
             self._from_compressed(first, second, input_layout, num_src, num_dst)
+            places = None
         else:
             raise ValueError(f"input_layout must be 'COO', 'CSR' or 'CSC' (got '{input_layout}')")
+        places = self._put_in_time(places, edge_time, node_time, is_sorted)
+        self._weigh(places, weights)
+        self.edge_ids = places
         if edge_ids is not None:
             given = to_ids(edge_ids, "edge_ids")
             if len(given) != self.num_edges:
                 raise ValueError(f"{len(given)} edge ids for {self.num_edges} edges")
-            self.edge_ids = (
-                np.ascontiguousarray(given) if self.edge_ids is None else given[self.edge_ids]
-            )
+            self.edge_ids = np.ascontiguousarray(given) if places is None else given[places]
 
     @classmethod
     def compressed(
@@ -84,6 +111,9 @@ class Topology:
         num_neighbors: int,
         edge_ids: IntArray | None = None,
         edge_dir: EdgeDir = "in",
+        times: Int64Array | None = None,
+        weight_sums: Array | None = None,
+        weight_guide: Array | None = None,
     ) -> Topology:
         """Wraps arrays that are compressed already, sharing them.
 
@@ -93,16 +123,26 @@ class Topology:
             num_neighbors: number of nodes that `indices` may name.
             edge_ids: [num_edges] id of each entry; None: entry i is edge i.
             edge_dir: what rows are: destinations ('in') or sources ('out').
+            times: [num_edges] int64 keys of times, ascending within each row.
+            weight_sums: [num_edges] uint64, from `_native.weight_table`.
+            weight_guide: [num_edges] uint32, likewise.
         """
         self = cls.__new__(cls)
         self.edge_dir = edge_dir
         self.indptr, self.indices, self.edge_ids = indptr, indices, edge_ids
+        self.times, self.weight_sums, self.weight_guide = times, weight_sums, weight_guide
         self.num_neighbors = num_neighbors
         return self
 
     def _from_coo(
-        self, src: IntArray, dst: IntArray, num_src: int | None, num_dst: int | None
-    ) -> None:
+        self,
+        src: IntArray,
+        dst: IntArray,
+        num_src: int | None,
+        num_dst: int | None,
+        is_sorted: bool,
+    ) -> IntArray | None:
+        """Returns where in the edge list each entry stood; None: where it stands now."""
         if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
             src, dst = src.astype(np.int64), dst.astype(np.int64)
         src, dst = np.ascontiguousarray(src), np.ascontiguousarray(dst)
@@ -117,9 +157,18 @@ class Topology:
         keys, neighbors = (dst, src) if self.edge_dir == "in" else (src, dst)
         num_rows, num_cols = (num_dst, num_src) if self.edge_dir == "in" else (num_src, num_dst)
         self.indptr, self.indices, ids = _native.coo_to_csr(keys, neighbors, num_rows, num_cols)
-        in_order = len(keys) == 0 or bool(np.all(keys[1:] >= keys[:-1]))
-        self.edge_ids = None if in_order else ids
         self.num_neighbors = num_cols
+        descents = keys[1:] < keys[:-1]
+        if not descents.any():
+            return None
+        if is_sorted:
+            place, side = int(np.argmax(descents)) + 1, "dst" if self.edge_dir == "in" else "src"
+            raise ValueError(
+                f"is_sorted=True, but edge {place} ({side} {keys[place]}) comes after {side} "
+                f"{keys[place - 1]}: sort the edges, or leave is_sorted out"
+            )
+        places: IntArray = ids
+        return places
 
     def _from_compressed(
         self,
@@ -141,7 +190,60 @@ class Topology:
         offset, column = narrowest_int(len(indices)), narrowest_int(self.num_neighbors)
         self.indptr = np.ascontiguousarray(indptr, dtype=offset)
         self.indices = np.ascontiguousarray(indices, dtype=column)
-        self.edge_ids = None
+
+    def _put_in_time(
+        self,
+        places: IntArray | None,
+        edge_time: ArrayLike | None,
+        node_time: ArrayLike | None,
+        is_sorted: bool,
+    ) -> IntArray | None:
+        """Sorts the entries of each row by time; returns where each stood in the edge list."""
+        self.times = times = self._times_of(places, edge_time, node_time)
+        if times is None:
+            return places
+        if is_sorted:
+            row = _native.first_row_out_of_order(self.indptr, times)
+            if row >= 0:
+                raise ValueError(
+                    f"is_sorted=True, but the times of the neighbours of node {row} are not in "
+                    "ascending order: sort them, or leave is_sorted out"
+                )
+            return places
+        order = _native.sort_rows_by_time(self.indptr, times)
+        if order is None:
+            return places
+        self.indices, self.times = self.indices[order], times[order]
+        return order if places is None else places[order]
+
+    def _times_of(
+        self, places: IntArray | None, edge_time: ArrayLike | None, node_time: ArrayLike | None
+    ) -> Int64Array | None:
+        if node_time is not None:
+            if edge_time is not None:
+                raise ValueError("times are those of nodes or those of edges: give one of them")
+            keys = time_keys(node_time, "node_time")
+            if len(keys) != self.num_neighbors:
+                raise ValueError(
+                    f"node_time has {len(keys)} entries for {self.num_neighbors} nodes"
+                )
+            return keys[self.indices]
+        if edge_time is None:
+            return None
+        keys = time_keys(edge_time, "edge_time")
+        if len(keys) != self.num_edges:
+            raise ValueError(f"edge_time has {len(keys)} entries for {self.num_edges} edges")
+        return keys if places is None else keys[places]
+
+    def _weigh(self, places: IntArray | None, weights: ArrayLike | None) -> None:
+        self.weight_sums = self.weight_guide = None
+        if weights is None:
+            return
+        values = weight_values(weights)
+        if len(values) != self.num_edges:
+            raise ValueError(f"{len(values)} weights for {self.num_edges} edges")
+        stored = values if places is None else values[places]
+        self.weight_sums, self.weight_guide = _native.weight_table(self.indptr, stored)
 
     @property
     def num_rows(self) -> int:
@@ -155,4 +257,10 @@ class Topology:
 
     def csr(self) -> _native.Csr:
         """The kernels' view; raises ValueError if the arrays do not belong together."""
-        return _native.Csr(self.indptr, self.indices)
+        return _native.Csr(
+            self.indptr,
+            self.indices,
+            times=self.times,
+            weight_sums=self.weight_sums,
+            weight_guide=self.weight_guide,
+        )

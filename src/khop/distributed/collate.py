@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,33 +11,38 @@ from torch_geometric.data import Data, HeteroData
 
 from khop.loader.collate import to_tensor
 from khop.partition.folder import FolderMeta
-from khop.typing import NODE, Array, NodeType
+from khop.typing import Array, NodeType
+
+
+Tensors: TypeAlias = dict[str, Tensor]
+"""A batch's arrays, as `khop.sampler.collect` names them."""
+
+
+def to_tensors(arrays: Mapping[str, tuple[Array, str]]) -> Tensors:
+    """Wraps arrays, given with the names of their dtypes."""
+    return {name: to_tensor(array, dtype) for name, (array, dtype) in arrays.items()}
 
 
 def to_pyg(
-    arrays: Mapping[str, tuple[Array, str]],
+    tensors: Tensors,
     meta: Mapping[str, Any],
     folder: FolderMeta,
-    seed_type: NodeType,
-    input_id: Tensor,
     labels: Mapping[NodeType, Tensor],
 ) -> Data | HeteroData:
-    """A batch: `Data` of a homogeneous folder, else `HeteroData`.
+    """A batch but for what concerns its seeds: `Data` of a homogeneous folder, else `HeteroData`.
 
     Args:
-        arrays: as `khop.sampler.collect` names them, with the names of their dtypes.
+        tensors: the batch's arrays.
         meta: the batch's header.
         folder: what the folder holds.
-        seed_type: node type of the seeds.
-        input_id: [batch_size] positions of the seeds in the input.
         labels: {node type: [num_nodes, ...]} labels that the folder does not hold, by original id.
     """
-    tensors = {name: to_tensor(array, dtype) for name, (array, dtype) in arrays.items()}
     batch: Any = HeteroData() if folder.heterogeneous else Data()
 
     def store_of(name: Any) -> Any:
         return batch[name] if folder.heterogeneous else batch
 
+    nodes_per_hop = meta.get("nodes_per_hop")
     for i, node_type in enumerate(folder.node_types):
         store = store_of(node_type.name)
         _take(store, tensors, f"n{i}", node_type.attrs)
@@ -48,12 +53,12 @@ def to_pyg(
             store.y = labels[node_type.name][store.n_id]
         if "x" not in store:  # PyG cannot infer it
             store.num_nodes = store.n_id.numel()
-        store.num_sampled_nodes = meta["nodes_per_hop"][i]
+        if f"t{i}" in tensors:
+            store.batch = tensors[f"t{i}"]
+        if nodes_per_hop is not None or not folder.heterogeneous:
+            store.num_sampled_nodes = nodes_per_hop and nodes_per_hop[i]
     if folder.heterogeneous:
         _fill_edges(store_of, tensors, meta, folder)
-    seeds = store_of(NODE if not folder.heterogeneous else seed_type)
-    seeds.input_id = input_id
-    seeds.batch_size = input_id.numel()
     joined: Data | HeteroData = batch
     return joined
 
@@ -61,13 +66,15 @@ def to_pyg(
 def _fill_edges(
     store_of: Any, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], folder: FolderMeta
 ) -> None:
+    edges_per_hop = meta.get("edges_per_hop")
     for i, edge_type in enumerate(folder.edge_types):
         store = store_of(edge_type.name)
         store.edge_index = tensors[f"e{i}.edge_index"]
         _take(store, tensors, f"e{i}", edge_type.attrs)
         if f"e{i}.edge_id" in tensors:
             store.e_id = tensors[f"e{i}.edge_id"]
-        store.num_sampled_edges = meta["edges_per_hop"][i]
+        if edges_per_hop is not None or not folder.heterogeneous:
+            store.num_sampled_edges = edges_per_hop and edges_per_hop[i]
 
 
 def _take(store: Any, tensors: Mapping[str, Tensor], prefix: str, names: Iterable[str]) -> None:

@@ -106,13 +106,14 @@ class SamplerGroup:
         """Process ids of the samplers."""
         return [sampler.process.pid for sampler in self._samplers]
 
-    def open_epoch(self, run_key: int, plan: EpochPlan, seeds: Int64Array) -> int:
+    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array) -> int:
         """Begins an epoch.
 
         Args:
             run_key: its key.
             plan: how seeds make batches.
-            seeds: [num_seeds] new ids, in the epoch's order.
+            columns: [num_columns, num_seeds] int64, what there is to know of the seeds, in the
+                epoch's order.
 
         Returns:
             A number for the epoch.
@@ -120,11 +121,16 @@ class SamplerGroup:
         self._check_alive()
         number = self._num_epochs
         self._num_epochs += 1
-        memory = create_memory(seeds.nbytes, "khop-seeds")
-        if seeds.nbytes:
-            view = RingReader(memory).lease(0, seeds.nbytes, None)
-            view[:] = seeds.view(np.uint8)
-        message = {"epoch": number, "run_key": run_key, "plan": asdict(plan)}
+        memory = create_memory(columns.nbytes, "khop-seeds")
+        if columns.nbytes:
+            view = RingReader(memory).lease(0, columns.nbytes, None)
+            view[:] = np.ascontiguousarray(columns).reshape(-1).view(np.uint8)
+        message = {
+            "epoch": number,
+            "run_key": run_key,
+            "plan": asdict(plan),
+            "num_columns": len(columns),
+        }
         epoch = _Epoch(message, memory, plan.num_batches)
         self._epochs[number] = epoch
         for sampler in self._samplers:

@@ -1,8 +1,6 @@
 """The partition server: answers samplers of other trainers from one part's folder.
 
-Stateless: every request says all that its answer depends on, so it may be asked twice, and any
-server of the part gives the same answer. Each request is checked in full before memory is touched.
-Sockets: `ipc://` in a folder that only the owner can enter, for trainers of this machine; `tcp://`
+What is answered, and how requests are checked, is in `handler`. Sockets: `ipc://` in a folder that only the owner can enter, for trainers of this machine; `tcp://`
 with CURVE (only the job's key is let in) for those of others.
 """
 
@@ -15,105 +13,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from khop import _native
 from khop.channel.control import ControlLine, Op
-from khop.channel.message import pack, unpack
 from khop.distributed.child import start_up
-from khop.distributed.wire import PROTOCOL, describe_error
-from khop.errors import ProtocolError
+from khop.distributed.handler import RequestHandler
+from khop.distributed.wire import describe_error
 from khop.partition.folder import PartitionFolder
 from khop.partition.part import Part
-from khop.sampler.collect import fetch_rows
-from khop.typing import Array, Int64Array
 
 _WORKERS = "inproc://workers"
-
-
-class RequestHandler:
-    """Answers requests from one part.
-
-    Args:
-        part: the part.
-    """
-
-    def __init__(self, part: Part) -> None:
-        self._part = part
-        self._answers = {"sample": self._sample, "fetch": self._fetch}
-
-    def __call__(self, frames: list[Any]) -> list[Any]:
-        """Frames of the reply to a request's frames; never raises."""
-        number = None
-        try:
-            header, arrays = unpack(frames)
-            number = header.get("id")
-            if header.get("protocol") != PROTOCOL:
-                raise ProtocolError(
-                    f"protocol {header.get('protocol')} instead of {PROTOCOL}: all machines must "
-                    "run the same khop"
-                )
-            if header.get("part") != self._part.part:
-                raise ProtocolError(f"this is partition {self._part.part}")
-            answer = self._answers.get(str(header.get("op")))
-            if answer is None:
-                raise ProtocolError(f"no such request '{header.get('op')}'")
-            return pack({"id": number}, answer(header, arrays))
-        except Exception as error:
-            return pack({"id": number, "error": describe_error(error)}, [])
-
-    def _sample(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
-        relation = _index(header, "relation", len(self._part.csrs))
-        counts, neighbors, edges = _native.sample_rows(
-            self._part.csrs[relation],
-            _ids(arrays),
-            _integer(header, "fanout"),
-            _flag(header, "replace"),
-            _integer(header, "key"),
-            _flag(header, "with_edge"),
-        )
-        return [counts, neighbors] if edges is None else [counts, neighbors, edges]
-
-    def _fetch(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
-        kind, names = header.get("kind"), header.get("names")
-        if kind not in ("node", "edge") or not isinstance(names, list):
-            raise ProtocolError("a fetch names neither nodes nor edges")
-        types = self._part.meta.node_types if kind == "node" else self._part.meta.edge_types
-        index = _index(header, "index", len(types))
-        known = {"id" if kind == "node" else "edge_id", *types[index].attrs}
-        for name in names:
-            if name not in known:
-                raise KeyError(f"no attribute '{name}': there are {sorted(known)}")
-        return fetch_rows(self._part, kind, index, _ids(arrays), names)
-
-
-def _integer(header: Mapping[str, Any], name: str) -> int:
-    value = header.get(name)
-    if type(value) is not int:
-        raise ProtocolError(f"'{name}' must be an integer")
-    return value
-
-
-def _flag(header: Mapping[str, Any], name: str) -> bool:
-    value = header.get(name)
-    if not isinstance(value, bool):
-        raise ProtocolError(f"'{name}' must be true or false")
-    return value
-
-
-def _index(header: Mapping[str, Any], name: str, count: int) -> int:
-    value = _integer(header, name)
-    if not 0 <= value < count:
-        raise ProtocolError(f"'{name}' is {value}, but there are {count}")
-    return value
-
-
-def _ids(arrays: list[Array]) -> Int64Array:
-    if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 1:
-        raise ProtocolError("a request carries one vector of int64 ids")
-    return arrays[0]
 
 
 class _JobKey:

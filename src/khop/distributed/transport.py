@@ -10,16 +10,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from khop.channel.message import pack, unpack
-from khop.distributed.wire import PROTOCOL, rebuild_error
+from khop.distributed.wire import PROTOCOL, pack_rows, rebuild_error
 from khop.errors import PartitionUnavailableError, ProtocolError
-from khop.sampler.engine import HopRequest
+from khop.sampler.engine import HopRequest, RowSet
 from khop.typing import Array, Int64Array
 
 _HEARTBEAT_MS = 1000
@@ -144,17 +144,24 @@ class PartitionClient:
         connections = self._connections.values()
         return [c.socket for c in connections] + [c.monitor for c in connections]
 
-    def sample(self, part: int, relation: int, ids: Int64Array, spec: HopRequest) -> Request:
+    def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Request:
         """Asks for neighbours of a part's nodes."""
-        header = {
-            "op": "sample",
-            "relation": relation,
-            "fanout": spec.fanout,
-            "replace": spec.replace,
-            "key": spec.key,
-            "with_edge": spec.with_edge,
-        }
-        return self._send(part, header, [ids])
+        header = {"op": "sample", "relation": relation, **asdict(request)}
+        return self._send_rows(part, header, rows)
+
+    def induce(
+        self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
+    ) -> Request:
+        """Asks which neighbours of a part's nodes are in a batch, given by its nodes' keys."""
+        header = {"op": "induce", "relation": relation, "with_edge": with_edge}
+        return self._send_rows(part, header, rows, keys)
+
+    def has_edges(
+        self, part: int, relation: int, rows: Int64Array, neighbors: Int64Array
+    ) -> Request:
+        """Asks whether pairs of a part's nodes and others are joined."""
+        header = {"op": "has_edges", "relation": relation}
+        return self._send_rows(part, header, RowSet(rows), neighbors)
 
     def fetch(
         self, part: int, kind: str, index: int, ids: Int64Array, names: Sequence[str]
@@ -162,6 +169,12 @@ class PartitionClient:
         """Asks for attributes of a part's nodes or edges."""
         header = {"op": "fetch", "kind": kind, "index": index, "names": list(names)}
         return self._send(part, header, [ids])
+
+    def _send_rows(
+        self, part: int, header: dict[str, Any], rows: RowSet, *further: Array
+    ) -> Request:
+        names, arrays = pack_rows(rows)
+        return self._send(part, {**header, "rows": names}, [*arrays, *further])
 
     def _send(self, part: int, header: dict[str, Any], arrays: list[Array]) -> Request:
         connection = self._connections[part]

@@ -1,13 +1,19 @@
-"""What samplers ask partition servers, and how exceptions cross processes."""
+"""What samplers ask partition servers, and how rows and exceptions cross processes."""
 
 from __future__ import annotations
 
 import builtins
+from collections.abc import Mapping
 from typing import Any
 
-from khop import errors
+import numpy as np
 
-PROTOCOL = 1
+from khop import errors
+from khop.errors import ProtocolError
+from khop.sampler.engine import RowSet
+from khop.typing import Array, Int64Array
+
+PROTOCOL = 2
 
 # Exceptions whose constructors want more than a text.
 _NOT_TEXT = ("UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup")
@@ -39,3 +45,62 @@ def rebuild_error(described: dict[str, Any], where: str) -> Exception:
     if kind is None:
         return RuntimeError(f"{name}: {text}")
     return kind(text)
+
+
+def pack_rows(rows: RowSet) -> tuple[list[str], list[Array]]:
+    """Rows as vectors, and the names of those that come beside their ids."""
+    names, arrays = [], [rows.ids]
+    if rows.trees is not None:
+        names.append("trees")
+        arrays.append(rows.trees)
+    if rows.times is not None:
+        names.append("times")
+        arrays.append(rows.times)
+    if rows.excluded is not None:
+        names.append("excluded")
+        arrays.extend(rows.excluded)
+    return names, arrays
+
+
+def unpack_rows(header: Mapping[str, Any], arrays: list[Array]) -> tuple[RowSet, list[Array]]:
+    """The rows of a request, from what `pack_rows` made, and the arrays that follow.
+
+    Raises:
+        ProtocolError: arrays that are missing, or of other types or lengths than they must have.
+    """
+    names = header.get("rows")
+    if not isinstance(names, list) or any(not isinstance(name, str) for name in names):
+        raise ProtocolError("a request does not say what its rows come with")
+    rest = list(arrays)
+
+    def take(dtype: type, length: int | None) -> Array:
+        if not rest or rest[0].ndim != 1 or rest[0].dtype != dtype:
+            raise ProtocolError(f"a request lacks a vector of {dtype.__name__} for its rows")
+        array = rest.pop(0)
+        if length is not None and len(array) != length:
+            raise ProtocolError(f"a request's rows come with {len(array)} entries, not {length}")
+        return array
+
+    ids = take(np.int64, None)
+    trees = take(np.int32, len(ids)) if "trees" in names else None
+    times = take(np.int64, len(ids)) if "times" in names else None
+    if trees is not None and len(trees) and int(trees.min()) < 0:
+        raise ProtocolError("a request's rows belong to trees below 0")
+    excluded = None
+    if "excluded" in names:
+        excluded_rows = take(np.int64, None)
+        excluded = excluded_rows, take(np.int64, len(excluded_rows))
+    return RowSet(ids, trees, times, excluded), rest
+
+
+def one_vector(arrays: list[Array]) -> Int64Array:
+    """The only array of a request, or the only one left; ProtocolError if it is no int64 vector."""
+    if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 1:
+        raise ProtocolError("a request carries one vector of int64 ids")
+    return arrays[0]
+
+
+def check_empty(arrays: list[Array]) -> None:
+    """Raises ProtocolError if arrays are left over."""
+    if arrays:
+        raise ProtocolError(f"a request carries {len(arrays)} arrays too many")

@@ -34,16 +34,16 @@ from khop.sampler.plan import EpochPlan
 from khop.typing import Array, Int64Array
 
 _TICK_MS = 250
-_NO_SEEDS = np.empty(0, np.int64)
+_NOTHING = np.empty(0, np.int64)
 
 
 @dataclass
 class Epoch:
-    """An epoch that the trainer has open: its key, its plan, its seeds in order."""
+    """An epoch that the trainer has open: its key, its plan, columns of seeds in order."""
 
     run_key: int
     plan: EpochPlan
-    seeds: Int64Array
+    columns: Int64Array
 
 
 class Slot:
@@ -106,7 +106,6 @@ class Sampler:
         part = Part(PartitionFolder(config["root"]), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
         self._pipeline = Pipeline(part, spec, self._client)
-        self._seed_type: int = config["seed_type"]
         self._concurrency: int = config["concurrency"]
         self._epochs: dict[int, Epoch] = {}
         self._asked: deque[tuple[int, int]] = deque()
@@ -151,9 +150,10 @@ class Sampler:
         plan = EpochPlan(**content["plan"])
         mapped = map_memory(message.descriptors[0])
         os.close(message.descriptors[0])
+        shape = content["num_columns"], plan.num_seeds
         # An empty epoch still has a byte of memory.
-        seeds = np.frombuffer(mapped, np.int64, plan.num_seeds) if plan.num_seeds else _NO_SEEDS
-        self._epochs[content["epoch"]] = Epoch(content["run_key"], plan, seeds)
+        values = np.frombuffer(mapped, np.int64, shape[0] * shape[1]) if plan.num_seeds else _NOTHING
+        self._epochs[content["epoch"]] = Epoch(content["run_key"], plan, values.reshape(shape))
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
@@ -170,8 +170,8 @@ class Sampler:
         epoch = self._epochs[number]  # lines keep the order: it is open
         slot = Slot(self._ring)
         first, last = epoch.plan.bounds(batch)
-        seeds = np.ascontiguousarray(epoch.seeds[first:last])
-        steps = self._pipeline.make(seeds, self._seed_type, epoch.run_key, batch, slot.allocate)
+        columns = np.ascontiguousarray(epoch.columns[:, first:last])
+        steps = self._pipeline.make(columns, epoch.run_key, batch, slot.allocate)
         task = Task(number, batch, steps, slot, [])
         self._tasks.append(task)
         self._step(task)

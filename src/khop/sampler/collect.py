@@ -3,7 +3,8 @@
 Rows come from three places: the part at hand, its copies of other parts' hot rows, and the owners
 of the rest, which are asked before anything is copied here. Arrays are named `n<type>.<attribute>`
 and `e<type>.<attribute>`; `id` holds original node ids, `edge_id` original edge ids, `edge_index`
-the endpoints' numbers in the batch.
+the endpoints' numbers in the batch, `t<type>` the trees of a disjoint batch's nodes, `s.<name>` what
+the caller adds, seeds' places for example.
 """
 
 from __future__ import annotations
@@ -27,11 +28,21 @@ Allocate = Callable[[Block], Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class CollectSpec:
-    """Which attributes a batch shall carry, for each node type and each edge type."""
+    """Which attributes a batch shall carry, for each node type and each edge type.
+
+    Attributes:
+        node_attrs: names, for each node type.
+        edge_attrs: names, for each edge type.
+        with_edge: for each edge type, whether edge ids (and attributes) come along.
+        with_trees: whether each node's tree does.
+        counts_hops: whether the numbers of nodes and edges of each hop do.
+    """
 
     node_attrs: list[list[str]] = field(default_factory=list)
     edge_attrs: list[list[str]] = field(default_factory=list)
-    with_edge: bool = False
+    with_edge: list[bool] = field(default_factory=list)
+    with_trees: bool = False
+    counts_hops: bool = True
 
 
 class _Table(NamedTuple):
@@ -63,6 +74,7 @@ class Collector:
         subgraph: _native.Subgraph,
         allocate: Allocate,
         meta: Mapping[str, Any],
+        extras: Mapping[str, Array] | None = None,
     ) -> Generator[list[Ticket], None, None]:
         """Writes a batch.
 
@@ -70,17 +82,19 @@ class Collector:
             subgraph: as the engine returned it.
             allocate: called once with the batch's layout; returns the arrays to fill.
             meta: entries for the batch's header; hop counts and row counts are added.
+            extras: further arrays of the batch, by name.
         """
+        extras = extras or {}
         node_types, edge_types = self._part.meta.node_types, self._part.meta.edge_types
         tables = [
             _Table("node", i, ["id", *self._spec.node_attrs[i]], t.bounds)
             for i, t in enumerate(node_types)
         ]
-        if self._spec.with_edge:
-            tables += [
-                _Table("edge", i, ["edge_id", *self._spec.edge_attrs[i]], t.bounds)
-                for i, t in enumerate(edge_types)
-            ]
+        tables += [
+            _Table("edge", i, ["edge_id", *self._spec.edge_attrs[i]], t.bounds)
+            for i, t in enumerate(edge_types)
+            if self._spec.with_edge[i]
+        ]
         rows = [self._ids_of(subgraph, table) for table in tables]
         pending: list[tuple[_Table, Ticket, Int64Array]] = []
         local: list[tuple[_Table, dict[str, Feature] | None, Int64Array, Int64Array]] = []
@@ -88,19 +102,16 @@ class Collector:
         for table, ids in zip(tables, rows, strict=True):
             self._locate(table, ids, local, pending, counts)
 
-        block = Block(
-            self._layout(subgraph, tables, rows),
-            {
-                **meta,
-                "nodes_per_hop": [subgraph.nodes_per_hop(i) for i in range(len(node_types))],
-                "edges_per_hop": [subgraph.edges_per_hop(i) for i in range(len(edge_types))],
-                "rows": counts,
-            },
-        )
-        arrays = allocate(block)
+        layout = self._layout(subgraph, tables, rows)
+        layout += [ArraySpec(f"s.{n}", str(a.dtype), a.shape) for n, a in extras.items()]
+        arrays = allocate(Block(layout, {**meta, **self._hops(subgraph), "rows": counts}))
+        for name, values in extras.items():
+            np.copyto(arrays[f"s.{name}"], values)
         for i in range(len(edge_types)):
             edge_index = arrays[f"e{i}.edge_index"]
             subgraph.write_edge_index(i, edge_index[0], edge_index[1])
+        for i in range(len(node_types)) if self._spec.with_trees else ():
+            subgraph.write_trees(i, arrays[f"t{i}"])
         for table, features, own, places in local:
             self._copy(table, features, own, places, arrays)
         if pending:
@@ -109,6 +120,15 @@ class Collector:
             for name, values in zip(table.names, ticket.result(), strict=True):
                 out = arrays[_array_name(table, name)]
                 _native.gather(values, np.arange(len(values)), out, places)
+
+    def _hops(self, subgraph: _native.Subgraph) -> dict[str, Any]:
+        if not self._spec.counts_hops:
+            return {}
+        meta = self._part.meta
+        return {
+            "nodes_per_hop": [subgraph.nodes_per_hop(i) for i in range(len(meta.node_types))],
+            "edges_per_hop": [subgraph.edges_per_hop(i) for i in range(len(meta.edge_types))],
+        }
 
     def _ids_of(self, subgraph: _native.Subgraph, table: _Table) -> Int64Array:
         if table.kind == "node":
@@ -191,6 +211,9 @@ class Collector:
             ArraySpec(f"e{i}.edge_index", "int64", (2, subgraph.num_edges(i)))
             for i in range(len(self._part.meta.edge_types))
         ]
+        if self._spec.with_trees:
+            counts = [subgraph.num_nodes(i) for i in range(len(self._part.meta.node_types))]
+            specs += [ArraySpec(f"t{i}", "int64", (n,)) for i, n in enumerate(counts)]
         for table, ids in zip(tables, rows, strict=True):
             for name in table.names:
                 if name in ("id", "edge_id"):

@@ -9,8 +9,9 @@ batch and the graph alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,9 +19,37 @@ from khop import _native
 from khop.data import Graph
 from khop.partition.part import Part
 from khop.sampler.spec import SamplingSpec
-from khop.typing import Array, Int32Array, Int64Array, IntArray
+from khop.typing import Array, BoolArray, Int32Array, Int64Array, IntArray
 
 Drawn = tuple[Int32Array, IntArray, "Int64Array | None"]
+
+
+class SeedSet(NamedTuple):
+    """Seeds of one node type.
+
+    Attributes:
+        node_type: its index.
+        ids: [n] int64.
+        times: [n] int64; with temporal sampling only.
+    """
+
+    node_type: int
+    ids: Int64Array
+    times: Int64Array | None = None
+
+
+class Exclusion(NamedTuple):
+    """Edges that a batch must not hold: all of `relation` from a row to the neighbour beside it.
+
+    Attributes:
+        relation: index of the edge type.
+        rows: [n] int64, nodes whose neighbours are drawn.
+        neighbors: [n] int64.
+    """
+
+    relation: int
+    rows: Int64Array
+    neighbors: Int64Array
 
 
 class Ticket(Protocol):
@@ -37,8 +66,18 @@ class Ticket(Protocol):
 class RemoteParts(Protocol):
     """The other partitions, as the engine sees them."""
 
-    def sample(self, part: int, relation: int, ids: Int64Array, spec: HopRequest) -> Ticket:
-        """Asks a part to draw neighbours of its nodes `ids`."""
+    def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Ticket:
+        """Asks a part to draw neighbours of its nodes."""
+
+    def induce(
+        self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
+    ) -> Ticket:
+        """Asks a part which neighbours of its nodes are in a batch, given by its nodes' keys."""
+
+    def has_edges(
+        self, part: int, relation: int, rows: Int64Array, neighbors: Int64Array
+    ) -> Ticket:
+        """Asks a part whether pairs of its nodes and others are joined."""
 
     def fetch(
         self, part: int, kind: str, index: int, ids: Int64Array, names: Sequence[str]
@@ -46,16 +85,80 @@ class RemoteParts(Protocol):
         """Asks a part for attributes of its nodes (kind 'node') or edges ('edge')."""
 
 
+@dataclass(frozen=True, slots=True)
 class HopRequest:
     """How one hop over one edge type is drawn."""
 
-    __slots__ = ("fanout", "key", "replace", "with_edge")
+    fanout: int
+    replace: bool
+    with_edge: bool
+    key: int
+    weighted: bool = False
+    last: bool = False
 
-    def __init__(self, fanout: int, replace: bool, with_edge: bool, key: int) -> None:
-        self.fanout = fanout
-        self.replace = replace
-        self.with_edge = with_edge
-        self.key = key
+
+@dataclass(frozen=True, slots=True)
+class RowSet:
+    """Nodes whose neighbours are wanted, and what narrows them.
+
+    Attributes:
+        ids: [n] int64.
+        trees: [n] int32, the seeds that they belong to; of disjoint batches.
+        times: [n] int64, those of their seeds; with temporal sampling.
+        excluded: (rows, neighbors), [m] int64 each: edges not to be taken.
+    """
+
+    ids: Int64Array
+    trees: Int32Array | None = None
+    times: Int64Array | None = None
+    excluded: tuple[Int64Array, Int64Array] | None = None
+
+    def share(self, places: Int64Array, low: int, high: int) -> RowSet:
+        """The rows at `places`, which are all that lie in low .. high - 1."""
+        excluded = None
+        if self.excluded is not None:
+            rows, neighbors = self.excluded
+            inside = (rows >= low) & (rows < high)
+            if inside.any():
+                excluded = rows[inside], neighbors[inside]
+        return RowSet(
+            self.ids[places],
+            None if self.trees is None else self.trees[places],
+            None if self.times is None else self.times[places],
+            excluded,
+        )
+
+    def draw(self, csr: _native.Csr, request: HopRequest) -> Drawn:
+        """Draws one hop from rows that `csr` holds."""
+        return _native.sample_rows(
+            csr,
+            self.ids,
+            request.fanout,
+            request.replace,
+            request.key,
+            request.with_edge,
+            request.weighted,
+            request.last and csr.has_times,
+            self.trees,
+            self.times,
+            self.excluded,
+        )
+
+    def induce(
+        self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool
+    ) -> Drawn:
+        """Finds the neighbours that are in a batch; `num_nodes` bounds the ids in `keys`."""
+        return _native.induce_rows(
+            csr,
+            self.ids,
+            keys,
+            num_nodes,
+            with_edge,
+            self.trees is not None,
+            self.trees,
+            self.times,
+            self.excluded,
+        )
 
 
 class GraphView:
@@ -141,27 +244,31 @@ class Engine:
         self._idle.append(subgraph)
 
     def sample_local(
-        self, seeds: Sequence[tuple[int, Int64Array]], run_key: int, batch: int
+        self,
+        seeds: Sequence[SeedSet],
+        run_key: int,
+        batch: int,
+        exclude: Sequence[Exclusion] = (),
     ) -> _native.Subgraph:
         """As `sample`, for graphs all of whose rows are at hand."""
-        subgraph: _native.Subgraph = finish(self.sample(seeds, run_key, batch))
+        subgraph: _native.Subgraph = finish(self.sample(seeds, run_key, batch, exclude))
         return subgraph
 
     def sample(
         self,
-        seeds: Sequence[tuple[int, Int64Array]],
+        seeds: Sequence[SeedSet],
         run_key: int,
         batch: int,
-        exclude: Sequence[tuple[int, Int64Array, Int64Array]] = (),
+        exclude: Sequence[Exclusion] = (),
     ) -> Generator[list[Ticket], None, _native.Subgraph]:
         """Draws a batch.
 
         Args:
-            seeds: (node type, ids) pairs.
+            seeds: the seeds; in a disjoint batch each is the root of a tree of its own, numbered
+                over all of them.
             run_key: key of the epoch, from `_native.run_key`.
             batch: index of the batch in its epoch.
-            exclude: edges that shall not be drawn: (edge type, nodes whose neighbours are drawn,
-                the neighbour of each).
+            exclude: edges that must not be in it.
 
         Returns:
             The subgraph; to be handed back with `release`.
@@ -169,63 +276,177 @@ class Engine:
         Raises:
             IndexError: a seed does not exist.
         """
-        if exclude:
-            raise NotImplementedError("leaving edges out of the neighbourhood is still to come")
+        view, spec = self.view, self.spec
+        subgraph = self._begin(seeds, exclude)
+        if view.is_whole:
+            weighted = [spec.is_weighted(r) for r in range(len(view.relations))]
+            subgraph.sample(
+                view.csrs, spec.fanouts, spec.replace, weighted, spec.last, run_key, batch
+            )
+        else:
+            for hop in range(spec.num_hops):
+                for relation, fanouts in enumerate(spec.fanouts[: len(view.relations)]):
+                    request = HopRequest(
+                        fanouts[hop],
+                        spec.replace,
+                        spec.with_edge,
+                        _native.step_key(run_key, batch, hop, relation),
+                        spec.is_weighted(relation),
+                        spec.last,
+                    )
+                    yield from self._hop_over_parts(subgraph, relation, request, exclude)
+                subgraph.end_hop()
+        yield from self._complete(subgraph, exclude)
+        return subgraph
+
+    def _begin(
+        self, seeds: Sequence[SeedSet], exclude: Sequence[Exclusion]
+    ) -> _native.Subgraph:
         view, spec = self.view, self.spec
         try:  # two threads may see the same idle one
             subgraph = self._idle.pop()
         except IndexError:
-            subgraph = _native.Subgraph(view.num_nodes, view.relations, spec.with_edge)
+            subgraph = _native.Subgraph(
+                view.num_nodes, view.relations, spec.with_edge, spec.disjoint
+            )
         subgraph.begin()
-        for node_type, ids in seeds:
-            subgraph.add_seeds(node_type, ids)
-        for hop in range(spec.num_hops):
-            for relation, fanouts in enumerate(spec.fanouts[: len(view.relations)]):
-                key = _native.step_key(run_key, batch, hop, relation)
-                if self._remote is None:
-                    subgraph.hop(relation, view.csrs[relation], fanouts[hop], spec.replace, key)
-                else:
-                    request = HopRequest(fanouts[hop], spec.replace, spec.with_edge, key)
-                    yield from self._hop_over_parts(subgraph, relation, request)
-            subgraph.end_hop()
+        for node_type, ids, times in seeds:
+            subgraph.add_seeds(node_type, ids, times)
+        for relation, rows, neighbors in exclude:
+            subgraph.exclude(relation, rows, neighbors)
         return subgraph
 
+    def _complete(
+        self, subgraph: _native.Subgraph, exclude: Sequence[Exclusion]
+    ) -> Generator[list[Ticket], None, None]:
+        """Turns the drawn edges into what the subgraph type asks for."""
+        view, spec = self.view, self.spec
+        if spec.subgraph_type == "bidirectional":
+            subgraph.add_reverses(spec.reversals, spec.keep_edge)
+        elif spec.subgraph_type == "induced" and view.is_whole:
+            subgraph.induce(view.csrs)
+        elif spec.subgraph_type == "induced":
+            for relation in range(len(view.relations)):
+                yield from self._induce_over_parts(subgraph, relation, exclude)
+
     def _hop_over_parts(
-        self, subgraph: _native.Subgraph, relation: int, request: HopRequest
+        self,
+        subgraph: _native.Subgraph,
+        relation: int,
+        request: HopRequest,
+        exclude: Sequence[Exclusion],
     ) -> Generator[list[Ticket], None, None]:
         assert self._remote is not None
+        remote, csr = self._remote, self.view.csrs[relation]
+        rows = _rows_of(subgraph.frontier(self.view.relations[relation][1]), relation, exclude)
+        owners, replies = yield from self._ask_owners(
+            relation,
+            rows,
+            lambda own: own.draw(csr, request),
+            lambda part, share: remote.sample(part, relation, share, request),
+            request.with_edge,
+            request.fanout == 0,
+        )
+        subgraph.merge(relation, owners, replies)
+
+    def _induce_over_parts(
+        self, subgraph: _native.Subgraph, relation: int, exclude: Sequence[Exclusion]
+    ) -> Generator[list[Ticket], None, None]:
+        assert self._remote is not None
+        remote, csr, with_edge = self._remote, self.view.csrs[relation], self.spec.with_edge
+        source, destination = self.view.relations[relation]
+        rows = _rows_of(subgraph.members(destination), relation, exclude)
+        keys, num_nodes = subgraph.keys(source), self.view.num_nodes[source]
+        owners, replies = yield from self._ask_owners(
+            relation,
+            rows,
+            lambda own: own.induce(csr, keys, num_nodes, with_edge),
+            lambda part, share: remote.induce(part, relation, share, keys, with_edge),
+            with_edge,
+            False,
+        )
+        subgraph.merge_induced(relation, owners, replies)
+
+    def _ask_owners(
+        self,
+        relation: int,
+        rows: RowSet,
+        at_home: Callable[[RowSet], Drawn],
+        elsewhere: Callable[[int, RowSet], Ticket],
+        with_edge: bool,
+        nothing: bool,
+    ) -> Generator[list[Ticket], None, tuple[Int32Array, list[Drawn]]]:
+        """Splits rows among their owners; returns the owner of each and each owner's answer."""
         view = self.view
-        frontier_type = view.relations[relation][1]
-        frontier = subgraph.frontier(frontier_type)
-        owners, ids, _, offsets = _native.split_by_owner(frontier, view.bounds[frontier_type])
-        nothing = request.fanout == 0
-        shares = [ids[a:b] for a, b in itertools.pairwise(offsets)]
+        bounds = view.bounds[view.relations[relation][1]]
+        owners, _, places, offsets = _native.split_by_owner(rows.ids, bounds)
+        shares = {
+            part: rows.share(places[a:b], bounds[part], bounds[part + 1])
+            for part, (a, b) in enumerate(itertools.pairwise(offsets))
+            if a < b
+        }
         # All requests go out before anything is drawn here.
         tickets = {
-            part: self._remote.sample(part, relation, share, request)
-            for part, share in enumerate(shares)
-            if part != view.part and len(share) and not nothing
+            part: elsewhere(part, share)
+            for part, share in shares.items()
+            if part != view.part and not nothing
         }
-        replies: list[Drawn] = []
-        for part, share in enumerate(shares):
-            if part == view.part and not nothing:
-                replies.append(
-                    _native.sample_rows(
-                        view.csrs[relation],
-                        share,
-                        request.fanout,
-                        request.replace,
-                        request.key,
-                        request.with_edge,
-                    )
-                )
-            else:
-                replies.append(_empty_reply(len(share), request.with_edge))
+        replies = [
+            _empty_reply(len(shares[p].ids) if p in shares else 0, with_edge)
+            for p in range(len(offsets) - 1)
+        ]
+        if view.part in shares and not nothing:
+            replies[view.part] = at_home(shares[view.part])
         if tickets:
             yield list(tickets.values())
         for part, ticket in tickets.items():
-            replies[part] = _drawn(ticket.result(), request.with_edge)
-        subgraph.merge(relation, owners, replies)
+            replies[part] = _drawn(ticket.result(), with_edge)
+        return owners, replies
+
+    def has_edges(
+        self, relation: int, rows: Int64Array, neighbors: Int64Array
+    ) -> Generator[list[Ticket], None, BoolArray]:
+        """Whether edges exist, in the whole graph.
+
+        Args:
+            relation: index of the edge type.
+            rows: [n] int64, nodes whose neighbours are drawn.
+            neighbors: [n] int64.
+
+        Returns:
+            [n] bool.
+        """
+        view = self.view
+        bounds = view.bounds[view.relations[relation][1]]
+        _, _, places, offsets = _native.split_by_owner(rows, bounds)
+        found = np.empty(len(rows), np.bool_)
+        pending: list[tuple[Int64Array, Ticket]] = []
+        for part, (a, b) in enumerate(itertools.pairwise(offsets)):
+            where = places[a:b]
+            if part == view.part:
+                csr = view.csrs[relation]
+                found[where] = _native.has_edges(csr, rows[where], neighbors[where])
+            elif a < b:
+                assert self._remote is not None
+                ticket = self._remote.has_edges(part, relation, rows[where], neighbors[where])
+                pending.append((where, ticket))
+        if pending:
+            yield [ticket for _, ticket in pending]
+        for where, ticket in pending:
+            found[where] = ticket.result()[0]
+        return found
+
+
+def _rows_of(
+    members: tuple[Int64Array, Int32Array | None, Int64Array | None],
+    relation: int,
+    exclude: Sequence[Exclusion],
+) -> RowSet:
+    pairs = [(e.rows, e.neighbors) for e in exclude if e.relation == relation]
+    if not pairs:
+        return RowSet(*members)
+    rows = np.concatenate([p[0] for p in pairs])
+    return RowSet(*members, (rows, np.concatenate([p[1] for p in pairs])))
 
 
 def _empty_reply(num_rows: int, with_edge: bool) -> Drawn:

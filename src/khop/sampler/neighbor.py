@@ -22,10 +22,16 @@ from khop import _native
 from khop.channel.pool import BufferPool
 from khop.data import Graph, Topology
 from khop.data.arrays import check_range, to_int64
-from khop.sampler.engine import Engine, GraphView, finish
+from khop.sampler.engine import Engine, GraphView, SeedSet, finish
 from khop.sampler.hotness import sample_prob
 from khop.sampler.link_spec import ExcludeSeedEdges
-from khop.sampler.pyg_links import LinkOptions, LinkSamplers, link_metadata, links_of
+from khop.sampler.pyg_links import (
+    LinkOptions,
+    LinkSamplers,
+    count_trees_by_link,
+    link_metadata,
+    links_of,
+)
 from khop.sampler.spec import SamplingSpec
 from khop.typing import NODE, Array, ArrayLike, EdgeType, NodeType
 
@@ -116,7 +122,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         by_type = {t: list(hops) for t, hops in zip(edge_types, spec.fanouts, strict=False)}
         self._num_neighbors = by_type if self.graph.is_heterogeneous else list(spec.fanouts[0])
         self._engine = Engine(GraphView.of_graph(self.graph), spec)
-        self._link_samplers = LinkSamplers(self.graph, self._engine.view.csrs)
+        self._link_samplers = LinkSamplers(self.graph, spec.disjoint)
 
     @property
     def num_nodes(self) -> Any:
@@ -168,7 +174,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         check_range(seeds, self.graph.num_nodes[node_type], "seeds")
         run, batch = key or self._next_key()
         place = self.graph.node_types.index(node_type)
-        subgraph = self._engine.sample_local([(place, seeds)], run, batch)
+        subgraph = self._engine.sample_local([SeedSet(place, seeds)], run, batch)
         return self._output(subgraph, (index.input_id, None))
 
     def _output(
@@ -252,10 +258,14 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             NegativeSampling.cast(neg_sampling), strict_negatives, exclude_seed_edges
         )
         sampler = self._link_samplers.get(index.input_type, options)
+        if index.time is not None:
+            raise NotImplementedError("times of links ('edge_label_time') are still to come")
         links = links_of(index, self.graph, sampler.spec)
         run, batch = key or self._next_key()
         subgraph, seeds = finish(sampler.sample(self._engine, links, run, batch))
-        return self._output(subgraph, link_metadata(index, sampler.spec, seeds))
+        out = self._output(subgraph, link_metadata(index, sampler.spec, seeds))
+        count_trees_by_link(out, seeds.num_links)
+        return out
 
     def check_link_options(self, link_type: EdgeType | None, options: LinkOptions) -> None:
         """Raises what batches of links of a type would raise for these options."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
-from khop import _native
 from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
-from khop.sampler.engine import Ticket
-from khop.sampler.link import Links, LinkSampler, LinkSeeds, LookUpEdges
+from khop.sampler.link import Links, LinkSampler, LinkSeeds, link_of_tree
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.negative import Candidates, NegativeSampler
-from khop.typing import EDGE, Array, BoolArray, EdgeType, Int64Array, NodeType
+from khop.typing import EDGE, EdgeType, Int64Array, NodeType
 
 
 class LinkOptions(NamedTuple):
@@ -50,20 +48,18 @@ class LinkSamplers:
 
     Args:
         graph: the graph.
-        csrs: its rows, an edge type each.
         disjoint: each end of a link is the root of a tree of its own.
-        node_times: since when each node exists, of the node types that have times.
+        node_times: [num_nodes] since when each node exists, as the kernels compare times, of the
+            node types that have them.
     """
 
     def __init__(
         self,
         graph: Graph,
-        csrs: Sequence[_native.Csr],
         disjoint: bool = False,
-        node_times: Mapping[NodeType, Array] | None = None,
+        node_times: Mapping[NodeType, Int64Array] | None = None,
     ) -> None:
         self._graph = graph
-        self._look_up = look_up_in(csrs)
         self._disjoint = disjoint
         self._node_times = dict(node_times or {})
         self._kept: _Kept | None = None
@@ -106,7 +102,7 @@ class LinkSamplers:
         src = None
         if spec.mode == "binary":
             src = self._candidates(spec.src_type, neg.src_weight, "src_weight")
-        return LinkSampler(spec, NegativeSampler(dst, src), self._look_up)
+        return LinkSampler(spec, NegativeSampler(dst, src))
 
     def _candidates(self, place: int, weight: Tensor | None, what: str) -> Candidates:
         node_type = self._graph.node_types[place]
@@ -114,18 +110,6 @@ class LinkSamplers:
         return Candidates(
             self._graph.num_nodes[node_type], weights, self._node_times.get(node_type), what
         )
-
-
-def look_up_in(csrs: Sequence[_native.Csr]) -> LookUpEdges:
-    """Finds edges of a graph all of whose rows are at hand."""
-
-    def look_up(
-        relation: int, rows: Int64Array, neighbors: Int64Array
-    ) -> Generator[list[Ticket], None, BoolArray]:
-        yield from ()
-        return _native.has_edges(csrs[relation], rows, neighbors)
-
-    return look_up
 
 
 def link_type_of(graph: Graph, link_type: EdgeType | None) -> EdgeType:
@@ -143,15 +127,20 @@ def link_type_of(graph: Graph, link_type: EdgeType | None) -> EdgeType:
     return link_type
 
 
-def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
+def links_of(
+    index: EdgeSamplerInput, graph: Graph, spec: LinkSpec, time: Int64Array | None = None
+) -> Links:
     """The links that PyG asks for, checked.
 
+    Args:
+        index: the links.
+        graph: the graph.
+        spec: what batches are.
+        time: [n] times of the links, as the kernels compare them.
+
     Raises:
-        NotImplementedError: links with times.
         IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers.
     """
-    if index.time is not None:
-        raise NotImplementedError("links with times ('edge_label_time') are still to come")
     ends = []
     for name, value, place in (
         ("sources", index.row, spec.src_type),
@@ -159,9 +148,19 @@ def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
     ):
         ends.append(to_int64(value, f"{name} of links"))
         check_range(ends[-1], graph.num_nodes[graph.node_types[place]], f"{name} of links")
-    if len(ends[0]) != len(ends[1]):
-        raise ValueError(f"links have {len(ends[0])} sources but {len(ends[1])} destinations")
-    return Links(*ends)
+    src, dst = ends
+    if len(src) != len(dst) or (time is not None and len(time) != len(src)):
+        times = "" if time is None else f" and {len(time)} times"
+        raise ValueError(f"links have {len(src)} sources, but {len(dst)} destinations{times}")
+    return Links(src, dst, time)
+
+
+def count_trees_by_link(out: Any, num_links: int) -> None:
+    """Numbers the trees of a disjoint batch as PyG does: by the links that they count for."""
+    if isinstance(out.batch, dict):
+        out.batch = {t: link_of_tree(trees, num_links) for t, trees in out.batch.items()}
+    elif out.batch is not None:
+        out.batch = link_of_tree(out.batch, num_links)
 
 
 def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> tuple[Any, ...]:

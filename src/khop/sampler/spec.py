@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from khop.typing import EdgeType
+
+_SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
+_STRATEGIES = ("uniform", "last")
 
 
 @dataclass(frozen=True)
@@ -18,16 +22,57 @@ class SamplingSpec:
         fanouts: for each edge type, in the graph's order, the fan-out of each hop; -1 takes all.
         replace: draw with replacement.
         with_edge: record which edges were drawn.
+        subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
+            'induced' (all edges among the drawn nodes).
+        disjoint: give each seed a subgraph of its own.
+        temporal: draw only what is not later than the seed.
+        last: draw the latest neighbours instead of random ones.
+        weighted: for each edge type, draw by weight.
+        reversals: for subgraph type 'bidirectional': (edge type, its reverse, whether the reverse
+            becomes the mirror image), by index.
+        keep_edge: whether edges keep their ids when reverses are added.
     """
 
     fanouts: tuple[tuple[int, ...], ...]
     replace: bool = False
     with_edge: bool = True
+    subgraph_type: str = "directional"
+    disjoint: bool = False
+    temporal: bool = False
+    last: bool = False
+    weighted: tuple[bool, ...] = ()
+    reversals: tuple[tuple[int, int, bool], ...] = ()
+    keep_edge: bool = True
 
     @property
     def num_hops(self) -> int:
         """Number of hops."""
         return len(self.fanouts[0]) if self.fanouts else 0
+
+    @property
+    def counts_hops(self) -> bool:
+        """Whether nodes and edges are grouped by hop in the end, so that hops can be counted."""
+        return self.subgraph_type == "directional"
+
+    def records_edge(self, relation: int) -> bool:
+        """Whether the batch's edges of an edge type have ids."""
+        if not self.with_edge or self.keep_edge:
+            return self.with_edge
+        reversed_ones = {i for r in self.reversals for i in (r[:2] if r[2] else r[:1])}
+        return relation not in reversed_ones
+
+    def is_weighted(self, relation: int) -> bool:
+        """Whether an edge type is drawn by weight."""
+        return bool(self.weighted) and self.weighted[relation]
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> SamplingSpec:
+        """From its fields as JSON has them: lists for tuples."""
+        fields = dict(content)
+        fields["fanouts"] = tuple(tuple(hops) for hops in fields["fanouts"])
+        fields["weighted"] = tuple(fields["weighted"])
+        fields["reversals"] = tuple(tuple(r) for r in fields["reversals"])
+        return cls(**fields)
 
     @classmethod
     def create(
@@ -36,8 +81,15 @@ class SamplingSpec:
         edge_types: Sequence[EdgeType],
         replace: bool = False,
         with_edge: bool = True,
+        *,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        temporal: bool = False,
+        weighted: Sequence[bool] = (),
+        heterogeneous: bool = False,
     ) -> SamplingSpec:
-        """Checks `num_neighbors` and lays it out by edge type.
+        """Checks options and lays `num_neighbors` out by edge type.
 
         Args:
             num_neighbors: fan-out of each hop, or {edge type: fan-out of each hop}, or PyG's
@@ -45,10 +97,16 @@ class SamplingSpec:
             edge_types: the graph's edge types.
             replace: draw with replacement.
             with_edge: record which edges were drawn.
+            subgraph_type: 'directional', 'bidirectional' or 'induced', or PyG's `SubgraphType`.
+            disjoint: give each seed a subgraph of its own; temporal sampling always does.
+            temporal_strategy: 'uniform' or 'last'.
+            temporal: draw only what is not later than the seed.
+            weighted: for each edge type, draw by weight.
+            heterogeneous: the graph has named types.
 
         Raises:
             ValueError: hops that differ in number between edge types, a fan-out below -1, an edge
-                type that is missing or does not exist.
+                type that is missing or does not exist, an unknown subgraph type or strategy.
             TypeError: fan-outs that are no integers.
         """
         if hasattr(num_neighbors, "values") and not callable(num_neighbors.values):
@@ -68,7 +126,63 @@ class SamplingSpec:
                 "num_neighbors must name the same number of hops for each edge type (got "
                 f"{ {t: len(h) for t, h in zip(edge_types, by_type, strict=True)} })"
             )
-        return cls(tuple(by_type), bool(replace), bool(with_edge))
+        subgraph_type = getattr(subgraph_type, "value", subgraph_type)
+        if subgraph_type not in _SUBGRAPH_TYPES:
+            raise ValueError(f"subgraph_type must be of {_SUBGRAPH_TYPES} (got {subgraph_type!r})")
+        if temporal_strategy not in _STRATEGIES:
+            raise ValueError(
+                f"temporal_strategy must be of {_STRATEGIES} (got {temporal_strategy!r})"
+            )
+        reversals: tuple[tuple[int, int, bool], ...] = ()
+        if subgraph_type == "bidirectional":
+            reversals = find_reversals(edge_types) if heterogeneous else ((0, 0, False),)
+        return cls(
+            tuple(by_type),
+            bool(replace),
+            bool(with_edge),
+            subgraph_type,
+            bool(disjoint) or temporal,
+            temporal,
+            temporal and temporal_strategy == "last",
+            tuple(bool(w) for w in weighted),
+            reversals,
+            not heterogeneous,
+        )
+
+
+def find_reversals(edge_types: Sequence[EdgeType]) -> tuple[tuple[int, int, bool], ...]:
+    """Which edge types are each other's reverses, by PyG's rules.
+
+    `(b, 'rev_r', a)` reverses `(a, r, b)` and becomes its mirror image; a type from a node type to
+    itself without such a partner reverses itself; else the only type from b to a serves, if there
+    is just one. A type without a reverse keeps its edges as drawn, with a warning.
+
+    Args:
+        edge_types: the graph's edge types.
+
+    Returns:
+        (edge type, its reverse, whether the reverse becomes the mirror image), by index.
+    """
+    found = []
+    place = {t: i for i, t in enumerate(edge_types)}
+    for i, (src, relation, dst) in enumerate(edge_types):
+        if relation.startswith("rev_"):
+            continue
+        named = place.get((dst, f"rev_{relation}", src))
+        back = [j for j, (a, _, b) in enumerate(edge_types) if (a, b) == (dst, src)]
+        if named is not None:
+            found.append((i, named, True))
+        elif src == dst:
+            found.append((i, i, False))
+        elif len(back) == 1:
+            found.append((i, back[0], False))
+        else:
+            warnings.warn(
+                f"edge type {(src, relation, dst)} has no reverse that is unique, so that its "
+                f"edges stay directed: call the reverse {(dst, f'rev_{relation}', src)}",
+                stacklevel=4,
+            )
+    return tuple(found)
 
 
 def _edge_type(key: Any) -> Any:

@@ -1,0 +1,290 @@
+// Draws from single rows: which positions of a row one hop takes.
+//
+// What may be drawn of a row is narrowed in steps: to what lies before the seed's time, less pairs
+// that the batch excludes, less weights of zero, to the last k of it if the latest are asked for.
+// Most rows need none of this and take the short way.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "buffer.hpp"
+#include "exclude.hpp"
+#include "khop/csr.hpp"
+#include "khop/pick.hpp"
+#include "khop/weights.hpp"
+
+namespace khop {
+
+// How one hop over one edge type is drawn.
+struct HopSpec {
+  int64_t fanout;  // < 0: all neighbours
+  bool replace;
+  uint64_t key;  // step_key(...)
+  bool weighted = false;
+  bool last = false;                  // the latest `fanout` neighbours instead of random ones
+  const PairSet* excluded = nullptr;  // (row, neighbour) pairs
+};
+
+// Rows to draw from. `trees` and `times` (of the trees' seeds) may be null: one tree, no times.
+struct RowSet {
+  const int64_t* ids;
+  const int32_t* trees;
+  const int64_t* times;
+
+  RowSet from(int64_t first) const {
+    return {ids + first, trees == nullptr ? nullptr : trees + first,
+            times == nullptr ? nullptr : times + first};
+  }
+};
+
+// Positions already picked in a row too wide to scan.
+class PositionSet {
+ public:
+  void reset(int64_t count) {
+    int bits = 8;
+    while ((int64_t{1} << bits) < 2 * count) ++bits;
+    bits_ = bits;
+    slots_.clear();
+    slots_.resize(int64_t{1} << bits);
+    std::fill_n(slots_.data(), slots_.size(), int64_t{-1});
+  }
+  bool contains(int64_t position) const { return slots_[find(position)] == position; }
+  void add(int64_t position) { slots_[find(position)] = position; }
+
+ private:
+  int64_t find(int64_t position) const {
+    const int64_t mask = slots_.size() - 1;
+    int64_t slot =
+        static_cast<int64_t>(slot_index(hash_id(static_cast<uint64_t>(position)), bits_));
+    while (slots_[slot] != -1 && slots_[slot] != position) slot = (slot + 1) & mask;
+    return slot;
+  }
+
+  int bits_ = 0;
+  Buffer<int64_t> slots_;
+};
+
+template <class Ptr, class Col>
+class RowDrawer {
+ public:
+  RowDrawer(const CsrView<Ptr, Col>& graph, const HopSpec& spec) : graph_(graph), spec_(spec) {
+    if (spec.weighted && graph.weight_sums == nullptr) {
+      throw std::invalid_argument("weighted draws need a graph with weights");
+    }
+    if (spec.last && graph.times == nullptr) {
+      throw std::invalid_argument("drawing the latest neighbours needs a graph with times");
+    }
+  }
+
+  void prefetch_rows(const int64_t* ids, int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = ids[i] - graph_.first_row;
+      if (row < 0 || row >= graph_.num_rows) continue;
+      __builtin_prefetch(&graph_.indptr[row]);
+      if (graph_.row_id_width != 0) {
+        __builtin_prefetch(static_cast<const char*>(graph_.row_ids) + row * graph_.row_id_width);
+      }
+    }
+  }
+
+  // Appends the picked edge positions of `count` rows and prefetches their columns.
+  void draw(const RowSet& rows, int64_t count, int32_t* counts, Buffer<int64_t>& positions) {
+    for (int64_t i = 0; i < count; ++i) {
+      const Row row = find_row(rows, i);
+      const int64_t before = positions.size();
+      const PairSet::Span excluded =
+          spec_.excluded == nullptr ? PairSet::Span{nullptr, nullptr} : spec_.excluded->of(row.id);
+      if (spec_.weighted || !excluded.empty()) {
+        draw_narrowed(row, excluded, positions);
+      } else {
+        draw_plainly(row, positions);
+      }
+      const int64_t picks = positions.size() - before;
+      if (picks > std::numeric_limits<int32_t>::max()) {
+        throw std::length_error("a row contributes more than 2^31 - 1 neighbours to one batch");
+      }
+      counts[i] = static_cast<int32_t>(picks);
+    }
+  }
+
+  // A row, as far as its tree may see it: edges [begin, end). The whole row ends at `row_end`.
+  struct Row {
+    int64_t id;
+    int64_t row;
+    uint32_t tree;
+    int64_t begin;
+    int64_t end;
+    int64_t row_end;
+  };
+
+  Row find_row(const RowSet& rows, int64_t i) const {
+    const int64_t id = rows.ids[i];
+    const int64_t row = id - graph_.first_row;
+    if (row < 0 || row >= graph_.num_rows) throw_no_such_row(id);
+    const int64_t begin = static_cast<int64_t>(graph_.indptr[row]);
+    const int64_t end = static_cast<int64_t>(graph_.indptr[row + 1]);
+    if (!graph_.row_is_sound(begin, end)) throw_unsound(row, begin, end);
+    const uint32_t tree = rows.trees == nullptr ? 0 : static_cast<uint32_t>(rows.trees[i]);
+    const bool timed = graph_.times != nullptr && rows.times != nullptr;
+    const int64_t visible = timed ? graph_.visible_end(begin, end, rows.times[i]) : end;
+    return {id, row, tree, begin, visible, end};
+  }
+
+ private:
+  void draw_plainly(const Row& row, Buffer<int64_t>& positions) {
+    int64_t begin = row.begin;
+    if (spec_.last && spec_.fanout >= 0) begin = std::max(begin, row.end - spec_.fanout);
+    const int64_t degree = row.end - begin;
+    const int64_t picks = pick_count(degree, spec_.fanout, spec_.replace);
+    if (picks == 0) return;
+    int64_t* out = positions.extend(picks);
+    if (takes_all(degree, spec_.fanout, spec_.replace)) {
+      constexpr int64_t kPerLine = 64 / sizeof(Col);
+      for (int64_t j = 0; j < picks; ++j) out[j] = begin + j;
+      for (int64_t j = 0; j < picks; j += kPerLine) __builtin_prefetch(&graph_.indices[begin + j]);
+      return;
+    }
+    pick_uniformly(row, degree, picks, out);
+    for (int64_t j = 0; j < picks; ++j) {
+      out[j] += begin;
+      __builtin_prefetch(&graph_.indices[out[j]]);
+    }
+  }
+
+  NodeDraws draws_of(const Row& row) const {
+    return {spec_.key, graph_.original_id(row.row), row.tree};
+  }
+
+  void pick_uniformly(const Row& row, int64_t degree, int64_t picks, int64_t* out) {
+    const NodeDraws draws = draws_of(row);
+    if (spec_.replace) {
+      pick_with_replacement(draws, degree, picks, out);
+    } else if (picks <= kScanLimit && degree <= std::numeric_limits<uint32_t>::max()) {
+      std::array<uint32_t, kScanLimit> picked;
+      pick_without_replacement_scan(draws, degree, picks, picked.data());
+      for (int64_t j = 0; j < picks; ++j) out[j] = picked[static_cast<std::size_t>(j)];
+    } else {
+      seen_.reset(picks);
+      pick_without_replacement(
+          draws, degree, picks, out,
+          [this](int64_t, int64_t position) { return seen_.contains(position); },
+          [this](int64_t position) { seen_.add(position); });
+    }
+  }
+
+  // With exclusions or weights. Holes are the excluded edges, ascending.
+  void draw_narrowed(const Row& row, const PairSet::Span& excluded, Buffer<int64_t>& positions) {
+    if (spec_.fanout == 0) return;
+    holes_.clear();
+    if (!excluded.empty()) {
+      for (int64_t e = row.begin; e < row.end; ++e) {
+        if (excluded.contains(static_cast<int64_t>(graph_.indices[e]))) holes_.push_back(e);
+      }
+    }
+    const int64_t begin = spec_.last && spec_.fanout > 0 ? begin_of_last(row) : row.begin;
+    const std::size_t first_hole = static_cast<std::size_t>(
+        std::lower_bound(holes_.begin(), holes_.end(), begin) - holes_.begin());
+    const int64_t degree = row.end - begin - static_cast<int64_t>(holes_.size() - first_hole);
+    if (takes_all(degree, spec_.fanout, spec_.replace)) {
+      take_eligible(row, begin, first_hole, positions);
+    } else if (spec_.weighted) {
+      pick_by_weight(row, begin, first_hole, positions);
+    } else if (degree > 0) {
+      int64_t* out = positions.extend(spec_.fanout);
+      pick_uniformly(row, degree, spec_.fanout, out);
+      for (int64_t j = 0; j < spec_.fanout; ++j) {
+        out[j] += begin;
+        for (std::size_t h = first_hole; h < holes_.size() && holes_[h] <= out[j]; ++h) ++out[j];
+        __builtin_prefetch(&graph_.indices[out[j]]);
+      }
+    }
+  }
+
+  WeightedRow weights_of(const Row& row) const {
+    return {graph_.weight_sums + row.begin, graph_.weight_guide + row.begin,
+            row.row_end - row.begin};
+  }
+
+  bool has_weight(const Row& row, int64_t edge) const {
+    return !spec_.weighted || weights_of(row).weight(edge - row.begin) > 0;
+  }
+
+  // First edge of the last `fanout` that may be drawn.
+  int64_t begin_of_last(const Row& row) const {
+    int64_t left = spec_.fanout;
+    int64_t edge = row.end;
+    std::size_t hole = holes_.size();
+    while (edge > row.begin && left > 0) {
+      --edge;
+      if (hole > 0 && holes_[hole - 1] == edge) {
+        --hole;
+      } else if (has_weight(row, edge)) {
+        --left;
+      }
+    }
+    return edge;
+  }
+
+  void take_eligible(const Row& row, int64_t begin, std::size_t hole, Buffer<int64_t>& positions) {
+    for (int64_t edge = begin; edge < row.end; ++edge) {
+      if (hole < holes_.size() && holes_[hole] == edge) {
+        ++hole;
+      } else if (has_weight(row, edge)) {
+        __builtin_prefetch(&graph_.indices[edge]);
+        positions.push_back(edge);
+      }
+    }
+  }
+
+  void pick_by_weight(const Row& row, int64_t begin, std::size_t hole, Buffer<int64_t>& positions) {
+    if (begin == row.end) return;
+    const WeightedRow weights = weights_of(row);
+    const uint64_t base = weights.before(begin - row.begin);
+    uint64_t total = weights.sums[row.end - 1 - row.begin] - base;
+    gaps_.clear();
+    for (; hole < holes_.size(); ++hole) total -= add_gap(weights, holes_[hole] - row.begin, base);
+    DrawStream stream(draws_of(row), true);
+    for (int64_t j = 0; j < spec_.fanout && total > 0; ++j) {
+      const uint64_t point = stream.below(total);
+      const int64_t position =
+          weights.find(base + step_over(gaps_.data(), static_cast<int64_t>(gaps_.size()), point));
+      if (!spec_.replace) total -= add_gap(weights, position, base);
+      __builtin_prefetch(&graph_.indices[row.begin + position]);
+      positions.push_back(row.begin + position);
+    }
+  }
+
+  uint64_t add_gap(const WeightedRow& weights, int64_t position, uint64_t base) {
+    const Gap gap{weights.before(position) - base, weights.weight(position)};
+    const auto place =
+        std::upper_bound(gaps_.begin(), gaps_.end(), gap.start,
+                         [](uint64_t start, const Gap& other) { return start < other.start; });
+    gaps_.insert(place, gap);
+    return gap.length;
+  }
+
+  [[noreturn]] void throw_no_such_row(int64_t id) const {
+    throw std::out_of_range("node " + std::to_string(id) + " is not one of the graph's rows " +
+                            std::to_string(graph_.first_row) + " to " +
+                            std::to_string(graph_.first_row + graph_.num_rows - 1));
+  }
+  [[noreturn]] void throw_unsound(int64_t row, int64_t begin, int64_t end) const {
+    throw std::runtime_error("row pointers are corrupt: row " + std::to_string(row) +
+                             " spans edges " + std::to_string(begin) + " to " +
+                             std::to_string(end) + " of " + std::to_string(graph_.num_edges));
+  }
+
+  const CsrView<Ptr, Col>& graph_;
+  const HopSpec& spec_;
+  PositionSet seen_;
+  std::vector<int64_t> holes_;
+  std::vector<Gap> gaps_;
+};
+
+}  // namespace khop

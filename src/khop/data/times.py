@@ -1,0 +1,103 @@
+"""Times of nodes and edges as 64-bit integers that keep their order.
+
+Kernels compare int64 keys. Integer times are their own keys. Floating-point times become the
+integers that their bits spell, which are ordered as the numbers are, once those of negative numbers
+are turned round; -0.0 and 0.0 share a key. Keys of integers and of floats cannot be compared with
+one another: where one time attribute is floating-point, all of them, and the times of seeds, are
+mapped with `floating=True`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from khop.data.arrays import to_numbers
+from khop.typing import Array, ArrayLike, Int64Array
+
+_INT64 = np.iinfo(np.int64)
+# Up to here every integer is a float64 of its own.
+_EXACT = 2**53
+
+
+def is_floating(values: ArrayLike) -> bool:
+    """Whether times have a floating-point dtype."""
+    return to_numbers(values, "time").dtype.kind == "f"
+
+
+def time_keys(values: ArrayLike, what: str = "time", floating: bool | None = None) -> Int64Array:
+    """Maps times to int64 keys: `key(a) < key(b)` if and only if `a < b`.
+
+    Args:
+        values: [n] integers or floats of any width (NumPy array, CPU tensor or sequence).
+        what: what the times are called in error messages.
+        floating: make keys that compare with those of floating-point times; default: if `values`
+            are such.
+
+    Returns:
+        [n] int64; `values` itself if they are int64 and no floats are asked for.
+
+    Raises:
+        TypeError: booleans, or floats where keys of integers are asked for.
+        ValueError: not one dimension, NaN, or an integer that int64 (or, with `floating`, float64)
+            does not hold.
+    """
+    times = _checked(values, what)
+    if times.dtype.kind == "f":
+        if floating is False:
+            raise TypeError(f"{what} is floating-point, but the other times are integers")
+        return _float_keys(times)
+    if times.dtype == np.uint64:
+        _refuse(times > np.uint64(_INT64.max), times, what, "does not fit int64")
+    whole = np.ascontiguousarray(times, dtype=np.int64)
+    if not floating:
+        return whole
+    inexact = (whole > _EXACT) | (whole < -_EXACT)
+    _refuse(inexact, whole, what, "is too large to be compared with floating-point times exactly")
+    return _float_keys(whole)
+
+
+def seed_time_keys(values: ArrayLike, floating: bool, what: str = "input_time") -> Int64Array:
+    """Keys of the times of seeds, to be compared with a graph's as in `time <= seed time`.
+
+    Args:
+        values: [n] integers or floats.
+        floating: whether the graph's keys are of floating-point times. Where they are of integers,
+            floats are rounded down, which changes no such comparison.
+        what: what the times are called in error messages.
+
+    Returns:
+        [n] int64.
+
+    Raises:
+        TypeError, ValueError: as `time_keys`.
+    """
+    times = _checked(values, what)
+    if floating or times.dtype.kind != "f":
+        return time_keys(times, what, floating)
+    whole = np.floor(times.astype(np.float64))
+    # 2^63 itself is a float64, but no int64.
+    keys = np.clip(whole, _INT64.min, np.nextafter(2.0**63, 0)).astype(np.int64)
+    keys[whole >= 2.0**63] = _INT64.max
+    return keys
+
+
+def _checked(values: ArrayLike, what: str) -> Array:
+    times = to_numbers(values, what)
+    if times.ndim != 1:
+        raise ValueError(f"{what} must have one dimension (got shape {times.shape})")
+    if times.dtype.kind == "b":
+        raise TypeError(f"{what} must hold integers or floats (got dtype 'bool')")
+    if times.dtype.kind == "f":
+        _refuse(np.isnan(times), times, what, "is not a time")
+    return times
+
+
+def _float_keys(times: Array) -> Int64Array:
+    bits = (times.astype(np.float64) + 0.0).view(np.int64)  # -0.0 + 0.0 is 0.0
+    return np.where(bits < 0, bits ^ _INT64.max, bits)
+
+
+def _refuse(bad: Array, times: Array, what: str, why: str) -> None:
+    if bad.any():
+        place = int(np.argmax(bad))
+        raise ValueError(f"{what} holds {times[place]} at position {place}, which {why}")

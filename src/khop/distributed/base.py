@@ -1,0 +1,174 @@
+"""What the loaders of partitioned graphs share: epochs, order, processes, delivery."""
+
+from __future__ import annotations
+
+import abc
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from khop.distributed.collate import Tensors, to_pyg, to_tensors
+from khop.distributed.context import require_context
+from khop.distributed.dataset import DistDataset
+from khop.distributed.group import Delivery
+from khop.distributed.making import make_maker
+from khop.distributed.options import (
+    CollocatedDistSamplingWorkerOptions,
+    MpDistSamplingWorkerOptions,
+)
+from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.stats import LoaderStats
+from khop.loader.epochs import EpochKeys
+from khop.sampler.plan import EpochPlan, epoch_order
+from khop.sampler.plan import seeds_of as positions_of
+from khop.typing import Int64Array
+
+
+@dataclass(frozen=True)
+class DeliveryOptions:
+    """How a loader delivers its batches; see `DistNeighborLoader`."""
+
+    batch_size: int = 1
+    shuffle: bool = False
+    drop_last: bool = False
+    to_device: Any = None
+    random_seed: int | None = None
+    worker_options: MpDistSamplingWorkerOptions | CollocatedDistSamplingWorkerOptions | None = None
+    seed: int | None = None
+    stream: int | None = None
+    transform: Callable[[Any], Any] | None = None
+    even_batches: bool = True
+
+
+class DistLoader(abc.ABC):
+    """Base of the loaders of partitioned graphs.
+
+    Args:
+        data: the trainer's partition.
+        spec: what batches shall be.
+        columns: [num_columns, num_seeds] int64, what samplers must know of each seed.
+        options: how batches are delivered.
+
+    Raises:
+        ValueError, TypeError: bad options.
+        RendezvousError: trainers do not agree or do not arrive.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset,
+        spec: PipelineSpec,
+        columns: Int64Array,
+        options: DeliveryOptions,
+    ) -> None:
+        seed = options.random_seed if options.seed is None else options.seed
+        if options.random_seed not in (None, seed):
+            raise ValueError(f"seed={seed} contradicts random_seed={options.random_seed}")
+        self.data = data
+        self.batch_size = options.batch_size
+        self.to_device = None if options.to_device is None else torch.device(options.to_device)
+        self.transform = options.transform
+        self._columns = columns
+        context = require_context()
+        stream = context.rank if options.stream is None else options.stream
+        self._keys = EpochKeys(seed, stream, None)
+        self._shuffle = options.shuffle
+        self._plan = EpochPlan(columns.shape[1], options.batch_size, options.drop_last)
+        self._service = data.service()
+        if options.even_batches and context.world_size > 1:
+            self._plan = _agree_on_batches(self._plan, options.drop_last)
+        self._stats = LoaderStats()
+        workers = options.worker_options or CollocatedDistSamplingWorkerOptions()
+        self._maker = make_maker(data, spec, workers, options.batch_size)
+
+    @abc.abstractmethod
+    def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
+        """Adds to a batch what concerns its seeds, which stand at `positions` of the input."""
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return self._plan.num_batches
+
+    def __iter__(self) -> Iterator[Any]:
+        """A new epoch. Several may be iterated at the same time; leaving one early is harmless."""
+        run_key = self._keys.next_run_key()
+        order = epoch_order(self._plan.num_seeds, run_key, self._shuffle)
+        columns = self._columns if order is None else self._columns[:, order]
+        epoch = self._maker.open_epoch(run_key, self._plan, columns)
+        return _EpochIterator(self, epoch, order)
+
+    def stats(self) -> LoaderStats:
+        """What the loader has done so far."""
+        self._stats.restarts = self._maker.num_restarts
+        return self._stats
+
+    def shutdown(self) -> None:
+        """Ends the sampler processes; done by itself when the loader is collected."""
+        self._maker.close()
+
+    def __del__(self) -> None:
+        maker = getattr(self, "_maker", None)
+        if maker is not None:
+            maker.close()
+
+    def _finish(self, delivery: Delivery, batch: int, order: Int64Array | None) -> Any:
+        arrays, meta = delivery
+        positions = positions_of(order, *self._plan.bounds(batch))
+        tensors = to_tensors(arrays)
+        made = to_pyg(tensors, meta, self.data.meta, self.data.node_labels)
+        self._annotate(made, tensors, positions)
+        self._stats.add(meta, len(positions))
+        if self.to_device is not None:
+            # Waits: the slot is the sampler's again when the last tensor on the CPU is gone.
+            made = made.to(self.to_device)
+        return made if self.transform is None else self.transform(made)
+
+
+class _EpochIterator:
+    """Walks through one epoch; gives up its batches when it is dropped."""
+
+    def __init__(self, loader: DistLoader, epoch: int, order: Int64Array | None) -> None:
+        self._loader = loader
+        self._epoch = epoch
+        self._order = order
+        self._next = 0
+        self._end = weakref.finalize(self, loader._maker.close_epoch, epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._next >= len(self._loader) or not self._end.alive:
+            self._end()
+            raise StopIteration
+        try:
+            delivery = self._loader._maker.take(self._epoch, self._next)
+        except BaseException:
+            self._end()
+            raise
+        made = self._loader._finish(delivery, self._next, self._order)
+        self._next += 1
+        return made
+
+
+def _agree_on_batches(plan: EpochPlan, drop_last: bool) -> EpochPlan:
+    """The same number of batches for all trainers."""
+    context = require_context()
+    name = f"loader-{context.number('loader')}"
+    context.rendezvous.tell(name, [plan.num_batches_alone, plan.num_seeds])
+    heard = context.rendezvous.hear_all(
+        name,
+        "make this loader (pass even_batches=False to loaders that only some trainers make)",
+    )
+    counts = [batches for batches, _ in heard]
+    agreed = min(counts) if drop_last else max(counts)
+    if not drop_last and any(seeds < agreed for _, seeds in heard):
+        raise ValueError(
+            f"trainers have {[seeds for _, seeds in heard]} seeds: some have fewer than the "
+            f"{agreed} batches that the others make. Divide the seeds with node_split, or pass "
+            "even_batches=False"
+        )
+    return replace(plan, num_batches_asked=agreed)

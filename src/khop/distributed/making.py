@@ -1,0 +1,172 @@
+"""What makes a loader's batches, in this process or others, and the memory that it needs."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from khop.channel.message import Block, read_block
+from khop.channel.pool import BufferPool
+from khop.data.arrays import storage_dtype
+from khop.distributed.collate import pin_ring
+from khop.distributed.dataset import DistDataset
+from khop.distributed.group import Delivery, SamplerGroup
+from khop.distributed.options import MpDistSamplingWorkerOptions
+from khop.distributed.pipeline import Pipeline, PipelineSpec
+from khop.distributed.transport import PartitionClient
+from khop.partition.folder import AttrMeta, EdgeTypeMeta, FolderMeta, NodeTypeMeta
+from khop.partition.part import Part
+from khop.sampler.plan import EpochPlan
+from khop.typing import Array, Int64Array
+
+_UINT8 = np.dtype(np.uint8)
+
+
+class CollocatedMaker:
+    """Makes batches in the trainer's own process.
+
+    Args:
+        part: the part at hand.
+        spec: what batches shall be.
+        client: the other partitions, if there are any.
+    """
+
+    num_restarts = 0
+
+    def __init__(self, part: Part, spec: PipelineSpec, client: PartitionClient | None) -> None:
+        self._client = client
+        self._pipeline = Pipeline(part, spec, client)
+        self._pool = BufferPool()
+        self._epochs: dict[int, tuple[int, EpochPlan, Int64Array]] = {}
+        self._num_epochs = 0
+
+    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array) -> int:
+        """Begins an epoch; see `SamplerGroup.open_epoch`."""
+        number = self._num_epochs
+        self._num_epochs += 1
+        self._epochs[number] = (run_key, plan, columns)
+        return number
+
+    def close_epoch(self, number: int) -> None:
+        """Ends an epoch."""
+        self._epochs.pop(number, None)
+
+    def take(self, number: int, batch: int) -> Delivery:
+        """Makes a batch."""
+        run_key, plan, columns = self._epochs[number]
+        first, last = plan.bounds(batch)
+        blocks: list[Array] = []
+
+        def allocate(block: Block) -> Mapping[str, Array]:
+            blocks.append(self._pool.empty((block.nbytes,), _UINT8))
+            return block.write(blocks[0].data)
+
+        own = np.ascontiguousarray(columns[:, first:last])
+        for tickets in self._pipeline.make(own, run_key, batch, allocate):
+            assert self._client is not None
+            self._client.wait(tickets)  # type: ignore[arg-type]
+        return read_block(blocks[0])
+
+    def close(self) -> None:
+        """Closes the connections to other partitions."""
+        self._epochs.clear()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def make_maker(
+    data: DistDataset, spec: PipelineSpec, options: Any, batch_size: int
+) -> SamplerGroup | CollocatedMaker:
+    """What makes a loader's batches: sampler processes, or this process.
+
+    Args:
+        data: the trainer's partition.
+        spec: what batches shall be.
+        options: how sampling is carried out.
+        batch_size: seeds a batch.
+    """
+    service = data.service()
+    endpoints = service.endpoints()
+    if not isinstance(options, MpDistSamplingWorkerOptions) or options.num_workers == 0:
+        client = (
+            PartitionClient(endpoints, service.credentials, options.rpc_timeout)
+            if endpoints
+            else None
+        )
+        part = Part(data.opened, data.partition_idx)
+        return CollocatedMaker(part, spec, client)
+    config = {
+        "root": str(data.opened.root),
+        "part": data.partition_idx,
+        "pipeline": spec.to_json(),
+        "endpoints": {part: asdict(endpoint) for part, endpoint in endpoints.items()},
+        "credentials": None if service.credentials is None else asdict(service.credentials),
+        "timeout": options.rpc_timeout,
+        "concurrency": options.worker_concurrency,
+    }
+    return SamplerGroup(
+        config,
+        options.num_workers,
+        options.worker_concurrency,
+        ring_bytes(data.meta, spec, options, batch_size),
+        options.max_restarts,
+        service,
+        _pin(options),
+    )
+
+
+def _pin(options: MpDistSamplingWorkerOptions) -> Callable[[int, int], None] | None:
+    if not options.pin_memory:
+        return None
+    if not torch.cuda.is_available():
+        warnings.warn("pin_memory=True has no effect: no CUDA device can be used", stacklevel=4)
+        return None
+    return pin_ring
+
+
+def ring_bytes(
+    meta: FolderMeta, spec: PipelineSpec, options: MpDistSamplingWorkerOptions, batch_size: int
+) -> int:
+    """Bytes of shared memory for one sampler: what is asked for, or room for its batches in flight.
+
+    A batch is estimated from above by its fan-outs (-1 counts as twice the mean degree) and bounded
+    by the graph. Untouched memory costs nothing; at most an eighth of the machine's is promised.
+    """
+    if options.channel_size is not None:
+        return max(int(options.channel_size) // options.num_workers, 1 << 16)
+    nodes, edges = sum(t.count for t in meta.node_types), sum(t.count for t in meta.edge_types)
+    mean_degree = 2 * edges // max(nodes, 1) + 1
+    frontier, num_nodes, num_edges = batch_size, batch_size, 0
+    for hop in range(spec.sampling.num_hops):
+        fanouts = [hops[hop] for hops in spec.sampling.fanouts]
+        drawn = sum(mean_degree if fanout < 0 else fanout for fanout in fanouts)
+        frontier = min(frontier * drawn, edges)
+        num_edges += frontier
+        num_nodes = min(num_nodes + frontier, nodes + batch_size)
+    node_bytes = 8 + _widest(meta.node_types, spec.collect.node_attrs)
+    edge_bytes = 16
+    if any(spec.collect.with_edge):
+        edge_bytes += 8 + _widest(meta.edge_types, spec.collect.edge_attrs)
+    batch_bytes = num_nodes * node_bytes + num_edges * edge_bytes + (64 << 10)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = max(memory // 8 // options.num_workers, 1 << 20)
+    return min(batch_bytes * (options.worker_concurrency + 2), limit)
+
+
+def _widest(types: Sequence[NodeTypeMeta | EdgeTypeMeta], names: list[list[str]]) -> int:
+    """Bytes of the attributes of one row, of the type with most."""
+    widths = [
+        sum(_row_bytes(t.attrs[n]) for n in wanted) for t, wanted in zip(types, names, strict=True)
+    ]
+    return max(widths, default=0)
+
+
+def _row_bytes(attr: AttrMeta) -> int:
+    return storage_dtype(attr.dtype).itemsize * int(np.prod(attr.shape, dtype=np.int64))
