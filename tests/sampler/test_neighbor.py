@@ -163,8 +163,8 @@ def test_options_to_come(data, option):
 def test_inputs_to_come(data):
     sampler = NeighborSampler(data, [2])
     edge = torch.tensor([0])
-    with pytest.raises(NotImplementedError, match="edges"):
-        sampler.sample_from_edges(EdgeSamplerInput(None, edge, edge))
+    with pytest.raises(NotImplementedError, match="edge_label_time"):
+        sampler.sample_from_edges(EdgeSamplerInput(None, edge, edge, time=edge))
     with pytest.raises(NotImplementedError, match="input_time"):
         sampler.sample_from_nodes(NodeSamplerInput(None, edge, edge))
     with pytest.raises(NotImplementedError, match="FeatureStore"):
