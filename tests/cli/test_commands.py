@@ -103,6 +103,24 @@ def test_heterogeneous(command, fails, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
+def test_times_and_weights(command, fails, graph, tmp_path):
+    np.save(tmp_path / graph / "edge_time.npy", np.arange(40) % 7)
+    np.save(tmp_path / graph / "edge_weight.npy", np.arange(40) / 40)
+    arguments = ("partition", graph, "out", "--num-parts", 2)
+    for method in ("random", "frequency"):
+        options = ("--time-attr", "edge_time", "--weight-attr", "edge_weight", "--method", method)
+        done = command(*arguments, *options, "--overwrite")
+        assert done.returncode == 0, done.stderr
+        assert "times           'edge_time' of edges, rows sorted by them" in done.stdout
+        assert "weights         'edge_weight' of edges" in done.stdout
+        assert "all sound" in command("verify", "out").stdout
+    found = json.loads(command("inspect", "out", "--json").stdout)
+    assert found["times"] == {"attr": "edge_time", "level": "edge"}
+    assert found["weights"] == "edge_weight"
+    message = fails("partition", graph, "o", "--num-parts", 2, "--time-attr", "when")
+    assert "time_attr='when' is no attribute" in message
+
+
 def test_verify_tells_what_is_wrong(command, graph, tmp_path):
     command("partition", graph, "out", "--num-parts", 2, "--quiet")
     file = tmp_path / "out" / "map" / "node.npy"

@@ -29,14 +29,14 @@ def dataset(folder_of):
 
 def test_folder_of_another_version(folder_of, tmp_path):
     """The error names both versions."""
-    from khop.partition import folder as format_module
+    from khop.partition.folder.meta import sealed
 
     root = tmp_path / "other"
     shutil.copytree(folder_of("random", 1), root)
     content = json.loads((root / "meta.json").read_text())
     content.pop("seal")
     content["version"] = 99
-    (root / "meta.json").write_bytes(format_module._sealed(content))
+    (root / "meta.json").write_bytes(sealed(content))
     with pytest.raises(
         FolderError, match=r"version 99.*reads version 1.*partition the graph again"
     ):
@@ -169,7 +169,6 @@ def test_context(folder_of):
 
 
 @pytest.mark.parametrize("make,match", [
-    (lambda d: DistNeighborLoader(d, [2], with_weight=True), "with_weight"),
     (lambda d: DistNeighborLoader(None, [2]), "data=None"),
     (lambda d: MpDistSamplingWorkerOptions(worker_devices=["cuda:0"]), "worker_devices"),
     (lambda d: MpDistSamplingWorkerOptions(use_all2all=True), "use_all2all"),

@@ -1,8 +1,7 @@
-"""Options still to come say so by name; bad input is named with what to do about it."""
+"""Bad input is named, with what to do about it."""
 
 import pytest
 import torch
-import torch_geometric.sampler
 from torch_geometric.data import Data
 
 from khop.loader import NeighborLoader
@@ -10,28 +9,24 @@ from khop.sampler import NeighborSampler
 
 
 @pytest.mark.parametrize(
-    "option",
+    ("option", "message"),
     [
-        {"input_time": torch.arange(200)},
-        {"subgraph_type": "induced"},
-        {"subgraph_type": torch_geometric.sampler.base.SubgraphType.bidirectional},
-        {"disjoint": True},
-        {"temporal_strategy": "last"},
-        {"time_attr": "time"},
-        {"weight_attr": "edge_attr"},
-        {"directed": False},
+        ({"input_time": torch.arange(200)}, "input_time is given, but not time_attr"),
+        ({"subgraph_type": "full"}, "subgraph_type"),
+        ({"temporal_strategy": "last"}, "needs times: pass time_attr"),
+        ({"time_attr": "time"}, "time_attr='time'"),
+        ({"weight_attr": "weight"}, "weight_attr='weight'"),
     ],
-    ids=lambda o: next(iter(o)),
 )
-def test_options_to_come(data, option):
-    (name,) = option
-    with pytest.raises(NotImplementedError, match=name):
+def test_contradicting_options(data, option, message):
+    with pytest.raises(ValueError, match=message):
         NeighborLoader(data, [2], **option)
 
 
-def test_data_to_come(data):
-    with pytest.raises(NotImplementedError, match="FeatureStore"):
-        NeighborLoader((data, data), [2], ("paper", None))
+def test_directed_is_deprecated(data):
+    with pytest.warns(UserWarning, match="subgraph_type='induced'"):
+        loader = NeighborLoader(data, [2], directed=False, batch_size=20)
+    assert next(iter(loader)).num_sampled_edges is None
 
 
 @pytest.mark.parametrize(

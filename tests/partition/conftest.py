@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from khop.partition import PartitionFolder
-from khop.partition.folder import edge_path
+from khop.partition.folder import edge_attr_path, edge_path
 
 
 @dataclass
@@ -60,7 +60,9 @@ def _union(root: Any) -> Union:
         union.edges[edge_type.name] = np.empty((2, len(flat)), np.int64)
         union.edges[edge_type.name][:, flat] = np.concatenate(pairs, axis=1)
         for attr in edge_type.attrs:
-            rows = np.concatenate([folder.open(edge_path(p, edge_type.name, attr)) for p in parts])
+            rows = np.concatenate(
+                [folder.open(edge_attr_path(p, edge_type.name, attr)) for p in parts]
+            )
             union.edge_attrs[edge_type.name, attr] = np.empty_like(rows)
             union.edge_attrs[edge_type.name, attr][flat] = rows
     return union

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 import re
 import shutil
@@ -11,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
+from forging import forge, set_in
 from khop.partition import FrequencyPartitioner, GraphSource, verify_folder
 from khop.partition.folder import cache_path, edge_path, map_path, node_path, split_path
 from khop.typing import EDGE, NODE
@@ -89,20 +88,6 @@ def test_files_of_two_parts_exchanged(root):
     assert verify_folder(root)
 
 
-def forge(root, change_meta=lambda meta: None, **arrays):
-    """Changes arrays and meta.json and mends every checksum: only the contents are wrong."""
-    content = json.loads((root / "meta.json").read_text())
-    content.pop("seal")
-    for path, change in arrays.items():
-        array = change(np.load(root / path))
-        np.save(root / path, array)
-        data = (root / path).read_bytes()
-        content["files"][path] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    change_meta(content)
-    seal = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    (root / "meta.json").write_text(json.dumps({**content, "seal": seal}, indent=1))
-
-
 def changed(place, value):
     def change(array):
         array[place] = value
@@ -139,15 +124,6 @@ def test_wrong_contents_under_right_checksums(root, path, change, message):
     forge(root, **{path: change})
     problems = verify_folder(root)
     assert any(re.search(message, p) for p in problems), problems
-
-
-def set_in(*keys, value):
-    def change(meta):
-        for key in keys[:-1]:
-            meta = meta[key]
-        meta[keys[-1]] = value
-
-    return change
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="neighbours are drawn against the edges (in, as PyG does) or along (default: in)",
     )
     add("--seed", type=int, default=0, metavar="S", help="of random choices (default: 0)")
+    add(
+        "--time-attr",
+        metavar="NAME",
+        help="node or edge attribute that holds times, for temporal sampling",
+    )
+    add(
+        "--weight-attr",
+        metavar="NAME",
+        help="edge attribute that holds weights, for weighted sampling",
+    )
     add("--undirected", action="store_true", help="add the reverse of every edge")
     add("--root", default="dataset", help="folder of OGB data sets (default: dataset)")
     hot = parser.add_argument_group("with --method frequency")
@@ -97,6 +107,8 @@ def _partition(arguments: argparse.Namespace, source: Any, progress: Progress) -
 
     common: dict[str, Any] = {
         "edge_assign_strategy": "by_dst" if arguments.edge_dir == "in" else "by_src",
+        "time_attr": arguments.time_attr,
+        "weight_attr": arguments.weight_attr,
         "seed": arguments.seed,
         "overwrite": arguments.overwrite,
         "progress": progress,

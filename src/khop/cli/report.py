@@ -32,6 +32,10 @@ def _lines(summary: FolderSummary) -> list[tuple[str, str]]:
         ("nodes", _counts(summary.node_types) + _spread(summary.nodes)),
         ("edges", _counts(summary.edge_types) + _spread(summary.edges)),
     ]
+    if summary.times is not None:
+        lines.append(("times", "'{attr}' of {level}s, rows sorted by them".format(**summary.times)))
+    if summary.weights is not None:
+        lines.append(("weights", f"'{summary.weights}' of edges"))
     if summary.train_seeds is not None:
         lines.append(
             ("training seeds", f"{sum(summary.train_seeds):,}" + _spread(summary.train_seeds))

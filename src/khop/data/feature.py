@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from khop import _native
-from khop.data.arrays import storage_dtype, to_array
+from khop.data.arrays import bfloat16_as_float32, storage_dtype, to_array
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
 
 
@@ -37,6 +37,15 @@ class Feature:
     def row_shape(self) -> tuple[int, ...]:
         """Shape of one row; () for 1-D features."""
         return self.array.shape[1:]
+
+    @property
+    def floating(self) -> bool:
+        """Whether values are floating-point numbers."""
+        return self.array.dtype.kind == "f" or self.dtype == "bfloat16"
+
+    def numbers(self) -> Array:
+        """[num_rows, ...] values that NumPy can calculate with: bfloat16 becomes float32."""
+        return bfloat16_as_float32(self.array) if self.dtype == "bfloat16" else self.array
 
     def gather(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from khop.data.topology import Topology
-from khop.typing import EDGE, NODE, EdgeDir, EdgeType, NodeType
+from khop.typing import EDGE, NODE, EdgeDir, EdgeType, Int64Array, NodeType
 
 
 class Graph:
@@ -15,6 +15,9 @@ class Graph:
         topology: a `Topology`, or one for each edge type (source, relation, destination).
         mode: 'CPU', or 'ZERO_COPY' (host memory read in place, which on a CPU is the same).
         num_nodes: number of nodes of each node type; default: as the topologies need.
+        node_times: [num_nodes] int64 keys of times (`khop.data.times`) of the node types that have
+            such; the time of a seed that none is given for.
+        floating_times: keys of times (also those of the topologies) are of floating-point times.
 
     Raises:
         NotImplementedError: mode 'CUDA', which comes with the CUDA kernels.
@@ -26,6 +29,8 @@ class Graph:
         topology: Topology | Mapping[EdgeType, Topology],
         mode: str = "CPU",
         num_nodes: Mapping[NodeType, int] | None = None,
+        node_times: Mapping[NodeType, Int64Array] | None = None,
+        floating_times: bool = False,
     ) -> None:
         if mode == "CUDA":
             raise NotImplementedError(
@@ -43,6 +48,8 @@ class Graph:
             raise ValueError("all edge types of a graph must have the same edge_dir")
         self.edge_dir: EdgeDir = directions.pop() if directions else "in"
         self.num_nodes = self._count_nodes(dict(num_nodes or {}))
+        self.node_times = dict(node_times or {})
+        self.floating_times = floating_times
 
     @property
     def node_types(self) -> list[NodeType]:
@@ -53,6 +60,16 @@ class Graph:
     def edge_types(self) -> list[EdgeType]:
         """Edge types, in a fixed order: an edge type's index enters the key of its draws."""
         return list(self.topologies)
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether edges have times, of their own or of their neighbours."""
+        return any(t.times is not None for t in self.topologies.values()) or bool(self.node_times)
+
+    @property
+    def is_weighted(self) -> list[bool]:
+        """Whether edges have weights, an edge type each."""
+        return [t.weight_sums is not None for t in self.topologies.values()]
 
     def frontier_type(self, edge_type: EdgeType) -> NodeType:
         """Node type whose neighbours an edge type leads to."""

@@ -25,6 +25,7 @@ __getattr__, __dir__, __all__ = attach(
         "DistDataset": "dataset",
         "DistNeighborLoader": "loader",
         "DistRole": "context",
+        "DistSubGraphLoader": "loader",
         "MpDistSamplingWorkerOptions": "options",
         "get_context": "context",
         "init_worker_group": "context",

@@ -13,7 +13,6 @@ from khop.loader.collate import to_tensor
 from khop.partition.folder import FolderMeta
 from khop.typing import Array, NodeType
 
-
 Tensors: TypeAlias = dict[str, Tensor]
 """A batch's arrays, as `khop.sampler.collect` names them."""
 

@@ -74,7 +74,9 @@ class RequestHandler:
             _flag(header, "last"),
         )
         if request.weighted and not csr.has_weights:
-            raise ProtocolError(f"edge type {relation} has no weights in partition {self._part.part}")
+            raise ProtocolError(
+                f"edge type {relation} has no weights in partition {self._part.part}"
+            )
         return _reply(rows.draw(csr, request))
 
     def _induce(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:

@@ -124,9 +124,7 @@ class DistNeighborLoader(DistLoader):
         ids, self._input_id = seeds_of(data, given, "input_nodes", self._seed_type)
         columns = [data.to_new_ids(ids, "input_nodes", self._seed_type)]
         if sampling.temporal:
-            columns.append(
-                seed_times(data, self._seed_type, columns[0], input_time, "input_time")
-            )
+            columns.append(seed_times(data, self._seed_type, columns[0], input_time, "input_time"))
         self._input_time = None if input_time is None else torch.as_tensor(input_time)
         seed_place = [t.name for t in data.meta.node_types].index(self._seed_type)
         super().__init__(
@@ -154,3 +152,68 @@ class DistNeighborLoader(DistLoader):
         if self._input_time is not None:
             store.seed_time = self._input_time[torch.from_numpy(positions)]
         store.batch_size = len(positions)
+
+
+class DistSubGraphLoader(DistNeighborLoader):
+    """All edges among seeds and their neighbours; `khop.loader.SubGraphLoader`, distributed.
+
+    A batch holds the seeds, the neighbours drawn hop by hop, and every edge of the graph between
+    two of them, also between nodes of other partitions. `mapping` says where in the batch the seeds
+    are. With `disjoint=True` each seed has a subgraph of its own, told apart by `batch`.
+
+    Args:
+        data: the trainer's partition.
+        input_nodes: this trainer's seeds, as for `DistNeighborLoader`.
+        num_neighbors: fan-out of each hop; -1 takes all neighbours; None: no hops, the subgraph of
+            the seeds alone.
+        batch_size, shuffle, drop_last, with_edge, with_weight, edge_dir, collect_features,
+            to_device, random_seed, worker_options: as for `DistNeighborLoader`.
+        **kwargs: its other arguments, but for `subgraph_type`.
+
+    Raises:
+        TypeError: `subgraph_type` is given.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset,
+        input_nodes: Any = None,
+        num_neighbors: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: str | None = None,
+        collect_features: bool = False,
+        to_device: Any = None,
+        random_seed: int | None = None,
+        worker_options: MpDistSamplingWorkerOptions
+        | CollocatedDistSamplingWorkerOptions
+        | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if "subgraph_type" in kwargs:
+            raise TypeError("a DistSubGraphLoader's batches are induced: leave subgraph_type out")
+        super().__init__(
+            data,
+            [] if num_neighbors is None else num_neighbors,
+            input_nodes,
+            batch_size,
+            shuffle,
+            drop_last,
+            with_edge,
+            with_weight,
+            edge_dir,
+            collect_features,
+            to_device,
+            random_seed,
+            worker_options,
+            subgraph_type="induced",
+            **kwargs,
+        )
+
+    def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
+        super()._annotate(batch, tensors, positions)
+        store = batch[self._seed_type] if self.data.meta.heterogeneous else batch
+        store.mapping = torch.arange(len(positions))

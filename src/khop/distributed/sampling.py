@@ -96,9 +96,7 @@ def seed_times(
     return times[new_ids]
 
 
-def collect_spec(
-    meta: FolderMeta, sampling: SamplingSpec, collect_features: bool
-) -> CollectSpec:
+def collect_spec(meta: FolderMeta, sampling: SamplingSpec, collect_features: bool) -> CollectSpec:
     """Which attributes batches carry: all with `collect_features`, else labels alone."""
     node_attrs = [
         list(t.attrs) if collect_features else [n for n in t.attrs if n == "y"]
@@ -109,9 +107,7 @@ def collect_spec(
         list(t.attrs) if collect_features and is_recorded else []
         for t, is_recorded in zip(meta.edge_types, recorded, strict=True)
     ]
-    return CollectSpec(
-        node_attrs, edge_attrs, recorded, sampling.disjoint, sampling.counts_hops
-    )
+    return CollectSpec(node_attrs, edge_attrs, recorded, sampling.disjoint, sampling.counts_hops)
 
 
 def check_data(data: Any, edge_dir: str | None) -> None:

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator

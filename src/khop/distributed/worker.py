@@ -152,7 +152,9 @@ class Sampler:
         os.close(message.descriptors[0])
         shape = content["num_columns"], plan.num_seeds
         # An empty epoch still has a byte of memory.
-        values = np.frombuffer(mapped, np.int64, shape[0] * shape[1]) if plan.num_seeds else _NOTHING
+        values = (
+            np.frombuffer(mapped, np.int64, shape[0] * shape[1]) if plan.num_seeds else _NOTHING
+        )
         self._epochs[content["epoch"]] = Epoch(content["run_key"], plan, values.reshape(shape))
 
     def _close_epoch(self, epoch: int) -> None:

@@ -2,5 +2,6 @@
 
 from khop.loader.link_neighbor_loader import LinkNeighborLoader
 from khop.loader.neighbor_loader import NeighborLoader
+from khop.loader.subgraph_loader import SubGraphLoader
 
-__all__ = ["LinkNeighborLoader", "NeighborLoader"]
+__all__ = ["LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"]

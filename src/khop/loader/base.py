@@ -13,6 +13,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from khop.loader.background import BackgroundIterator
 from khop.loader.collate import Gatherer, join_data, join_hetero_data
 from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
+from khop.loader.stores import StoreJoiner, is_pair_of_stores
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.plan import EpochPlan
 
@@ -29,6 +30,7 @@ class EpochLoader:
 
     # Of PyG's loader:
     data: Any
+    custom_cls: Any
     input_data: Any
     transform: Any
     transform_sampler_output: Any
@@ -76,6 +78,9 @@ class EpochLoader:
     ) -> None:
         """Ends the construction, when PyG's part is done."""
         self._num_seeds = num_seeds
+        self._stores = (
+            StoreJoiner(self.data, self.custom_cls) if is_pair_of_stores(self.data) else None
+        )
         self._worker_type = worker_type
         self._given = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None
         self._shuffle = bool(kwargs.get("shuffle") or False)
@@ -153,10 +158,11 @@ class EpochLoader:
         return batch
 
     def _joined_here(self, out: Any) -> Any:
-        """A batch of a sampler of khop's, all of whose types are there; else None."""
-        if not isinstance(self._sampler, NeighborSampler):
-            return None
-        if getattr(out, "orig_row", None) is not None:
+        """A batch of stores, or of a sampler of khop's, all of whose types are there; else None."""
+        as_drawn = getattr(out, "orig_row", None) is None
+        if self._stores is not None and as_drawn:
+            return self._stores.join(out, self._sampler.edge_permutation)
+        if not as_drawn or not isinstance(self._sampler, NeighborSampler):
             return None
         if isinstance(out, SamplerOutput) and isinstance(self.data, Data):
             return join_data(self.data, out, self._gatherer)
@@ -195,10 +201,9 @@ def _is_complete(out: Any, data: HeteroData) -> bool:
     """Whether a sampler's output, which a user's hook may have changed, speaks of every type."""
     if not isinstance(out, HeteroSamplerOutput) or out.edge is None:
         return False
-    has_counts = out.num_sampled_nodes is not None and out.num_sampled_edges is not None
     types = (set(out.node), set(out.edge), set(out.row), set(out.col))
     edge_types = set(data.edge_types)
-    return has_counts and types == (set(data.node_types), edge_types, edge_types, edge_types)
+    return types == (set(data.node_types), edge_types, edge_types, edge_types)
 
 
 def _rank() -> int:

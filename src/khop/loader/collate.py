@@ -15,6 +15,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from khop.channel.pool import BufferPool
 from khop.data import Feature
 from khop.data.arrays import DTYPES
+from khop.loader.adjacency import Drawn, sampled_adjacency
 from khop.typing import Array, EdgeType, NodeType
 
 
@@ -97,10 +98,11 @@ def join_data(data: Data, out: SamplerOutput, gatherer: Gatherer) -> Data:
     """
     batch = copy.copy(data)
     _join_nodes(data, data._store, batch._store, out.node, gatherer)
-    _join_edges(data, data._store, batch._store, (out.row, out.col, out.edge), gatherer)
-    _annotate_nodes(batch._store, out.node, out.num_sampled_nodes)
-    _annotate_edges(batch._store, out.edge, out.num_sampled_edges)
-    batch.batch = out.batch
+    drawn = Drawn(out.row, out.col, out.edge, (out.node.numel(), out.node.numel()))
+    _join_edges(data, data._store, batch._store, drawn, gatherer)
+    name_nodes(batch._store, out.node)
+    name_edges(batch._store, out.edge)
+    annotate_graph(batch, out)
     return batch
 
 
@@ -115,11 +117,13 @@ def join_hetero_data(data: HeteroData, out: HeteroSamplerOutput, gatherer: Gathe
     batch = copy.copy(data)
     for node_type, node in out.node.items():
         _join_nodes(data, data[node_type], batch[node_type], node, gatherer)
-        _annotate_nodes(batch[node_type], node, out.num_sampled_nodes[node_type])
+        name_nodes(batch[node_type], node)
     for edge_type, edge in out.edge.items():
-        drawn = (out.row[edge_type], out.col[edge_type], edge)
+        sizes = (out.node[edge_type[0]].numel(), out.node[edge_type[2]].numel())
+        drawn = Drawn(out.row[edge_type], out.col[edge_type], edge, sizes)
         _join_edges(data, data[edge_type], batch[edge_type], drawn, gatherer)
-        _annotate_edges(batch[edge_type], edge, out.num_sampled_edges[edge_type])
+        name_edges(batch[edge_type], edge)
+    annotate_types(batch, out)
     return batch
 
 
@@ -127,22 +131,18 @@ def _join_nodes(data: Any, store: Any, target: Any, node: Tensor, gatherer: Gath
     for name, value in store.items():
         if name == "num_nodes":
             target.num_nodes = node.numel()
-        elif store.is_node_attr(name):
+        elif name != "adj_t" and store.is_node_attr(name):
             dim = data.__cat_dim__(name, value, store)
             target[name] = gatherer.select(value, node, dim)
 
 
-def _join_edges(
-    data: Any,
-    store: Any,
-    target: Any,
-    drawn: tuple[Tensor, Tensor, Tensor | None],
-    gatherer: Gatherer,
-) -> None:
-    row, col, edge = drawn
+def _join_edges(data: Any, store: Any, target: Any, drawn: Drawn, gatherer: Gatherer) -> None:
+    edge = drawn.edge
     for name, value in store.items():
         if name == "edge_index":
-            target.edge_index = stack_endpoints(row, col).to(value.device)
+            target.edge_index = stack_endpoints(drawn.row, drawn.col).to(value.device)
+        elif name == "adj_t":
+            target.adj_t = sampled_adjacency(value, drawn)
         elif store.is_edge_attr(name):
             dim = data.__cat_dim__(name, value, store)
             target[name] = None if edge is None else gatherer.select(value, edge, dim)
@@ -152,16 +152,30 @@ def _join_edges(
 # `LinkLoader`, where the links' ends are.
 
 
-def _annotate_nodes(target: Any, node: Tensor, num_sampled: Any) -> None:
+def name_nodes(target: Any, node: Tensor) -> None:
+    """Adds `n_id`."""
     if "n_id" not in target:
         target.n_id = node
-    target.num_sampled_nodes = num_sampled
 
 
-def _annotate_edges(target: Any, edge: Tensor | None, num_sampled: Any) -> None:
+def name_edges(target: Any, edge: Tensor | None) -> None:
+    """Adds `e_id`."""
     if edge is not None and "e_id" not in target:
         target.e_id = edge
-    target.num_sampled_edges = num_sampled
+
+
+def annotate_graph(batch: Data, out: SamplerOutput) -> None:
+    """Adds `batch` and hop counts of a homogeneous graph; None where there are none."""
+    batch.batch = out.batch
+    batch.num_sampled_nodes = out.num_sampled_nodes
+    batch.num_sampled_edges = out.num_sampled_edges
+
+
+def annotate_types(batch: HeteroData, out: HeteroSamplerOutput) -> None:
+    """Adds `batch` and hop counts of each type, where there are any."""
+    batch.set_value_dict("batch", out.batch)
+    batch.set_value_dict("num_sampled_nodes", out.num_sampled_nodes)
+    batch.set_value_dict("num_sampled_edges", out.num_sampled_edges)
 
 
 def annotate_seeds(batch: Data | HeteroData, seed_type: NodeType | None, metadata: Any) -> None:

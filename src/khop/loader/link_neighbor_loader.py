@@ -17,6 +17,7 @@ from khop.loader.collate import annotate_links
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.pyg_links import LinkOptions
+from khop.sampler.source import as_input
 
 
 class LinkNeighborLoader(
@@ -31,25 +32,29 @@ class LinkNeighborLoader(
     seed, epoch, batch index and graph, whatever the number of workers.
 
     Args:
-        data: a PyG `Data` or `HeteroData`.
+        data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or anybody's pair of a
+            PyG `FeatureStore` and a `GraphStore`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
         edge_label_index: links: [2, num_links] sources and destinations, or None for all edges; of
             a `HeteroData`: an edge type, or (edge type, such links).
         edge_label: [num_links, ...] labels of links; with binary negatives, labels from 0 on become
             those from 1 on, and 0 is for negatives.
-        edge_label_time, disjoint, temporal_strategy, time_attr, weight_attr, subgraph_type: PyG's
-            options that are still to come raise NotImplementedError.
+        edge_label_time: [num_links] the time at which each link's ends see the graph; needed with
+            `time_attr`.
         replace: draw neighbours with replacement.
+        subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr: as for
+            `NeighborLoader`; `batch` of a disjoint batch counts links.
         neg_sampling: PyG's `NegativeSampling`, or a dictionary for one: 'binary' draws negative
             pairs, 'triplet' negative destinations for each source, uniformly or by `src_weight` and
             `dst_weight`. Default: no negatives.
         neg_sampling_ratio: binary negatives a link; PyG's older name.
         transform: applied to each batch, in the process that iterates.
         transform_sampler_output: applied to what the sampler returns.
-        is_sorted: accepted; not needed.
+        is_sorted: edges are in order of destinations and, with times, of these for each: checked,
+            not sorted.
         filter_per_worker: with worker processes: join features there (default) or in the trainer.
         neighbor_sampler: use this sampler instead.
-        directed: deprecated in PyG; only True.
+        directed: deprecated in PyG; False is subgraph type 'induced'.
         strict_negatives: draw negatives that are no edges of the graph; PyG's may be.
         exclude_seed_edges: leave a batch's own links out of the neighbourhoods, so that a model
             cannot read off what it shall predict: 'self' (or True) the links, 'reverse' their
@@ -66,7 +71,6 @@ class LinkNeighborLoader(
             `num_workers`, `generator`, `sampler`, ...
 
     Raises:
-        NotImplementedError: an option that is still to come, by name.
         IndexError, TypeError, ValueError: links that do not exist or are no integers; arguments
             that contradict one another. While batches are drawn, ValueError: there is no strict
             negative.
@@ -77,7 +81,7 @@ class LinkNeighborLoader(
 
     def __init__(
         self,
-        data: Data | HeteroData,
+        data: Any,
         num_neighbors: Any,
         edge_label_index: Any = None,
         edge_label: Tensor | None = None,
@@ -105,6 +109,7 @@ class LinkNeighborLoader(
         **kwargs: Any,
     ) -> None:
         check_loader_options(worker_type, kwargs)
+        data = as_input(data)
         _check_times(edge_label_time, time_attr)
         if neg_sampling is not None and neg_sampling_ratio:
             raise ValueError("pass neg_sampling or neg_sampling_ratio, not both")

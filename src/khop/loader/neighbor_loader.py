@@ -9,13 +9,15 @@ import numpy as np
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 
 from khop.data.arrays import check_range
 from khop.loader.base import EpochLoader, WorkerType, check_loader_options
 from khop.loader.collate import annotate_seeds
+from khop.loader.stores import is_pair_of_stores
 from khop.sampler.neighbor import BatchKey, NeighborSampler
+from khop.sampler.source import as_input, open_input
+from khop.typing import NODE
 
 
 class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
@@ -27,19 +29,31 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
     epoch, batch index and graph, whatever the number of workers.
 
     Args:
-        data: a PyG `Data` or `HeteroData`.
+        data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or anybody's pair of a
+            PyG `FeatureStore` and a `GraphStore`, of which batches also carry edge attributes.
+            Threads call stores at the same time: pass `worker_type='process'` for stores that do
+            not allow this.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
         input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes; of a `HeteroData`: a
             node type, or (node type, seeds).
-        input_time, disjoint, temporal_strategy, time_attr, weight_attr, subgraph_type: PyG's
-            options that are still to come raise NotImplementedError.
+        input_time: [number of seeds] the time at which each seed sees the graph; default, with
+            `time_attr`: the seeds' own times.
         replace: draw with replacement.
+        subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
+            'induced' (all edges among the drawn nodes).
+        disjoint: give each seed a subgraph of its own, told apart by `batch`; temporal sampling
+            always does.
+        temporal_strategy: 'uniform', or 'last': the latest neighbours.
+        time_attr: attribute of nodes or of edges; only neighbours (or edges) whose time is not
+            later than the seed's are drawn.
+        weight_attr: attribute of edges to draw neighbours by; those of weight 0 are never drawn.
         transform: applied to each batch, in the process that iterates.
         transform_sampler_output: applied to what the sampler returns.
-        is_sorted: accepted; not needed.
+        is_sorted: edges are in order of destinations and, with times, of these for each: checked,
+            not sorted.
         filter_per_worker: with worker processes: join features there (default) or in the trainer.
         neighbor_sampler: use this sampler instead.
-        directed: deprecated in PyG; only True.
+        directed: deprecated in PyG; False is subgraph type 'induced'.
         seed: makes epochs reproducible; epoch i of two loaders of equal seed is the same. Default:
             each epoch takes one from `generator` or torch's default generator, so that
             `torch.manual_seed` decides, as with PyG (worker processes take one more from it).
@@ -51,7 +65,6 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             `num_workers`, `generator`, `sampler`, ...
 
     Raises:
-        NotImplementedError: an option that is still to come, by name.
         IndexError, TypeError, ValueError: seeds that do not exist or are no integers; arguments
             that contradict one another.
     """
@@ -61,7 +74,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
 
     def __init__(
         self,
-        data: Data | HeteroData,
+        data: Any,
         num_neighbors: Any,
         input_nodes: Any = None,
         input_time: Tensor | None = None,
@@ -84,8 +97,9 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         **kwargs: Any,
     ) -> None:
         check_loader_options(worker_type, kwargs)
-        if input_time is not None:
-            raise NotImplementedError("input_time is still to come")
+        if input_time is not None and time_attr is None and neighbor_sampler is None:
+            raise ValueError("input_time is given, but not time_attr: pass both or neither")
+        data = as_input(data)
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
                 data,
@@ -104,6 +118,8 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             data,
             num_neighbors,
             input_nodes,
+            input_time,
+            time_attr=time_attr,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
@@ -127,22 +143,25 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
 
 def _checked_seeds(data: Any, input_nodes: Any) -> Any:
     """`input_nodes` as PyG takes them; masks in any form, which PyG may mistake for ids."""
-    if not isinstance(data, HeteroData):
-        return _checked_ids(input_nodes, int(data.num_nodes))
+    source = open_input(data)
+    # PyG cannot tell the number of nodes of every store.
+    all_nodes = torch.arange if is_pair_of_stores(data) else lambda count: None
+    if not source.heterogeneous:
+        count = source.num_nodes[NODE]
+        return all_nodes(count) if input_nodes is None else _checked_ids(input_nodes, count)
     node_type, ids = (input_nodes, None) if isinstance(input_nodes, str) else (None, None)
     if isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2:
         node_type, ids = input_nodes
-    if not isinstance(node_type, str) or node_type not in data.node_types:
+    if not isinstance(node_type, str) or node_type not in source.num_nodes:
         raise ValueError(
-            "input_nodes of a HeteroData must be a node type, or (node type, seeds), with a type "
-            f"of {data.node_types} (got {input_nodes!r})"
+            "input_nodes of a heterogeneous graph must be a node type, or (node type, seeds), with "
+            f"a type of {list(source.num_nodes)} (got {input_nodes!r})"
         )
-    return node_type, _checked_ids(ids, int(data[node_type].num_nodes))
+    count = source.num_nodes[node_type]
+    return node_type, all_nodes(count) if ids is None else _checked_ids(ids, count)
 
 
 def _checked_ids(ids: Any, num_nodes: int) -> Any:
-    if ids is None:
-        return None
     if isinstance(ids, (list, np.ndarray)):
         empty = isinstance(ids, list) and not ids
         ids = torch.as_tensor(np.asarray(ids, np.int64 if empty else None))

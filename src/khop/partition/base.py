@@ -13,28 +13,28 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from khop import _native
 from khop.data import Feature
 from khop.data.arrays import narrowest_int, storage_dtype, to_array
-from khop.partition.book import RangeBook
+from khop.partition.draws import DrawAttrs
 from khop.partition.folder import (
-    AttrMeta,
-    EdgeTypeMeta,
     FolderMeta,
     FolderWriter,
     NodeTypeMeta,
+    attr_metas,
+    cache_attr_path,
     cache_path,
-    edge_path,
     map_path,
+    node_attr_path,
     node_path,
     split_path,
+    time_path,
 )
-from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.partition.numbering import Numbering
+from khop.partition.rows import RowWriter
+from khop.partition.source import GraphSource, NodeSource
 from khop.typing import Array, ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 _DIRECTIONS: dict[str, EdgeDir] = {"by_dst": "in", "by_src": "out"}
-# Rows copied at a time: bounds the memory that attributes need beside their own.
-_CHUNK_BYTES = 64 << 20
 
 Self = TypeVar("Self", bound="PartitionerBase")
 Progress = Callable[[str, int, int], None]
@@ -52,13 +52,18 @@ class PartitionerBase(abc.ABC):
         node_feat_dtype: dtype to store them in; default: their own.
         edge_feat: [num_edges, ...] features, stored as 'edge_attr', or {edge type: features}.
         edge_feat_dtype: dtype to store them in; default: their own.
-        edge_weights: [num_edges] weights, stored as 'edge_weight', or {edge type: weights}.
+        edge_weights: [num_edges] weights, stored as 'edge_weight', or {edge type: weights}; they
+            are the `weight_attr` unless another one is named.
         edge_assign_strategy: 'by_dst' (default; neighbours are drawn against the edges' direction,
             as PyG does) or 'by_src' (along it).
         chunk_size: accepted for GraphLearn-for-PyTorch's sake; memory is bounded without it.
         device: likewise.
         node_attrs: further node attributes, name -> array or {node type: array}: labels, masks.
         edge_attrs: further edge attributes.
+        time_attr: name of the attribute of nodes, or of edges, that holds times, integers or
+            floats, for temporal sampling: rows are sorted by it. With times of nodes, that of the
+            neighbour counts. Types that lack the attribute have no constraint.
+        weight_attr: name of the edge attribute that holds the weights of weighted draws.
         seed: of random choices.
         overwrite: replace a folder that exists.
         progress: called as progress(what, done, total) while writing.
@@ -85,6 +90,8 @@ class PartitionerBase(abc.ABC):
         *,
         node_attrs: Mapping[str, Any] | None = None,
         edge_attrs: Mapping[str, Any] | None = None,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
         seed: int = 0,
         overwrite: bool = False,
         progress: Progress | None = None,
@@ -98,8 +105,10 @@ class PartitionerBase(abc.ABC):
             edges["edge_attr"] = _cast(edge_feat, edge_feat_dtype)
         if edge_weights is not None:
             edges["edge_weight"] = edge_weights
+            weight_attr = weight_attr or "edge_weight"
         source = GraphSource.from_arrays(num_nodes, edge_index, nodes, edges)
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
+        self.draws = DrawAttrs.of(source, time_attr, weight_attr)
 
     @classmethod
     def from_data(
@@ -109,6 +118,8 @@ class PartitionerBase(abc.ABC):
         num_parts: int,
         edge_assign_strategy: str = "by_dst",
         *,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
         seed: int = 0,
         overwrite: bool = False,
         progress: Progress | None = None,
@@ -121,6 +132,8 @@ class PartitionerBase(abc.ABC):
             output_dir: the partition folder to write.
             num_parts: number of parts.
             edge_assign_strategy: 'by_dst' or 'by_src'.
+            time_attr: the attribute that holds times; see the class.
+            weight_attr: the edge attribute that holds weights.
             seed: of random choices.
             overwrite: replace a folder that exists.
             progress: called as progress(what, done, total).
@@ -129,6 +142,7 @@ class PartitionerBase(abc.ABC):
         self = cls.__new__(cls)
         source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
+        self.draws = DrawAttrs.of(source, time_attr, weight_attr)
         self._configure(**options)
         return self
 
@@ -155,6 +169,7 @@ class PartitionerBase(abc.ABC):
         self.seed = seed
         self.overwrite = overwrite
         self.progress = progress or (lambda what, done, total: None)
+        self.numbering: dict[NodeType, Numbering] = {}
 
     def _configure(self) -> None:  # noqa: B027
         """Takes the options of a subclass; called by `from_data`."""
@@ -193,18 +208,20 @@ class PartitionerBase(abc.ABC):
             What the folder's meta.json says.
         """
         with FolderWriter(self.output_dir, self.overwrite) as writer:
-            numbering = {}
+            self.numbering = numbering = {}
             for node_type in self.source.nodes:
                 numbering[node_type] = self._number(node_type)
             node_metas = [
                 self._write_nodes(writer, t, n, numbering[t]) for t, n in self.source.nodes.items()
             ]
-            cut = np.zeros((self.num_parts, self.num_parts), np.int64)
-            edge_metas = [
-                self._write_edges(writer, t, e, numbering, cut)
-                for t, e in self.source.edges.items()
-            ]
-            summary = {"edges_between_parts": cut.tolist(), **self.summarize(numbering)}
+            rows = RowWriter(
+                writer, numbering, self.edge_dir, self.num_parts, self.draws, self.progress
+            )
+            edge_metas = [rows.write(t, e) for t, e in self.source.edges.items()]
+            summary = {
+                "edges_between_parts": rows.edges_between_parts.tolist(),
+                **self.summarize(numbering),
+            }
             meta = FolderMeta(
                 num_parts=self.num_parts,
                 edge_dir=self.edge_dir,
@@ -213,6 +230,8 @@ class PartitionerBase(abc.ABC):
                 edge_types=edge_metas,
                 method=self.describe(),
                 summary=summary,
+                time_attr=self.draws.time,
+                weight_attr=self.draws.weight_attr,
             )
             self.progress("checksums", 0, 1)
             writer.finish(meta)
@@ -243,7 +262,7 @@ class PartitionerBase(abc.ABC):
             ids = numbering.old_of_new[bounds[part] : bounds[part + 1]]
             writer.save(node_path(part, node_type, "id"), ids.astype(id_dtype))
             for name, feature in node.attrs.items():
-                _write_rows(writer, node_path(part, node_type, name), feature, ids)
+                writer.save_rows(node_attr_path(part, node_type, name), feature, ids)
             self.progress(f"nodes of type '{node_type}'", part + 1, self.num_parts)
         cached = [
             self._write_cache(writer, node_type, node, numbering, part)
@@ -253,7 +272,12 @@ class PartitionerBase(abc.ABC):
         for name in splits:
             held = np.sort(numbering.new_of_old[np.flatnonzero(node.attrs[name].array)])
             writer.save(split_path(node_type, name), held.astype(id_dtype))
-        return NodeTypeMeta(node_type, bounds, _attr_metas(node.attrs), splits, cached)
+        times = self.draws.node_times.get(node_type)
+        if times is not None:
+            writer.save(time_path(node_type), times[numbering.old_of_new])
+        return NodeTypeMeta(
+            node_type, bounds, attr_metas(node.attrs), splits, cached, times is not None
+        )
 
     def _write_cache(
         self,
@@ -276,86 +300,8 @@ class PartitionerBase(abc.ABC):
         writer.save(cache_path(part, node_type, "new_id"), new_ids)
         writer.save(cache_path(part, node_type, "id"), ids.astype(id_dtype))
         for name, feature in node.attrs.items():
-            _write_rows(writer, cache_path(part, node_type, name), feature, ids)
+            writer.save_rows(cache_attr_path(part, node_type, name), feature, ids)
         return len(ids)
-
-    def _write_edges(
-        self,
-        writer: FolderWriter,
-        edge_type: EdgeType,
-        edge: EdgeSource,
-        numbering: Mapping[NodeType, Numbering],
-        cut: Int64Array,
-    ) -> EdgeTypeMeta:
-        incoming = self.edge_dir == "in"
-        rows = numbering[edge_type[2 if incoming else 0]]
-        cols = numbering[edge_type[0 if incoming else 2]]
-        src, dst = edge.endpoints()
-        keys, neighbors = (dst, src) if incoming else (src, dst)
-        try:
-            indptr, indices, edge_ids = _native.coo_to_csr(
-                keys,
-                neighbors,
-                len(rows.owners),
-                len(cols.owners),
-                rows.new_of_old,
-                cols.new_of_old,
-            )
-        except IndexError as error:
-            raise IndexError(f"edge_index of edge type {edge_type}: {error}") from None
-        edge_bounds = [int(indptr[b]) for b in rows.book.bounds]
-        for part in range(self.num_parts):
-            low, high = edge_bounds[part], edge_bounds[part + 1]
-            first, last = rows.book.bounds[part], rows.book.bounds[part + 1]
-            own = indptr[first : last + 1].astype(np.int64) - low
-            neighbors_of_part = indices[low:high]
-            ids = edge_ids[low:high]
-            writer.save(edge_path(part, edge_type, "indptr"), own.astype(narrowest_int(high - low)))
-            writer.save(edge_path(part, edge_type, "indices"), neighbors_of_part)
-            writer.save(edge_path(part, edge_type, "edge_id"), ids)
-            for name, feature in edge.attrs.items():
-                _write_rows(writer, edge_path(part, edge_type, name), feature, ids)
-            # Bounds are few: counting neighbours below each bound gives the cut matrix's row.
-            below = [int(np.count_nonzero(neighbors_of_part < b)) for b in cols.book.bounds]
-            cut[part] += np.diff(below)
-            self.progress(f"edges of type {edge_type}", part + 1, self.num_parts)
-        return EdgeTypeMeta(edge_type, edge_bounds, "edge_id", _attr_metas(edge.attrs))
-
-
-class Numbering:
-    """New ids of a node type: by part, and within a part in the order of original ids.
-
-    Args:
-        owners: [num_nodes] part of each node.
-        num_parts: number of parts.
-
-    Attributes:
-        owners: as given.
-        book: who owns which new id.
-        old_of_new, new_of_old: [num_nodes] int64.
-    """
-
-    def __init__(self, owners: IntArray, num_parts: int) -> None:
-        self.owners = owners
-        sizes = np.bincount(owners, minlength=num_parts)
-        self.book = RangeBook([0, *np.cumsum(sizes).tolist()])
-        narrow = owners.astype(np.uint16) if num_parts <= 2**16 else owners
-        self.old_of_new: Int64Array = np.argsort(narrow, kind="stable").astype(np.int64)
-        self.new_of_old: Int64Array = np.empty_like(self.old_of_new)
-        self.new_of_old[self.old_of_new] = np.arange(len(owners))
-
-
-def _attr_metas(attrs: Mapping[str, Feature]) -> dict[str, AttrMeta]:
-    return {name: AttrMeta(f.dtype, tuple(f.row_shape)) for name, f in attrs.items()}
-
-
-def _write_rows(writer: FolderWriter, path: str, feature: Feature, rows: IntArray) -> None:
-    out = writer.create(path, storage_dtype(feature.dtype), (len(rows), *feature.row_shape))
-    row_bytes = max(1, feature.array[:1].nbytes)
-    step = max(1, _CHUNK_BYTES // row_bytes)
-    for first in range(0, len(rows), step):
-        chunk = np.ascontiguousarray(rows[first : first + step])
-        feature.gather(chunk, out[first : first + step])
 
 
 def _cast(values: Any, dtype: Any) -> Any:

@@ -16,7 +16,8 @@ import numpy as np
 
 from khop.data.arrays import to_array
 from khop.partition.balance import Scores, assign_balanced, even_sizes
-from khop.partition.base import Numbering, PartitionerBase, feature_bytes
+from khop.partition.base import PartitionerBase, feature_bytes
+from khop.partition.numbering import Numbering
 from khop.typing import NODE, ArrayLike, Int64Array, IntArray, NodeType
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

@@ -9,8 +9,14 @@ import numpy as np
 
 from khop import _native
 from khop.data import Feature
-from khop.partition.folder import PartitionFolder, cache_path, edge_path
-from khop.typing import EdgeType, IntArray, NodeType
+from khop.partition.folder import (
+    PartitionFolder,
+    cache_attr_path,
+    cache_path,
+    edge_attr_path,
+    edge_path,
+)
+from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
 
 class CachedRows(NamedTuple):
@@ -59,10 +65,21 @@ class Part:
             row_ids,
             first_row=rows.bounds[self.part],
             first_edge=edge_type.bounds[self.part],
+            times=self._edge_array(edge_type.name, "time") if edge_type.timed else None,
+            weight_sums=(
+                self._edge_array(edge_type.name, "weight_sum") if edge_type.weighted else None
+            ),
+            weight_guide=(
+                self._edge_array(edge_type.name, "weight_guide") if edge_type.weighted else None
+            ),
         )
 
-    def _edge_array(self, edge_type: EdgeType, name: str) -> IntArray:
+    def _edge_array(self, edge_type: EdgeType, name: str) -> Array:
         return self.folder.open(edge_path(self.part, edge_type, name))
+
+    def node_times(self, index: int) -> Int64Array | None:
+        """[num_nodes] key of the time of each node of a type, all parts', by new id; or None."""
+        return self.folder.node_times(self.meta.node_types[index].name)
 
     def node_ids(self, node_type: NodeType) -> IntArray:
         """[n] original ids of the part's nodes."""
@@ -85,8 +102,12 @@ class Part:
         key = (index, name)
         if key not in self._edge_features:
             edge_type = self.meta.edge_types[index]
-            dtype = None if name == "edge_id" else edge_type.attrs[name].dtype
-            self._edge_features[key] = Feature(self._edge_array(edge_type.name, name), dtype)
+            if name == "edge_id":
+                self._edge_features[key] = Feature(self._edge_array(edge_type.name, name))
+            else:
+                path = edge_attr_path(self.part, edge_type.name, name)
+                dtype = edge_type.attrs[name].dtype
+                self._edge_features[key] = Feature(self.folder.open(path), dtype)
         return self._edge_features[key]
 
     def cached(self, index: int) -> CachedRows | None:
@@ -99,12 +120,13 @@ class Part:
         node_type = self.meta.node_types[index]
         if not node_type.cached or node_type.cached[self.part] == 0:
             return None
-        paths = {n: cache_path(self.part, node_type.name, n) for n in ("id", *node_type.attrs)}
+        ids = self.folder.open(cache_path(self.part, node_type.name, "id"))
         new_ids = self.folder.open(cache_path(self.part, node_type.name, "new_id"))
         features = {
             name: Feature(
-                self.folder.open(path), None if name == "id" else node_type.attrs[name].dtype
+                self.folder.open(cache_attr_path(self.part, node_type.name, name)), attr.dtype
             )
-            for name, path in paths.items()
+            for name, attr in node_type.attrs.items()
         }
+        features["id"] = Feature(ids)
         return CachedRows(_native.IdIndex(np.asarray(new_ids, np.int64)), features)

@@ -38,6 +38,8 @@ def frequency_partition(
     batch_size: int = 1024,
     seeds: ArrayLike | None = None,
     edge_assign_strategy: str = "by_dst",
+    time_attr: str | None = None,
+    weight_attr: str | None = None,
     cache_ratio: float | None = None,
     cache_memory_budget: int | str | None = None,
     seed: int = 0,
@@ -59,6 +61,8 @@ def frequency_partition(
         seeds: [num_seeds] node ids that will be trained on; default: `train_mask` if the graph has
             it, else all nodes.
         edge_assign_strategy: 'by_dst' or 'by_src'.
+        time_attr: the attribute of nodes or edges that holds times; see `PartitionerBase`.
+        weight_attr: the edge attribute that holds weights.
         cache_ratio: share of all nodes that a part may keep copies of.
         cache_memory_budget: bytes (or '512MB') of copies a part may keep.
         seed: of random choices.
@@ -88,6 +92,8 @@ def frequency_partition(
         output_dir,
         num_parts,
         edge_assign_strategy,
+        time_attr=time_attr,
+        weight_attr=weight_attr,
         seed=seed,
         overwrite=overwrite,
         progress=progress,

@@ -12,6 +12,9 @@ from khop.data import Feature
 from khop.data.arrays import to_ids
 from khop.typing import EDGE, NODE, ArrayLike, EdgeType, IntArray, NodeType
 
+# What batches carry beside attributes, under these names.
+_RESERVED = ("id", "edge_id", "edge_index")
+
 
 @dataclass
 class NodeSource:
@@ -141,7 +144,7 @@ def _by_type(values: Any, single: Any) -> Mapping[Any, Any]:
 
 def _check_attrs(attrs: Mapping[str, Feature], count: int, what: str, unit: str) -> None:
     for name, feature in attrs.items():
-        if name in ("id", "new_id", "indptr", "indices", "edge_id"):
+        if name in _RESERVED:
             raise ValueError(f"attribute '{name}' of {what} has a reserved name: rename it")
         if feature.num_rows != count:
             raise ValueError(

@@ -29,6 +29,8 @@ class FolderSummary:
         cached: rows that each part keeps copies of.
         edge_cut: share of the edges whose neighbour is in another part.
         edges_between_parts: [part][part of the neighbour] number of edges.
+        times: the attribute that holds times, and whether of nodes or edges; None without.
+        weights: the edge attribute that holds weights; None without.
         node_types: node type -> number of nodes.
         edge_types: edge type, joined by spaces -> number of edges.
         bytes: size of all files.
@@ -46,6 +48,8 @@ class FolderSummary:
     cached: list[int]
     edge_cut: float
     edges_between_parts: list[list[int]]
+    times: dict[str, str] | None
+    weights: str | None
     node_types: dict[str, int]
     edge_types: dict[str, int]
     bytes: int
@@ -59,7 +63,7 @@ class FolderSummary:
         Raises:
             FolderError: meta.json holds no summary.
         """
-        meta = folder.meta
+        meta, time = folder.meta, folder.meta.time_attr
         try:
             between = np.array(meta.summary["edges_between_parts"], np.int64)
             between = between.reshape(meta.num_parts, meta.num_parts)
@@ -76,6 +80,8 @@ class FolderSummary:
             cached=[sum(t.cached[p] for t in meta.node_types if t.cached) for p in parts],
             edge_cut=float(1 - np.trace(between) / between.sum()) if between.sum() else 0.0,
             edges_between_parts=between.tolist(),
+            times=None if time is None else {"attr": time.name, "level": time.level},
+            weights=meta.weight_attr,
             node_types={t.name: t.count for t in meta.node_types},
             edge_types={" ".join(t.name): t.count for t in meta.edge_types},
             bytes=sum(known["bytes"] for known in folder.files.values()),

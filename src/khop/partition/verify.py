@@ -14,13 +14,15 @@ from khop.partition.folder import (
     EdgeTypeMeta,
     NodeTypeMeta,
     PartitionFolder,
+    cache_attr_path,
     cache_path,
+    edge_attr_path,
     edge_path,
-    map_path,
+    node_attr_path,
     node_path,
     sha256_of,
-    split_path,
 )
+from khop.partition.verify_draws import check_edge_draws, check_node_times
 from khop.typing import Array, IntArray
 
 
@@ -72,19 +74,7 @@ def _check_files(folder: PartitionFolder) -> Iterator[str]:
 
 def _check_listing(folder: PartitionFolder) -> Iterator[str]:
     """The files that meta.json lists are those that the types it describes need."""
-    needed: set[str] = set()
-    for node_type in folder.meta.node_types:
-        name, attrs = node_type.name, node_type.attrs
-        needed.add(map_path(name))
-        needed.update(split_path(name, mask) for mask in node_type.splits)
-        for part in range(folder.num_parts):
-            needed.update(node_path(part, name, attr) for attr in ("id", *attrs))
-            if node_type.cached and node_type.cached[part : part + 1] != [0]:
-                needed.update(cache_path(part, name, a) for a in ("id", "new_id", *attrs))
-    for edge_type in folder.meta.edge_types:
-        for part in range(folder.num_parts):
-            arrays = ("indptr", "indices", "edge_id", *edge_type.attrs)
-            needed.update(edge_path(part, edge_type.name, array) for array in arrays)
+    needed = folder.meta.files()
     for path in sorted(needed - set(folder.files)):
         yield f"{path}: not listed in meta.json, which describes it"
     for path in sorted(set(folder.files) - needed):
@@ -94,8 +84,7 @@ def _check_listing(folder: PartitionFolder) -> Iterator[str]:
 def _edges_between_parts(folder: PartitionFolder) -> list[list[int]]:
     counts = np.zeros((folder.num_parts, folder.num_parts), np.int64)
     for edge_type in folder.meta.edge_types:
-        neighbors = edge_type.name[0 if folder.meta.edge_dir == "in" else 2]
-        book = folder.meta.node_type(neighbors).book
+        book = folder.meta.neighbor_type(edge_type).book
         for part in range(folder.num_parts):
             indices = folder.open(edge_path(part, edge_type.name, "indices"))
             below = [int(np.count_nonzero(indices < bound)) for bound in book.bounds]
@@ -139,7 +128,8 @@ def _check_nodes(folder: PartitionFolder, node_type: NodeTypeMeta) -> Iterator[s
         ):
             yield f"{node_path(part, name, 'id')}: does not agree with the map"
         for attr_name, attr in node_type.attrs.items():
-            yield from _check_attr(folder, node_path(part, name, attr_name), attr, book.size(part))
+            path = node_attr_path(part, name, attr_name)
+            yield from _check_attr(folder, path, attr, book.size(part))
         if node_type.cached and node_type.cached[part]:
             yield from _check_cache(folder, node_type, part)
     for mask in node_type.splits:
@@ -149,6 +139,7 @@ def _check_nodes(folder: PartitionFolder, node_type: NodeTypeMeta) -> Iterator[s
         ]
         if not np.array_equal(folder.split(name, mask), np.concatenate(wanted)):
             yield f"split '{mask}' of '{name}': does not agree with the attribute"
+    yield from check_node_times(folder, node_type)
 
 
 def _check_cache(folder: PartitionFolder, node_type: NodeTypeMeta, part: int) -> Iterator[str]:
@@ -166,7 +157,7 @@ def _check_cache(folder: PartitionFolder, node_type: NodeTypeMeta, part: int) ->
     if np.any(owners == part) or len(np.unique(new_ids)) != count:
         yield f"{cache_path(part, name, 'new_id')}: caches its own nodes, or a node twice"
     for attr_name, attr in node_type.attrs.items():
-        path = cache_path(part, name, attr_name)
+        path = cache_attr_path(part, name, attr_name)
         yield from _check_attr(folder, path, attr, count)
         cached = folder.open(path)
         for owner in np.unique(owners):
@@ -179,9 +170,7 @@ def _check_cache(folder: PartitionFolder, node_type: NodeTypeMeta, part: int) ->
 
 
 def _check_edges(folder: PartitionFolder, edge_type: EdgeTypeMeta) -> Iterator[str]:
-    incoming = folder.meta.edge_dir == "in"
-    rows = folder.meta.node_type(edge_type.name[2 if incoming else 0])
-    neighbors = folder.meta.node_type(edge_type.name[0 if incoming else 2])
+    rows, neighbors = folder.meta.row_type(edge_type), folder.meta.neighbor_type(edge_type)
     all_ids = []
     for part in range(folder.num_parts):
         indptr = folder.open(edge_path(part, edge_type.name, "indptr"))
@@ -198,7 +187,8 @@ def _check_edges(folder: PartitionFolder, edge_type: EdgeTypeMeta) -> Iterator[s
         if len(edge_ids) != count:
             yield f"{where}: edge_id has {len(edge_ids)} entries for {count} edges"
         for name, attr in edge_type.attrs.items():
-            yield from _check_attr(folder, edge_path(part, edge_type.name, name), attr, count)
+            yield from _check_attr(folder, edge_attr_path(part, edge_type.name, name), attr, count)
+        yield from check_edge_draws(folder, edge_type, part)
         all_ids.append(edge_ids)
     if not _is_permutation(np.concatenate(all_ids), edge_type.count):
         yield f"edge type {edge_type.name}: the parts' edge ids are not 0 .. {edge_type.count - 1}"

@@ -3,8 +3,8 @@
 Rows come from three places: the part at hand, its copies of other parts' hot rows, and the owners
 of the rest, which are asked before anything is copied here. Arrays are named `n<type>.<attribute>`
 and `e<type>.<attribute>`; `id` holds original node ids, `edge_id` original edge ids, `edge_index`
-the endpoints' numbers in the batch, `t<type>` the trees of a disjoint batch's nodes, `s.<name>` what
-the caller adds, seeds' places for example.
+the endpoints' numbers in the batch, `t<type>` the trees of a disjoint batch's nodes, and `s.<name>`
+what the caller adds, seeds' places for example.
 """
 
 from __future__ import annotations

@@ -144,9 +144,7 @@ class RowSet:
             self.excluded,
         )
 
-    def induce(
-        self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool
-    ) -> Drawn:
+    def induce(self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool) -> Drawn:
         """Finds the neighbours that are in a batch; `num_nodes` bounds the ids in `keys`."""
         return _native.induce_rows(
             csr,
@@ -299,9 +297,7 @@ class Engine:
         yield from self._complete(subgraph, exclude)
         return subgraph
 
-    def _begin(
-        self, seeds: Sequence[SeedSet], exclude: Sequence[Exclusion]
-    ) -> _native.Subgraph:
+    def _begin(self, seeds: Sequence[SeedSet], exclude: Sequence[Exclusion]) -> _native.Subgraph:
         view, spec = self.view, self.spec
         try:  # two threads may see the same idle one
             subgraph = self._idle.pop()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import warnings
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
@@ -19,8 +19,7 @@ from torch_geometric.sampler import (
 )
 
 from khop import _native
-from khop.channel.pool import BufferPool
-from khop.data import Graph, Topology
+from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
 from khop.sampler.engine import Engine, GraphView, SeedSet, finish
 from khop.sampler.hotness import sample_prob
@@ -28,14 +27,15 @@ from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.pyg_links import (
     LinkOptions,
     LinkSamplers,
-    count_trees_by_link,
     link_metadata,
     links_of,
+    number_by_link,
 )
+from khop.sampler.pyg_output import OutputWriter
+from khop.sampler.seed_times import seed_times
+from khop.sampler.source import graph_of
 from khop.sampler.spec import SamplingSpec
-from khop.typing import NODE, Array, ArrayLike, EdgeType, NodeType
-
-_INT64 = np.dtype(np.int64)
+from khop.typing import NODE, ArrayLike, EdgeType, NodeType
 
 
 class BatchKey(NamedTuple):
@@ -45,36 +45,61 @@ class BatchKey(NamedTuple):
     batch: int
 
 
+def next_key(seed: int | None, stream: int, calls: Iterator[int]) -> BatchKey:
+    """What decides the draws of a sampler's next call.
+
+    Args:
+        seed: of the sampler; None: take one from torch's default generator.
+        stream: of the sampler.
+        calls: counts the sampler's calls.
+    """
+    if seed is None:
+        drawn = torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)
+        return BatchKey(int(drawn) & (2**64 - 1), 0)
+    worker = torch.utils.data.get_worker_info()
+    epoch = 0 if worker is None else 1 + worker.id  # each worker process counts for itself
+    return BatchKey(_native.run_key(seed, epoch, stream), next(calls))
+
+
 class NeighborSampler(BaseSampler):  # type: ignore[misc]
     """Draws k-hop neighbourhoods from a graph in memory; a drop-in for PyG's `NeighborSampler`.
 
     Pass it as `neighbor_sampler=` to PyG's loaders, or let `khop.loader.NeighborLoader` make one.
     The graph is converted once, in linear time, to 32-bit compressed rows; further memory is about
-    12 bytes an edge.
+    12 bytes an edge, 8 more with times and 12 more with weights.
 
     Args:
-        data: a PyG `Data` or `HeteroData`, or a `khop.data.Graph`.
+        data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), a pair of PyG's
+            (FeatureStore, GraphStore), or a `khop.data.Graph`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
-        subgraph_type: 'directional', the only one so far.
+        subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
+            'induced' (all edges among the drawn nodes).
         replace: draw with replacement.
-        disjoint, temporal_strategy, time_attr, weight_attr: PyG's options that are still to come.
-        is_sorted: accepted; sorting takes linear time and is skipped where the edges are in order.
+        disjoint: give each seed a subgraph of its own, told apart by `batch`; temporal sampling
+            always does.
+        temporal_strategy: 'uniform', or 'last': the latest neighbours.
+        time_attr: attribute of nodes or of edges; only neighbours (or edges) whose time is not
+            later than the seed's are drawn. Integers or floats.
+        weight_attr: attribute of edges; neighbours are drawn with probabilities proportional to
+            it, one after the other. A neighbour of weight 0 is never drawn, also not by -1.
+        is_sorted: edges are in order of destinations already and, with times, in order of these for
+            each: nothing is sorted, but it is checked.
         share_memory: accepted; the graph is shared by threads, and by forked processes as it is.
-        directed: deprecated in PyG; only True.
-        sample_direction: 'forward' draws in-neighbours (PyG's direction).
+        directed: deprecated in PyG; False is subgraph type 'induced'.
+        sample_direction: 'forward' draws in-neighbours (PyG's direction), 'backward'
+            out-neighbours; rows and columns of the output are always sources and destinations.
         with_edge: return which edges were drawn.
         seed: makes draws reproducible: call i of this sampler draws what call i of any equal
             sampler draws. Default: each call takes a key from torch's default generator.
         stream: separates samplers of the same seed.
 
     Raises:
-        NotImplementedError: an option that is still to come, by name.
-        ValueError, TypeError: malformed `num_neighbors`.
+        ValueError, TypeError: malformed options; times or weights that are none.
     """
 
     def __init__(
         self,
-        data: Data | HeteroData | Graph,
+        data: Any,
         num_neighbors: Any,
         subgraph_type: Any = "directional",
         replace: bool = False,
@@ -91,24 +116,35 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         seed: int | None = None,
         stream: int = 0,
     ) -> None:
-        del is_sorted, share_memory
-        _refuse_what_is_to_come(
-            subgraph_type=(getattr(subgraph_type, "value", subgraph_type), "directional"),
-            disjoint=(disjoint, False),
-            temporal_strategy=(temporal_strategy, "uniform"),
-            time_attr=(time_attr, None),
-            weight_attr=(weight_attr, None),
-            directed=(directed, True),
-            sample_direction=(sample_direction, "forward"),
-        )
-        self.graph = data if isinstance(data, Graph) else graph_of(data)
+        del share_memory
+        if not directed:
+            warnings.warn(
+                "directed=False is deprecated: pass subgraph_type='induced'", stacklevel=2
+            )
+            subgraph_type = "induced"
+        if sample_direction not in ("forward", "backward"):
+            raise ValueError(
+                f"sample_direction must be 'forward' or 'backward' (got '{sample_direction}')"
+            )
+        if not isinstance(data, Graph):
+            data = graph_of(
+                data,
+                "in" if sample_direction == "forward" else "out",
+                time_attr=time_attr,
+                weight_attr=weight_attr,
+                is_sorted=is_sorted,
+            )
+        self.graph: Graph = data
+        self._backward = sample_direction == "backward"
+        self._subgraph_type = subgraph_type
+        self._disjoint = disjoint
+        self._temporal_strategy = temporal_strategy
         self.replace = replace
         self.with_edge = with_edge
         self.seed = seed
         self.stream = stream
         self.num_neighbors = num_neighbors
         self._calls = itertools.count()
-        self._pool = BufferPool()
 
     @property
     def num_neighbors(self) -> Any:
@@ -117,17 +153,39 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     @num_neighbors.setter
     def num_neighbors(self, value: Any) -> None:
-        edge_types = self.graph.edge_types
-        spec = SamplingSpec.create(value, edge_types, self.replace, self.with_edge)
-        by_type = {t: list(hops) for t, hops in zip(edge_types, spec.fanouts, strict=False)}
-        self._num_neighbors = by_type if self.graph.is_heterogeneous else list(spec.fanouts[0])
-        self._engine = Engine(GraphView.of_graph(self.graph), spec)
-        self._link_samplers = LinkSamplers(self.graph, spec.disjoint)
+        graph = self.graph
+        spec = SamplingSpec.create(
+            value,
+            graph.edge_types,
+            self.replace,
+            self.with_edge,
+            subgraph_type=self._subgraph_type,
+            disjoint=self._disjoint,
+            temporal_strategy=self._temporal_strategy,
+            temporal=graph.is_temporal,
+            weighted=graph.is_weighted,
+            heterogeneous=graph.is_heterogeneous,
+        )
+        by_type = {t: list(hops) for t, hops in zip(graph.edge_types, spec.fanouts, strict=False)}
+        self._num_neighbors = by_type if graph.is_heterogeneous else list(spec.fanouts[0])
+        self._engine = Engine(GraphView.of_graph(graph), spec)
+        self._writer = OutputWriter(graph, spec, self._backward)
+        self._link_samplers = LinkSamplers(graph, spec.disjoint)
 
     @property
     def num_nodes(self) -> Any:
         """Number of nodes; {node type: number} of a heterogeneous graph."""
         return self.graph.num_nodes if self.graph.is_heterogeneous else self.graph.num_nodes[NODE]
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether each seed has a subgraph of its own."""
+        return self._engine.spec.disjoint
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether seeds see the graph at a time."""
+        return self._engine.spec.temporal
 
     @property
     def edge_permutation(self) -> None:
@@ -137,7 +195,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the kernels' objects, which the other process makes for itself."""
         state = self.__dict__.copy()
-        for name in ("_engine", "_link_samplers", "_pool", "_calls"):
+        for name in ("_engine", "_link_samplers", "_writer", "_calls"):
             del state[name]
         return state
 
@@ -145,7 +203,6 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         """Restores a sampler in another process."""
         self.__dict__.update(state)
         self._calls = itertools.count()
-        self._pool = BufferPool()
         self.num_neighbors = self._num_neighbors
 
     def sample_from_nodes(
@@ -154,7 +211,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         """Draws the neighbourhood of seed nodes.
 
         Args:
-            index: the seeds, as PyG's loaders pass them.
+            index: the seeds, as PyG's loaders pass them; with times where the graph has times.
+                Seeds without such see it at the time of their own.
             key: what decides the draws; default: see `seed`.
             **kwargs: none so far.
 
@@ -164,44 +222,26 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
         Raises:
             IndexError: a seed does not exist.
+            ValueError: times of seeds in a graph without times, or none where they are needed.
         """
         if kwargs:
             raise TypeError(f"unexpected arguments {list(kwargs)}")
-        if index.time is not None:
-            raise NotImplementedError("seed times ('input_time') are still to come")
         node_type = self._seed_type(index.input_type)
         seeds = to_int64(index.node, "seeds")
         check_range(seeds, self.graph.num_nodes[node_type], "seeds")
-        run, batch = key or self._next_key()
+        times = seed_times(self.graph, node_type, seeds, index.time)
+        run, batch = key or next_key(self.seed, self.stream, self._calls)
         place = self.graph.node_types.index(node_type)
-        subgraph = self._engine.sample_local([SeedSet(place, seeds)], run, batch)
-        return self._output(subgraph, (index.input_id, None))
+        subgraph = self._engine.sample_local([SeedSet(place, seeds, times)], run, batch)
+        return self._output(subgraph, (index.input_id, index.time))
 
     def _output(
         self, subgraph: _native.Subgraph, metadata: tuple[Any, ...]
     ) -> SamplerOutput | HeteroSamplerOutput:
         """A drawn subgraph in PyG's form; its buffers are then free for the next."""
-        nodes = [self._nodes_of(subgraph, i) for i in range(len(self.graph.node_types))]
-        edges = [self._edges_of(subgraph, i) for i in range(len(self.graph.edge_types))]
-        num_nodes = [subgraph.nodes_per_hop(i) for i in range(len(nodes))]
-        num_edges = [subgraph.edges_per_hop(i) for i in range(len(edges))]
+        out = self._writer.write(subgraph, metadata)
         self._engine.release(subgraph)
-        if not self.graph.is_heterogeneous:
-            row, col, edge = edges[0]
-            return SamplerOutput(
-                nodes[0], row, col, edge, None, num_nodes[0], num_edges[0], metadata=metadata
-            )
-        node_types, edge_types = self.graph.node_types, self.graph.edge_types
-        return HeteroSamplerOutput(
-            node=dict(zip(node_types, nodes, strict=True)),
-            row={t: e[0] for t, e in zip(edge_types, edges, strict=True)},
-            col={t: e[1] for t, e in zip(edge_types, edges, strict=True)},
-            edge={t: e[2] for t, e in zip(edge_types, edges, strict=True)},
-            batch=None,
-            num_sampled_nodes=dict(zip(node_types, num_nodes, strict=True)),
-            num_sampled_edges=dict(zip(edge_types, num_edges, strict=True)),
-            metadata=metadata,
-        )
+        return out
 
     def _seed_type(self, input_type: NodeType | None) -> NodeType:
         if not self.graph.is_heterogeneous:
@@ -212,20 +252,6 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
                 f"(got {input_type!r})"
             )
         return input_type
-
-    def _nodes_of(self, subgraph: _native.Subgraph, node_type: int) -> Tensor:
-        node = self._pool.empty((subgraph.num_nodes(node_type),), _INT64)
-        subgraph.write_nodes(node_type, node)
-        return torch.from_numpy(node)
-
-    def _edges_of(
-        self, subgraph: _native.Subgraph, relation: int
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        edge_index = self._pool.empty((2, subgraph.num_edges(relation)), _INT64)
-        subgraph.write_edge_index(relation, edge_index[0], edge_index[1])
-        row, col = torch.from_numpy(edge_index)
-        edge = self._edge_ids(subgraph, relation) if self.with_edge else None
-        return row, col, edge
 
     def sample_from_edges(
         self,
@@ -239,7 +265,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         """Draws the neighbourhood of the ends of links, and of negatives.
 
         Args:
-            index: the links, as PyG's loaders pass them.
+            index: the links, as PyG's loaders pass them; with times where the graph has times.
             neg_sampling: PyG's description of negatives, or a dictionary or mode for one.
             key: what decides the draws; default: see `seed`.
             strict_negatives: draw negatives that are no edges of the graph.
@@ -247,8 +273,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
                 `khop.loader.LinkNeighborLoader`.
 
         Returns:
-            As `sample_from_nodes`, seeds ascending by id and without repetition, with the places
-            of the links' ends in `metadata`, as PyG's loaders read them.
+            As `sample_from_nodes`, seeds ascending by id and without repetition (in a disjoint
+            batch as they come), with the places of the links' ends in `metadata`, as PyG's loaders
+            read them.
 
         Raises:
             IndexError: an end of a link does not exist.
@@ -258,13 +285,11 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             NegativeSampling.cast(neg_sampling), strict_negatives, exclude_seed_edges
         )
         sampler = self._link_samplers.get(index.input_type, options)
-        if index.time is not None:
-            raise NotImplementedError("times of links ('edge_label_time') are still to come")
         links = links_of(index, self.graph, sampler.spec)
-        run, batch = key or self._next_key()
+        run, batch = key or next_key(self.seed, self.stream, self._calls)
         subgraph, seeds = finish(sampler.sample(self._engine, links, run, batch))
         out = self._output(subgraph, link_metadata(index, sampler.spec, seeds))
-        count_trees_by_link(out, seeds.num_links)
+        number_by_link(out, seeds.num_links)
         return out
 
     def check_link_options(self, link_type: EdgeType | None, options: LinkOptions) -> None:
@@ -299,67 +324,3 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         return torch.from_numpy(
             sample_prob(csr, self._num_neighbors, ids, self.num_nodes, batch_size, self.replace)
         )
-
-    def _next_key(self) -> BatchKey:
-        if self.seed is None:
-            drawn = torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)
-            return BatchKey(int(drawn) & (2**64 - 1), 0)
-        worker = torch.utils.data.get_worker_info()
-        epoch = 0 if worker is None else 1 + worker.id  # each worker process counts for itself
-        return BatchKey(_native.run_key(self.seed, epoch, self.stream), next(self._calls))
-
-    def _edge_ids(self, subgraph: _native.Subgraph, relation: int) -> Tensor:
-        count = subgraph.num_edges(relation)
-        positions: Array = self._pool.empty((count,), _INT64)
-        subgraph.write_edges(relation, positions)
-        edge_ids = self.graph.topologies[self.graph.edge_types[relation]].edge_ids
-        if edge_ids is None:
-            return torch.from_numpy(positions)
-        named = self._pool.empty((count,), edge_ids.dtype)
-        _native.gather(edge_ids, positions, named)
-        np.copyto(positions, named)
-        return torch.from_numpy(positions)
-
-
-def graph_of(data: Any) -> Graph:
-    """The graph of a PyG `Data` or `HeteroData`, compressed by destination.
-
-    Raises:
-        NotImplementedError: stores and `adj_t`, which are still to come.
-        TypeError: anything else.
-        ValueError: no edges are given at all.
-    """
-    if isinstance(data, Data):
-        count = int(data.num_nodes)
-        return Graph(
-            _topology(data._store, "the data object", count, count), num_nodes={NODE: count}
-        )
-    if isinstance(data, HeteroData):
-        counts = {t: int(data[t].num_nodes) for t in data.node_types}
-        topologies = {
-            t: _topology(data[t], f"edge type {t}", counts[t[0]], counts[t[2]])
-            for t in data.edge_types
-        }
-        return Graph(topologies, num_nodes=counts)
-    if isinstance(data, (tuple, list)):
-        raise NotImplementedError(
-            "(FeatureStore, GraphStore) input is still to come; pass a Data or HeteroData"
-        )
-    raise TypeError(f"expected a PyG Data or HeteroData object (got '{type(data)}')")
-
-
-def _topology(store: Any, what: str, num_src: int, num_dst: int) -> Topology:
-    edge_index = store.get("edge_index")
-    if edge_index is None:
-        if "adj_t" in store:
-            raise NotImplementedError("'adj_t' is still to come: pass 'edge_index' instead")
-        raise ValueError(f"{what} has no 'edge_index'")
-    return Topology(edge_index, num_src=num_src, num_dst=num_dst, edge_dir="in")
-
-
-def _refuse_what_is_to_come(**options: tuple[Any, Any]) -> None:
-    for name, (given, supported) in options.items():
-        if given != supported:
-            raise NotImplementedError(
-                f"{name}={given!r} is still to come; so far khop samples with {name}={supported!r}"
-            )

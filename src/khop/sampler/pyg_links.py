@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+from torch_geometric.sampler import (
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    SamplerOutput,
+)
 
 from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
+from khop.data.times import seed_time_keys
 from khop.sampler.link import Links, LinkSampler, LinkSeeds, link_of_tree
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.negative import Candidates, NegativeSampler
-from khop.typing import EDGE, EdgeType, Int64Array, NodeType
+from khop.typing import EDGE, EdgeType
 
 
 class LinkOptions(NamedTuple):
@@ -49,19 +54,11 @@ class LinkSamplers:
     Args:
         graph: the graph.
         disjoint: each end of a link is the root of a tree of its own.
-        node_times: [num_nodes] since when each node exists, as the kernels compare times, of the
-            node types that have them.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        disjoint: bool = False,
-        node_times: Mapping[NodeType, Int64Array] | None = None,
-    ) -> None:
+    def __init__(self, graph: Graph, disjoint: bool = False) -> None:
         self._graph = graph
         self._disjoint = disjoint
-        self._node_times = dict(node_times or {})
         self._kept: _Kept | None = None
 
     def get(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
@@ -108,7 +105,7 @@ class LinkSamplers:
         node_type = self._graph.node_types[place]
         weights = None if weight is None else torch.as_tensor(weight).double().cpu().numpy()
         return Candidates(
-            self._graph.num_nodes[node_type], weights, self._node_times.get(node_type), what
+            self._graph.num_nodes[node_type], weights, self._graph.node_times.get(node_type), what
         )
 
 
@@ -127,19 +124,12 @@ def link_type_of(graph: Graph, link_type: EdgeType | None) -> EdgeType:
     return link_type
 
 
-def links_of(
-    index: EdgeSamplerInput, graph: Graph, spec: LinkSpec, time: Int64Array | None = None
-) -> Links:
+def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
     """The links that PyG asks for, checked.
 
-    Args:
-        index: the links.
-        graph: the graph.
-        spec: what batches are.
-        time: [n] times of the links, as the kernels compare them.
-
     Raises:
-        IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers.
+        IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers;
+            times in a graph without times, or none in one with times.
     """
     ends = []
     for name, value, place in (
@@ -149,18 +139,20 @@ def links_of(
         ends.append(to_int64(value, f"{name} of links"))
         check_range(ends[-1], graph.num_nodes[graph.node_types[place]], f"{name} of links")
     src, dst = ends
-    if len(src) != len(dst) or (time is not None and len(time) != len(src)):
-        times = "" if time is None else f" and {len(time)} times"
-        raise ValueError(f"links have {len(src)} sources, but {len(dst)} destinations{times}")
+    if len(src) != len(dst):
+        raise ValueError(f"links have {len(src)} sources, but {len(dst)} destinations")
+    if graph.is_temporal != (index.time is not None):
+        raise ValueError(
+            "the graph has times: pass the time of each link ('edge_label_time'), too"
+            if graph.is_temporal
+            else "links have times ('edge_label_time'), but the graph has none: pass time_attr, too"
+        )
+    time = None
+    if index.time is not None:
+        time = seed_time_keys(index.time, graph.floating_times, "times of links")
+        if len(time) != len(src):
+            raise ValueError(f"{len(time)} times for {len(src)} links")
     return Links(src, dst, time)
-
-
-def count_trees_by_link(out: Any, num_links: int) -> None:
-    """Numbers the trees of a disjoint batch as PyG does: by the links that they count for."""
-    if isinstance(out.batch, dict):
-        out.batch = {t: link_of_tree(trees, num_links) for t, trees in out.batch.items()}
-    elif out.batch is not None:
-        out.batch = link_of_tree(out.batch, num_links)
 
 
 def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> tuple[Any, ...]:
@@ -179,6 +171,15 @@ def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> 
         if time is not None:
             time = repeat_rows(time, seeds.num_links + seeds.num_negatives)
     return (index.input_id, places["edge_label_index"], label, time)
+
+
+def number_by_link(out: SamplerOutput | HeteroSamplerOutput, num_links: int) -> None:
+    """Lets `batch` of a disjoint batch count links, where the sampler counted their ends."""
+    if out.batch is None:
+        return
+    trees = out.batch.values() if isinstance(out.batch, dict) else [out.batch]
+    for tree in trees:
+        tree.copy_(link_of_tree(tree, num_links))
 
 
 def binary_labels(label: Tensor | None, num_links: int, num_negatives: int) -> Tensor:

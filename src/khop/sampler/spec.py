@@ -133,6 +133,8 @@ class SamplingSpec:
             raise ValueError(
                 f"temporal_strategy must be of {_STRATEGIES} (got {temporal_strategy!r})"
             )
+        if temporal_strategy == "last" and not temporal:
+            raise ValueError("temporal_strategy='last' needs times: pass time_attr, too")
         reversals: tuple[tuple[int, int, bool], ...] = ()
         if subgraph_type == "bidirectional":
             reversals = find_reversals(edge_types) if heterogeneous else ((0, 0, False),)

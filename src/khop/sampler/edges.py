@@ -1,0 +1,127 @@
+"""The edges of one type as users hand them over: an edge list, compressed, or a sparse matrix."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch_geometric.typing
+from torch import Tensor
+
+from khop.data import Topology
+from khop.data.arrays import to_ids
+from khop.data.topology import Layout
+from khop.typing import ArrayLike, EdgeDir, IntArray
+
+
+class EdgeArrays(NamedTuple):
+    """Edges of one type. Edge i, in every sampler's output, is the i-th entry here.
+
+    Attributes:
+        layout: 'COO', 'CSC' (compressed by destination) or 'CSR' (by source).
+        src: [num_edges] sources; of layout 'CSR': [num_src + 1] row pointers.
+        dst: [num_edges] destinations; of layout 'CSC': [num_dst + 1] row pointers.
+    """
+
+    layout: Layout
+    src: ArrayLike
+    dst: ArrayLike
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return len(self.dst if self.layout == "CSR" else self.src)
+
+    def topology(
+        self, what: str, num_src: int, num_dst: int, edge_dir: EdgeDir = "in", **attributes: Any
+    ) -> Topology:
+        """Compresses the edges by destination, or by source.
+
+        Args:
+            what: what the edges are called in error messages.
+            num_src: number of source nodes.
+            num_dst: number of destination nodes.
+            edge_dir: 'in' by destination, 'out' by source.
+            **attributes: times, weights and `is_sorted`, as `Topology` takes them.
+
+        Raises:
+            IndexError: an edge that joins nodes which do not exist.
+            TypeError, ValueError: arrays that are no edges; what `Topology` raises.
+        """
+        src, dst = self.src, self.dst
+        if self.layout == "CSC":
+            pointers = _pointers(dst, what, "destination", num_dst, self.num_edges)
+            if edge_dir == "in":
+                return Topology((pointers, src), input_layout="CSC", num_src=num_src, **attributes)
+            dst = np.repeat(np.arange(num_dst), np.diff(pointers))
+        elif self.layout == "CSR":
+            pointers = _pointers(src, what, "source", num_src, self.num_edges)
+            src = np.repeat(np.arange(num_src), np.diff(pointers))
+        return Topology(
+            (src, dst), num_src=num_src, num_dst=num_dst, edge_dir=edge_dir, **attributes
+        )
+
+
+def _pointers(values: ArrayLike, what: str, unit: str, num_rows: int, num_edges: int) -> IntArray:
+    """Row pointers of `num_rows` nodes; trailing nodes without an entry have no edges."""
+    pointers = to_ids(values, f"row pointers of {what}")
+    if len(pointers) == 0 or pointers[0] != 0 or pointers[-1] != num_edges:
+        raise ValueError(
+            f"the row pointers of {what} must run from 0 to the number of edges, {num_edges} (got "
+            f"{'none' if len(pointers) == 0 else f'{pointers[0]} to {pointers[-1]}'})"
+        )
+    if np.any(pointers[1:] < pointers[:-1]):
+        raise ValueError(f"the row pointers of {what} decrease")
+    missing = num_rows + 1 - len(pointers)
+    if missing < 0:
+        raise ValueError(
+            f"{what} has row pointers for {len(pointers) - 1} {unit} nodes, but there are "
+            f"{num_rows}"
+        )
+    return np.pad(pointers, (0, missing), mode="edge") if missing else pointers
+
+
+def is_sparse_matrix(value: Any) -> bool:
+    """Whether `value` is a `torch_sparse.SparseTensor` or a sparse torch tensor."""
+    if isinstance(value, torch_geometric.typing.SparseTensor):
+        return True
+    return isinstance(value, Tensor) and value.layout != torch.strided
+
+
+def edges_of_adjacency(adj_t: Any, what: str) -> EdgeArrays:
+    """The edges of a transposed adjacency matrix, in the order of its entries.
+
+    Args:
+        adj_t: [num_dst, num_src] `torch_sparse.SparseTensor`, or a torch tensor of layout
+            `torch.sparse_csr` or `torch.sparse_coo`, as PyG's `ToSparseTensor` makes them.
+        what: whose it is, for error messages.
+
+    Raises:
+        TypeError: another layout, or no sparse matrix at all.
+    """
+    if isinstance(adj_t, torch_geometric.typing.SparseTensor):
+        pointers, sources, _ = adj_t.csr()
+        return EdgeArrays("CSC", sources, pointers)
+    layout = adj_t.layout if isinstance(adj_t, Tensor) else None
+    if layout == torch.sparse_csr:
+        return EdgeArrays("CSC", adj_t.col_indices(), adj_t.crow_indices())
+    if layout == torch.sparse_coo:
+        destinations, sources = adj_t._indices()[:2]
+        return EdgeArrays("COO", sources, destinations)
+    raise TypeError(
+        f"'adj_t' of {what} must be a torch_sparse.SparseTensor or a torch tensor of layout "
+        f"torch.sparse_csr or torch.sparse_coo (got '{layout or type(adj_t)}'): "
+        "torch_geometric.transforms.ToSparseTensor makes them"
+    )
+
+
+def same_edges(edge_index: Tensor, adj_t: EdgeArrays) -> bool:
+    """Whether an edge list names the entries of an adjacency matrix, in the same order."""
+    src, dst = (to_ids(side, "edge_index") for side in edge_index)
+    if len(src) != adj_t.num_edges or not np.array_equal(src, to_ids(adj_t.src, "adj_t")):
+        return False
+    columns = to_ids(adj_t.dst, "adj_t")
+    if adj_t.layout == "CSC":
+        columns = np.repeat(np.arange(len(columns) - 1), np.diff(columns))
+    return bool(np.array_equal(dst, columns))

@@ -1,0 +1,256 @@
+"""The graph of what users hand over: a PyG `Data` or `HeteroData`, or a pair of PyG's stores.
+
+`open_input` wraps either, so that number of nodes, edges and attributes are found by type and name
+in the same way. Edges are numbered as they were handed over, and so are rows of edge attributes.
+Of a homogeneous graph the types are `khop.typing.NODE` and `khop.typing.EDGE`.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Protocol
+
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+
+from khop.data import Graph
+from khop.data.times import is_floating, time_keys
+from khop.sampler.edges import EdgeArrays, edges_of_adjacency, same_edges
+from khop.sampler.stores import StoreInput
+from khop.typing import EDGE, NODE, ArrayLike, EdgeDir, EdgeType, Int64Array, NodeType
+
+
+class GraphInput(Protocol):
+    """A graph with attributes, whoever holds it."""
+
+    @property
+    def heterogeneous(self) -> bool:
+        """Whether there are node and edge types."""
+
+    @property
+    def num_nodes(self) -> dict[NodeType, int]:
+        """Number of nodes of each node type, in a fixed order."""
+
+    @property
+    def edges(self) -> dict[EdgeType, EdgeArrays]:
+        """Edges of each edge type, in a fixed order."""
+
+    def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
+        """A node attribute [num_nodes, ...] of each node type that has it."""
+
+    def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
+        """An edge attribute [num_edges, ...] of each edge type that has it, in order of `edges`."""
+
+
+def as_input(data: Any) -> Any:
+    """What users hand over, in the form that PyG's loaders know.
+
+    Returns:
+        The `Data` or `HeteroData`, also where it was handed over as a pair of stores; else a
+        (feature store, graph store) tuple, also of a single object that is both.
+
+    Raises:
+        TypeError: anything else.
+    """
+    if isinstance(data, (Data, HeteroData)):
+        return data
+    if isinstance(data, FeatureStore) and isinstance(data, GraphStore):
+        return data, data
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        features, edges = data
+        if features is edges and isinstance(features, (Data, HeteroData)):
+            return features
+        if isinstance(features, FeatureStore) and isinstance(edges, GraphStore):
+            return features, edges
+        raise TypeError(
+            "a pair must be a PyG (FeatureStore, GraphStore) (got "
+            f"('{type(features).__name__}', '{type(edges).__name__}'))"
+        )
+    raise TypeError(
+        "expected a PyG Data or HeteroData object, or a (FeatureStore, GraphStore) pair (got "
+        f"'{type(data)}')"
+    )
+
+
+def open_input(data: Any) -> GraphInput:
+    """The graph that users handed over; see `as_input` for what is accepted."""
+    data = as_input(data)
+    return PygInput(data) if isinstance(data, (Data, HeteroData)) else StoreInput(*data)
+
+
+def node_attribute(data: Any, name: str) -> dict[NodeType, ArrayLike]:
+    """A node attribute by its name.
+
+    Args:
+        data: a `Data`, a `HeteroData` or a pair of stores.
+        name: of the attribute.
+
+    Returns:
+        {node type: [num_nodes, ...]} for the types that have it; {NODE: ...} of a homogeneous
+        graph. Values are as they were handed over: tensors or NumPy arrays.
+    """
+    return open_input(data).node_attribute(name)
+
+
+def edge_attribute(data: Any, name: str) -> dict[EdgeType, ArrayLike]:
+    """An edge attribute by its name; as `node_attribute`, with rows in the order of the edges."""
+    return open_input(data).edge_attribute(name)
+
+
+def graph_of(
+    data: Any,
+    edge_dir: EdgeDir = "in",
+    *,
+    time_attr: str | None = None,
+    weight_attr: str | None = None,
+    is_sorted: bool = False,
+) -> Graph:
+    """The graph that users handed over, compressed.
+
+    Args:
+        data: a `Data`, a `HeteroData` or a pair of stores.
+        edge_dir: 'in' compresses by destination, 'out' by source.
+        time_attr: name of the node or edge attribute that holds times.
+        weight_attr: name of the edge attribute that holds weights.
+        is_sorted: edges are in order of destinations already and, with times, in order of these for
+            each; checked, not trusted, where times matter.
+
+    Raises:
+        TypeError: anything else.
+        IndexError: an edge that joins nodes which do not exist.
+        ValueError: no edges are given at all, or arrays that are no edges, times or weights.
+    """
+    source = open_input(data)
+    counts = source.num_nodes
+    node_times, edge_times, floating = times_of(source, time_attr)
+    weights = weights_of(source, weight_attr)
+    topologies = {}
+    for edge_type, edges in source.edges.items():
+        neighbor_type = edge_type[0] if edge_dir == "in" else edge_type[2]
+        topologies[edge_type] = edges.topology(
+            f"edge type {edge_type}" if source.heterogeneous else "the graph",
+            counts[edge_type[0]],
+            counts[edge_type[2]],
+            edge_dir,
+            node_time=node_times.get(neighbor_type),
+            edge_time=edge_times.get(edge_type),
+            weights=weights.get(edge_type),
+            is_sorted=is_sorted and time_attr is not None,
+        )
+    return Graph(
+        topologies if source.heterogeneous else topologies[EDGE],
+        num_nodes=counts,
+        node_times=node_times,
+        floating_times=floating,
+    )
+
+
+def times_of(
+    source: GraphInput, name: str | None
+) -> tuple[dict[NodeType, Int64Array], dict[EdgeType, Int64Array], bool]:
+    """Times of nodes and of edges, as keys that kernels compare; one of both is empty.
+
+    Args:
+        source: the graph.
+        name: of the attribute; None: there are no times.
+
+    Returns:
+        Keys of nodes, keys of edges, and whether they are of floating-point times.
+
+    Raises:
+        ValueError: no such attribute, or one of nodes and of edges.
+    """
+    if name is None:
+        return {}, {}, False
+    nodes, edges = source.node_attribute(name), source.edge_attribute(name)
+    if bool(nodes) == bool(edges):
+        raise ValueError(
+            f"time_attr='{name}' is an attribute both of nodes and of edges"
+            if nodes
+            else f"time_attr='{name}' is an attribute neither of nodes nor of edges"
+        )
+    floating = any(is_floating(values) for values in (*nodes.values(), *edges.values()))
+    return (
+        {t: time_keys(v, f"'{name}' of '{t}'", floating) for t, v in nodes.items()},
+        {t: time_keys(v, f"'{name}' of {t}", floating) for t, v in edges.items()},
+        floating,
+    )
+
+
+def weights_of(source: GraphInput, name: str | None) -> dict[EdgeType, ArrayLike]:
+    """Weights of edges.
+
+    Raises:
+        ValueError: no such attribute.
+    """
+    if name is None:
+        return {}
+    weights = source.edge_attribute(name)
+    if not weights:
+        raise ValueError(f"weight_attr='{name}' is not an attribute of edges")
+    return weights
+
+
+class PygInput:
+    """A PyG `Data` or `HeteroData`.
+
+    Args:
+        data: the object.
+    """
+
+    def __init__(self, data: Data | HeteroData) -> None:
+        self._data = data
+        self.heterogeneous = isinstance(data, HeteroData)
+
+    @cached_property
+    def _node_stores(self) -> dict[NodeType, Any]:
+        if self.heterogeneous:
+            return {t: self._data[t] for t in self._data.node_types}
+        return {NODE: self._data._store}
+
+    @cached_property
+    def _edge_stores(self) -> dict[EdgeType, Any]:
+        if self.heterogeneous:
+            return {t: self._data[t] for t in self._data.edge_types}
+        return {EDGE: self._data._store}
+
+    @cached_property
+    def num_nodes(self) -> dict[NodeType, int]:
+        """Number of nodes of each node type."""
+        return {t: int(store.num_nodes) for t, store in self._node_stores.items()}
+
+    @cached_property
+    def edges(self) -> dict[EdgeType, EdgeArrays]:
+        """Edges of each edge type, from `edge_index` or `adj_t`."""
+        return {
+            t: _edges(store, f"edge type {t}" if self.heterogeneous else "the data object")
+            for t, store in self._edge_stores.items()
+        }
+
+    def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
+        """A node attribute of each node type that has it."""
+        stores = self._node_stores.items()
+        return {t: store[name] for t, store in stores if name in store and store.is_node_attr(name)}
+
+    def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
+        """An edge attribute of each edge type that has it."""
+        stores = self._edge_stores.items()
+        return {t: store[name] for t, store in stores if name in store and store.is_edge_attr(name)}
+
+
+def _edges(store: Any, what: str) -> EdgeArrays:
+    edge_index, adj_t = store.get("edge_index"), store.get("adj_t")
+    if edge_index is None and adj_t is None:
+        hint = ": transpose its 'adj' into an 'adj_t'" if "adj" in store else ""
+        raise ValueError(f"{what} has no 'edge_index' and no 'adj_t'{hint}")
+    if edge_index is None:
+        return edges_of_adjacency(adj_t, what)
+    if len(edge_index) != 2:
+        raise ValueError(
+            f"edge_index must have two rows, sources and destinations (got {len(edge_index)})"
+        )
+    if adj_t is not None and not same_edges(edge_index, edges_of_adjacency(adj_t, what)):
+        raise ValueError(
+            f"'edge_index' and 'adj_t' of {what} hold different edges, or the same in another "
+            "order, so that edge attributes cannot belong to both: remove one of them"
+        )
+    return EdgeArrays("COO", edge_index[0], edge_index[1])
