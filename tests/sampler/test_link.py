@@ -1,7 +1,5 @@
 """Link batches: laid out as PyG lays them out, without the edges that shall not be there."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -12,6 +10,7 @@ from torch_geometric.sampler import (
     EdgeSamplerInput,
     HeteroSamplerOutput,
     NegativeSampling,
+    NodeSamplerInput,
     SamplerOutput,
 )
 from torch_geometric.sampler.neighbor_sampler import edge_sample
@@ -29,7 +28,7 @@ from khop.sampler.link import (
     negative_sources,
     repeated,
 )
-from khop.sampler.link_spec import LinkSpec, excluded_relations
+from khop.sampler.link_spec import LinkSpec
 from khop.sampler.negative import Candidates, NegativeSampler
 from khop.sampler.neighbor import BatchKey
 from khop.sampler.spec import SamplingSpec
@@ -151,85 +150,7 @@ def test_no_links():
     assert repeated(none, LinkSpec(mode="binary", amount=2)).tolist() == []
 
 
-TYPES = [("u", "buys", "i"), ("i", "rev_buys", "u"), ("u", "knows", "u"), ("i", "like", "i")]
-
-
-@pytest.mark.parametrize(
-    ("exclude", "link_type", "expected"),
-    [
-        (False, TYPES[0], ()),
-        (True, TYPES[0], ((0, False),)),
-        ("self", TYPES[1], ((1, False),)),
-        ("reverse", TYPES[0], ((0, False), (1, True))),
-        ("reverse", TYPES[1], ((1, False), (0, True))),
-        ("reverse", TYPES[2], ((2, False), (2, True))),
-        (TYPES[1], TYPES[0], ((0, False), (1, True))),
-        (list(TYPES[2]), TYPES[2], ((2, False), (2, True))),
-    ],
-)
-def test_which_edges_are_left_out(exclude, link_type, expected):
-    assert excluded_relations(exclude, TYPES, link_type) == expected
-
-
-def test_reverses_without_a_name():
-    """The only type back is the reverse; where there are several, the user says which."""
-    types = [("a", "r", "b"), ("b", "s", "a")]
-    assert excluded_relations("reverse", types, types[0]) == ((0, False), (1, True))
-    types.append(("b", "t", "a"))
-    with pytest.raises(ValueError, match=r"any of .*'s'.*'t'.* could reverse"):
-        excluded_relations("reverse", types, types[0])
-    assert excluded_relations(types[2], types, types[0]) == ((0, False), (2, True))
-    with pytest.raises(ValueError, match="no edge type reverses"):
-        excluded_relations("reverse", types[:1], types[0])
-
-
-@pytest.mark.parametrize(
-    ("exclude", "link_type", "message"),
-    [
-        ("both", TYPES[0], "exclude_seed_edges must be False, 'self'"),
-        (("u", "x", "i"), TYPES[0], "exclude_seed_edges must be"),
-        (TYPES[2], TYPES[0], "do not reverse links"),
-        (True, ("u", "x", "u"), "no edges of the graph"),
-    ],
-)
-def test_bad_exclusions(exclude, link_type, message):
-    with pytest.raises(ValueError, match=message):
-        excluded_relations(exclude, TYPES, link_type)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"link_type": ("u", "x", "z")}, "type 'z'"),
-        ({"mode": "ternary"}, "'binary' or 'triplet'"),
-        ({"mode": "binary", "amount": 0}, "must be positive"),
-        ({"mode": "binary", "amount": float("nan")}, "must be positive"),
-        ({"mode": "triplet", "amount": 1.5}, "must be whole"),
-        ({"strict": True}, "need negatives"),
-        ({"strict": True, "mode": "binary", "link_type": ("u", "x", "u")}, "no edges of type"),
-    ],
-)
-def test_bad_specs(options, message):
-    with pytest.raises(ValueError, match=message):
-        LinkSpec.create(["u", "i"], TYPES, **{"link_type": TYPES[0], **options})
-    with pytest.raises(ValueError, match="need a sampler of negatives"):
-        LinkSampler(LinkSpec(mode="binary"))
-
-
-def test_specs_travel_as_json():
-    spec = LinkSpec.create(
-        ["u", "i"],
-        TYPES,
-        TYPES[0],
-        edge_dir="out",
-        disjoint=True,
-        mode="triplet",
-        amount=3,
-        strict=True,
-        exclude="reverse",
-    )
-    assert LinkSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
-    hash(spec)
+TYPES = [("u", "buys", "i"), ("i", "rev_buys", "u"), ("u", "knows", "u")]
 
 
 def edges_of(out):
@@ -396,6 +317,45 @@ def test_invariants(edges, links, mode, fanouts, strict, exclude, seed):
     assert set(edges_of(out)) <= set(edges) - hidden
     assert edges_of(out) == [edges[e] for e in out.edge.tolist()]
     assert sum(out.num_sampled_nodes) == len(out.node) == len(out.node.unique())
+
+
+@pytest.mark.parametrize("neg", [None, ("binary", 1.5), ("triplet", 1), ("triplet", 2)], ids=str)
+@pytest.mark.parametrize("level", [None, "node", "edge"])
+def test_trees_are_pygs(neg, level):
+    """All neighbours of each end, at its link's time, numbered by link: PyG's `edge_sample` over
+    khop's sampling from nodes, with the same negatives."""
+    rng = np.random.default_rng(6)
+    data = Data(edge_index=torch.from_numpy(rng.integers(0, 30, (2, 150))), num_nodes=30)
+    time = None
+    if level is not None:
+        data.time = torch.from_numpy(rng.integers(0, 9, 30 if level == "node" else 150))
+        time = torch.from_numpy(rng.integers(-1, 9, 7))
+    options = {"time_attr": "time"} if level else {"disjoint": True}
+    sampler = NeighborSampler(data, [-1, -1], **options)
+    ends = torch.from_numpy(rng.integers(0, 30, (2, 7)))
+    index = EdgeSamplerInput(torch.arange(7), *ends, None, time)
+    ours = sampler.sample_from_edges(index, neg and NegativeSampling(*neg))
+    given = None
+    if neg is not None and neg[0] == "binary":
+        given = GivenNegatives(*neg, *ours.node[ours.metadata[1][:, 7:]].numpy())
+    elif neg is not None:  # PyG draws round by round
+        drawn = ours.node[ours.metadata[3].reshape(7, -1).t()].reshape(-1)
+        given = GivenNegatives(*neg, None, drawn.numpy())
+    theirs = edge_sample(
+        index,
+        lambda seed, time: sampler.sample_from_nodes(NodeSamplerInput(None, seed, time)),
+        30,
+        True,
+        None,
+        given,
+    )
+    for name in ("node", "row", "col", "edge", "batch"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+    assert ours.num_sampled_nodes == theirs.num_sampled_nodes
+    assert ours.num_sampled_edges == theirs.num_sampled_edges
+    assert len(ours.metadata) == len(theirs.metadata)
+    for a, b in zip(ours.metadata, theirs.metadata, strict=True):
+        assert (a is None and b is None) or (a.dtype == b.dtype and torch.equal(a, b))
 
 
 def test_same_draws_whatever_was_drawn_before():

@@ -71,7 +71,11 @@ class LinkSeeds:
 
 
 def link_of_tree(trees: Any, num_links: int) -> Any:
-    """Which link each tree of a disjoint batch counts for, as PyG numbers `batch`."""
+    """Which link each tree of a disjoint batch counts for, as PyG numbers `batch`.
+
+    With a fractional amount of binary negatives, destinations count for other links than sources:
+    so they do in PyG.
+    """
     return trees % num_links if num_links else trees
 
 
