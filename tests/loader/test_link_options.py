@@ -116,7 +116,9 @@ def test_strict_negatives_at_a_time():
         negative = ends_of(batch)[1]
         assert not edge_set(negative) & edges
         assert (data.time[negative[1]] <= 12).all()
-    data = Data(edge_index=torch.tensor([[0, 0, 2], [0, 1, 2]]), time=torch.tensor([1, 2, 3]))
+    data = Data(
+        edge_index=torch.tensor([[0, 0, 2], [0, 1, 2]]), time=torch.tensor([1, 2, 3]), num_nodes=3
+    )
     for time, sound in ((3, True), (2, False)):
         loader = LinkNeighborLoader(
             data, [2], torch.tensor([[0], [1]]), edge_label_time=torch.tensor([time]), **options
