@@ -73,13 +73,22 @@ def test_edges_exist_where_the_edge_list_has_them(edges, asked, pointer, column,
     assert found.tolist() == [pair in edges for pair in asked]
 
 
-@pytest.mark.parametrize("degree", [63, 64, 65, 1000])
-def test_long_rows(degree):
-    """Each entry of a row is found, whichever block of it is scanned, and nothing else."""
-    csr = make_csr([(0, 2 * i) for i in range(degree)] + [(1, 7)], 2)
-    asked = np.arange(2 * degree + 3)
-    found = _native.has_edges(csr, np.zeros_like(asked), asked)
-    assert np.array_equal(found, (asked % 2 == 0) & (asked < 2 * degree))
+@pytest.mark.parametrize("degree", [63, 64, 65, 511, 512, 1000])
+@pytest.mark.parametrize("column", [np.int32, np.int64])
+def test_long_rows(degree, column):
+    """Each entry of a row is found, and nothing else, however much is asked of it at a time."""
+    edges = [(0, 2 * i) for i in range(degree)] * 2 + [(1, 7)]
+    csr = make_csr(edges, 2, column=column)
+    asked = np.random.default_rng(degree).permutation(2 * degree + 3)
+    exists = (asked % 2 == 0) & (asked < 2 * degree)
+    for at_once in (1, 11, 12, len(asked)):
+        for first in range(0, min(len(asked), 40 * at_once), at_once):
+            some = np.repeat(asked[first : first + at_once], 2)
+            rows = np.zeros_like(some)
+            rows[::2] = 1  # asked of the short row between
+            found = _native.has_edges(csr, rows, some)
+            assert np.array_equal(found[1::2], exists[first : first + at_once])
+            assert np.array_equal(found[::2], some[::2] == 7)
 
 
 def test_neighbours_that_no_column_holds():

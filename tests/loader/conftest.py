@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+import links
+
 
 @pytest.fixture
 def check_batch():
@@ -39,3 +41,9 @@ def same_epochs():
         )
 
     return same
+
+
+@pytest.fixture
+def shop():
+    """Users, items without features, purchases in both directions, and users who know users."""
+    return links.make_shop()

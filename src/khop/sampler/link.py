@@ -28,12 +28,6 @@ from khop.sampler.link_spec import LinkSpec
 from khop.sampler.negative import NegativeSampler
 from khop.typing import BoolArray, Int64Array
 
-LookUpEdges: TypeAlias = Callable[
-    [int, Int64Array, Int64Array], Generator[list[Ticket], None, BoolArray]
-]
-"""Says of pairs (node whose neighbours an edge type holds, neighbour), in the engine's ids, whether
-they are edges of the type with this index; yields what it waits for."""
-
 ToEngine: TypeAlias = Callable[[int, Int64Array], Int64Array]
 """The engine's ids of nodes, from the index of their type and their original ids."""
 
@@ -61,7 +55,7 @@ class LinkSeeds:
     """The seeds of a batch, and where its links' ends are among the nodes of their types.
 
     Attributes:
-        sets: what to sample from, by original ids, in this order; tree i of a disjoint batch is
+        sets: what to sample from, in this order, by original ids; tree i of a disjoint batch is
             that of seed i.
         index: without or with binary negatives `edge_label_index` [2, num_links + num_negatives];
             with triplets `src_index` [num_links], `dst_pos_index` [num_links] and `dst_neg_index`
@@ -77,7 +71,11 @@ class LinkSeeds:
 
 
 def link_of_tree(trees: Any, num_links: int) -> Any:
-    """Which link each tree of a disjoint batch counts for, as PyG numbers `batch`."""
+    """Which link each tree of a disjoint batch counts for, as PyG numbers `batch`.
+
+    With a fractional amount of binary negatives, destinations count for other links than sources:
+    so they do in PyG.
+    """
     return trees % num_links if num_links else trees
 
 
@@ -175,8 +173,6 @@ class LinkSampler:
     Args:
         spec: what they are.
         negatives: draws negatives; needed if the spec asks for some.
-        look_up_edges: finds edges; needed for strict negatives. Default: `negatives` are not
-            checked.
         to_engine: the engine's ids of nodes; default: their original ids.
     """
 
@@ -184,16 +180,12 @@ class LinkSampler:
         self,
         spec: LinkSpec,
         negatives: NegativeSampler | None = None,
-        look_up_edges: LookUpEdges | None = None,
         to_engine: ToEngine | None = None,
     ) -> None:
         if spec.mode is not None and negatives is None:
             raise ValueError("links with negatives need a sampler of negatives")
-        if spec.strict and look_up_edges is None:
-            raise ValueError("strict negatives need a way to look edges up")
         self.spec = spec
         self._negatives = negatives
-        self._look_up_edges = look_up_edges
         self._to_engine = to_engine or (lambda node_type, ids: ids)
 
     def sample(
@@ -202,7 +194,7 @@ class LinkSampler:
         """Draws a batch; yields the tickets that it waits for.
 
         Args:
-            engine: draws the neighbourhoods.
+            engine: draws the neighbourhoods, and says which edges there are.
             links: the batch's links.
             run_key: key of the epoch.
             batch: index of the batch.
@@ -214,18 +206,15 @@ class LinkSampler:
             ValueError: there is no strict negative.
             IndexError: an end of a link does not exist.
         """
-        negatives = yield from self._draw_negatives(links, run_key, batch)
+        negatives = yield from self._draw_negatives(engine, links, run_key, batch)
         seeds = lay_out(self.spec, links, negatives)
-        subgraph = yield from engine.sample(
-            [self._engine_seeds(seed_set) for seed_set in seeds.sets],
-            run_key,
-            batch,
-            exclude=self._excluded_pairs(links),
-        )
+        sets = [SeedSet(t, self._to_engine(t, ids), times) for t, ids, times in seeds.sets]
+        exclude = self._exclusions(links)
+        subgraph = yield from engine.sample(sets, run_key, batch, exclude)
         return subgraph, seeds
 
     def _draw_negatives(
-        self, links: Links, run_key: int, batch: int
+        self, engine: Engine, links: Links, run_key: int, batch: int
     ) -> Generator[list[Ticket], None, tuple[Int64Array, Int64Array] | None]:
         spec = self.spec
         if self._negatives is None or spec.mode is None:
@@ -237,30 +226,35 @@ class LinkSampler:
             time,
             run_key,
             batch,
-            self._are_edges if spec.strict else None,
+            (lambda src, dst: self._are_edges(engine, src, dst)) if spec.strict else None,
         )
         return drawn
 
-    def _engine_seeds(self, seeds: SeedSet) -> SeedSet:
-        return seeds._replace(ids=self._to_engine(seeds.node_type, seeds.ids))
-
     def _are_edges(
-        self, src: Int64Array, dst: Int64Array
+        self, engine: Engine, src: Int64Array, dst: Int64Array
     ) -> Generator[list[Ticket], None, BoolArray]:
-        spec = self.spec
-        assert self._look_up_edges is not None and spec.relation is not None
-        ends = (self._to_engine(spec.src_type, src), self._to_engine(spec.dst_type, dst))
-        neighbors, rows = ends if spec.edge_dir == "in" else ends[::-1]
-        found = yield from self._look_up_edges(spec.relation, rows, neighbors)
+        assert self.spec.relation is not None
+        found = yield from engine.has_edges(
+            self.spec.relation, *self._rows_and_neighbors(src, dst, turned=False)
+        )
         return found
 
-    def _excluded_pairs(self, links: Links) -> list[Exclusion]:
-        spec = self.spec
-        if not spec.excluded:
-            return []
-        src = self._to_engine(spec.src_type, links.src)
-        dst = self._to_engine(spec.dst_type, links.dst)
+    def _exclusions(self, links: Links) -> list[Exclusion]:
         return [
-            Exclusion(relation, *((dst, src) if turned == (spec.edge_dir == "out") else (src, dst)))
-            for relation, turned in spec.excluded
+            Exclusion(relation, *self._rows_and_neighbors(links.src, links.dst, turned))
+            for relation, turned in self.spec.excluded
         ]
+
+    def _rows_and_neighbors(
+        self, src: Int64Array, dst: Int64Array, turned: bool
+    ) -> tuple[Int64Array, Int64Array]:
+        """The nodes whose neighbours an edge type holds, and the neighbours, in the engine's ids.
+
+        Args:
+            src: sources of links.
+            dst: their destinations.
+            turned: the edges of the type run from destinations to sources.
+        """
+        src = self._to_engine(self.spec.src_type, src)
+        dst = self._to_engine(self.spec.dst_type, dst)
+        return (dst, src) if turned == (self.spec.edge_dir == "out") else (src, dst)

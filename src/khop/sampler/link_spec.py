@@ -125,7 +125,8 @@ def excluded_relations(
     """Which edge types hold the links and their reverses.
 
     The reverse of (a, r, b) is (b, rev_r, a), that of (a, rev_r, b) is (b, r, a), as PyG's
-    `ToUndirected` names them; else the only edge type from b to a, which may be the same.
+    `ToUndirected` names them; else, that of (a, r, a) is itself, that of (a, r, b) the only edge
+    type from b to a.
 
     Returns:
         (index of the edge type, whether it holds the links turned round) of each.
@@ -162,13 +163,17 @@ def _reverse_of(link_type: EdgeType, edge_types: Sequence[EdgeType]) -> EdgeType
     named = (dst, f"rev_{relation}" if bare == relation else bare, src)
     if named in edge_types:
         return named
+    if src == dst:
+        return link_type
     back = [t for t in edge_types if (t[0], t[2]) == (dst, src)]
-    if len(back) != 1:
+    if not back:
         raise ValueError(
-            f"exclude_seed_edges='reverse': the reverse of {link_type} could be any of {back}; "
-            "pass the edge type instead"
-            if back
-            else f"exclude_seed_edges='reverse', but no edge type reverses {link_type}; there are "
+            f"exclude_seed_edges='reverse', but no edge type reverses {link_type}; there are "
             f"{list(edge_types)}"
+        )
+    if len(back) > 1:
+        raise ValueError(
+            f"exclude_seed_edges='reverse': any of {back} could reverse {link_type}; pass the one "
+            "that does instead"
         )
     return back[0]

@@ -170,7 +170,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         self._num_neighbors = by_type if graph.is_heterogeneous else list(spec.fanouts[0])
         self._engine = Engine(GraphView.of_graph(graph), spec)
         self._writer = OutputWriter(graph, spec, self._backward)
-        self._link_samplers = LinkSamplers(graph, self._engine.view.csrs, spec.disjoint)
+        self._link_samplers = LinkSamplers(graph, spec.disjoint)
 
     @property
     def num_nodes(self) -> Any:

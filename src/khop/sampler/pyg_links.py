@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,15 +13,13 @@ from torch_geometric.sampler import (
     SamplerOutput,
 )
 
-from khop import _native
 from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
 from khop.data.times import seed_time_keys
-from khop.sampler.engine import Ticket
-from khop.sampler.link import Links, LinkSampler, LinkSeeds, LookUpEdges, link_of_tree
+from khop.sampler.link import Links, LinkSampler, LinkSeeds, link_of_tree
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.negative import Candidates, NegativeSampler
-from khop.typing import EDGE, BoolArray, EdgeType, Int64Array
+from khop.typing import EDGE, EdgeType
 
 
 class LinkOptions(NamedTuple):
@@ -56,18 +53,11 @@ class LinkSamplers:
 
     Args:
         graph: the graph.
-        csrs: its rows, an edge type each.
         disjoint: each end of a link is the root of a tree of its own.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        csrs: Sequence[_native.Csr],
-        disjoint: bool = False,
-    ) -> None:
+    def __init__(self, graph: Graph, disjoint: bool = False) -> None:
         self._graph = graph
-        self._look_up = look_up_in(csrs)
         self._disjoint = disjoint
         self._kept: _Kept | None = None
 
@@ -109,7 +99,7 @@ class LinkSamplers:
         src = None
         if spec.mode == "binary":
             src = self._candidates(spec.src_type, neg.src_weight, "src_weight")
-        return LinkSampler(spec, NegativeSampler(dst, src), self._look_up)
+        return LinkSampler(spec, NegativeSampler(dst, src))
 
     def _candidates(self, place: int, weight: Tensor | None, what: str) -> Candidates:
         node_type = self._graph.node_types[place]
@@ -117,18 +107,6 @@ class LinkSamplers:
         return Candidates(
             self._graph.num_nodes[node_type], weights, self._graph.node_times.get(node_type), what
         )
-
-
-def look_up_in(csrs: Sequence[_native.Csr]) -> LookUpEdges:
-    """Finds edges of a graph all of whose rows are at hand."""
-
-    def look_up(
-        relation: int, rows: Int64Array, neighbors: Int64Array
-    ) -> Generator[list[Ticket], None, BoolArray]:
-        yield from ()
-        return _native.has_edges(csrs[relation], rows, neighbors)
-
-    return look_up
 
 
 def link_type_of(graph: Graph, link_type: EdgeType | None) -> EdgeType:
@@ -160,8 +138,9 @@ def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
     ):
         ends.append(to_int64(value, f"{name} of links"))
         check_range(ends[-1], graph.num_nodes[graph.node_types[place]], f"{name} of links")
-    if len(ends[0]) != len(ends[1]):
-        raise ValueError(f"links have {len(ends[0])} sources but {len(ends[1])} destinations")
+    src, dst = ends
+    if len(src) != len(dst):
+        raise ValueError(f"links have {len(src)} sources, but {len(dst)} destinations")
     if graph.is_temporal != (index.time is not None):
         raise ValueError(
             "the graph has times: pass the time of each link ('edge_label_time'), too"
@@ -171,9 +150,8 @@ def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
     time = None
     if index.time is not None:
         time = seed_time_keys(index.time, graph.floating_times, "times of links")
-        if len(time) != len(ends[0]):
-            raise ValueError(f"{len(time)} times for {len(ends[0])} links")
-    src, dst = ends
+        if len(time) != len(src):
+            raise ValueError(f"{len(time)} times for {len(src)} links")
     return Links(src, dst, time)
 
 
