@@ -1,0 +1,151 @@
+"""Arguments that make no sense: an exception that says so, whatever the option, and no crash."""
+
+import numpy as np
+import pytest
+
+from khop import _native
+
+ONE, TWO = np.zeros(1, np.int64), np.array([0, 1])
+
+
+def ring(times=False, weights=False, num_nodes=4, **options):
+    """Each of four nodes has two neighbours: the next node and the one after it."""
+    indptr = np.arange(5) * 2
+    indices = np.array([[(i + 1) % 4, (i + 2) % 4] for i in range(4)]).ravel()
+    if times:
+        options["times"] = np.tile([1, 2], 4)
+    if weights:
+        options["weight_sums"], options["weight_guide"] = _native.weight_table(indptr, np.ones(8))
+    return _native.Csr(indptr, indices, **options)
+
+
+def subgraph(disjoint=False, num_nodes=4, relations=1, seeds=TWO, times=None):
+    """A batch of two seeds whose neighbours are still to be drawn."""
+    batch = _native.Subgraph([num_nodes], [(0, 0)] * relations, True, disjoint)
+    batch.begin()
+    batch.add_seeds(0, seeds, times)
+    return batch
+
+
+def read(batch):
+    """Everything that a batch has to say."""
+    node = np.empty(batch.num_nodes(0), np.int64)
+    row, col, edge = np.empty((3, batch.num_edges(0)), np.int64)
+    batch.write_nodes(0, node)
+    batch.write_edge_index(0, row, col)
+    batch.write_edges(0, edge)
+    return [array.tolist() for array in (node, row, col, edge)]
+
+
+
+@pytest.mark.parametrize("relation", [-1, 1, 2**40])
+def test_no_such_edge_type(relation):
+    batch, graph, owners = subgraph(), ring(), np.zeros(2, np.int32)
+    for call in (
+        lambda: batch.hop(relation, graph, 1, False, 0),
+        lambda: batch.exclude(relation, TWO, TWO),
+        lambda: batch.merge(relation, owners, []),
+        lambda: batch.merge_induced(relation, owners, []),
+        lambda: batch.num_edges(relation),
+        lambda: batch.edges_per_hop(relation),
+        lambda: batch.write_edges(relation, np.empty(0, np.int64)),
+        lambda: batch.write_edge_index(relation, *np.empty((2, 0), np.int64)),
+    ):
+        with pytest.raises(IndexError, match="no such edge type"):
+            call()
+    if relation < 2**31:
+        for reversal in ((relation, 0, False), (0, relation, True)):
+            with pytest.raises(IndexError, match="no such edge type"):
+                batch.add_reverses([reversal], False)
+
+
+@pytest.mark.parametrize("node_type", [-1, 1, 2**40])
+def test_no_such_node_type(node_type):
+    batch = subgraph()
+    out = np.empty(2, np.int64)
+    for call in (
+        lambda: batch.add_seeds(node_type, TWO),
+        lambda: batch.frontier(node_type),
+        lambda: batch.members(node_type),
+        lambda: batch.keys(node_type),
+        lambda: batch.nodes_per_hop(node_type),
+        lambda: batch.write_nodes(node_type, out),
+        lambda: batch.write_trees(node_type, out),
+    ):
+        with pytest.raises(IndexError, match="no such node type"):
+            call()
+
+
+def test_what_a_graph_does_not_have():
+    """Draws by weight need weights, the latest neighbours times; a weight helps none of them."""
+    for call in (
+        lambda graph, *options: _native.sample_rows(graph, TWO, 1, False, 1, True, *options),
+        lambda graph, *options: subgraph().hop(0, graph, 1, False, 1, *options),
+        lambda graph, weighted, last=False: subgraph().sample(
+            [graph], [[1]], False, [weighted], last, 1, 1
+        ),
+    ):
+        with pytest.raises(ValueError, match="weighted draws need a graph with weights"):
+            call(ring(times=True), True)
+        call(ring(weights=True), True)
+    with pytest.raises(ValueError, match="the latest neighbours needs a graph with times"):
+        _native.sample_rows(ring(weights=True), TWO, 1, False, 1, True, False, True)
+    with pytest.raises(ValueError, match="the latest neighbours needs a graph with times"):
+        subgraph().hop(0, ring(), 1, False, 1, False, True)
+    # Over all edge types in one call, those without times are drawn as ever.
+    subgraph().sample([ring()], [[1]], False, [False], True, 1, 1)
+
+
+def test_times_of_seeds():
+    batch = subgraph(disjoint=True, times=TWO)
+    for wrong in (np.zeros(2, np.int32), np.zeros(2), np.zeros((2, 1), np.int64)):
+        with pytest.raises(TypeError):
+            batch.add_seeds(0, TWO, wrong)
+    with pytest.raises(ValueError, match="times must hold 2 entries, but holds 1"):
+        batch.add_seeds(0, TWO, ONE)
+    with pytest.raises(ValueError, match="either all seeds of a batch have times, or none"):
+        batch.add_seeds(0, TWO)
+    with pytest.raises(ValueError, match="either all seeds of a batch have times, or none"):
+        subgraph(disjoint=True).add_seeds(0, ONE, ONE)
+    with pytest.raises(ValueError, match="seeds with times need a disjoint batch"):
+        subgraph(times=TWO)
+    # Without seeds there is nothing to agree on.
+    for first, second in ((None, ONE), (np.empty(0, np.int64), None)):
+        batch = subgraph(disjoint=True, seeds=np.empty(0, np.int64), times=first)
+        batch.add_seeds(0, ONE, second)
+        ids, trees, times = batch.frontier(0)
+        assert (ids.tolist(), trees.tolist()) == ([0], [0])
+        assert times is None if second is None else times.tolist() == [0]
+
+
+def test_members_that_are_not_there():
+    for number in (2, -1, 2**31 - 1):
+        reply = np.array([1, 0], np.int32), np.array([number], np.int32), np.array([0])
+        with pytest.raises(ValueError, match="names a node that is not in the batch"):
+            subgraph().merge_induced(0, np.zeros(2, np.int32), [reply])
+    reply = np.array([1, 0], np.int32), np.array([1]), np.array([0])
+    with pytest.raises(TypeError, match="must be a vector of int32"):
+        subgraph().merge_induced(0, np.zeros(2, np.int32), [reply])
+
+
+def test_buffers_to_be_filled():
+    batch = subgraph(disjoint=True)
+    batch.hop(0, ring(), 1, False, 1)
+    for write in (batch.write_nodes, batch.write_trees):
+        with pytest.raises(ValueError, match="out must hold 4 entries, but holds 3"):
+            write(0, np.empty(3, np.int64))
+        for wrong in (np.empty(4, np.int32), np.empty(8, np.int64)[::2]):
+            with pytest.raises(TypeError):
+                write(0, wrong)
+    for sizes, name in (((1, 2), "row"), ((2, 3), "col")):
+        with pytest.raises(ValueError, match=f"{name} must hold 2 entries"):
+            batch.write_edge_index(0, *(np.empty(n, np.int64) for n in sizes))
+    with pytest.raises(ValueError, match="out must hold 2 entries, but holds 0"):
+        batch.write_edges(0, np.empty(0, np.int64))
+    frozen = np.empty(2, np.int64)
+    frozen.setflags(write=False)
+    with pytest.raises(TypeError):
+        batch.write_edges(0, frozen)
+    plain = _native.Subgraph([1], [(0, 0)], False)
+    with pytest.raises(ValueError, match="with_edges is False"):
+        plain.write_edges(0, np.empty(0, np.int64))
