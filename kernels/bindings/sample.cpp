@@ -65,6 +65,15 @@ nb::tuple sample_rows_of(const Csr& graph, const In<int64_t>& ids, int64_t fanou
   });
 }
 
+// Of other trees the keys would be those of these.
+void check_trees(const RowSet& rows, int64_t count, int64_t num_trees) {
+  for (int64_t i = 0; rows.trees != nullptr && i < count; ++i) {
+    if (rows.trees[i] >= 0 && rows.trees[i] < num_trees) continue;
+    throw std::invalid_argument("there is no tree " + std::to_string(rows.trees[i]) +
+                                " in a batch of at most " + std::to_string(num_trees));
+  }
+}
+
 nb::tuple induce_rows_of(const Csr& graph, const In<int64_t>& ids, const In<int64_t>& members,
                          int64_t num_nodes, bool with_edges, bool disjoint,
                          const std::optional<In<int32_t>>& trees,
@@ -79,6 +88,7 @@ nb::tuple induce_rows_of(const Csr& graph, const In<int64_t>& ids, const In<int6
     NodeSet set(num_nodes, disjoint);
     // Keys come from elsewhere: whatever they are, they are told apart in full.
     if (disjoint) set.set_num_trees(set.max_trees());
+    check_trees(rows, static_cast<int64_t>(ids.shape(0)), disjoint ? set.max_trees() : 1);
     set.add_seeds(members.data(), static_cast<int64_t>(members.shape(0)));
     graph.visit([&](const auto& view) {
       induce_rows(view, rows, static_cast<int64_t>(ids.shape(0)), set,

@@ -58,6 +58,7 @@ class Numberer {
       sources_.prefetch(columns.data(), columns.size());
       return;
     }
+    sources_.check_ids(columns.data(), columns.size());
     keys_.clear();
     int64_t* key = keys_.extend(columns.size());
     const Col* column = columns.data();

@@ -48,6 +48,7 @@ void Subgraph::add_seeds(int32_t node_type, const int64_t* ids, const int64_t* t
       throw std::invalid_argument("either all seeds of a batch have times, or none");
     }
     for (NodeSet& other : nodes_) other.set_num_trees(num_trees_ + count);
+    set.check_ids(ids, count);
     Buffer<int64_t> keys(count);
     for (int64_t i = 0; i < count; ++i) keys[i] = set.key(num_trees_ + i, ids[i]);
     set.add_seeds(keys.data(), count);

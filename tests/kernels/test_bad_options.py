@@ -38,6 +38,13 @@ def read(batch):
 
 
 
+def test_sizes_of_node_types():
+    with pytest.raises(ValueError, match="a node type cannot have -1 nodes"):
+        _native.Subgraph([3, -1], [], True)
+    with pytest.raises(ValueError, match="cannot have -4 nodes"):
+        _native.induce_rows(ring(), ONE, ONE, -4, False)
+
+
 @pytest.mark.parametrize("relation", [-1, 1, 2**40])
 def test_no_such_edge_type(relation):
     batch, graph, owners = subgraph(), ring(), np.zeros(2, np.int32)
@@ -116,6 +123,57 @@ def test_times_of_seeds():
         ids, trees, times = batch.frontier(0)
         assert (ids.tolist(), trees.tolist()) == ([0], [0])
         assert times is None if second is None else times.tolist() == [0]
+
+
+@pytest.mark.parametrize("tree", [-1, 2**31 - 1])
+def test_trees_of_members(tree):
+    """2^62 nodes leave room for the numbers of one tree beside a node's."""
+    trees = np.array([0, tree], np.int32)
+    with pytest.raises(ValueError, match=f"there is no tree {tree} in a batch of at most 1"):
+        _native.induce_rows(ring(), TWO, TWO, 2**62, True, True, trees)
+    with pytest.raises(ValueError, match=f"there is no tree {tree}"):
+        _native.induce_rows(ring(), TWO, TWO, 4, True, False, trees)
+
+
+@pytest.mark.parametrize("node", [4, 2**40, 2**63 - 1, -1, -(2**40), -(2**63)])
+def test_seeds_of_a_disjoint_batch_that_do_not_exist(node):
+    """A tree and an id share a word: an id that is too large would name another tree."""
+    batch = subgraph(disjoint=True, times=TWO)
+    with pytest.raises(IndexError, match=f"node {node} does not exist: its type has 4 nodes"):
+        batch.add_seeds(0, np.array([1, node]), TWO)
+    batch.add_seeds(0, ONE, ONE)  # and nothing was added
+    assert batch.frontier(0)[1].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("node", [2, 2**31 - 1, 2**45, -1, -(2**63)])
+def test_columns_that_do_not_exist(node):
+    """Files may name any neighbour: in a disjoint batch an error, induced it is not found."""
+    width = np.int32 if -(2**31) <= node < 2**31 else np.int64
+    graph = _native.Csr(np.array([0, 1, 2]), np.array([node, 1], width), times=np.array([1, 1]))
+    batch = subgraph(disjoint=True, num_nodes=2, times=TWO + 5)
+    with pytest.raises(IndexError, match=f"node {node} does not exist: its type has 2 nodes"):
+        batch.sample([graph], [[1, 1]], False, [False], False, 1, 1)
+    batch = subgraph(disjoint=True, num_nodes=2, times=TWO + 5)
+    reply = np.array([1, 0], np.int32), np.array([node], width), np.array([0])
+    with pytest.raises(IndexError, match=f"node {node} does not exist"):
+        batch.merge(0, np.zeros(2, np.int32), [reply])
+    batch.induce([graph])
+    assert read(batch) == [[0, 1], [1], [1], [1]]
+
+
+@pytest.mark.parametrize("num_nodes", [2**40, 2**62, 2**63 - 1])
+def test_a_batch_whose_trees_do_not_fit(num_nodes):
+    """Trees and ids share 63 bits: 2^40 nodes leave 2^23 - 1 trees, 2^62 one, more none at all."""
+    room = {2**40: 2**23 - 1, 2**62: 1, 2**63 - 1: 0}[num_nodes]
+    seeds = np.full(room + 1, num_nodes - 1)
+    for first in (0, room):
+        batch = subgraph(disjoint=True, num_nodes=num_nodes, seeds=seeds[:first])
+        message = f"a disjoint batch of {room + 1} seeds is too large for this graph"
+        with pytest.raises(ValueError, match=message):
+            batch.add_seeds(0, seeds[first:])
+        assert batch.num_nodes(0) == first
+    # Where trees are not told apart there is room for all.
+    assert subgraph(num_nodes=num_nodes, seeds=seeds).num_nodes(0) == room + 1
 
 
 def test_members_that_are_not_there():
