@@ -83,6 +83,41 @@ def test_no_such_node_type(node_type):
             call()
 
 
+def test_lists_by_edge_type():
+    """A graph, fan-outs and a flag for each of two edge types, as many hops for each."""
+    graph = ring(weights=True)
+    good = {"graphs": [graph] * 2, "fanouts": [[1], [1]], "weighted": [False] * 2}
+
+    def sample(**changed):
+        arguments = {**good, **changed}
+        subgraph(relations=2).sample(
+            arguments["graphs"], arguments["fanouts"], False, arguments["weighted"], False, 1, 1
+        )
+
+    sample()
+    for changed in (
+        {"graphs": [graph]},
+        {"graphs": [graph] * 3},
+        {"graphs": []},
+        {"fanouts": [[1]]},
+        {"weighted": [True]},
+    ):
+        with pytest.raises(ValueError, match="a graph, fan-outs and a weighted flag for each"):
+            sample(**changed)
+    with pytest.raises(ValueError, match="differ in the number of hops"):
+        sample(fanouts=[[1], [1, 2]])
+    with pytest.raises(TypeError, match="must hold a Csr for each"):
+        sample(graphs=[graph, None])
+    for changed in ({"graphs": [graph, 3]}, {"fanouts": [[1], [1.5]]}, {"fanouts": [1, 1]}):
+        with pytest.raises(TypeError):
+            sample(**changed)
+    for graphs in ([], [graph], [graph] * 3):
+        with pytest.raises(ValueError, match="a graph for each edge type"):
+            subgraph(relations=2).induce(graphs)
+    with pytest.raises(TypeError, match="must hold a Csr for each"):
+        subgraph(relations=2).induce([None, graph])
+
+
 def test_what_a_graph_does_not_have():
     """Draws by weight need weights, the latest neighbours times; a weight helps none of them."""
     for call in (
