@@ -118,12 +118,14 @@ void bind_sample(nb::module_& m) {
         nb::arg("fanout"), nb::arg("replace"), nb::arg("key"), nb::arg("with_edges"),
         nb::arg("weighted") = false, nb::arg("last") = false,
         nb::arg("trees").noconvert().none() = nb::none(),
-        nb::arg("times").noconvert().none() = nb::none(), nb::arg("excluded").none() = nb::none(),
+        nb::arg("times").noconvert().none() = nb::none(),
+        nb::arg("excluded").noconvert().none() = nb::none(),
         "Draws neighbours of rows: (counts int32, neighbors, edges int64 or None).");
   m.def("induce_rows", &induce_rows_of, nb::arg("graph"), nb::arg("ids").noconvert(),
         nb::arg("members").noconvert(), nb::arg("num_nodes"), nb::arg("with_edges"),
         nb::arg("disjoint") = false, nb::arg("trees").noconvert().none() = nb::none(),
-        nb::arg("times").noconvert().none() = nb::none(), nb::arg("excluded").none() = nb::none(),
+        nb::arg("times").noconvert().none() = nb::none(),
+        nb::arg("excluded").noconvert().none() = nb::none(),
         "Finds neighbours of rows among a batch's members, given by their keys: (counts int32, "
         "numbers of the members int32, edges int64 or None).");
   m.def("accumulate_hotness", &add_hotness, nb::arg("graph"), nb::arg("frontier").noconvert(),

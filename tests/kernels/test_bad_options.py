@@ -160,6 +160,36 @@ def test_times_of_seeds():
         assert times is None if second is None else times.tolist() == [0]
 
 
+def test_rows_and_what_comes_with_them():
+    """Trees and times of each row; rows and neighbours of what is excluded."""
+    draw = (ring(), TWO, 1, False, 1, True, False, False)
+    find = (ring(), TWO, TWO, 4, True, True)
+    for call, arguments in ((_native.sample_rows, draw), (_native.induce_rows, find)):
+        call(*arguments, np.array([0, 5], np.int32), TWO, (TWO, TWO))
+        with pytest.raises(ValueError, match="trees must hold 2 entries, but holds 1"):
+            call(*arguments, np.zeros(1, np.int32))
+        with pytest.raises(ValueError, match="times must hold 2 entries, but holds 1"):
+            call(*arguments, None, ONE)
+        with pytest.raises(ValueError, match="excluded neighbours must hold 2 entries"):
+            call(*arguments, None, None, (TWO, ONE))
+        # Nothing is converted: of a float id 0.7 would become node 0.
+        for wrong in (np.array([0.7, 1.0]), np.zeros(2, np.uint32)):
+            with pytest.raises(TypeError):
+                call(*arguments, wrong)
+            with pytest.raises(TypeError):
+                call(*arguments, None, wrong)
+            for pair in ((wrong, TWO), (TWO, wrong), (TWO,), (TWO, TWO, TWO), TWO):
+                with pytest.raises(TypeError):
+                    call(*arguments, None, None, pair)
+    with pytest.raises(ValueError, match="neighbors must hold 2 entries, but holds 1"):
+        subgraph().exclude(0, TWO, ONE)
+    for wrong in (np.zeros(2), np.zeros(2, np.int32)):
+        with pytest.raises(TypeError):
+            subgraph().exclude(0, TWO, wrong)
+        with pytest.raises(TypeError):
+            _native.induce_rows(ring(), TWO, wrong, 4, True)
+
+
 @pytest.mark.parametrize("tree", [-1, 2**31 - 1])
 def test_trees_of_members(tree):
     """2^62 nodes leave room for the numbers of one tree beside a node's."""
