@@ -80,6 +80,11 @@ class RowDrawer {
     if (spec.last && graph.times == nullptr) {
       throw std::invalid_argument("drawing the latest neighbours needs a graph with times");
     }
+    // Without replacement a row's degree is the limit.
+    if (spec.replace && spec.fanout > std::numeric_limits<int32_t>::max()) {
+      throw std::length_error("a fan-out of " + std::to_string(spec.fanout) +
+                              " with replacement is more than 2^31 - 1");
+    }
   }
 
   void prefetch_rows(const int64_t* ids, int64_t count) const {

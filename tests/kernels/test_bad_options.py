@@ -138,6 +138,25 @@ def test_what_a_graph_does_not_have():
     subgraph().sample([ring()], [[1]], False, [False], True, 1, 1)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("excluded", [None, (ONE, np.array([3]))])
+def test_fanouts_beyond_32_bits(weighted, excluded):
+    """With replacement an error; without, the row's degree is the limit."""
+    graph = ring(weights=True)
+    for fanout in (2**31, 2**61, 2**63 - 1):
+        arguments = (graph, TWO, fanout)
+        options = (1, True, weighted, False, None, None, excluded)
+        with pytest.raises(ValueError, match=f"a fan-out of {fanout} with replacement"):
+            _native.sample_rows(*arguments, True, *options)
+        counts, _, _ = _native.sample_rows(*arguments, False, *options)
+        assert counts.tolist() == [2, 2]
+        with pytest.raises(ValueError, match=f"a fan-out of {fanout} with replacement"):
+            subgraph().sample([graph], [[fanout]], True, [weighted], False, 1, 1)
+    for fanout in (2**63, 1.0, None):
+        with pytest.raises(TypeError):
+            _native.sample_rows(graph, TWO, fanout, False, *options)
+
+
 def test_times_of_seeds():
     batch = subgraph(disjoint=True, times=TWO)
     for wrong in (np.zeros(2, np.int32), np.zeros(2), np.zeros((2, 1), np.int64)):
