@@ -260,6 +260,18 @@ def test_a_batch_whose_trees_do_not_fit(num_nodes):
     assert subgraph(num_nodes=num_nodes, seeds=seeds).num_nodes(0) == room + 1
 
 
+def test_a_graph_that_leads_beyond_64_bits():
+    for options in ({"first_row": 2**63 - 4}, {"first_edge": 2**63 - 8}):
+        with pytest.raises(ValueError, match=r"leads beyond 2\^63 - 1"):
+            ring(**options)
+    graph = ring(first_row=2**63 - 5, first_edge=2**63 - 9)
+    _, _, edges = _native.sample_rows(graph, np.array([2**63 - 2]), -1, False, 1, True)
+    assert edges.tolist() == [2**63 - 3, 2**63 - 2]
+    for node in (-(2**63), -1, 2**63 - 6, 2**63 - 1):
+        with pytest.raises(IndexError, match=f"node {node} is not one of the graph's rows"):
+            _native.sample_rows(graph, np.array([node]), -1, False, 1, True)
+
+
 def test_members_that_are_not_there():
     for number in (2, -1, 2**31 - 1):
         reply = np.array([1, 0], np.int32), np.array([number], np.int32), np.array([0])
