@@ -282,6 +282,24 @@ def test_members_that_are_not_there():
         subgraph().merge_induced(0, np.zeros(2, np.int32), [reply])
 
 
+def test_a_failed_hop_leaves_no_trace():
+    """The second seed's row is missing: after the error another graph can be drawn from."""
+    short = _native.Csr(np.array([0, 2]), np.array([2, 3]))
+    for draw in (
+        lambda batch: batch.hop(0, short, -1, False, 1),
+        lambda batch: batch.sample([short], [[-1]], False, [False], False, 1, 1),
+    ):
+        batch = subgraph()
+        for _ in range(3):
+            with pytest.raises(IndexError, match="node 1 is not one of the graph's rows 0 to 0"):
+                draw(batch)
+        assert (batch.num_edges(0), batch.edges_per_hop(0)) == (0, [])
+        batch.hop(0, ring(), 1, False, 1)
+        node, row, col, edge = read(batch)
+        assert col == [0, 1]
+        assert [node[r] for r in row] == [[1, 2, 2, 3][e] for e in edge]
+
+
 def test_buffers_to_be_filled():
     batch = subgraph(disjoint=True)
     batch.hop(0, ring(), 1, False, 1)
