@@ -125,6 +125,11 @@ void Subgraph::merge_induced(int32_t relation, const int32_t* owners,
     edge += count;
   }
   replace(relation, std::move(merged));
+  for (std::size_t p = 0; p < replies.size(); ++p) {
+    if (next_row[p] != replies[p].num_rows || next_edge[p] != replies[p].num_neighbors) {
+      throw std::invalid_argument("a reply holds more rows than were asked for");
+    }
+  }
 }
 
 void Subgraph::add_reverses(const std::vector<Reversal>& reversals, bool keep_edges) {

@@ -272,6 +272,35 @@ def test_a_graph_that_leads_beyond_64_bits():
             _native.sample_rows(graph, np.array([node]), -1, False, 1, True)
 
 
+@pytest.mark.parametrize("merge", ["merge", "merge_induced"])
+@pytest.mark.parametrize(
+    ("owners", "counts", "neighbors", "edges"),
+    [
+        ([1, 0], [1, 1], [0, 1], [0, 1]),  # an owner that sent nothing
+        ([-1, 0], [1, 1], [0, 1], [0, 1]),
+        ([0, 0], [1], [0], [0]),  # too few rows
+        ([0, 0], [1, 1, 1], [0, 1, 0], [0, 1, 2]),  # too many
+        ([0, 0], [1, 2], [0, 1], [0, 1]),  # counts beyond the neighbours
+        ([0, 0], [-1, 3], [0, 1], [0, 1]),
+        ([0, 0], [1, 1], [0, 1, 1], [0, 1, 2]),  # neighbours beyond the counts
+        ([0, 0], [1, 1], [0, 1], [0]),  # an edge is missing
+        ([0, 0], [1, 1], [0, 1], None),
+        ([0], [1], [0], [0]),  # owners of another frontier
+    ],
+)
+def test_replies_that_do_not_fit(merge, owners, counts, neighbors, edges):
+    """What came over a network is refused, and the batch can go on without it."""
+    batch = subgraph()
+    wrong = np.array(counts, np.int32), np.array(neighbors, np.int32), None
+    if edges is not None:
+        wrong = (*wrong[:2], np.array(edges))
+    with pytest.raises(ValueError):
+        getattr(batch, merge)(0, np.array(owners, np.int32), [wrong])
+    right = np.array([1, 1], np.int32), np.array([1, 0], np.int32), np.array([5, 6])
+    getattr(batch, merge)(0, np.zeros(2, np.int32), [right])
+    assert read(batch) == [[0, 1], [1, 0], [0, 1], [5, 6]]
+
+
 def test_members_that_are_not_there():
     for number in (2, -1, 2**31 - 1):
         reply = np.array([1, 0], np.int32), np.array([number], np.int32), np.array([0])
