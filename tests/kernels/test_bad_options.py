@@ -329,6 +329,27 @@ def test_a_failed_hop_leaves_no_trace():
         assert [node[r] for r in row] == [[1, 2, 2, 3][e] for e in edge]
 
 
+def test_reverses():
+    """a -> b and b -> a reverse each other; neither reverses itself, nor do numbers stay."""
+    batch = _native.Subgraph([2, 2], [(0, 1), (1, 0), (0, 0)], True)
+    batch.begin()
+    for reversal in ((0, 0, False), (0, 2, False), (2, 1, True)):
+        with pytest.raises(ValueError, match=r"edge type \d does not lead back where edge type"):
+            batch.add_reverses([reversal], False)
+    with pytest.raises(ValueError, match="only edges of one type keep their numbers"):
+        batch.add_reverses([(0, 1, False)], True)
+    batch.add_reverses([(0, 1, True), (2, 2, False)], False)
+    for wrong in ([(0, 1)], [(0, 1, 2, 3)], [None], [(0, 2**31, False)], [(0.5, 1, True)]):
+        with pytest.raises(TypeError):
+            batch.add_reverses(wrong, False)
+
+    batch = subgraph()
+    batch.hop(0, ring(), -1, False, 1)
+    batch.add_reverses([(0, 0, False)], False)
+    with pytest.raises(ValueError, match="edges have lost their numbers"):
+        batch.add_reverses([(0, 0, False)], True)
+
+
 def test_buffers_to_be_filled():
     batch = subgraph(disjoint=True)
     batch.hop(0, ring(), 1, False, 1)
