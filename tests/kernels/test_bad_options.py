@@ -37,7 +37,6 @@ def read(batch):
     return [array.tolist() for array in (node, row, col, edge)]
 
 
-
 def test_sizes_of_node_types():
     with pytest.raises(ValueError, match="a node type cannot have -1 nodes"):
         _native.Subgraph([3, -1], [], True)
