@@ -80,11 +80,16 @@ class RowDrawer {
     if (spec.last && graph.times == nullptr) {
       throw std::invalid_argument("drawing the latest neighbours needs a graph with times");
     }
+    // Without replacement a row's degree is the limit.
+    if (spec.replace && spec.fanout > std::numeric_limits<int32_t>::max()) {
+      throw std::length_error("a fan-out of " + std::to_string(spec.fanout) +
+                              " with replacement is more than 2^31 - 1");
+    }
   }
 
   void prefetch_rows(const int64_t* ids, int64_t count) const {
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = ids[i] - graph_.first_row;
+      const int64_t row = row_of(ids[i]);
       if (row < 0 || row >= graph_.num_rows) continue;
       __builtin_prefetch(&graph_.indptr[row]);
       if (graph_.row_id_width != 0) {
@@ -123,9 +128,15 @@ class RowDrawer {
     int64_t row_end;
   };
 
+  // Ids come from files and callers: the difference may be beyond 64 bits, and wraps.
+  int64_t row_of(int64_t id) const {
+    return static_cast<int64_t>(static_cast<uint64_t>(id) -
+                                static_cast<uint64_t>(graph_.first_row));
+  }
+
   Row find_row(const RowSet& rows, int64_t i) const {
     const int64_t id = rows.ids[i];
-    const int64_t row = id - graph_.first_row;
+    const int64_t row = row_of(id);
     if (row < 0 || row >= graph_.num_rows) throw_no_such_row(id);
     const int64_t begin = static_cast<int64_t>(graph_.indptr[row]);
     const int64_t end = static_cast<int64_t>(graph_.indptr[row + 1]);
