@@ -120,7 +120,7 @@ def _link_sampler(
     if spec.mode is not None:
         src = candidates(spec.src_type, "src_weight") if spec.mode == "binary" else None
         negatives = NegativeSampler(candidates(spec.dst_type, "dst_weight"), src)
-    return LinkSampler(spec, negatives, engine.has_edges, to_engine)
+    return LinkSampler(spec, negatives, to_engine)
 
 
 def _id_map(part: Part, place: int) -> Array:
