@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import oracle
+from khop.sampler import negative
 from khop.sampler.engine import finish
 from khop.sampler.negative import ROUNDS, Candidates, NegativeSampler
 
@@ -87,9 +88,8 @@ def test_weights(dtype):
 
 def test_tiny_weights_can_be_drawn():
     """A positive weight is never rounded to 0: where only it is left, it is drawn."""
-    weight = np.array([1e300, 1e-300])
-    time = np.array([5, 1])
-    sampler = NegativeSampler(Candidates(2, weight, time))
+    weight, time = np.array([1e300, 1e-300, 0]), np.array([5, 2, 1])
+    sampler = NegativeSampler(Candidates(3, weight, time))
     assert draw(sampler, 3, [0] * 3, times=[2, 3, 4])[1] == [1, 1, 1]
     assert draw(sampler, 3, [0] * 3, times=[5, 5, 5])[1] == [0, 0, 0]
 
@@ -230,8 +230,10 @@ def test_the_only_pair_that_is_no_edge(free):
 
 @pytest.mark.parametrize("num_free", [2, 300])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_strict_destinations_are_as_likely(num_free, weighted):
+@pytest.mark.parametrize("chunk", [1 << 20, 64])
+def test_strict_destinations_are_as_likely(monkeypatch, num_free, weighted, chunk):
     """Redrawn (300 of 1,000 are free), or drawn from the list (2 are, which rounds rarely find)."""
+    monkeypatch.setattr(negative, "_CHUNK", chunk)
     free = np.random.default_rng(3).choice(1000, num_free, replace=False)
     weight = np.random.default_rng(4).integers(0, 4, 1000).astype(float) if weighted else None
     if weighted:
@@ -242,6 +244,18 @@ def test_strict_destinations_are_as_likely(num_free, weighted):
     places = {int(v): i for i, v in enumerate(free)}
     expected = np.ones(num_free) if weight is None else weight[free]
     assert is_as_likely([places[v] for v in dst], expected)
+
+
+def test_strict_destinations_of_different_times():
+    """One source, whose links have times of their own: what is drawn from the list exists at each."""
+    time = np.arange(1000) // 10
+    sampler = NegativeSampler(Candidates(1000, time=time))
+    edges = {(7, v) for v in range(1000)} - {(7, 3), (7, 502), (7, 980)}
+    times = [4, 50, 98] * 2000
+    _, dst = draw(sampler, 6000, [7] * 6000, times, edges)
+    assert set(dst[::3]) == {3}
+    assert is_as_likely(np.searchsorted([3, 502], dst[1::3]), [1, 1])
+    assert is_as_likely(np.searchsorted([3, 502, 980], dst[2::3]), [1, 1, 1])
 
 
 def test_strict_pairs_are_as_likely():
