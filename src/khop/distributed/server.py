@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
@@ -23,26 +22,36 @@ from khop import _native
 from khop.channel.control import ControlLine, Op
 from khop.channel.message import pack, unpack
 from khop.distributed.child import start_up
+from khop.distributed.fields import flag as _flag
+from khop.distributed.fields import ids as _ids
+from khop.distributed.fields import index as _index
+from khop.distributed.fields import integer as _integer
 from khop.distributed.wire import PROTOCOL, describe_error
 from khop.errors import ProtocolError
 from khop.partition.folder import PartitionFolder
 from khop.partition.part import Part
 from khop.sampler.collect import fetch_rows
-from khop.typing import Array, Int64Array
+from khop.typing import Array
 
 _WORKERS = "inproc://workers"
 
 
-class RequestHandler:
-    """Answers requests from one part.
+Answer = Callable[[Mapping[str, Any], list[Array]], list[Array]]
+
+
+class FrameHandler:
+    """Answers requests by their names; what is common to all servers.
 
     Args:
-        part: the part.
+        what: what is served: 'partition'.
+        number: its number; requests for another are refused.
+        answers: name of a request -> what makes the reply's arrays of its header and arrays.
     """
 
-    def __init__(self, part: Part) -> None:
-        self._part = part
-        self._answers = {"sample": self._sample, "fetch": self._fetch}
+    def __init__(self, what: str, number: int, answers: Mapping[str, Answer]) -> None:
+        self._what = what
+        self._number = number
+        self._answers = answers
 
     def __call__(self, frames: list[Any]) -> list[Any]:
         """Frames of the reply to a request's frames; never raises."""
@@ -55,14 +64,26 @@ class RequestHandler:
                     f"protocol {header.get('protocol')} instead of {PROTOCOL}: all machines must "
                     "run the same khop"
                 )
-            if header.get("part") != self._part.part:
-                raise ProtocolError(f"this is partition {self._part.part}")
+            if header.get("part") != self._number:
+                raise ProtocolError(f"this is {self._what} {self._number}")
             answer = self._answers.get(str(header.get("op")))
             if answer is None:
                 raise ProtocolError(f"no such request '{header.get('op')}'")
             return pack({"id": number}, answer(header, arrays))
         except Exception as error:
             return pack({"id": number, "error": describe_error(error)}, [])
+
+
+class RequestHandler(FrameHandler):
+    """Answers requests from one part.
+
+    Args:
+        part: the part.
+    """
+
+    def __init__(self, part: Part) -> None:
+        super().__init__("partition", part.part, {"sample": self._sample, "fetch": self._fetch})
+        self._part = part
 
     def _sample(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
         relation = _index(header, "relation", len(self._part.csrs))
@@ -87,33 +108,6 @@ class RequestHandler:
             if name not in known:
                 raise KeyError(f"no attribute '{name}': there are {sorted(known)}")
         return fetch_rows(self._part, kind, index, _ids(arrays), names)
-
-
-def _integer(header: Mapping[str, Any], name: str) -> int:
-    value = header.get(name)
-    if type(value) is not int:
-        raise ProtocolError(f"'{name}' must be an integer")
-    return value
-
-
-def _flag(header: Mapping[str, Any], name: str) -> bool:
-    value = header.get(name)
-    if not isinstance(value, bool):
-        raise ProtocolError(f"'{name}' must be true or false")
-    return value
-
-
-def _index(header: Mapping[str, Any], name: str, count: int) -> int:
-    value = _integer(header, name)
-    if not 0 <= value < count:
-        raise ProtocolError(f"'{name}' is {value}, but there are {count}")
-    return value
-
-
-def _ids(arrays: list[Array]) -> Int64Array:
-    if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 1:
-        raise ProtocolError("a request carries one vector of int64 ids")
-    return arrays[0]
 
 
 class _JobKey:
@@ -141,7 +135,7 @@ class PartitionServer:
 
     def __init__(
         self,
-        handler: RequestHandler,
+        handler: FrameHandler,
         ipc_path: str | None,
         tcp_host: str | None,
         curve: Mapping[str, str] | None,
@@ -244,14 +238,17 @@ def remove_socket(path: str) -> None:
         Path(path).parent.rmdir()
 
 
-def main() -> None:
-    """Runs the server for the trainer at the other end of the control line."""
+def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> None:
+    """Runs a server for the trainer at the other end of the control line.
+
+    Args:
+        make_handler: makes what answers, from the configuration that the trainer has sent.
+    """
     line, message = start_up()
     config = message.json()
     try:
-        part = Part(PartitionFolder(config["root"]), config["part"])
         server = PartitionServer(
-            RequestHandler(part),
+            make_handler(config),
             config["ipc_path"],
             config["tcp_host"],
             config["curve"],
@@ -271,3 +268,8 @@ def main() -> None:
         finally:  # also if a signal interrupts the line above
             if config["ipc_path"] is not None:
                 remove_socket(config["ipc_path"])
+
+
+def main() -> None:
+    """Serves a partition."""
+    run_server(lambda c: RequestHandler(Part(PartitionFolder(c["root"]), c["part"])))
