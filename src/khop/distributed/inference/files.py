@@ -23,7 +23,7 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
-from khop.distributed.output_client import OutputClient
+from khop.distributed.inference.client import OutputClient
 from khop.distributed.transport import Request
 from khop.partition.folder import safe_name
 from khop.typing import Array, Int64Array, NodeType
@@ -186,7 +186,7 @@ class RowWriter:
 
 
 class OutputSlices:
-    """A layer's output of one node type, as `khop.distributed.rows` reads it; slices are shares.
+    """A layer's output of one node type, as `rows` reads it: slices are shares.
 
     Args:
         root: the folder.

@@ -23,14 +23,14 @@ from torch import Tensor
 
 from khop.distributed.context import require_context
 from khop.distributed.dataset import DistDataset
-from khop.distributed.inputs import EdgeAttrs, LayerInput, NodeInputs
-from khop.distributed.layer_outputs import LayerwiseOutputs, NodeOutputs
-from khop.distributed.layer_runner import LayerRunner
-from khop.distributed.layers import as_layers, device_of
+from khop.distributed.inference.files import OutputSlices, RowSpec, output_file, remove_outputs
+from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, NodeInputs
+from khop.distributed.inference.layers import as_layers, device_of
+from khop.distributed.inference.peers import InferencePeers
+from khop.distributed.inference.result import LayerwiseOutputs, NodeOutputs
+from khop.distributed.inference.rows import RowReader
+from khop.distributed.inference.runner import LayerRunner
 from khop.distributed.lockstep import Lockstep
-from khop.distributed.outputs import OutputSlices, RowSpec, output_file, remove_outputs
-from khop.distributed.peers import InferencePeers
-from khop.distributed.rows import RowReader
 from khop.typing import NodeType
 
 

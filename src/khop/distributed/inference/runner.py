@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from khop.data.arrays import DTYPES, to_array
-from khop.distributed.full_neighbors import FullNeighbors, Neighborhood, Range
-from khop.distributed.inputs import EdgeAttrs, LayerInput, described
-from khop.distributed.layers import Layer
-from khop.distributed.outputs import RowSpec, RowWriter, Share, output_file
-from khop.distributed.peers import InferencePeers
+from khop.distributed.inference.files import RowSpec, RowWriter, Share, output_file
+from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, described
+from khop.distributed.inference.layers import Layer
+from khop.distributed.inference.neighborhoods import FullNeighbors, Neighborhood, Range
+from khop.distributed.inference.peers import InferencePeers
 from khop.loader.collate import to_tensor
 from khop.partition.folder import FolderMeta
 from khop.typing import Array

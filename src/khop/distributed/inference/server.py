@@ -15,7 +15,7 @@ import numpy as np
 
 from khop import _native
 from khop.distributed.fields import ids, index
-from khop.distributed.outputs import output_file
+from khop.distributed.inference.files import output_file
 from khop.distributed.server import FrameHandler, run_server
 from khop.errors import ProtocolError
 from khop.typing import Array, NodeType

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from khop.distributed.context import DistContext
 from khop.distributed.dataset import DistDataset
-from khop.distributed.full_neighbors import FullNeighbors
+from khop.distributed.inference.client import OutputClient
+from khop.distributed.inference.files import PROBE, Share, check_shares, clear_folder
+from khop.distributed.inference.neighborhoods import FullNeighbors
 from khop.distributed.launch import LaunchedServer, endpoint_of
 from khop.distributed.lockstep import Lockstep
-from khop.distributed.output_client import OutputClient
-from khop.distributed.outputs import PROBE, Share, check_shares, clear_folder
 from khop.distributed.service import Claim, PartitionService
 from khop.distributed.transport import PartitionClient
 from khop.errors import RendezvousError
@@ -151,7 +151,7 @@ class InferencePeers:
         if blind:
             self._server = LaunchedServer(
                 context,
-                "khop.distributed.output_server",
+                "khop.distributed.inference.server",
                 {
                     "number": rank,
                     "output_root": str(self.root),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from khop.distributed.dataset import DistDataset
-from khop.distributed.rows import AttributeSlices, RowReader
+from khop.distributed.inference.rows import AttributeSlices, RowReader
 from khop.distributed.transport import PartitionClient
 from khop.loader.collate import to_tensor
 from khop.partition.part import Part

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from khop.data.arrays import storage_dtype
 from khop.distributed.dataset import DistDataset, seeds_of
-from khop.distributed.outputs import Share
-from khop.distributed.rows import RowReader
+from khop.distributed.inference.files import Share
+from khop.distributed.inference.rows import RowReader
 from khop.loader.collate import to_tensor
 from khop.typing import NODE, ArrayLike, IntArray, NodeType
 
