@@ -17,8 +17,6 @@ from torch_geometric.nn import GCN, GCNConv, GraphSAGE, SAGEConv, TAGConv
 from khop.distributed import DistDataset, layerwise_inference
 from khop.partition import FrequencyPartitioner, RandomPartitioner
 
-GRAPHS = {"homogeneous": inference_jobs.make_graph, "hetero": inference_jobs.make_hetero}
-
 
 @pytest.fixture(scope="module")
 def parts_of(tmp_path_factory):
@@ -40,12 +38,22 @@ def load(root, num_parts):
     return DistDataset().load(root, 0, also_serve=range(1, num_parts))
 
 
+def make_tiny():
+    """0 -> 1 -> 2, features 1, 2 and 4."""
+    return Data(x=torch.tensor([[1.0], [2.0], [4.0]]), edge_index=torch.tensor([[0, 1], [1, 2]]))
+
+
+GRAPHS = {
+    "homogeneous": inference_jobs.make_graph,
+    "hetero": inference_jobs.make_hetero,
+    "tiny": make_tiny,
+}
+
+
 @pytest.fixture
-def tiny(tmp_path):
-    """0 -> 1 -> 2, in three parts, features 1, 2 and 4."""
-    graph = Data(x=torch.tensor([[1.0], [2.0], [4.0]]), edge_index=torch.tensor([[0, 1], [1, 2]]))
-    RandomPartitioner.from_data(graph, tmp_path / "tiny", 3).partition()
-    return load(tmp_path / "tiny", 3)
+def tiny(parts_of):
+    """A graph of three nodes in three parts."""
+    return load(parts_of("tiny", 3), 3)
 
 
 def add_neighbors(x, edge_index):
@@ -53,8 +61,10 @@ def add_neighbors(x, edge_index):
     return x.index_add(0, edge_index[1], x[edge_index[0]])
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 3, 5])
-@pytest.mark.parametrize("kind", ["sage", "bipartite", "gat", "rgcn", "edge_attrs", "hetero"])
+@pytest.mark.parametrize("kind,num_parts", [
+    ("sage", 1), ("sage", 2), ("sage", 3), ("gat", 1), ("gat", 3), ("bipartite", 5),
+    ("rgcn", 2), ("edge_attrs", 3), ("hetero", 1), ("hetero", 2), ("hetero", 5),
+])  # fmt: skip
 def test_one_trainer(parts_of, tmp_path, kind, num_parts):
     """Two and three layers, edge attributes, embeddings, parts without nodes of a type."""
     case = Case(kind)
@@ -81,7 +91,7 @@ RELATIONS = (("a", "r", "b"), ("b", "r", "a"), ("a", "s", "a"), ("c", "r", "a"),
     st.integers(1, 40),
     st.integers(0, 2**32),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_sums_of_random_graphs(
     tmp_path_factory, sizes, counts, num_parts, batch_size, max_edges, seed
 ):
@@ -283,7 +293,7 @@ def test_bad_arguments(tiny, tmp_path, model, options, error, match):
     """Errors say what was wrong; nothing half written stays."""
     with pytest.raises(error, match=match):
         layerwise_inference(tiny, model, tmp_path / "out", **{"batch_size": 1, **options})
-    assert not (tmp_path / "out").exists() or leftovers(tmp_path / "out") == []
+    assert list(tmp_path.rglob("*")) in ([], [tmp_path / "out"])
 
 
 def test_normalized_beforehand(tmp_path):

@@ -8,6 +8,7 @@ rendezvous's timeout: because it was killed, or never came.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from types import TracebackType
@@ -25,7 +26,8 @@ class Lockstep:
     """What the trainers of a group do together. All make one, in order, and enter it.
 
     An exception that leaves the context is told to the others, which raise RendezvousError where
-    they next `check` or `exchange`.
+    they next `check` or `exchange`; also in place of an OSError, which may come of the others' end:
+    files and servers that have gone.
 
     Args:
         rendezvous: how the trainers tell each other things.
@@ -55,31 +57,36 @@ class Lockstep:
         if not self._others:
             return
         self._thread.join()
-        if error is not None and error is not self._failure:
-            try:
-                self._rendezvous.tell(f"{self._name}/failed", describe_error(error))
-            except RuntimeError:  # the store has gone: the others see that for themselves
-                return
+        if error is None or error is self._failure:
+            return
+        if isinstance(error, OSError):
+            self._hear_of_failures()
+            self.check()
+        with contextlib.suppress(RuntimeError):  # the store has gone: the others see that too
+            self._rendezvous.tell(f"{self._name}/failed", describe_error(error))
 
     def _beat(self) -> None:
         """Says that this trainer is alive, and hears which have failed."""
         count = 0
-        try:
-            while not self._stop.wait(_BEAT_SECONDS if count else 0):
-                count += 1
+        while self._failure is None and not self._stop.wait(_BEAT_SECONDS if count else 0):
+            count += 1
+            try:
                 self._rendezvous.tell(f"{self._name}/alive", count)
-                for rank, error in self._rendezvous.told(
-                    f"{self._name}/failed", self._others
-                ).items():
-                    self._failure = RendezvousError(
-                        f"trainer {self._rendezvous.rank} cannot go on with {self._name}: trainer "
-                        f"{rank} has failed with {error['type']}: {error['message']}"
-                    )
-                    return
+            except RuntimeError as error:
+                self._failure = self._store_has_gone(error)
+            self._hear_of_failures()
+
+    def _hear_of_failures(self) -> None:
+        try:
+            failed = self._rendezvous.told(f"{self._name}/failed", self._others)
         except RendezvousError as error:
             self._failure = error
-        except RuntimeError as error:
-            self._failure = self._store_has_gone(error)
+            return
+        for rank, described in failed.items():
+            self._failure = RendezvousError(
+                f"trainer {self._rendezvous.rank} cannot go on with {self._name}: trainer {rank} "
+                f"has failed with {described['type']}: {described['message']}"
+            )
 
     def _store_has_gone(self, error: RuntimeError) -> RendezvousError:
         return RendezvousError(

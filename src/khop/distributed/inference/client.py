@@ -22,6 +22,13 @@ class OutputClient(PartitionClient):
             node_type: index of the node type.
             file_name: name of the file, one that the trainer has announced.
             rows: [n] their places in the file.
+
+        Raises:
+            RuntimeError: the connections have been closed.
         """
+        if not self._connections:
+            raise RuntimeError(
+                f"rows of trainer {rank} cannot be read any more: the outputs have been closed"
+            )
         header = {"op": "rows", "layer": layer, "node_type": node_type, "file": file_name}
         return self._send(rank, header, [rows])

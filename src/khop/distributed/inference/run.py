@@ -99,7 +99,8 @@ def layerwise_inference(
     """
     context = require_context()
     name = f"layerwise_inference-{context.number('inference')}"
-    with Lockstep(context.rendezvous, name) as lockstep, contextlib.ExitStack() as on_failure:
+    # The others hear of a failure first; then what they may be reading goes.
+    with contextlib.ExitStack() as on_failure, Lockstep(context.rendezvous, name) as lockstep:
         _check_arguments(data, batch_size, max_edges)
         layers = as_layers(model, bool(edge_attrs))
         inputs, attrs = NodeInputs(data, x), EdgeAttrs(data, edge_attrs)
@@ -115,6 +116,7 @@ def layerwise_inference(
         peers = InferencePeers(context, lockstep, name, data, Path(output_dir))
         on_failure.callback(peers.close)
         peers.meet(attrs.by_type, len(layers), overwrite, rpc_timeout)
+        on_failure.callback(_discard, peers, len(layers))
         given = inputs.of_first_layer(peers.parts, data.partition_idx, peers.folder_client)
         for number, layer in enumerate(layers):
             with torch.no_grad():
@@ -127,6 +129,12 @@ def layerwise_inference(
         outputs = _outputs(data, peers, len(layers) - 1, given)
         on_failure.pop_all()
     return outputs
+
+
+def _discard(peers: InferencePeers, num_layers: int) -> None:
+    """Removes what a failed inference has written: its output folder can be used again."""
+    for layer in range(num_layers):
+        remove_outputs(peers.root, layer, [share for share, _ in peers.own])
 
 
 def _check_arguments(data: Any, batch_size: Any, max_edges: Any) -> None:
