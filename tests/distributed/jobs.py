@@ -142,8 +142,10 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start_trainers(job, arguments, world_size, prefixes=None, master="127.0.0.1", port=None):
-    """Starts a process a rank; prefixes[rank] goes before its command."""
+def start_trainers(
+    job, arguments, world_size, prefixes=None, master="127.0.0.1", port=None, program=__file__
+):
+    """Starts a process of a program a rank; prefixes[rank] goes before its command."""
     port = port or free_port()
     processes = []
     for rank in range(world_size):
@@ -155,7 +157,7 @@ def start_trainers(job, arguments, world_size, prefixes=None, master="127.0.0.1"
             "MASTER_PORT": str(port),
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, __file__, job, json.dumps(arguments)]
+        command = [sys.executable, program, job, json.dumps(arguments)]
         prefix = prefixes[rank] if prefixes else []
         processes.append(
             subprocess.Popen(
