@@ -430,10 +430,10 @@ def test_stores_that_break_their_word(data):
     features, graph = stores_of(data, "coo")
     loader = NeighborLoader((features, graph), [2], batch_size=10)
     features._get_tensor = lambda attr: None
-    with pytest.raises(KeyError, match="lists attribute '[xy]' of group None, but returns not"):
+    with pytest.raises(KeyError, match=r"lists attribute '[xy]' of group None, but returns not"):
         next(iter(loader))
     features._get_tensor = lambda attr: data.x[:1]
-    with pytest.raises(ValueError, match="returned 1 rows of attribute '[xy]'"):
+    with pytest.raises(ValueError, match=r"returned 1 rows of attribute '[xy]'"):
         next(iter(loader))
 
 
