@@ -26,6 +26,7 @@ __getattr__, __dir__, __all__ = attach(
         "DistNeighborLoader": "loader",
         "DistRole": "context",
         "MpDistSamplingWorkerOptions": "options",
+        "PartitionSampler": "partition_sampler",
         "get_context": "context",
         "init_worker_group": "context",
         "node_split": "split",

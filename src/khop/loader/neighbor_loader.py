@@ -177,7 +177,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
     def _sample(self, positions: Any) -> Any:
         inputs = self.input_data[positions]
         key = getattr(positions, "key", None)
-        if isinstance(self.node_sampler, NeighborSampler):
+        if getattr(self.node_sampler, "is_keyed", False):
             return self.node_sampler.sample_from_nodes(inputs, key=key)
         return self.node_sampler.sample_from_nodes(inputs)
 

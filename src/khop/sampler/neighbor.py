@@ -82,6 +82,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         ValueError, TypeError: malformed `num_neighbors`.
     """
 
+    is_keyed = True  # `sample_from_nodes` takes the key of a batch
+
     def __init__(
         self,
         data: Any,
