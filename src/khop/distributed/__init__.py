@@ -29,6 +29,7 @@ __getattr__, __dir__, __all__ = attach(
         "DistSubGraphLoader": "loader",
         "LayerwiseOutputs": "inference.result",
         "MpDistSamplingWorkerOptions": "options",
+        "PartitionSampler": "partition_sampler",
         "get_context": "context",
         "init_worker_group": "context",
         "layerwise_inference": "inference.run",

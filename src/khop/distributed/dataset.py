@@ -14,18 +14,26 @@ from torch import Tensor
 
 from khop.data.arrays import check_range, to_array, to_ids
 from khop.distributed.context import require_context
+from khop.distributed.peers import Peers
+from khop.distributed.reader import PartitionReader
 from khop.distributed.service import PartitionService
+from khop.distributed.stores import PartitionStores
 from khop.partition.folder import FolderMeta, PartitionFolder
 from khop.partition.part import Part
 from khop.typing import EDGE, NODE, ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 
-class DistDataset:
+class DistDataset(PartitionStores):
     """One partition of a folder, and the way to the others.
 
         dataset = DistDataset().load('products-parts', partition_idx=rank)
 
     Loading maps files and reads none of them; all processes of a machine share the page cache.
+
+    It also is PyG's `FeatureStore` and `GraphStore` of the whole graph, read-only and by original
+    ids: `torch_geometric.loader.NodeLoader((dataset, dataset), PartitionSampler(dataset, ...))`
+    makes batches with attributes of nodes and edges (`khop.distributed.stores`). Where there are
+    several partitions, the first rows that are read connect all trainers: all must read then.
 
     Attributes:
         folder: the partition folder; None before `load`.
@@ -35,12 +43,19 @@ class DistDataset:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.folder: PartitionFolder | None = None
         self.partition_idx = 0
         self.node_labels: dict[NodeType, Tensor] = {}
         self._also_serve: list[int] = []
         self._service: PartitionService | None = None
         self._original: dict[NodeType, IntArray] = {}
+        self._peers: Peers | None = None
+        self._reader: PartitionReader | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For worker processes: what was loaded, and where the other partitions are served."""
+        return {**self.__dict__, "_service": None, "_reader": None}
 
     def load(
         self,
@@ -97,7 +112,7 @@ class DistDataset:
         self.partition_idx = folder.check_part(partition_idx)
         self._also_serve = [folder.check_part(part) for part in also_serve]
         self.folder = folder
-        self._service = None
+        self._service = self._peers = self._reader = None
         self._original = {}
         files = {} if whole_node_label_file is None else whole_node_label_file
         if not isinstance(files, dict):
@@ -253,6 +268,29 @@ class DistDataset:
                 require_context(), self.opened, self.partition_idx, self._also_serve
             )
         return self._service
+
+    def peers(self) -> Peers:
+        """This process's connections to the other partitions; made by all trainers together.
+
+        Raises:
+            RuntimeError: in a worker process, of a dataset that was not connected before.
+        """
+        if self._peers is None:
+            if self._service is None and torch.utils.data.get_worker_info() is not None:
+                raise RuntimeError(
+                    "worker processes cannot meet the other trainers: make the PartitionSampler, "
+                    "or call dataset.peers(), before the loader starts them"
+                )
+            service = self.service()
+            self._peers = Peers(service.endpoints(), service.credentials)
+        return self._peers
+
+    @property
+    def reader(self) -> PartitionReader:
+        """Reads rows and whole attributes of all partitions."""
+        if self._reader is None:
+            self._reader = PartitionReader(self.opened, self.partition_idx)
+        return self._reader
 
     def _read_labels(self, node_type: NodeType, file: Path) -> Tensor:
         if file.suffix == ".npy":

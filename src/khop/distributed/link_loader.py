@@ -119,9 +119,7 @@ class DistLinkNeighborLoader(DistLoader):
         )
         negatives = _negatives(neg_sampling, neg_sampling_ratio)
         link_type, given = _link_type(data, edge_label_index)
-        spec = _link_spec(
-            data, sampling, link_type, negatives, strict_negatives, exclude_seed_edges
-        )
+        spec = link_spec(data, sampling, link_type, negatives, strict_negatives, exclude_seed_edges)
         ends = _ends(data, link_type, given)
         columns = [*ends]
         self._time: Tensor | None = None
@@ -149,7 +147,7 @@ class DistLinkNeighborLoader(DistLoader):
                 transform,
                 even_batches,
             ),
-            _weights(negatives),
+            negative_weights(negatives),
         )
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
@@ -181,7 +179,8 @@ def _negatives(neg_sampling: Any, ratio: float | None) -> NegativeSampling | Non
     return NegativeSampling.cast(neg_sampling)
 
 
-def _weights(negatives: NegativeSampling | None) -> dict[str, Array]:
+def negative_weights(negatives: NegativeSampling | None) -> dict[str, Array]:
+    """`src_weight` and `dst_weight` of negatives, as far as they are given, as float64."""
     if negatives is None:
         return {}
     given = {"src_weight": negatives.src_weight, "dst_weight": negatives.dst_weight}
@@ -212,7 +211,7 @@ def _link_type(data: DistDataset, links: Any) -> tuple[EdgeType, Any]:
     return (source, relation, destination), given
 
 
-def _link_spec(
+def link_spec(
     data: DistDataset,
     sampling: SamplingSpec,
     link_type: EdgeType,
@@ -220,6 +219,7 @@ def _link_spec(
     strict: bool,
     exclude: ExcludeSeedEdges,
 ) -> LinkSpec:
+    """What batches of links of a dataset shall be; see `LinkSpec.create`."""
     return LinkSpec.create(
         [t.name for t in data.meta.node_types],
         [t.name for t in data.meta.edge_types],

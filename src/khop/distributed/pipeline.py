@@ -6,15 +6,13 @@ from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from khop import _native
+from khop.distributed.links import link_sampler
 from khop.partition.part import Part
 from khop.sampler.collect import Allocate, Collector, CollectSpec
 from khop.sampler.engine import Engine, GraphView, RemoteParts, SeedSet, Ticket
 from khop.sampler.link import Links, LinkSampler
 from khop.sampler.link_spec import LinkSpec
-from khop.sampler.negative import Candidates, NegativeSampler
 from khop.sampler.spec import SamplingSpec
 from khop.typing import Array, Int64Array
 
@@ -74,7 +72,7 @@ class Pipeline:
         self._collector = Collector(part, spec.collect, remote)
         self._links: LinkSampler | None = None
         if spec.link is not None:
-            self._links = _link_sampler(part, spec.link, self._engine, weights or {})
+            self._links = link_sampler(part, spec.link, spec.sampling.temporal, weights or {})
 
     def make(
         self, columns: Int64Array, run_key: int, batch: int, allocate: Allocate
@@ -100,28 +98,3 @@ class Pipeline:
             subgraph = yield from self._engine.sample(nodes, run_key, batch)
         yield from self._collector.collect(subgraph, allocate, {"batch": batch}, extras)
         self._engine.release(subgraph)
-
-
-def _link_sampler(
-    part: Part, spec: LinkSpec, engine: Engine, weights: Mapping[str, Array]
-) -> LinkSampler:
-    maps = {place: _id_map(part, place) for place in {spec.src_type, spec.dst_type}}
-
-    def to_engine(node_type: int, ids: Int64Array) -> Int64Array:
-        return np.ascontiguousarray(maps[node_type][ids], np.int64)
-
-    def candidates(place: int, side: str) -> Candidates:
-        times = part.node_times(place) if engine.spec.temporal else None
-        original = None if times is None else times[maps[place]]
-        count = part.meta.node_types[place].count
-        return Candidates(count, weights.get(side), original, side)
-
-    negatives = None
-    if spec.mode is not None:
-        src = candidates(spec.src_type, "src_weight") if spec.mode == "binary" else None
-        negatives = NegativeSampler(candidates(spec.dst_type, "dst_weight"), src)
-    return LinkSampler(spec, negatives, to_engine)
-
-
-def _id_map(part: Part, place: int) -> Array:
-    return part.folder.id_map(part.meta.node_types[place].name)

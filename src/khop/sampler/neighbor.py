@@ -97,6 +97,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         ValueError, TypeError: malformed options; times or weights that are none.
     """
 
+    is_keyed = True  # `sample_from_nodes` takes the key of a batch
+
     def __init__(
         self,
         data: Any,
