@@ -149,21 +149,13 @@ def ring_bytes(
 ) -> int:
     """Bytes of shared memory for one sampler: what is asked for, or room for its batches in flight.
 
-    A batch is estimated from above by its fan-outs (-1 counts as twice the mean degree) and bounded
-    by the graph. Untouched memory costs nothing; at most an eighth of the machine's is promised.
+    A batch is estimated by its fan-outs (-1 counts as twice the mean degree) and bounded by the
+    graph. Untouched memory costs nothing; at most an eighth of the machine's is promised.
     """
     if options.channel_size is not None:
         return max(int(options.channel_size) // options.num_workers, 1 << 16)
-    nodes, edges = sum(t.count for t in meta.node_types), sum(t.count for t in meta.edge_types)
-    mean_degree = 2 * edges // max(nodes, 1) + 1
-    frontier, num_nodes, num_edges = batch_size, batch_size, 0
-    for hop in range(spec.sampling.num_hops):
-        fanouts = [hops[hop] for hops in spec.sampling.fanouts]
-        drawn = sum(mean_degree if fanout < 0 else fanout for fanout in fanouts)
-        frontier = min(frontier * drawn, edges)
-        num_edges += frontier
-        num_nodes = min(num_nodes + frontier, nodes + batch_size)
-    node_bytes = 8 + _widest(meta.node_types, spec.collect.node_attrs)
+    num_nodes, num_edges = _largest_batch(meta, spec, batch_size)
+    node_bytes = 8 + 8 * spec.collect.with_trees + _widest(meta.node_types, spec.collect.node_attrs)
     edge_bytes = 16
     if any(spec.collect.with_edge):
         edge_bytes += 8 + _widest(meta.edge_types, spec.collect.edge_attrs)
@@ -171,6 +163,29 @@ def ring_bytes(
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = max(memory // 8 // options.num_workers, 1 << 20)
     return min(batch_bytes * (options.worker_concurrency + 2), limit)
+
+
+def _largest_batch(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> tuple[int, int]:
+    """Nodes and edges of a batch, estimated from above."""
+    nodes, edges = sum(t.count for t in meta.node_types), sum(t.count for t in meta.edge_types)
+    mean_degree = 2 * edges // max(nodes, 1) + 1
+    num_seeds = batch_size
+    if spec.link is not None:
+        num_seeds = 2 * (batch_size + spec.link.num_negatives(batch_size))
+    # Of a disjoint batch each tree is bounded by the graph, not all together.
+    copies = num_seeds if spec.sampling.disjoint else 1
+    frontier, num_nodes, num_edges = num_seeds, num_seeds, 0
+    for hop in range(spec.sampling.num_hops):
+        fanouts = [hops[hop] for hops in spec.sampling.fanouts]
+        drawn = sum(mean_degree if fanout < 0 else fanout for fanout in fanouts)
+        frontier = min(frontier * drawn, edges * copies)
+        num_edges += frontier
+        num_nodes = min(num_nodes + frontier, nodes * copies + num_seeds)
+    if spec.sampling.subgraph_type == "bidirectional":
+        num_edges *= 2
+    elif spec.sampling.subgraph_type == "induced":
+        num_edges = min(max(num_edges, num_nodes * mean_degree), edges * copies)
+    return num_nodes, num_edges
 
 
 def _widest(types: Sequence[NodeTypeMeta | EdgeTypeMeta], names: list[list[str]]) -> int:
