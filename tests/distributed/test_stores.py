@@ -519,7 +519,7 @@ def same_output(ours, theirs):
 
 
 def test_bad_samplers(dataset, typed_dataset):
-    """Errors that name what was given; links are still to come."""
+    """Errors that name what was given."""
     with pytest.raises(TypeError, match="must be a DistDataset"):
         PartitionSampler((dataset, dataset), [2])
     with pytest.raises(ValueError, match="num_neighbors"):
@@ -528,8 +528,12 @@ def test_bad_samplers(dataset, typed_dataset):
     with pytest.raises(IndexError, match="seeds holds id 500"):
         sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([500])))
     edge = torch.tensor([0])
-    with pytest.raises(NotImplementedError, match="edges"):
-        sampler.sample_from_edges(EdgeSamplerInput(None, edge, edge))
+    with pytest.raises(IndexError, match="sources of links holds id 500"):
+        sampler.sample_from_edges(EdgeSamplerInput(None, edge + 500, edge))
+    with pytest.raises(ValueError, match="pass time_attr to the sampler"):
+        sampler.sample_from_nodes(NodeSamplerInput(None, edge, time=edge))
+    with pytest.raises(ValueError, match="partition again with time_attr='time'"):
+        PartitionSampler(dataset, [2], time_attr="time")
     with pytest.raises(ValueError, match=r"need a node type .* \(got None\)"):
         PartitionSampler(typed_dataset, [2]).sample_from_nodes(NodeSamplerInput(None, edge))
 
