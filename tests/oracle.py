@@ -35,17 +35,17 @@ def step_key(run, batch, hop, edge_type):
     return _key(run, batch & _M32, batch >> 32, hop, edge_type)
 
 
-def draws(key, node, degree):
+def words(key, node, tree=0):
+    """The 32-bit words that a node draws in one step."""
+    node, block = node & _M64, 0
+    while True:
+        yield from philox(key, node & _M32, node >> 32, block, tree)
+        block += 1
+
+
+def draws(key, node, degree, tree=0):
     """Numbers below each bound sent: of 32-bit words, or 64-bit ones beyond 2^16 neighbours."""
-    node &= _M64
-
-    def words():
-        block = 0
-        while True:
-            yield from philox(key, node & _M32, node >> 32, block, 0)
-            block += 1
-
-    stream = words()
+    stream = words(key, node, tree)
     while True:
         bound = yield
         if degree > 2**16:
@@ -55,13 +55,13 @@ def draws(key, node, degree):
             yield next(stream) * bound >> 32
 
 
-def picks(key, node, degree, fanout, replace):
+def picks(key, node, degree, fanout, replace, tree=0):
     """Positions that a node's row contributes, in order (Floyd's algorithm)."""
     if degree == 0 or fanout == 0:
         return []
     if fanout < 0 or (not replace and fanout >= degree):
         return list(range(degree))
-    source = draws(key, node, degree)
+    source = draws(key, node, degree, tree)
 
     def below(bound):
         next(source)

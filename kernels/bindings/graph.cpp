@@ -1,5 +1,7 @@
 #include "graph.hpp"
 
+#include <limits>
+
 namespace khop::bindings {
 namespace {
 
@@ -65,6 +67,10 @@ Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_
   }
   if (first_row < 0 || first_edge < 0) {
     throw nb::value_error("first_row and first_edge must not be negative");
+  }
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  if (first_row > kMost - num_rows_ || first_edge > kMost - num_edges_) {
+    throw nb::value_error("first_row or first_edge leads beyond 2^63 - 1");
   }
 }
 

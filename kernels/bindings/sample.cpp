@@ -65,6 +65,15 @@ nb::tuple sample_rows_of(const Csr& graph, const In<int64_t>& ids, int64_t fanou
   });
 }
 
+// Of other trees the keys would be those of these.
+void check_trees(const RowSet& rows, int64_t count, int64_t num_trees) {
+  for (int64_t i = 0; rows.trees != nullptr && i < count; ++i) {
+    if (rows.trees[i] >= 0 && rows.trees[i] < num_trees) continue;
+    throw std::invalid_argument("there is no tree " + std::to_string(rows.trees[i]) +
+                                " in a batch of at most " + std::to_string(num_trees));
+  }
+}
+
 nb::tuple induce_rows_of(const Csr& graph, const In<int64_t>& ids, const In<int64_t>& members,
                          int64_t num_nodes, bool with_edges, bool disjoint,
                          const std::optional<In<int32_t>>& trees,
@@ -79,6 +88,7 @@ nb::tuple induce_rows_of(const Csr& graph, const In<int64_t>& ids, const In<int6
     NodeSet set(num_nodes, disjoint);
     // Keys come from elsewhere: whatever they are, they are told apart in full.
     if (disjoint) set.set_num_trees(set.max_trees());
+    check_trees(rows, static_cast<int64_t>(ids.shape(0)), disjoint ? set.max_trees() : 1);
     set.add_seeds(members.data(), static_cast<int64_t>(members.shape(0)));
     graph.visit([&](const auto& view) {
       induce_rows(view, rows, static_cast<int64_t>(ids.shape(0)), set,
@@ -108,12 +118,14 @@ void bind_sample(nb::module_& m) {
         nb::arg("fanout"), nb::arg("replace"), nb::arg("key"), nb::arg("with_edges"),
         nb::arg("weighted") = false, nb::arg("last") = false,
         nb::arg("trees").noconvert().none() = nb::none(),
-        nb::arg("times").noconvert().none() = nb::none(), nb::arg("excluded").none() = nb::none(),
+        nb::arg("times").noconvert().none() = nb::none(),
+        nb::arg("excluded").noconvert().none() = nb::none(),
         "Draws neighbours of rows: (counts int32, neighbors, edges int64 or None).");
   m.def("induce_rows", &induce_rows_of, nb::arg("graph"), nb::arg("ids").noconvert(),
         nb::arg("members").noconvert(), nb::arg("num_nodes"), nb::arg("with_edges"),
         nb::arg("disjoint") = false, nb::arg("trees").noconvert().none() = nb::none(),
-        nb::arg("times").noconvert().none() = nb::none(), nb::arg("excluded").none() = nb::none(),
+        nb::arg("times").noconvert().none() = nb::none(),
+        nb::arg("excluded").noconvert().none() = nb::none(),
         "Finds neighbours of rows among a batch's members, given by their keys: (counts int32, "
         "numbers of the members int32, edges int64 or None).");
   m.def("accumulate_hotness", &add_hotness, nb::arg("graph"), nb::arg("frontier").noconvert(),

@@ -66,6 +66,13 @@ void hop(Subgraph& self, int64_t relation, const Csr& graph, int64_t fanout, boo
       [&](const auto& view) { self.hop(r, view, HopSpec{fanout, replace, key, weighted, last}); });
 }
 
+// A list may hold None where a graph should be.
+void check_graphs(const std::vector<const Csr*>& graphs) {
+  for (const Csr* graph : graphs) {
+    if (graph == nullptr) throw nb::type_error("graphs must hold a Csr for each edge type");
+  }
+}
+
 void sample(Subgraph& self, const std::vector<const Csr*>& graphs,
             const std::vector<std::vector<int64_t>>& fanouts, bool replace,
             const std::vector<bool>& weighted, bool last, uint64_t run_key, uint64_t batch) {
@@ -73,6 +80,7 @@ void sample(Subgraph& self, const std::vector<const Csr*>& graphs,
   if (graphs.size() != count || fanouts.size() < count || weighted.size() < count) {
     throw nb::value_error("there must be a graph, fan-outs and a weighted flag for each edge type");
   }
+  check_graphs(graphs);
   const std::size_t num_hops = fanouts.empty() ? 0 : fanouts[0].size();
   for (const auto& hops : fanouts) {
     if (hops.size() != num_hops) throw nb::value_error("edge types differ in the number of hops");
@@ -148,6 +156,7 @@ void induce(Subgraph& self, const std::vector<const Csr*>& graphs) {
   if (graphs.size() != self.num_relations()) {
     throw nb::value_error("there must be a graph for each edge type");
   }
+  check_graphs(graphs);
   nb::gil_scoped_release release;
   for (std::size_t r = 0; r < graphs.size(); ++r) {
     graphs[r]->visit([&](const auto& view) { self.induce(static_cast<int32_t>(r), view); });

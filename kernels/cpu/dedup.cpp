@@ -20,10 +20,14 @@ int bits_for(int64_t count) {
 
 }  // namespace
 
-NodeSet::NodeSet(int64_t num_nodes, bool disjoint) : id_bits_(0), id_mask_(~int64_t{0}) {
+NodeSet::NodeSet(int64_t num_nodes, bool disjoint)
+    : num_nodes_(num_nodes), id_bits_(0), id_mask_(~int64_t{0}) {
+  if (num_nodes < 0) {
+    throw std::invalid_argument("a node type cannot have " + std::to_string(num_nodes) + " nodes");
+  }
   if (disjoint) {
-    while ((int64_t{1} << id_bits_) < num_nodes) ++id_bits_;
-    id_mask_ = (int64_t{1} << id_bits_) - 1;
+    while (id_bits_ < 63 && (int64_t{1} << id_bits_) < num_nodes) ++id_bits_;
+    id_mask_ = static_cast<int64_t>((uint64_t{1} << id_bits_) - 1);
   } else {
     narrow_ = num_nodes < kNarrowLimit;
   }
@@ -40,6 +44,18 @@ void NodeSet::set_num_trees(int64_t num_trees) {
   narrow_ = narrow;
   rebuild(bits_);
 }
+
+template <class Id>
+void NodeSet::check_ids(const Id* ids, int64_t count) const {
+  for (int64_t i = 0; i < count; ++i) {
+    if (holds(static_cast<int64_t>(ids[i]))) continue;
+    throw std::out_of_range("node " + std::to_string(ids[i]) + " does not exist: its type has " +
+                            std::to_string(num_nodes_) + " nodes");
+  }
+}
+
+template void NodeSet::check_ids<int32_t>(const int32_t*, int64_t) const;
+template void NodeSet::check_ids<int64_t>(const int64_t*, int64_t) const;
 
 void NodeSet::clear() {
   const int needed = bits_for(nodes_.size());

@@ -15,6 +15,7 @@ namespace khop {
 class NodeSet {
  public:
   // `num_nodes` bounds the ids (exclusive); keys below 2^32 - 1 get the exact, narrow table.
+  // Throws std::invalid_argument if it is negative.
   NodeSet(int64_t num_nodes, bool disjoint);
 
   // Empties the set. The table keeps the size that the last batches needed.
@@ -29,7 +30,19 @@ class NodeSet {
   // Appends seeds as they are, duplicates included; a duplicate is found under its first number.
   void add_seeds(const int64_t* keys, int64_t count);
 
-  int64_t key(int64_t tree, int64_t id) const { return tree << id_bits_ | id; }
+  // Throws std::out_of_range unless ids are below `num_nodes`: of others the keys of a disjoint
+  // batch are those of other trees' nodes, or of no tree. Elsewhere an id is its own key.
+  template <class Id>
+  void check_ids(const Id* ids, int64_t count) const;
+
+  bool holds(int64_t id) const {
+    return static_cast<uint64_t>(id) < static_cast<uint64_t>(num_nodes_);
+  }
+
+  int64_t key(int64_t tree, int64_t id) const {
+    return static_cast<int64_t>(static_cast<uint64_t>(tree) << id_bits_ |
+                                static_cast<uint64_t>(id));
+  }
   int64_t id_of(int64_t key) const { return key & id_mask_; }
   int64_t tree_of(int64_t key) const { return (key & ~id_mask_) >> id_bits_; }
   int id_bits() const { return id_bits_; }
@@ -65,6 +78,7 @@ class NodeSet {
   int32_t find_impl(int64_t key) const;
   void rebuild(int bits);
 
+  int64_t num_nodes_;
   int id_bits_;
   int64_t id_mask_;
   bool narrow_ = true;

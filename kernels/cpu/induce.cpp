@@ -11,6 +11,9 @@ namespace {
 // Columns looked up at a time: their slots are on the way from memory together.
 constexpr int64_t kChunk = 256;
 
+// A key that no node has: what a damaged file may name.
+constexpr int64_t kNoMember = -1;
+
 }  // namespace
 
 template <class Ptr, class Col>
@@ -29,7 +32,8 @@ void induce_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num
       const int64_t last = std::min(first + kChunk, row.end);
       keys.clear();
       for (int64_t e = first; e < last; ++e) {
-        keys.push_back(members.key(row.tree, static_cast<int64_t>(graph.indices[e])));
+        const auto id = static_cast<int64_t>(graph.indices[e]);
+        keys.push_back(members.holds(id) ? members.key(row.tree, id) : kNoMember);
       }
       members.prefetch(keys.data(), keys.size());
       for (int64_t e = first; e < last; ++e) {

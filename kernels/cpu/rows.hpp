@@ -80,11 +80,16 @@ class RowDrawer {
     if (spec.last && graph.times == nullptr) {
       throw std::invalid_argument("drawing the latest neighbours needs a graph with times");
     }
+    // Without replacement a row's degree is the limit.
+    if (spec.replace && spec.fanout > std::numeric_limits<int32_t>::max()) {
+      throw std::length_error("a fan-out of " + std::to_string(spec.fanout) +
+                              " with replacement is more than 2^31 - 1");
+    }
   }
 
   void prefetch_rows(const int64_t* ids, int64_t count) const {
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = ids[i] - graph_.first_row;
+      const int64_t row = row_of(ids[i]);
       if (row < 0 || row >= graph_.num_rows) continue;
       __builtin_prefetch(&graph_.indptr[row]);
       if (graph_.row_id_width != 0) {
@@ -93,9 +98,32 @@ class RowDrawer {
     }
   }
 
+  // What draws from `count` rows will look at first beside the columns: they wait for one row while
+  // the others are on their way. Of long rows that is a few lines at their ends.
+  void prefetch_extras(const int64_t* ids, int64_t count) const {
+    if (!spec_.weighted && graph_.times == nullptr) return;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = row_of(ids[i]);
+      if (row < 0 || row >= graph_.num_rows) continue;
+      const int64_t begin = static_cast<int64_t>(graph_.indptr[row]);
+      const int64_t end = static_cast<int64_t>(graph_.indptr[row + 1]);
+      if (!graph_.row_is_sound(begin, end) || begin == end) continue;
+      if (spec_.weighted) {
+        prefetch_range(graph_.weight_sums, begin, end);
+        prefetch_range(graph_.weight_guide, begin, end);
+      }
+      if (graph_.times != nullptr) prefetch_range(graph_.times, begin, end);
+    }
+  }
+
   // Appends the picked edge positions of `count` rows and prefetches their columns.
   void draw(const RowSet& rows, int64_t count, int32_t* counts, Buffer<int64_t>& positions) {
+    constexpr int64_t kAhead = 16;
+    prefetch_extras(rows.ids, std::min(kAhead, count));
     for (int64_t i = 0; i < count; ++i) {
+      if (i % kAhead == 0 && i + kAhead < count) {
+        prefetch_extras(rows.ids + i + kAhead, std::min(kAhead, count - i - kAhead));
+      }
       const Row row = find_row(rows, i);
       const int64_t before = positions.size();
       const PairSet::Span excluded =
@@ -123,9 +151,15 @@ class RowDrawer {
     int64_t row_end;
   };
 
+  // Ids come from files and callers: the difference may be beyond 64 bits, and wraps.
+  int64_t row_of(int64_t id) const {
+    return static_cast<int64_t>(static_cast<uint64_t>(id) -
+                                static_cast<uint64_t>(graph_.first_row));
+  }
+
   Row find_row(const RowSet& rows, int64_t i) const {
     const int64_t id = rows.ids[i];
-    const int64_t row = id - graph_.first_row;
+    const int64_t row = row_of(id);
     if (row < 0 || row >= graph_.num_rows) throw_no_such_row(id);
     const int64_t begin = static_cast<int64_t>(graph_.indptr[row]);
     const int64_t end = static_cast<int64_t>(graph_.indptr[row + 1]);
@@ -137,6 +171,15 @@ class RowDrawer {
   }
 
  private:
+  template <class T>
+  static void prefetch_range(const T* values, int64_t begin, int64_t end) {
+    constexpr int64_t kPerLine = 64 / sizeof(T);
+    constexpr int64_t kMaxLines = 8;
+    __builtin_prefetch(values + end - 1);
+    const int64_t last = std::min(end, begin + kMaxLines * kPerLine);
+    for (int64_t i = begin; i < last; i += kPerLine) __builtin_prefetch(values + i);
+  }
+
   void draw_plainly(const Row& row, Buffer<int64_t>& positions) {
     int64_t begin = row.begin;
     if (spec_.last && spec_.fanout >= 0) begin = std::max(begin, row.end - spec_.fanout);
@@ -250,13 +293,43 @@ class RowDrawer {
     gaps_.clear();
     for (; hole < holes_.size(); ++hole) total -= add_gap(weights, holes_[hole] - row.begin, base);
     DrawStream stream(draws_of(row), true);
+    if (spec_.replace) {
+      if (total > 0) pick_again_and_again(row, weights, base, total, stream, positions);
+      return;
+    }
     for (int64_t j = 0; j < spec_.fanout && total > 0; ++j) {
       const uint64_t point = stream.below(total);
       const int64_t position =
           weights.find(base + step_over(gaps_.data(), static_cast<int64_t>(gaps_.size()), point));
-      if (!spec_.replace) total -= add_gap(weights, position, base);
+      total -= add_gap(weights, position, base);
       __builtin_prefetch(&graph_.indices[row.begin + position]);
       positions.push_back(row.begin + position);
+    }
+  }
+
+  // With replacement draws do not depend on one another: they look into the guide together.
+  void pick_again_and_again(const Row& row, const WeightedRow& weights, uint64_t base,
+                            uint64_t total, DrawStream& stream, Buffer<int64_t>& positions) {
+    constexpr int64_t kTogether = 16;
+    std::array<uint64_t, kTogether> points;
+    for (int64_t first = 0; first < spec_.fanout; first += kTogether) {
+      const int64_t count = std::min(kTogether, spec_.fanout - first);
+      for (int64_t j = 0; j < count; ++j) {
+        const uint64_t point =
+            base + step_over(gaps_.data(), static_cast<int64_t>(gaps_.size()), stream.below(total));
+        points[static_cast<std::size_t>(j)] = point;
+        __builtin_prefetch(&weights.guide[guide_bucket(point, weights.count)]);
+      }
+      for (int64_t j = 0; j < count; ++j) {
+        const int64_t bucket = guide_bucket(points[static_cast<std::size_t>(j)], weights.count);
+        __builtin_prefetch(
+            &weights.sums[std::min<int64_t>(weights.guide[bucket], weights.count - 1)]);
+      }
+      for (int64_t j = 0; j < count; ++j) {
+        const int64_t position = weights.find(points[static_cast<std::size_t>(j)]);
+        __builtin_prefetch(&graph_.indices[row.begin + position]);
+        positions.push_back(row.begin + position);
+      }
     }
   }
 

@@ -58,6 +58,7 @@ class Numberer {
       sources_.prefetch(columns.data(), columns.size());
       return;
     }
+    sources_.check_ids(columns.data(), columns.size());
     keys_.clear();
     int64_t* key = keys_.extend(columns.size());
     const Col* column = columns.data();
@@ -89,6 +90,37 @@ template <class Ptr, class Col>
 void read_columns(const CsrView<Ptr, Col>& graph, const Buffer<int64_t>& positions, Col* out) {
   for (int64_t j = 0; j < positions.size(); ++j) out[j] = graph.indices[positions[j]];
 }
+
+// What a hop appends to an edge list; undone if the hop fails, so that counts and hops agree.
+class Appended {
+ public:
+  explicit Appended(EdgeList& list)
+      : list_(list),
+        counts_(list.counts.size()),
+        sources_(list.sources.size()),
+        edges_(list.edges.size()) {}
+  Appended(const Appended&) = delete;
+  Appended& operator=(const Appended&) = delete;
+  ~Appended() {
+    if (done_) return;
+    list_.counts.resize(counts_);
+    list_.sources.resize(sources_);
+    list_.edges.resize(edges_);
+  }
+
+  void finish(const Frontier& frontier) {
+    list_.hops.push_back(
+        {frontier.begin, frontier.end - frontier.begin, list_.sources.size() - sources_});
+    done_ = true;
+  }
+
+ private:
+  EdgeList& list_;
+  int64_t counts_;
+  int64_t sources_;
+  int64_t edges_;
+  bool done_ = false;
+};
 
 void append_edges(const Buffer<int64_t>& positions, int64_t first_edge, Buffer<int64_t>& edges) {
   int64_t* out = edges.extend(positions.size());
@@ -135,7 +167,7 @@ void sample_hop(const CsrView<Ptr, Col>& graph, const Frontier& frontier, const 
   std::array<Block<Col>, 3> blocks;
   const int64_t num_rows = frontier.end - frontier.begin;
   const int64_t num_blocks = (num_rows + kBlockRows - 1) / kBlockRows;
-  const int64_t edges_before = out.sources.size();
+  Appended appended(out);
   int32_t* const counts = out.counts.extend(num_rows);
 
   const auto prefetch_rows = [&](int64_t first) {
@@ -170,13 +202,13 @@ void sample_hop(const CsrView<Ptr, Col>& graph, const Frontier& frontier, const 
       numberer.announce(ready.columns, ready.first, ready.last, counts);
     }
   }
-  out.hops.push_back({frontier.begin, num_rows, out.sources.size() - edges_before});
+  appended.finish(frontier);
 }
 
 template <class Col>
 void merge_hop(const int32_t* owners, const std::vector<OwnerReply<Col>>& replies,
                const Frontier& frontier, bool with_edges, NodeSet& sources, EdgeList& out) {
-  const int64_t edges_before = out.sources.size();
+  Appended appended(out);
   const int64_t num_rows = frontier.end - frontier.begin;
   struct Cursor {
     int64_t row = 0;
@@ -217,7 +249,7 @@ void merge_hop(const int32_t* owners, const std::vector<OwnerReply<Col>>& replie
       throw std::invalid_argument("a reply holds more rows than were asked for");
     }
   }
-  out.hops.push_back({frontier.begin, num_rows, out.sources.size() - edges_before});
+  appended.finish(frontier);
 }
 
 void EdgeList::clear() {

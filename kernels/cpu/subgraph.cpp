@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <string>
 
 namespace khop {
 
@@ -47,6 +48,7 @@ void Subgraph::add_seeds(int32_t node_type, const int64_t* ids, const int64_t* t
     if (num_trees_ > 0 && count > 0 && (times != nullptr) != (tree_times_.size() > 0)) {
       throw std::invalid_argument("either all seeds of a batch have times, or none");
     }
+    set.check_ids(ids, count);
     for (NodeSet& other : nodes_) other.set_num_trees(num_trees_ + count);
     Buffer<int64_t> keys(count);
     for (int64_t i = 0; i < count; ++i) keys[i] = set.key(num_trees_ + i, ids[i]);
@@ -123,10 +125,33 @@ void Subgraph::merge_induced(int32_t relation, const int32_t* owners,
     merged.counts.push_back(count);
     edge += count;
   }
+  for (std::size_t p = 0; p < replies.size(); ++p) {
+    if (next_row[p] != replies[p].num_rows || next_edge[p] != replies[p].num_neighbors) {
+      throw std::invalid_argument("a reply holds more rows than were asked for");
+    }
+  }
   replace(relation, std::move(merged));
 }
 
+void Subgraph::check_reversal(const Reversal& r, bool keep_edges) const {
+  const Relation there = relations_[index(r.relation)];
+  const Relation back = relations_[index(r.reverse)];
+  if (there.source != back.destination || there.destination != back.source) {
+    throw std::invalid_argument("edge type " + std::to_string(r.reverse) +
+                                " does not lead back where edge type " +
+                                std::to_string(r.relation) + " comes from");
+  }
+  if (keep_edges && (r.relation != r.reverse || r.mirror)) {
+    throw std::invalid_argument("only edges of one type keep their numbers beside their reverses");
+  }
+  const EdgeList& list = edges_[index(r.relation)];
+  if (keep_edges && with_edges_ && list.edges.size() != list.sources.size()) {
+    throw std::invalid_argument("edges have lost their numbers: reverses were added before");
+  }
+}
+
 void Subgraph::add_reverses(const std::vector<Reversal>& reversals, bool keep_edges) {
+  for (const Reversal& r : reversals) check_reversal(r, keep_edges);
   std::vector<std::pair<int32_t, EdgeList>> results;
   for (const Reversal& r : reversals) {
     EdgeList result;

@@ -77,6 +77,7 @@ class Subgraph {
   void merge_induced(int32_t relation, const int32_t* owners,
                      const std::vector<OwnerReply<int32_t>>& replies);
 
+  // With `keep_edges`, edges keep their numbers; of an edge type that reverses itself only.
   void add_reverses(const std::vector<Reversal>& reversals, bool keep_edges);
 
   // Ids, trees and seed times of numbers [begin, end) of a node type.
@@ -123,6 +124,7 @@ class Subgraph {
     return pairs.empty() ? nullptr : &pairs;
   }
   void replace(int32_t relation, InducedRows&& found);
+  void check_reversal(const Reversal& r, bool keep_edges) const;
 
   bool with_edges_;
   bool disjoint_;

@@ -90,17 +90,23 @@ def test_a_directory(command, tmp_path, name):
     assert meta.node_type(NODE).attrs["x"].dtype == "float16"
 
 
-def test_heterogeneous(command, fails, tmp_path):
+def test_heterogeneous(command, tmp_path):
     data = HeteroData()
     data["a"].x, data["b"].num_nodes = torch.rand(6, 2), 4
     data["a", "to", "b"].edge_index = torch.tensor([[0, 1], [3, 2]])
+    data["b", "from", "a"].edge_index = torch.tensor([[3, 2], [0, 1]])
     torch.save(data, tmp_path / "g.pt")
     done = command("partition", "g.pt", "out", "--num-parts", 2)
     assert done.returncode == 0, done.stderr
     assert "10 of 2 types" in done.stdout
-    message = fails("partition", "g.pt", "o", "--num-parts", 2, "--method", "frequency")
-    assert "hotness over several edge types is still to come" in message
-    assert not (tmp_path / "o").exists()
+    done = command(
+        *("partition", "g.pt", "o", "--num-parts", 2, "--method", "frequency"),
+        *("--fanout", "2,2", "--seed-type", "b", "--cache-ratio", 1, "--quiet"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all sound" in command("verify", "o").stdout
+    method = PartitionFolder(tmp_path / "o").meta.method
+    assert (method["seed_type"], method["num_seeds"]) == ("b", 4)
 
 
 def test_times_and_weights(command, fails, graph, tmp_path):
@@ -196,6 +202,7 @@ def test_a_hostile_pickle(fails, tmp_path):
         (["ring", "out", "--num-parts", "0"], "--num-parts must be at least 1"),
         (["ring", "out", "--num-parts", "2", "--fanout", "5"], "--fanout needs --method freq"),
         (["ring", "out", "--num-parts", "2", "--cache-ratio", "1"], "--cache-ratio needs"),
+        (["ring", "out", "--num-parts", "2", "--seed-type", "a"], "--seed-type needs"),
     ],
 )
 def test_bad_input(fails, graph, tmp_path, arguments, message):

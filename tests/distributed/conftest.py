@@ -1,5 +1,8 @@
 """Partitioned graphs, jobs of several trainers, and the check that nothing is left behind."""
 
+import os
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -45,6 +48,34 @@ def folder_of(graph, tmp_path_factory):
         return made[key]
 
     return folder_of
+
+
+@pytest.fixture
+def two_hosts():
+    """Two network namespaces joined by a cable: prefixes of commands, and the first's address."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and iproute2")
+    names = [f"khop-{os.getpid()}-{i}" for i in (0, 1)]
+    cable = [f"kh{os.getpid() % 100000}{i}" for i in "ab"]
+    addresses = ["10.213.77.1", "10.213.77.2"]
+
+    def ip(*words, check=True):
+        return subprocess.run(["ip", *words], check=check, capture_output=True)
+
+    if ip("netns", "add", names[0], check=False).returncode != 0:
+        pytest.skip("this system does not allow network namespaces")
+    try:
+        ip("netns", "add", names[1])
+        ip("link", "add", cable[0], "type", "veth", "peer", "name", cable[1])
+        for name, end, address in zip(names, cable, addresses, strict=True):
+            ip("link", "set", end, "netns", name)
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", end)
+            ip("-n", name, "link", "set", end, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield [["ip", "netns", "exec", name] for name in names], addresses[0]
+    finally:
+        for name in names:
+            ip("netns", "del", name, check=False)
 
 
 @pytest.fixture(autouse=True)

@@ -142,8 +142,10 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start_trainers(job, arguments, world_size, prefixes=None, master="127.0.0.1", port=None):
-    """Starts a process a rank; prefixes[rank] goes before its command."""
+def start_trainers(
+    job, arguments, world_size, prefixes=None, master="127.0.0.1", port=None, program=__file__
+):
+    """Starts a process of a program a rank; prefixes[rank] goes before its command."""
     port = port or free_port()
     processes = []
     for rank in range(world_size):
@@ -155,7 +157,7 @@ def start_trainers(job, arguments, world_size, prefixes=None, master="127.0.0.1"
             "MASTER_PORT": str(port),
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, __file__, job, json.dumps(arguments)]
+        command = [sys.executable, program, job, json.dumps(arguments)]
         prefix = prefixes[rank] if prefixes else []
         processes.append(
             subprocess.Popen(
@@ -229,6 +231,33 @@ def job_compare(arguments):
     reference = NeighborLoader(make_graph(), FANOUTS, seeds, stream=context.rank, **common)
     counts = [same_batches(loader, reference) for _ in range(2)]
     return {"batches": counts, "rows": loader.stats().rows}
+
+
+def job_stores(arguments):
+    """PyG's NodeLoader over the dataset as stores, and what is read as a whole.
+
+    Each rank has a folder with nothing but its own part.
+    """
+    from torch_geometric.loader import NodeLoader
+
+    from khop.distributed import PartitionSampler
+    from khop.sampler import NeighborSampler
+
+    rank = int(os.environ["RANK"])
+    _, dataset, _ = _load({**arguments, "root": arguments["roots"][rank]})
+    graph, seeds = make_graph(), seeds_of_rank(rank)
+    common = {"input_nodes": seeds, "batch_size": BATCH_SIZE}
+    sampler = PartitionSampler(dataset, FANOUTS, seed=3)
+    ours = NodeLoader((dataset, dataset), sampler, **common)
+    reference = NodeLoader(graph, NeighborSampler(graph, FANOUTS, seed=3, stream=rank), **common)
+    batches = same_batches(ours, reference)
+    for name in ("x", "half", "brain", "y", "train_mask"):
+        assert torch.equal(dataset.get_tensor(None, name, None), graph[name]), name
+    assert torch.equal(dataset.get_tensor((None, None), "edge_attr", None), graph.edge_attr)
+    some = torch.tensor([2999, 0, 7, 7])
+    assert torch.equal(dataset.get_tensor((None, None), "edge_attr", some), graph.edge_attr[some])
+    assert torch.equal(torch.stack(dataset.get_edge_index(None, "coo")), graph.edge_index)
+    return {"batches": batches}
 
 
 def job_split(arguments):

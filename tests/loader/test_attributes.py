@@ -158,3 +158,21 @@ def test_where_batches_are_joined(data, check_batch, filter_per_worker):
     for _ in range(2):
         for batch in loader:
             check_batch(data, batch)
+
+
+@pytest.mark.parametrize("workers", _WORKERS)
+def test_tensor_frames(data, workers):
+    """TensorFrames of nodes and edges are cut to a batch's rows; those of the graph are kept."""
+    torch_frame = pytest.importorskip("torch_frame")
+    stype = torch_frame.stype
+
+    def frame(num_rows):
+        values = torch.arange(num_rows).float().view(-1, 1)
+        return torch_frame.TensorFrame({stype.numerical: values}, {stype.numerical: ["id"]})
+
+    data.tf, data.edge_tf, data.table = frame(200), frame(1600), frame(7)
+    for batch in NeighborLoader(data, [4, 4], batch_size=64, **workers):
+        assert isinstance(batch.tf, torch_frame.TensorFrame)
+        assert torch.equal(batch.tf.feat_dict[stype.numerical].view(-1).long(), batch.n_id)
+        assert torch.equal(batch.edge_tf.feat_dict[stype.numerical].view(-1).long(), batch.e_id)
+        assert batch.table.num_rows == 7

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from torch_geometric.data import HeteroData
 
 from khop.partition import (
     FrequencyPartitioner,
@@ -151,6 +152,58 @@ def test_heterogeneous_probabilities(tmp_path, hetero, union):
     assert folder.node_ids(0, "item").tolist() == [0, 2, 4, 6]
     assert [t.book.size(0) for t in folder.meta.node_types] == [5, 4, 2]
     assert verify_folder(tmp_path / "f") == []
+
+
+def two_types(root, **options):
+    """Rows of type a take 4 + 16 bytes, of b 24 + 16; part 1 owns nothing that is hot.
+
+    Part 1 touches a0 .. a3 with 0.8, 0.4, 0.2, 0.1 and b0 .. b3 with 1, 0.9, 0.3, 0.
+    """
+    data = HeteroData()
+    data["a"].x, data["b"].x = torch.arange(8.0), torch.zeros(8, 6)
+    data["a", "to", "b"].edge_index = torch.empty(2, 0, dtype=torch.long)
+    hot = {"a": np.array([0.8, 0.4, 0.2, 0.1]), "b": np.array([1, 0.9, 0.3, 0])}
+    probs = [
+        {t: np.concatenate([np.full(4, 9.0), np.zeros(4)]) for t in hot},
+        {t: np.concatenate([h, np.zeros(4)]) for t, h in hot.items()},
+    ]
+    FrequencyPartitioner.from_data(
+        data, root, 2, probs=probs, overwrite=True, **options
+    ).partition()
+    assert verify_folder(root) == []
+    folder = PartitionFolder(root)
+    return {
+        t: folder.open(cache_path(1, t, "id")).tolist()
+        for t in hot
+        if folder.meta.node_type(t).cached[1]
+    }
+
+
+def test_types_share_a_budget_by_what_a_byte_saves(tmp_path):
+    """In order of gain a byte: a0 .04, b0 .025, b1 .0225, a1 .02, a2 .01, b2 .0075, a3 .005."""
+    for budget, a, b in (
+        (19, 0, 0),
+        (20, 1, 0),
+        (59, 1, 0),
+        (60, 1, 1),
+        (100, 1, 2),
+        (140, 3, 2),
+        (10**6, 4, 3),
+    ):
+        cached = two_types(tmp_path / "f", cache_memory_budget=budget)
+        assert cached == {t: list(range(n)) for t, n in (("a", a), ("b", b)) if n}
+
+
+def test_bounds_of_each_type(tmp_path):
+    root = tmp_path / "f"
+    assert two_types(root, cache_memory_budget={"b": "81"}) == {"b": [0, 1]}
+    assert two_types(root, cache_ratio={"a": 0.25}) == {"a": [0, 1]}
+    both = {"cache_ratio": {"a": 0.25, "b": 0.125}, "cache_memory_budget": 80}
+    assert two_types(root, **both) == {"a": [0, 1], "b": [0]}
+    with pytest.raises(ValueError, match=r"cache_ratio names node types \['c'\]"):
+        two_types(root, cache_ratio={"c": 0.5})
+    with pytest.raises(ValueError, match="'lots' is not a number of bytes"):
+        two_types(root, cache_memory_budget={"a": "lots"})
 
 
 def test_glt_keywords(tmp_path):

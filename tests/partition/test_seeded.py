@@ -160,7 +160,8 @@ def test_the_same_arguments_write_the_same_folder(tmp_path):
     ("options", "error", "message"),
     [
         ({"num_neighbors": []}, ValueError, "fan-out of -1 or more for each hop"),
-        ({"num_neighbors": [5, -2]}, ValueError, "fan-out of -1 or more"),
+        ({"num_neighbors": [5, -2]}, ValueError, r"a fan-out is -1 .all., 0 or positive"),
+        ({"seeds": ("user", [0])}, ValueError, r"node type 'user': there are \['node'\]"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
         ({"seeds": [480]}, IndexError, "seeds holds id 480"),
         ({"seeds": [0.5]}, TypeError, "seeds must hold integers"),
@@ -181,8 +182,3 @@ def test_an_existing_folder_is_found_before_the_work(tmp_path):
     (tmp_path / "f").mkdir()
     with pytest.raises(FileExistsError, match="overwrite"):
         frequency_partition("not even looked at", tmp_path / "f", 2, [5])
-
-
-def test_heterogeneous_graphs_are_still_to_come(tmp_path, hetero):
-    with pytest.raises(NotImplementedError, match="several edge types is still to come"):
-        frequency_partition(hetero, tmp_path / "f", 2, [5])

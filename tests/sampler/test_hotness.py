@@ -9,7 +9,7 @@ from torch_geometric.sampler import NodeSamplerInput
 import oracle
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
-from khop.sampler.hotness import independent_prob
+from khop.sampler.hotness import Seeds, TypedRows, independent_prob
 
 
 def frequencies(sampler, seeds, batch_size, num_batches):
@@ -80,7 +80,8 @@ def test_trees_by_hand():
         ([0, 5], [0, 0], None, False, [1, 0, 0, 0, 0, 0, 0, 0]),
     ):
         ids = np.array(seeds)
-        formula = independent_prob(topology.csr(), fanouts, ids, 8, batch_size, replace)
+        rows = TypedRows([8], [(0, 0)], [topology.csr()])
+        (formula,) = independent_prob(rows, [fanouts], Seeds(0, ids, batch_size), replace)
         np.testing.assert_allclose(formula, expected)
         sampler = NeighborSampler(Graph(topology), fanouts, replace=replace)
         got = sampler.sample_prob(ids, batch_size=batch_size)

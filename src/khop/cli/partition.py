@@ -78,6 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     hot.add_argument(
         "--cache-budget", metavar="BYTES", help="bound of these copies, such as 512MB (per part)"
     )
+    hot.add_argument(
+        "--seed-type",
+        metavar="TYPE",
+        help="node type that is trained on (default: the one that has a train_mask)",
+    )
     add("--overwrite", action="store_true", help="replace a partition folder at OUTPUT")
     add("--quiet", action="store_true", help="no progress bar, no summary")
 
@@ -124,6 +129,7 @@ def _partition(arguments: argparse.Namespace, source: Any, progress: Progress) -
             arguments.num_parts,
             arguments.fanout or [15, 10, 5],
             batch_size=1024 if arguments.batch_size is None else arguments.batch_size,
+            seeds=None if arguments.seed_type is None else (arguments.seed_type, None),
             cache_ratio=arguments.cache_ratio,
             cache_memory_budget=arguments.cache_budget,
             **common,
@@ -134,7 +140,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.num_parts < 1:
         raise ValueError(f"--num-parts must be at least 1 (got {arguments.num_parts})")
     if arguments.method == "random":
-        for name in ("fanout", "batch_size", "cache_ratio", "cache_budget"):
+        for name in ("fanout", "batch_size", "cache_ratio", "cache_budget", "seed_type"):
             if getattr(arguments, name) is not None:
                 raise ValueError(f"--{name.replace('_', '-')} needs --method frequency")
 

@@ -62,7 +62,8 @@ def seed_time_keys(values: ArrayLike, floating: bool, what: str = "input_time") 
     Args:
         values: [n] integers or floats.
         floating: whether the graph's keys are of floating-point times. Where they are of integers,
-            floats are rounded down, which changes no such comparison.
+            floats are rounded down, which changes no such comparison (but for times of -2^63,
+            before which no key is).
         what: what the times are called in error messages.
 
     Returns:

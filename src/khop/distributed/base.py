@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from khop.distributed.stats import LoaderStats
 from khop.loader.epochs import EpochKeys
 from khop.sampler.plan import EpochPlan, epoch_order
 from khop.sampler.plan import seeds_of as positions_of
-from khop.typing import Int64Array
+from khop.typing import Array, Int64Array
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class DistLoader(abc.ABC):
         spec: what batches shall be.
         columns: [num_columns, num_seeds] int64, what samplers must know of each seed.
         options: how batches are delivered.
+        weights: of the ends of negatives; see `khop.distributed.pipeline.Pipeline`.
 
     Raises:
         ValueError, TypeError: bad options.
@@ -63,6 +64,7 @@ class DistLoader(abc.ABC):
         spec: PipelineSpec,
         columns: Int64Array,
         options: DeliveryOptions,
+        weights: Mapping[str, Array] | None = None,
     ) -> None:
         seed = options.random_seed if options.seed is None else options.seed
         if options.random_seed not in (None, seed):
@@ -82,7 +84,7 @@ class DistLoader(abc.ABC):
             self._plan = _agree_on_batches(self._plan, options.drop_last)
         self._stats = LoaderStats()
         workers = options.worker_options or CollocatedDistSamplingWorkerOptions()
-        self._maker = make_maker(data, spec, workers, options.batch_size)
+        self._maker = make_maker(data, spec, workers, options.batch_size, weights or {})
 
     @abc.abstractmethod
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:

@@ -54,8 +54,8 @@ def to_pyg(
             store.num_nodes = store.n_id.numel()
         if f"t{i}" in tensors:
             store.batch = tensors[f"t{i}"]
-        if nodes_per_hop is not None or not folder.heterogeneous:
-            store.num_sampled_nodes = nodes_per_hop and nodes_per_hop[i]
+        if nodes_per_hop is not None:
+            store.num_sampled_nodes = nodes_per_hop[i]
     if folder.heterogeneous:
         _fill_edges(store_of, tensors, meta, folder)
     joined: Data | HeteroData = batch
@@ -72,8 +72,8 @@ def _fill_edges(
         _take(store, tensors, f"e{i}", edge_type.attrs)
         if f"e{i}.edge_id" in tensors:
             store.e_id = tensors[f"e{i}.edge_id"]
-        if edges_per_hop is not None or not folder.heterogeneous:
-            store.num_sampled_edges = edges_per_hop and edges_per_hop[i]
+        if edges_per_hop is not None:
+            store.num_sampled_edges = edges_per_hop[i]
 
 
 def _take(store: Any, tensors: Mapping[str, Tensor], prefix: str, names: Iterable[str]) -> None:

@@ -14,17 +14,26 @@ from torch import Tensor
 
 from khop.data.arrays import check_range, to_array, to_ids
 from khop.distributed.context import require_context
+from khop.distributed.peers import Peers
+from khop.distributed.reader import PartitionReader
 from khop.distributed.service import PartitionService
+from khop.distributed.stores import PartitionStores
 from khop.partition.folder import FolderMeta, PartitionFolder
-from khop.typing import NODE, ArrayLike, EdgeDir, Int64Array, NodeType
+from khop.partition.part import Part
+from khop.typing import EDGE, NODE, ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 
-class DistDataset:
+class DistDataset(PartitionStores):
     """One partition of a folder, and the way to the others.
 
         dataset = DistDataset().load('products-parts', partition_idx=rank)
 
     Loading maps files and reads none of them; all processes of a machine share the page cache.
+
+    It also is PyG's `FeatureStore` and `GraphStore` of the whole graph, read-only and by original
+    ids: `torch_geometric.loader.NodeLoader((dataset, dataset), PartitionSampler(dataset, ...))`
+    makes batches with attributes of nodes and edges (`khop.distributed.stores`). Where there are
+    several partitions, the first rows that are read connect all trainers: all must read then.
 
     Attributes:
         folder: the partition folder; None before `load`.
@@ -34,11 +43,19 @@ class DistDataset:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.folder: PartitionFolder | None = None
         self.partition_idx = 0
         self.node_labels: dict[NodeType, Tensor] = {}
         self._also_serve: list[int] = []
         self._service: PartitionService | None = None
+        self._original: dict[NodeType, IntArray] = {}
+        self._peers: Peers | None = None
+        self._reader: PartitionReader | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For worker processes: what was loaded, and where the other partitions are served."""
+        return {**self.__dict__, "_service": None, "_reader": None}
 
     def load(
         self,
@@ -95,7 +112,8 @@ class DistDataset:
         self.partition_idx = folder.check_part(partition_idx)
         self._also_serve = [folder.check_part(part) for part in also_serve]
         self.folder = folder
-        self._service = None
+        self._service = self._peers = self._reader = None
+        self._original = {}
         files = {} if whole_node_label_file is None else whole_node_label_file
         if not isinstance(files, dict):
             files = {self._one_node_type("whole_node_label_file"): files}
@@ -161,6 +179,57 @@ class DistDataset:
         check_range(original, self.meta.node_type(node_type).count, what)
         return self.opened.id_map(node_type)[original].astype(np.int64)
 
+    def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
+        """Original ids of ids of the folder's numbering.
+
+        Args:
+            new_ids: [n] integers.
+            node_type: their node type.
+        """
+        if node_type not in self._original:
+            id_map = self.opened.id_map(node_type)
+            original = np.empty(len(id_map), id_map.dtype)
+            original[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
+            self._original[node_type] = original
+        return self._original[node_type][new_ids].astype(np.int64)
+
+    def home_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
+        """Edges of this trainer's partitions, by original ids.
+
+        Those of the home partition, of which trainers with the same one take turns, and of the
+        partitions that only this trainer serves.
+
+        Args:
+            edge_type: their edge type.
+
+        Returns:
+            [2, n] int64, sources and destinations.
+
+        Raises:
+            ValueError: no such edge type.
+        """
+        names = [t.name for t in self.meta.edge_types]
+        if edge_type not in names:
+            raise ValueError(f"no edge type {edge_type}: there are {names}")
+        homes, rank = self.service().homes, require_context().rank
+        residents = [r for r, home in enumerate(homes) if home == self.partition_idx]
+        turn = slice(residents.index(rank), None, len(residents))
+        shares = [self._edges_of(names.index(edge_type), self.partition_idx)[:, turn]]
+        shares += [self._edges_of(names.index(edge_type), part) for part in self._also_serve]
+        return np.concatenate(shares, axis=1)
+
+    def _edges_of(self, place: int, part: int) -> Int64Array:
+        """[2, n] original ids of one part's edges of a type."""
+        edge_type = self.meta.edge_types[place]
+        indptr, neighbors = Part(self.opened, part).rows(place)
+        bounds = self.meta.row_type(edge_type).bounds
+        rows = np.repeat(np.arange(bounds[part], bounds[part + 1]), np.diff(indptr))
+        ends = (
+            self.to_original_ids(neighbors, self.meta.neighbor_type(edge_type).name),
+            self.to_original_ids(rows, self.meta.row_type(edge_type).name),
+        )
+        return np.stack(ends if self.edge_dir == "in" else ends[::-1])
+
     def _one_node_type(self, what: str) -> NodeType:
         if self.meta.heterogeneous:
             raise ValueError(
@@ -199,6 +268,29 @@ class DistDataset:
                 require_context(), self.opened, self.partition_idx, self._also_serve
             )
         return self._service
+
+    def peers(self) -> Peers:
+        """This process's connections to the other partitions; made by all trainers together.
+
+        Raises:
+            RuntimeError: in a worker process, of a dataset that was not connected before.
+        """
+        if self._peers is None:
+            if self._service is None and torch.utils.data.get_worker_info() is not None:
+                raise RuntimeError(
+                    "worker processes cannot meet the other trainers: make the PartitionSampler, "
+                    "or call dataset.peers(), before the loader starts them"
+                )
+            service = self.service()
+            self._peers = Peers(service.endpoints(), service.credentials)
+        return self._peers
+
+    @property
+    def reader(self) -> PartitionReader:
+        """Reads rows and whole attributes of all partitions."""
+        if self._reader is None:
+            self._reader = PartitionReader(self.opened, self.partition_idx)
+        return self._reader
 
     def _read_labels(self, node_type: NodeType, file: Path) -> Tensor:
         if file.suffix == ".npy":

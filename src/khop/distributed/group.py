@@ -22,6 +22,7 @@ import numpy as np
 from khop.channel.control import BATCH, ONE, TWO, ControlLine, Message, Op
 from khop.channel.message import read_block
 from khop.channel.ring import RingReader, create_memory
+from khop.channel.shared import share
 from khop.distributed.child import ChildProcess
 from khop.distributed.service import PartitionService
 from khop.distributed.wire import rebuild_error
@@ -65,6 +66,7 @@ class SamplerGroup:
         max_restarts: how many deaths of samplers to make good.
         service: whose servers to watch meanwhile.
         pin: called with a ring's address and size, to register it with CUDA; None: do not.
+        arrays: arrays that all samplers read, by name; shared, not sent.
     """
 
     def __init__(
@@ -76,8 +78,10 @@ class SamplerGroup:
         max_restarts: int,
         service: PartitionService | None,
         pin: Callable[[int, int], None] | None = None,
+        arrays: Mapping[str, Array] | None = None,
     ) -> None:
         self._config = dict(config)
+        self._shared = None if not arrays else share(arrays)
         self._depth = depth
         self._ring_bytes = ring_bytes
         self._restarts_left = max_restarts
@@ -96,7 +100,8 @@ class SamplerGroup:
             ring = RingReader(memory)
             if self._pin is not None:
                 self._pin(ring.address, ring.capacity)
-            process = ChildProcess(_WORKER, {**self._config, "number": number}, [memory])
+            shared = [] if self._shared is None else [self._shared]
+            process = ChildProcess(_WORKER, {**self._config, "number": number}, [memory, *shared])
         finally:
             os.close(memory)
         return _Sampler(number, process, ring)
@@ -279,6 +284,9 @@ class SamplerGroup:
         for sampler in self._samplers:
             sampler.process.close()
         self._samplers.clear()
+        if self._shared is not None and os.getpid() == self._owner:
+            os.close(self._shared)
+            self._shared = None
 
 
 def _free(line: weakref.ref[ControlLine], owner: int, slot: int) -> None:

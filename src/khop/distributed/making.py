@@ -35,13 +35,20 @@ class CollocatedMaker:
         part: the part at hand.
         spec: what batches shall be.
         client: the other partitions, if there are any.
+        weights: see `Pipeline`.
     """
 
     num_restarts = 0
 
-    def __init__(self, part: Part, spec: PipelineSpec, client: PartitionClient | None) -> None:
+    def __init__(
+        self,
+        part: Part,
+        spec: PipelineSpec,
+        client: PartitionClient | None,
+        weights: Mapping[str, Array],
+    ) -> None:
         self._client = client
-        self._pipeline = Pipeline(part, spec, client)
+        self._pipeline = Pipeline(part, spec, client, weights)
         self._pool = BufferPool()
         self._epochs: dict[int, tuple[int, EpochPlan, Int64Array]] = {}
         self._num_epochs = 0
@@ -82,7 +89,11 @@ class CollocatedMaker:
 
 
 def make_maker(
-    data: DistDataset, spec: PipelineSpec, options: Any, batch_size: int
+    data: DistDataset,
+    spec: PipelineSpec,
+    options: Any,
+    batch_size: int,
+    weights: Mapping[str, Array],
 ) -> SamplerGroup | CollocatedMaker:
     """What makes a loader's batches: sampler processes, or this process.
 
@@ -91,6 +102,7 @@ def make_maker(
         spec: what batches shall be.
         options: how sampling is carried out.
         batch_size: seeds a batch.
+        weights: of the ends of negatives; see `Pipeline`.
     """
     service = data.service()
     endpoints = service.endpoints()
@@ -101,7 +113,7 @@ def make_maker(
             else None
         )
         part = Part(data.opened, data.partition_idx)
-        return CollocatedMaker(part, spec, client)
+        return CollocatedMaker(part, spec, client, weights)
     config = {
         "root": str(data.opened.root),
         "part": data.partition_idx,
@@ -119,6 +131,7 @@ def make_maker(
         options.max_restarts,
         service,
         _pin(options),
+        weights,
     )
 
 

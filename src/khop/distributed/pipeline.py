@@ -6,11 +6,15 @@ from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from khop import _native
+from khop.distributed.links import link_sampler
 from khop.partition.part import Part
 from khop.sampler.collect import Allocate, Collector, CollectSpec
 from khop.sampler.engine import Engine, GraphView, RemoteParts, SeedSet, Ticket
+from khop.sampler.link import Links, LinkSampler
+from khop.sampler.link_spec import LinkSpec
 from khop.sampler.spec import SamplingSpec
-from khop.typing import Int64Array
+from khop.typing import Array, Int64Array
 
 
 @dataclass(frozen=True)
@@ -20,12 +24,14 @@ class PipelineSpec:
     Attributes:
         sampling: how neighbours are drawn.
         collect: which attributes come along.
-        seed_type: index of the seeds' node type.
+        seed_type: index of the seeds' node type, of batches of nodes.
+        link: what batches of links shall be; None: batches are of nodes.
     """
 
     sampling: SamplingSpec
     collect: CollectSpec
-    seed_type: int
+    seed_type: int = 0
+    link: LinkSpec | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON object."""
@@ -34,10 +40,12 @@ class PipelineSpec:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> PipelineSpec:
         """From what `to_json` returned, after its journey."""
+        link = content["link"]
         return cls(
             SamplingSpec.from_json(content["sampling"]),
             CollectSpec(**content["collect"]),
             content["seed_type"],
+            None if link is None else LinkSpec.from_json(link),
         )
 
 
@@ -48,12 +56,23 @@ class Pipeline:
         part: the part at hand.
         spec: what batches shall be.
         remote: the other partitions, if there are any.
+        weights: how likely nodes are drawn as the ends of negatives, by original id: 'src_weight'
+            and 'dst_weight', [num_nodes] float64, as far as they are given.
     """
 
-    def __init__(self, part: Part, spec: PipelineSpec, remote: RemoteParts | None) -> None:
+    def __init__(
+        self,
+        part: Part,
+        spec: PipelineSpec,
+        remote: RemoteParts | None,
+        weights: Mapping[str, Array] | None = None,
+    ) -> None:
         self._spec = spec
         self._engine = Engine(GraphView.of_part(part), spec.sampling, remote)
         self._collector = Collector(part, spec.collect, remote)
+        self._links: LinkSampler | None = None
+        if spec.link is not None:
+            self._links = link_sampler(part, spec.link, spec.sampling.temporal, weights or {})
 
     def make(
         self, columns: Int64Array, run_key: int, batch: int, allocate: Allocate
@@ -61,13 +80,21 @@ class Pipeline:
         """Makes a batch; yields the tickets that it waits for.
 
         Args:
-            columns: [num_columns, n] the batch's seeds: their new ids and, with temporal sampling,
-                their times.
+            columns: [num_columns, n] int64, what there is to know of the batch's seeds. Of nodes:
+                their new ids. Of links: the original ids of sources and of destinations. With
+                temporal sampling also their times.
             run_key: key of the epoch.
             batch: index of the batch.
             allocate: called with the batch's layout; returns the arrays to fill.
         """
-        seeds = [SeedSet(self._spec.seed_type, *columns)]
-        subgraph = yield from self._engine.sample(seeds, run_key, batch)
-        yield from self._collector.collect(subgraph, allocate, {"batch": batch})
+        extras: Mapping[str, Int64Array] = {}
+        subgraph: _native.Subgraph
+        if self._links is not None:
+            links = Links(*columns)
+            subgraph, seeds = yield from self._links.sample(self._engine, links, run_key, batch)
+            extras = seeds.index
+        else:
+            nodes = [SeedSet(self._spec.seed_type, *columns)]
+            subgraph = yield from self._engine.sample(nodes, run_key, batch)
+        yield from self._collector.collect(subgraph, allocate, {"batch": batch}, extras)
         self._engine.release(subgraph)

@@ -74,6 +74,29 @@ class Rendezvous:
         heard = self.hear(name, range(self.world_size), what)
         return [heard[rank] for rank in range(self.world_size)]
 
+    def told(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
+        """The values that trainers have published already, without waiting.
+
+        Raises:
+            RendezvousError: the store has gone, with the trainer or launcher that had it.
+        """
+        try:
+            keys = {rank: self._key(name, rank) for rank in ranks}
+            known = {rank: key for rank, key in keys.items() if self._store.check([key])}
+            return {rank: json.loads(self._store.get(key)) for rank, key in known.items()}
+        except RuntimeError as error:
+            raise self._store_has_gone(error) from None
+
+    def have_told(self, name: str) -> bool:
+        """Whether all trainers have published their value; RendezvousError as `told`."""
+        try:
+            return bool(self._store.check([self._key(name, r) for r in range(self.world_size)]))
+        except RuntimeError as error:
+            raise self._store_has_gone(error) from None
+
+    def _store_has_gone(self, error: RuntimeError) -> RendezvousError:
+        return RendezvousError(f"trainer {self.rank} cannot reach the job's store: {error}")
+
     def _has(self, key: str) -> bool:
         with contextlib.suppress(RuntimeError):
             return bool(self._store.check([key]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from khop.data.times import time_keys
+from khop.data.times import seed_time_keys
 from khop.distributed.dataset import DistDataset
 from khop.partition.folder import FolderMeta
 from khop.sampler.collect import CollectSpec
@@ -32,7 +32,7 @@ def sampling_spec(
     meta = data.meta
     edge_types = [t.name for t in meta.edge_types]
     for option, name, known in (
-        ("time_attr", time_attr, meta.time_attr),
+        ("time_attr", time_attr, meta.time_attr and meta.time_attr.name),
         ("weight_attr", weight_attr, meta.weight_attr),
     ):
         if name is not None and name != known:
@@ -41,7 +41,7 @@ def sampling_spec(
                 f"{option}='{name}', but '{data.opened.root}' was partitioned {what}: partition "
                 f"again with {option}='{name}' (--{option.replace('_', '-')} {name})"
             )
-    weighted = [weight_attr is not None and t.has_weights for t in meta.edge_types]
+    weighted = [weight_attr is not None and t.weighted for t in meta.edge_types]
     return SamplingSpec.create(
         num_neighbors,
         edge_types,
@@ -83,15 +83,17 @@ def seed_times(
     Raises:
         ValueError: times of another number, or none where nodes have none.
     """
+    time_attr = data.meta.time_attr
+    assert time_attr is not None
     if given is not None:
-        keys = time_keys(given, what)
+        keys = seed_time_keys(given, time_attr.floating, what)
         if len(keys) != len(new_ids):
             raise ValueError(f"{what} holds {len(keys)} times for {len(new_ids)} seeds")
         return keys
     times = data.opened.node_times(node_type)
     if times is None:
         raise ValueError(
-            f"nodes of type '{node_type}' have no '{data.meta.time_attr}' of their own: pass {what}"
+            f"nodes of type '{node_type}' have no '{time_attr.name}' of their own: pass {what}"
         )
     return times[new_ids]
 

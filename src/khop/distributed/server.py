@@ -1,7 +1,8 @@
 """The partition server: answers samplers of other trainers from one part's folder.
 
-What is answered, and how requests are checked, is in `handler`. Sockets: `ipc://` in a folder that only the owner can enter, for trainers of this machine; `tcp://`
-with CURVE (only the job's key is let in) for those of others.
+What is answered, and how requests are checked, is in `handler`. Sockets: `ipc://` in a folder that
+only the owner can enter, for trainers of this machine; `tcp://` with CURVE (only the job's key is
+let in) for those of others.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from khop.channel.control import ControlLine, Op
 from khop.distributed.child import start_up
-from khop.distributed.handler import RequestHandler
+from khop.distributed.handler import FrameHandler, RequestHandler
 from khop.distributed.wire import describe_error
 from khop.partition.folder import PartitionFolder
 from khop.partition.part import Part
@@ -50,7 +52,7 @@ class PartitionServer:
 
     def __init__(
         self,
-        handler: RequestHandler,
+        handler: FrameHandler,
         ipc_path: str | None,
         tcp_host: str | None,
         curve: Mapping[str, str] | None,
@@ -153,14 +155,17 @@ def remove_socket(path: str) -> None:
         Path(path).parent.rmdir()
 
 
-def main() -> None:
-    """Runs the server for the trainer at the other end of the control line."""
+def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> None:
+    """Runs a server for the trainer at the other end of the control line.
+
+    Args:
+        make_handler: makes what answers, from the configuration that the trainer has sent.
+    """
     line, message = start_up()
     config = message.json()
     try:
-        part = Part(PartitionFolder(config["root"]), config["part"])
         server = PartitionServer(
-            RequestHandler(part),
+            make_handler(config),
             config["ipc_path"],
             config["tcp_host"],
             config["curve"],
@@ -180,3 +185,8 @@ def main() -> None:
         finally:  # also if a signal interrupts the line above
             if config["ipc_path"] is not None:
                 remove_socket(config["ipc_path"])
+
+
+def main() -> None:
+    """Serves a partition."""
+    run_server(lambda c: RequestHandler(Part(PartitionFolder(c["root"]), c["part"])))

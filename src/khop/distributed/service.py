@@ -7,25 +7,16 @@ has a partition which others need starts its server.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
 import zmq
 
-from khop.channel.control import Op
-from khop.distributed.child import ChildProcess, wait_for_message
+from khop.distributed.child import ChildProcess
 from khop.distributed.context import DistContext
-from khop.distributed.server import remove_socket
+from khop.distributed.launch import LaunchedServer, endpoint_of
 from khop.distributed.transport import Credentials, Endpoint
-from khop.distributed.wire import rebuild_error
 from khop.errors import PartitionUnavailableError, RendezvousError
 from khop.partition.folder import PartitionFolder
-
-# A socket's path holds 107 bytes.
-_MAX_FOLDER = 90
 
 
 @dataclass(frozen=True)
@@ -59,7 +50,7 @@ class PartitionService:
         self._folder = folder
         self._name = f"service-{context.number('service')}"
         self._servers: dict[int, ChildProcess] = {}
-        self._sockets: list[str] = []
+        self._launched: list[LaunchedServer] = []
         self.home = home
         claim = Claim(
             context.host, context.address, folder.fingerprint, home, sorted({home, *also_serve})
@@ -72,6 +63,11 @@ class PartitionService:
         self._check_claims()
         self._endpoints: dict[int, Endpoint] | None = None
         self.credentials: Credentials | None = None
+
+    @property
+    def claims(self) -> list[Claim]:
+        """What each trainer has."""
+        return self._claims
 
     @property
     def homes(self) -> list[int]:
@@ -150,43 +146,18 @@ class PartitionService:
         return Credentials(**heard[0])
 
     def _start_server(self, part: int, near: bool, far: bool) -> dict[str, str | None]:
-        if far and self._context.address.startswith("127."):
-            raise RendezvousError(
-                f"trainers of other machines need partition {part} from this one, whose address "
-                f"came out as {self._context.address}: pass host= to init_worker_group"
-            )
-        ipc_path = None
-        if near:
-            ipc_path = str(_socket_folder() / f"part-{part}")
-            self._sockets.append(ipc_path)
-        curve, server_key = None, None
-        if far and self.credentials is not None:
-            public, secret = zmq.curve_keypair()
-            server_key = public.decode()
-            curve = {
-                "public": server_key,
-                "secret": secret.decode(),
-                "client": self.credentials.public,
-            }
-        config: dict[str, Any] = {
-            "root": str(self._folder.root),
-            "part": part,
-            "ipc_path": ipc_path,
-            "tcp_host": self._context.address if far else None,
-            "curve": curve,
-            "num_threads": max(1, min(4, (os.cpu_count() or 1) // 2)),
-        }
-        server = ChildProcess("khop.distributed.server", config)
-        self._servers[part] = server
-        message = wait_for_message(server.line)
-        if message is not None and message.op is Op.ERROR:
-            raise rebuild_error(message.json(), f"the server of partition {part}")
-        if message is None:
-            raise PartitionUnavailableError(
-                f"the server of partition {part} did not start: it {server.exit_status()}"
-            )
-        addresses = message.json()["addresses"]
-        return {"ipc": addresses.get("ipc"), "tcp": addresses.get("tcp"), "key": server_key}
+        server = LaunchedServer(
+            self._context,
+            "khop.distributed.server",
+            {"root": str(self._folder.root), "part": part},
+            f"partition {part}",
+            near,
+            far,
+            self.credentials,
+        )
+        self._launched.append(server)
+        self._servers[part] = server.process
+        return server.announcement
 
     def _find_endpoints(self) -> dict[int, Endpoint]:
         rank = self._context.rank
@@ -200,11 +171,8 @@ class PartitionService:
         )
         found = {}
         for part, server in wanted.items():
-            said = heard[server][str(part)]
-            if self._claims[server].host == self._context.host:
-                found[part] = Endpoint(said["ipc"])
-            else:
-                found[part] = Endpoint(said["tcp"], said["key"])
+            is_near = self._claims[server].host == self._context.host
+            found[part] = endpoint_of(heard[server][str(part)], is_near)
         return found
 
     def lines(self) -> dict[int, ChildProcess]:
@@ -225,18 +193,7 @@ class PartitionService:
 
     def close(self) -> None:
         """Ends this trainer's servers."""
-        for server in self._servers.values():
+        for server in self._launched:
             server.close()
+        self._launched.clear()
         self._servers.clear()
-        for path in self._sockets:  # a server that was killed has left its own behind
-            remove_socket(path)
-        self._sockets.clear()
-
-
-def _socket_folder() -> Path:
-    """A new folder that only the owner can enter, with a path short enough for a socket's."""
-    folder = Path(tempfile.mkdtemp(prefix="khop-"))
-    if len(str(folder)) > _MAX_FOLDER:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="khop-", dir="/tmp"))
-    return folder

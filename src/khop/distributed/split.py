@@ -11,7 +11,7 @@ from torch import Tensor
 from khop.distributed.context import require_context
 from khop.distributed.dataset import DistDataset, last_loaded, seeds_of
 from khop.partition.book import RangeBook
-from khop.typing import ArrayLike, Int64Array, NodeType
+from khop.typing import EDGE, ArrayLike, EdgeType, Int64Array, NodeType
 
 
 def node_split(
@@ -50,13 +50,61 @@ def node_split(
     else:
         ids, _ = seeds_of(dataset, nodes, "nodes", node_type)
         new_ids = np.sort(dataset.to_new_ids(ids, "nodes", node_type))
+    rank, homes = _trainer(dataset, rank, homes)
+    share = deal(new_ids, dataset.meta.node_type(node_type).book, homes)[rank]
+    return torch.from_numpy(dataset.to_original_ids(share, node_type))
+
+
+def link_split(
+    edge_label_index: ArrayLike,
+    dataset: DistDataset | None = None,
+    *,
+    link_type: EdgeType | None = None,
+    rank: int | None = None,
+    homes: Sequence[int] | None = None,
+) -> Tensor:
+    """This trainer's share of some links: as `node_split`, by whose home a link's row is.
+
+    A link is at home with the node whose neighbours the folder holds: its destination, or its
+    source in a folder of out-neighbours. All trainers must call it with the same links.
+
+    Args:
+        edge_label_index: [2, n] original ids of sources and destinations.
+        dataset: default: the dataset that was loaded last.
+        link_type: their edge type; needed if the graph has several.
+        rank: whose share; default: this trainer's.
+        homes: home partition of each trainer; default: what the trainers of the group have loaded.
+
+    Returns:
+        [m] int64 places of this trainer's links: `edge_label_index[:, places]`, and
+        `edge_label[places]`.
+
+    Raises:
+        IndexError, TypeError, ValueError: ends that do not exist or are no integers.
+    """
+    dataset = dataset or last_loaded()
+    if link_type is None and dataset.meta.heterogeneous:
+        raise ValueError("links of a heterogeneous graph need link_type=(source, relation, target)")
+    side = 1 if dataset.edge_dir == "in" else 0
+    node_type = (link_type or EDGE)[2 * side]
+    new_ids = dataset.to_new_ids(edge_label_index[side], "edge_label_index", node_type)
+    order = np.argsort(new_ids, kind="stable")
+    bounds = np.searchsorted(new_ids[order], dataset.meta.node_type(node_type).bounds)
+    rank, homes = _trainer(dataset, rank, homes)
+    share = deal(np.arange(len(order)), RangeBook(bounds.tolist()), homes)[rank]
+    return torch.from_numpy(np.sort(order[share]))
+
+
+def _trainer(
+    dataset: DistDataset, rank: int | None, homes: Sequence[int] | None
+) -> tuple[int, Sequence[int]]:
+    """Whose share is asked for, and the trainers' homes."""
     if homes is None:
         homes = dataset.service().homes
     rank = require_context().rank if rank is None else rank
     if not 0 <= rank < len(homes):
         raise ValueError(f"rank {rank} is not one of {len(homes)} trainers")
-    share = deal(new_ids, dataset.meta.node_type(node_type).book, homes)[rank]
-    return torch.from_numpy(_original_ids(dataset, share, node_type))
+    return rank, homes
 
 
 def deal(new_ids: Int64Array, book: RangeBook, homes: Sequence[int]) -> list[Int64Array]:
@@ -89,11 +137,3 @@ def deal(new_ids: Int64Array, book: RangeBook, homes: Sequence[int]) -> list[Int
         shares[r].append(rest[: quota[r]])
         rest = rest[quota[r] :]
     return [np.sort(np.concatenate(share)) for share in shares]
-
-
-def _original_ids(dataset: DistDataset, new_ids: Int64Array, node_type: NodeType) -> Int64Array:
-    """Original ids of new ones; the map is small enough to be inverted where it is needed."""
-    id_map = dataset.opened.id_map(node_type)
-    original = np.empty(len(id_map), id_map.dtype)
-    original[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
-    return original[new_ids].astype(np.int64)

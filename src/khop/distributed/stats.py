@@ -31,8 +31,8 @@ class LoaderStats:
         """Counts a batch, from its header."""
         self.batches += 1
         self.seeds += num_seeds
-        self.nodes += sum(sum(hops) for hops in meta["nodes_per_hop"])
-        self.edges += sum(sum(hops) for hops in meta["edges_per_hop"])
+        self.nodes += meta["nodes"]
+        self.edges += meta["edges"]
         for kind, count in meta["rows"].items():
             self.rows[kind] += count
 

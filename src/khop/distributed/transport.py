@@ -101,6 +101,9 @@ class PartitionClient:
         grace: seconds that a connection may stay lost while requests wait for it.
     """
 
+    what = "partition"
+    """What is served, for error messages."""
+
     def __init__(
         self,
         endpoints: Mapping[int, Endpoint],
@@ -131,7 +134,7 @@ class PartitionClient:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         if endpoint.server_key is not None:
             if credentials is None:
-                raise ValueError(f"partition {part} is served with CURVE, but no keys are given")
+                raise ValueError(f"{self.what} {part} is served with CURVE, but no keys are given")
             socket.curve_serverkey = endpoint.server_key.encode()
             socket.curve_publickey = credentials.public.encode()
             socket.curve_secretkey = credentials.secret.encode()
@@ -209,7 +212,7 @@ class PartitionClient:
             request = connection.pending.pop(header.get("id", -1), None)
             if request is None:  # answered twice, after a reconnection
                 continue
-            where = f"the server of partition {connection.part}"
+            where = f"the server of {self.what} {connection.part}"
             if "error" in header:
                 request.fail(rebuild_error(header["error"], where))
             else:
@@ -253,7 +256,7 @@ class PartitionClient:
 
     def _unavailable(self, connection: _Connection, why: str) -> PartitionUnavailableError:
         return PartitionUnavailableError(
-            f"partition {connection.part} at {connection.endpoint.address} {why}"
+            f"{self.what} {connection.part} at {connection.endpoint.address} {why}"
         )
 
     def close(self) -> None:

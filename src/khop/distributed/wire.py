@@ -11,7 +11,7 @@ import numpy as np
 from khop import errors
 from khop.errors import ProtocolError
 from khop.sampler.engine import RowSet
-from khop.typing import Array, Int64Array
+from khop.typing import Array
 
 PROTOCOL = 2
 
@@ -49,7 +49,8 @@ def rebuild_error(described: dict[str, Any], where: str) -> Exception:
 
 def pack_rows(rows: RowSet) -> tuple[list[str], list[Array]]:
     """Rows as vectors, and the names of those that come beside their ids."""
-    names, arrays = [], [rows.ids]
+    names: list[str] = []
+    arrays: list[Array] = [rows.ids]
     if rows.trees is not None:
         names.append("trees")
         arrays.append(rows.trees)
@@ -91,13 +92,6 @@ def unpack_rows(header: Mapping[str, Any], arrays: list[Array]) -> tuple[RowSet,
         excluded_rows = take(np.int64, None)
         excluded = excluded_rows, take(np.int64, len(excluded_rows))
     return RowSet(ids, trees, times, excluded), rest
-
-
-def one_vector(arrays: list[Array]) -> Int64Array:
-    """The only array of a request, or the only one left; ProtocolError if it is no int64 vector."""
-    if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 1:
-        raise ProtocolError("a request carries one vector of int64 ids")
-    return arrays[0]
 
 
 def check_empty(arrays: list[Array]) -> None:

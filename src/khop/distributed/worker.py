@@ -23,6 +23,7 @@ import zmq
 from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, TWO, ControlLine, Message, Op
 from khop.channel.message import Block
 from khop.channel.ring import RingWriter, create_memory, map_memory
+from khop.channel.shared import read_shared
 from khop.distributed.child import start_up
 from khop.distributed.pipeline import Pipeline, PipelineSpec
 from khop.distributed.transport import Credentials, Endpoint, PartitionClient
@@ -96,16 +97,23 @@ class Sampler:
         line: the control line.
         config: from the trainer: folder, part, pipeline, endpoints, concurrency.
         ring: descriptor of the ring's memory.
+        arrays: what the pipeline needs beside the part; see `Pipeline`.
     """
 
-    def __init__(self, line: ControlLine, config: Mapping[str, Any], ring: int) -> None:
+    def __init__(
+        self,
+        line: ControlLine,
+        config: Mapping[str, Any],
+        ring: int,
+        arrays: Mapping[str, Array],
+    ) -> None:
         self._line = line
         self._ring = RingWriter(ring)
         os.close(ring)
         self._client = _client(config)
         part = Part(PartitionFolder(config["root"]), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
-        self._pipeline = Pipeline(part, spec, self._client)
+        self._pipeline = Pipeline(part, spec, self._client, arrays)
         self._concurrency: int = config["concurrency"]
         self._epochs: dict[int, Epoch] = {}
         self._asked: deque[tuple[int, int]] = deque()
@@ -237,7 +245,11 @@ def main() -> None:
     """Runs a sampler for the trainer at the other end of the control line."""
     line, message = start_up()
     try:
-        sampler = Sampler(line, message.json(), message.descriptors[0])
+        ring, *shared = message.descriptors
+        arrays = read_shared(shared[0]) if shared else {}
+        for descriptor in shared:
+            os.close(descriptor)
+        sampler = Sampler(line, message.json(), ring, arrays)
         line.send_json(Op.READY, {})
         sampler.run()
     except (EOFError, ConnectionError):

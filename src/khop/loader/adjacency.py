@@ -34,8 +34,9 @@ def sampled_adjacency(adj_t: Any, drawn: Drawn) -> Any:
 
     Returns:
         [num_dst, num_src] of the same kind, entries ordered by row and column. Edges that were
-        drawn twice are there twice. Without edge ids, values are left out (`SparseTensor`, as with
-        PyG) or 1.
+        drawn twice are there twice; note that torch adds those of a coordinate matrix up before
+        it takes means, which matrices of other kinds do right. Without edge ids, values are left
+        out (`SparseTensor`, as with PyG) or 1.
     """
     size = (drawn.size[1], drawn.size[0])
     sparse_tensor = torch_geometric.typing.SparseTensor

@@ -145,7 +145,7 @@ class LinkNeighborLoader(
             **kwargs,
         )
         self._options = LinkOptions(self.neg_sampling, strict_negatives, exclude_seed_edges)
-        if isinstance(neighbor_sampler, NeighborSampler):
+        if getattr(neighbor_sampler, "is_keyed", False):
             neighbor_sampler.check_link_options(self.input_data.input_type, self._options)
         elif strict_negatives or exclude_seed_edges:
             raise ValueError(
@@ -160,7 +160,7 @@ class LinkNeighborLoader(
 
     def _draw(self, inputs: EdgeSamplerInput, key: BatchKey | None) -> Any:
         neg_sampling, strict, exclude = self._options
-        if not isinstance(self.link_sampler, NeighborSampler):
+        if not getattr(self.link_sampler, "is_keyed", False):
             return self.link_sampler.sample_from_edges(inputs, neg_sampling=neg_sampling)
         return self.link_sampler.sample_from_edges(
             inputs, neg_sampling, key, strict_negatives=strict, exclude_seed_edges=exclude

@@ -133,7 +133,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         return self.node_sampler
 
     def _draw(self, inputs: NodeSamplerInput, key: BatchKey | None) -> Any:
-        if isinstance(self.node_sampler, NeighborSampler):
+        if getattr(self.node_sampler, "is_keyed", False):
             return self.node_sampler.sample_from_nodes(inputs, key=key)
         return self.node_sampler.sample_from_nodes(inputs)
 

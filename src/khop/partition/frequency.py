@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,12 @@ class FrequencyPartitioner(PartitionerBase):
         probs: for each part, the probability of each node being touched by a batch of the part's
             trainers: [num_nodes] each, or {node type: [num_nodes]} each.
             `NeighborSampler.sample_prob` computes them.
-        cache_memory_budget: bytes (or '512MB') of copies a part may keep; default: no bound.
-        cache_ratio: share of all nodes that a part may keep copies of; default: no copies unless
-            `cache_memory_budget` is given. Nodes that are never touched are not copied.
+        cache_memory_budget: bytes (or '512MB') of copies a part may keep, of all node types
+            together, which compete by probability a byte; or {node type: bytes}, for each its own.
+            Default: no bound.
+        cache_ratio: share of the nodes of each type that a part may keep copies of, or {node type:
+            share}; default: no copies unless `cache_memory_budget` is given. Nodes that are never
+            touched are not copied, nor are those of a type that such a dictionary lacks.
         *args, **kwargs: see `PartitionerBase`.
     """
 
@@ -57,8 +60,8 @@ class FrequencyPartitioner(PartitionerBase):
         edge_feat_dtype: Any = None,
         edge_weights: Any = None,
         edge_assign_strategy: str = "by_dst",
-        cache_memory_budget: int | str | None = None,
-        cache_ratio: float | None = None,
+        cache_memory_budget: int | str | Mapping[NodeType, int | str] | None = None,
+        cache_ratio: float | Mapping[NodeType, float] | None = None,
         chunk_size: int = 10000,
         device: Any = None,
         **kwargs: Any,
@@ -83,20 +86,28 @@ class FrequencyPartitioner(PartitionerBase):
     def _configure(
         self,
         probs: Sequence[ArrayLike | Mapping[NodeType, ArrayLike]] | None = None,
-        cache_memory_budget: int | str | None = None,
-        cache_ratio: float | None = None,
+        cache_memory_budget: int | str | Mapping[NodeType, int | str] | None = None,
+        cache_ratio: float | Mapping[NodeType, float] | None = None,
     ) -> None:
         if probs is None or len(probs) != self.num_parts:
             raise ValueError(
                 f"probs must hold the probabilities of each of the {self.num_parts} parts "
                 f"(got {'none' if probs is None else len(probs)})"
             )
-        if cache_ratio is not None and not 0 <= cache_ratio <= 1:
-            raise ValueError(f"cache_ratio must be between 0 and 1 (got {cache_ratio})")
-        self.cache_bytes = None if cache_memory_budget is None else parse_bytes(cache_memory_budget)
-        self.cache_ratio = cache_ratio
+        self.cache_ratio = self._by_type(cache_ratio, _checked_ratio, "cache_ratio")
+        self.cache_bytes = self._by_type(cache_memory_budget, parse_bytes, "cache_memory_budget")
         self.probs = {t: self._probs_of(t, probs) for t in self.source.nodes}
-        self._cached: dict[tuple[NodeType, int], Int64Array] = {}
+        self._cached: dict[int, dict[NodeType, Int64Array]] = {}
+
+    def _by_type(self, value: Any, check: Callable[[Any], Any], what: str) -> Any:
+        if not isinstance(value, Mapping):
+            return None if value is None else check(value)
+        unknown = [t for t in value if t not in self.source.nodes]
+        if unknown:
+            raise ValueError(
+                f"{what} names node types {unknown}, but there are {list(self.source.nodes)}"
+            )
+        return {node_type: check(of_type) for node_type, of_type in value.items()}
 
     def _probs_of(self, node_type: NodeType, probs: Sequence[Any]) -> Scores:
         count = self.source.nodes[node_type].count
@@ -125,22 +136,48 @@ class FrequencyPartitioner(PartitionerBase):
 
     def cached_nodes(self, node_type: NodeType, part: int, owners: IntArray) -> Int64Array:
         """The hottest nodes of other parts, as many as the bounds allow."""
-        budget = self._cache_rows(node_type)
-        heat = np.where(owners == part, 0.0, self.probs[node_type][part])
-        hottest = np.argsort(-heat, kind="stable")[:budget]
-        ids = hottest[heat[hottest] > 0].astype(np.int64)
-        self._cached[node_type, part] = ids
-        return ids
+        if part not in self._cached:
+            known = {t: numbering.owners for t, numbering in self.numbering.items()}
+            self._cached[part] = self._choose(part, {**known, node_type: owners})
+        return self._cached[part][node_type]
 
-    def _cache_rows(self, node_type: NodeType) -> int:
+    def _choose(self, part: int, owners: Mapping[NodeType, IntArray]) -> dict[NodeType, Int64Array]:
+        """The nodes of each type that a part keeps copies of, hottest first."""
+        chosen, heat = {}, {}
+        for node_type, of_type in owners.items():
+            remote = np.where(of_type == part, 0.0, self.probs[node_type][part])
+            hottest = np.argsort(-remote, kind="stable")[: self._most_rows(node_type)]
+            chosen[node_type] = hottest[remote[hottest] > 0].astype(np.int64)
+            heat[node_type] = remote[chosen[node_type]]
+        if self.cache_bytes is None or isinstance(self.cache_bytes, Mapping):
+            return chosen
+        rows = self._within(self.cache_bytes, heat)
+        return {node_type: ids[: rows[node_type]] for node_type, ids in chosen.items()}
+
+    def _within(self, budget: int, heat: Mapping[NodeType, Scores]) -> dict[NodeType, int]:
+        """How many rows of each type fit a budget, those first that save most for their size."""
+        sizes = np.array([self._row_bytes(node_type) for node_type in heat])
+        kind = np.repeat(np.arange(len(heat)), [len(of_type) for of_type in heat.values()])
+        order = np.argsort(-np.concatenate(list(heat.values())) / sizes[kind], kind="stable")
+        taken = order[np.cumsum(sizes[kind[order]]) <= budget]
+        # Within a type the hottest stand first, and so do those that are taken.
+        rows = np.bincount(kind[taken], minlength=len(heat))
+        return dict(zip(heat, rows.tolist(), strict=True))
+
+    def _most_rows(self, node_type: NodeType) -> int:
+        """Bound of a type's copies, but for a budget that it shares with the others."""
         if self.cache_ratio is None and self.cache_bytes is None:
             return 0
-        node = self.source.nodes[node_type]
-        rows = node.count if self.cache_ratio is None else int(self.cache_ratio * node.count)
+        rows = self.source.nodes[node_type].count
+        if self.cache_ratio is not None:
+            rows = int(_of_type(self.cache_ratio, node_type) * rows)
         if self.cache_bytes is not None:
-            row_bytes = feature_bytes(node.attrs) + 2 * 8  # and the ids
-            rows = min(rows, self.cache_bytes // row_bytes)
+            budget = _of_type(self.cache_bytes, node_type)
+            rows = min(rows, int(budget // self._row_bytes(node_type)))
         return rows
+
+    def _row_bytes(self, node_type: NodeType) -> int:
+        return feature_bytes(self.source.nodes[node_type].attrs) + 2 * 8  # and the ids
 
     def describe(self) -> dict[str, Any]:
         """Method and arguments, as meta.json records them."""
@@ -158,7 +195,7 @@ class FrequencyPartitioner(PartitionerBase):
             local, heat = self._heat(part, numbering)
             total = (local + heat.sum()) or 1.0
             cached = sum(
-                probs[part][self._cached[node_type, part]].sum()
+                probs[part][self._cached[part][node_type]].sum()
                 for node_type, probs in self.probs.items()
             )
             shares.append(
@@ -180,6 +217,16 @@ class FrequencyPartitioner(PartitionerBase):
         local = sum(float(probs[part][here[t]].sum()) for t, probs in self.probs.items())
         away = np.concatenate([probs[part][~here[t]] for t, probs in self.probs.items()])
         return local, np.sort(away)[::-1]
+
+
+def _checked_ratio(ratio: float) -> float:
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"cache_ratio must be between 0 and 1 (got {ratio})")
+    return ratio
+
+
+def _of_type(bound: Any, node_type: NodeType) -> Any:
+    return bound.get(node_type, 0) if isinstance(bound, Mapping) else bound
 
 
 def _curve_points(limit: int) -> list[int]:

@@ -74,6 +74,11 @@ class Part:
             ),
         )
 
+    def rows(self, index: int) -> tuple[IntArray, IntArray]:
+        """Row pointers, and new ids of neighbours, of an edge type."""
+        name = self.meta.edge_types[index].name
+        return self._edge_array(name, "indptr"), self._edge_array(name, "indices")
+
     def _edge_array(self, edge_type: EdgeType, name: str) -> Array:
         return self.folder.open(edge_path(self.part, edge_type, name))
 

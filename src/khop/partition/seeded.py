@@ -2,12 +2,13 @@
 
 Training seeds are split between the parts (`khop.partition.seeds`), what each part's batches will
 touch follows from its seeds (`khop.sampler.hotness`), and `FrequencyPartitioner` does the rest.
+For the split, the nodes of all types count as nodes of one graph; all else goes type by type.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from khop.partition.balance import Scores, assign_balanced, even_sizes
 from khop.partition.base import Progress
 from khop.partition.folder import FolderMeta, check_output
 from khop.partition.frequency import FrequencyPartitioner
-from khop.partition.seeds import adjacency, communities, split_seeds
-from khop.partition.source import GraphSource
-from khop.sampler.hotness import sample_prob
-from khop.typing import EDGE, NODE, ArrayLike, Int64Array, IntArray, NodeType
+from khop.partition.seeds import adjacency, communities, joined, split_seeds
+from khop.partition.source import GraphSource, NodeSource
+from khop.sampler.hotness import Seeds, TypedRows, sample_prob
+from khop.sampler.spec import SamplingSpec
+from khop.typing import NODE, Array, Int64Array, IntArray, NodeType, NumNeighbors
 
 # Above any probability: a part's own seeds come first.
 _SEED_BONUS = 2.0
@@ -33,37 +35,39 @@ def frequency_partition(
     data: Any,
     output_dir: str | os.PathLike[str],
     num_parts: int,
-    num_neighbors: Sequence[int],
+    num_neighbors: NumNeighbors,
     *,
     batch_size: int = 1024,
-    seeds: ArrayLike | None = None,
+    seeds: Any = None,
     edge_assign_strategy: str = "by_dst",
     time_attr: str | None = None,
     weight_attr: str | None = None,
-    cache_ratio: float | None = None,
-    cache_memory_budget: int | str | None = None,
+    cache_ratio: float | Mapping[NodeType, float] | None = None,
+    cache_memory_budget: int | str | Mapping[NodeType, int | str] | None = None,
     seed: int = 0,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> FolderMeta:
-    """Partitions a homogeneous graph by hotness, with parts that hold equal shares of the seeds.
+    """Partitions a graph by hotness, with parts that hold equal shares of the seeds.
 
     Training seeds are split between the parts by the graph's structure (`khop.partition.seeds`) and
     stay with their part, so that each trainer finds its seeds at home. Then `FrequencyPartitioner`
     places the other nodes by how likely each part's batches touch them.
 
     Args:
-        data: a PyG `Data` or a `GraphSource`.
+        data: a PyG `Data` or `HeteroData`, or a `GraphSource`.
         output_dir: the partition folder to write.
         num_parts: number of parts.
-        num_neighbors: fan-out of each hop in training.
+        num_neighbors: fan-out of each hop in training, or {edge type: fan-outs}.
         batch_size: seeds in a batch of one trainer; default: 1024.
         seeds: [num_seeds] node ids that will be trained on; default: `train_mask` if the graph has
-            it, else all nodes.
+            it, else all nodes. Of a heterogeneous graph (node type, ids), or (node type, None) for
+            the default; the node type too has a default if one alone has a `train_mask`.
         edge_assign_strategy: 'by_dst' or 'by_src'.
         time_attr: the attribute of nodes or edges that holds times; see `PartitionerBase`.
         weight_attr: the edge attribute that holds weights.
-        cache_ratio: share of all nodes that a part may keep copies of.
+        cache_ratio: share of the nodes that a part may keep copies of; see
+            `FrequencyPartitioner`.
         cache_memory_budget: bytes (or '512MB') of copies a part may keep.
         seed: of random choices.
         overwrite: replace a folder that exists.
@@ -73,20 +77,14 @@ def frequency_partition(
         What the folder's meta.json says.
 
     Raises:
-        NotImplementedError: the graph is heterogeneous.
         ValueError, TypeError, IndexError: arguments that do not fit one another.
         FileExistsError: `output_dir` exists and `overwrite` is False.
     """
     check_output(output_dir, overwrite)
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
-    if source.heterogeneous:
-        raise NotImplementedError(
-            "hotness over several edge types is still to come: partition heterogeneous graphs with "
-            "RandomPartitioner (--method random), or pass probs of your own to FrequencyPartitioner"
-        )
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1 (got {batch_size})")
-    fanouts = _checked_fanouts(num_neighbors)
+    fanouts = _checked_fanouts(num_neighbors, source)
     partitioner = _SeededPartitioner.from_data(
         source,
         output_dir,
@@ -111,75 +109,133 @@ class _SeededPartitioner(FrequencyPartitioner):
 
     def _configure(  # type: ignore[override]
         self,
-        seeds: Int64Array,
-        fanouts: list[int],
+        seeds: tuple[NodeType, Int64Array],
+        fanouts: Sequence[Sequence[int]],
         batch_size: int,
-        cache_memory_budget: int | str | None,
-        cache_ratio: float | None,
+        cache_memory_budget: Any,
+        cache_ratio: Any,
     ) -> None:
-        self.seeds, self.fanouts, self.batch_size = seeds, fanouts, batch_size
+        self.seed_type, self.seeds = seeds
+        self.fanouts, self.batch_size = fanouts, batch_size
         # Checks the options before the work begins; the probabilities follow.
-        nothing = np.zeros(self.source.nodes[NODE].count)
-        super()._configure([nothing] * self.num_parts, cache_memory_budget, cache_ratio)
+        super()._configure([{}] * self.num_parts, cache_memory_budget, cache_ratio)
         self._split_seeds()
         super()._configure(self._hotness(), cache_memory_budget, cache_ratio)
 
     def _split_seeds(self) -> None:
-        neighbors = adjacency(self.source.edges[EDGE], self.source.nodes[NODE].count)
-        self.clusters = communities(
+        edges, first, count = joined(self.source)
+        neighbors = adjacency(edges, count)
+        clusters = communities(
             neighbors,
             self.num_parts,
             self.seed,
             lambda done, total: self.progress("clusters", done, total),
         )
-        self.part_of_seed = split_seeds(neighbors, self.seeds, self.clusters, self.num_parts)
-        rows = neighbors[1 if self.edge_dir == "in" else 0]
-        self._csr = _native.Csr(rows.indptr, rows.indices)
+        self.part_of_seed = split_seeds(
+            neighbors, self.seeds + first[self.seed_type], clusters, self.num_parts
+        )
+        self.clusters = {
+            node_type: clusters[first[node_type] : first[node_type] + node.count]
+            for node_type, node in self.source.nodes.items()
+        }
 
-    def _hotness(self) -> list[Scores]:
-        count = self.source.nodes[NODE].count
+    def _hotness(self) -> list[dict[NodeType, Scores]]:
+        rows, node_types = self._rows(), list(self.source.nodes)
         probs = []
         for part in range(self.num_parts):
             seeds = self.seeds[self.part_of_seed == part]
-            probs.append(sample_prob(self._csr, self.fanouts, seeds, count, self.batch_size))
+            of_part = sample_prob(
+                rows,
+                self.fanouts,
+                Seeds(node_types.index(self.seed_type), seeds, self.batch_size),
+            )
+            probs.append(dict(zip(node_types, of_part, strict=True)))
             self.progress("hotness", part + 1, self.num_parts)
-        del self._csr
         return probs
+
+    def _rows(self) -> TypedRows:
+        """The graph as it will be drawn from."""
+        counts = {node_type: node.count for node_type, node in self.source.nodes.items()}
+        place = {node_type: i for i, node_type in enumerate(counts)}
+        relations, csrs = [], []
+        for (src_type, _, dst_type), edge in self.source.edges.items():
+            neighbors, drawing, (others, keys) = src_type, dst_type, edge.endpoints()
+            if self.edge_dir == "out":
+                neighbors, drawing, others, keys = drawing, neighbors, keys, others
+            indptr, indices, _ = _native.coo_to_csr(
+                keys, others, counts[drawing], counts[neighbors], with_edge_ids=False
+            )
+            relations.append((place[neighbors], place[drawing]))
+            csrs.append(_native.Csr(indptr, indices))
+        return TypedRows(list(counts.values()), relations, csrs)
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
         """As `FrequencyPartitioner`, but seeds stay with their part."""
         scores = self.probs[node_type].copy()
-        scores[self.part_of_seed, self.seeds] += _SEED_BONUS
-        scores[self.clusters, np.arange(scores.shape[1])] += _CLUSTER_BONUS
+        if node_type == self.seed_type:
+            scores[self.part_of_seed, self.seeds] += _SEED_BONUS
+        scores[self.clusters[node_type], np.arange(scores.shape[1])] += _CLUSTER_BONUS
         return assign_balanced(scores, even_sizes(scores.shape[1], self.num_parts))
 
     def describe(self) -> dict[str, Any]:
         """Method and arguments, as meta.json records them."""
+        hops = {
+            " ".join(edge_type): list(fanouts)
+            for edge_type, fanouts in zip(self.source.edges, self.fanouts, strict=True)
+        }
+        alike = len({tuple(fanouts) for fanouts in self.fanouts}) == 1
         return {
             **super().describe(),
             "name": FrequencyPartitioner.__name__,
-            "num_neighbors": self.fanouts,
+            "num_neighbors": list(self.fanouts[0]) if alike else hops,
             "batch_size": self.batch_size,
             "num_seeds": len(self.seeds),
+            **({"seed_type": self.seed_type} if self.source.heterogeneous else {}),
         }
 
 
-def _checked_fanouts(num_neighbors: Sequence[int]) -> list[int]:
-    fanouts = [int(k) for k in num_neighbors]
-    if not fanouts or min(fanouts) < -1:
-        raise ValueError(
-            f"num_neighbors must hold a fan-out of -1 or more for each hop (got {fanouts})"
-        )
+def _checked_fanouts(num_neighbors: Any, source: GraphSource) -> tuple[tuple[int, ...], ...]:
+    edge_types = list(source.edges)
+    fanouts = SamplingSpec.create(num_neighbors, edge_types).fanouts[: len(edge_types)]
+    if any(len(hops) == 0 for hops in fanouts):
+        raise ValueError("num_neighbors must hold a fan-out of -1 or more for each hop (got none)")
     return fanouts
 
 
-def _seeds_of(source: GraphSource, seeds: ArrayLike | None) -> Int64Array:
-    node = source.nodes[NODE]
-    if seeds is not None:
-        ids = np.unique(to_int64(seeds, "seeds"))
+def _seeds_of(source: GraphSource, seeds: Any) -> tuple[NodeType, Int64Array]:
+    """Node type and distinct ids of the seeds: those given, or else where `train_mask` holds."""
+    node_type, given = None if source.heterogeneous else NODE, seeds
+    if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
+        node_type, given = seeds
+    if node_type is None:
+        if given is not None:
+            raise ValueError("seeds of a heterogeneous graph must be (node type, ids)")
+        node_type = _trained_type(source)
+    if node_type not in source.nodes:
+        raise ValueError(f"seeds are of node type '{node_type}': there are {list(source.nodes)}")
+    node = source.nodes[node_type]
+    if given is not None:
+        ids = np.unique(to_int64(given, "seeds"))
         check_range(ids, node.count, "seeds")
-        return ids
+        return node_type, ids
+    mask = _train_mask(node)
+    return node_type, np.arange(node.count) if mask is None else np.flatnonzero(mask)
+
+
+def _trained_type(source: GraphSource) -> NodeType:
+    trained = [t for t, node in source.nodes.items() if _train_mask(node) is not None]
+    if len(trained) == 1:
+        return trained[0]
+    found = f"node types {trained} have" if trained else f"no node type of {list(source.nodes)} has"
+    raise ValueError(
+        f"{found} a 'train_mask': say which one is trained on (seeds=(node type, None), or "
+        "--seed-type)"
+    )
+
+
+def _train_mask(node: NodeSource) -> Array | None:
+    """The mask of training nodes, if there are any."""
     mask = node.attrs.get("train_mask")
-    if mask is not None and mask.dtype == "bool" and mask.row_shape == () and mask.array.any():
-        return np.flatnonzero(mask.array)
-    return np.arange(node.count)
+    if mask is None or mask.dtype != "bool" or mask.row_shape != () or not mask.array.any():
+        return None
+    return mask.array

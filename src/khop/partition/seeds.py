@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from khop import _native
+from khop.data.arrays import check_range, narrowest_int
 from khop.partition.balance import Scores, assign_balanced, even_sizes
-from khop.partition.source import EdgeSource
-from khop.typing import Int64Array, IntArray
+from khop.partition.source import EdgeSource, GraphSource
+from khop.typing import Int64Array, IntArray, NodeType
 
 # Measured on the bundled graph for 2 to 8 parts: strictly even clusters (no slack) cost half of
 # what is gained; more than 8 passes or 256 blocks change little; fewer blocks make neighbours move
@@ -39,6 +40,33 @@ class Adjacency(NamedTuple):
         owner = np.repeat(np.arange(len(nodes)), degree)
         start = self.indptr[nodes] - (np.cumsum(degree) - degree)
         return owner, self.indices[start[owner] + np.arange(len(owner))]
+
+
+def joined(source: GraphSource) -> tuple[EdgeSource, dict[NodeType, int], int]:
+    """All node and edge types of a graph as one.
+
+    Returns:
+        The edges, one type's after the other's; the number that each node type's nodes begin with;
+        the number of nodes.
+
+    Raises:
+        IndexError: an edge names a node that does not exist.
+    """
+    first, count = {}, 0
+    for node_type, node in source.nodes.items():
+        first[node_type] = count
+        count += node.count
+    if len(first) == 1 and len(source.edges) == 1:
+        return next(iter(source.edges.values())), first, count
+    ends: tuple[list[IntArray], list[IntArray]] = ([], [])
+    for edge_type, edge in source.edges.items():
+        for side, node_type, ids in zip(
+            ends, (edge_type[0], edge_type[2]), (edge.src, edge.dst), strict=True
+        ):
+            check_range(ids, source.nodes[node_type].count, f"edge_index of edge type {edge_type}")
+            side.append(ids.astype(narrowest_int(count)) + first[node_type])
+    src, dst = (np.concatenate([np.empty(0, narrowest_int(count)), *side]) for side in ends)
+    return EdgeSource(src, dst), first, count
 
 
 def adjacency(edge: EdgeSource, num_nodes: int) -> tuple[Adjacency, Adjacency]:

@@ -90,7 +90,7 @@ def _check_weights(
     name = folder.meta.weight_attr
     assert name is not None  # meta.json has been checked
     weights = weight_values(_attribute(folder, edge_type, part, name).numbers(), name)
-    expected = _native.weight_table(indptr, weights)
+    expected: tuple[Array, Array] = _native.weight_table(indptr, weights)
     for array, wanted in zip(("weight_sum", "weight_guide"), expected, strict=True):
         path = edge_path(part, edge_type.name, array)
         found = folder.open(path)

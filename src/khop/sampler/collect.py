@@ -45,8 +45,8 @@ class CollectSpec:
     counts_hops: bool = True
 
 
-class _Table(NamedTuple):
-    """A node or edge type of which rows are wanted."""
+class Table(NamedTuple):
+    """Attributes of a node or edge type of which rows are wanted."""
 
     kind: str  # 'node' or 'edge'
     type_index: int
@@ -87,24 +87,24 @@ class Collector:
         extras = extras or {}
         node_types, edge_types = self._part.meta.node_types, self._part.meta.edge_types
         tables = [
-            _Table("node", i, ["id", *self._spec.node_attrs[i]], t.bounds)
+            Table("node", i, ["id", *self._spec.node_attrs[i]], t.bounds)
             for i, t in enumerate(node_types)
         ]
         tables += [
-            _Table("edge", i, ["edge_id", *self._spec.edge_attrs[i]], t.bounds)
+            Table("edge", i, ["edge_id", *self._spec.edge_attrs[i]], t.bounds)
             for i, t in enumerate(edge_types)
             if self._spec.with_edge[i]
         ]
         rows = [self._ids_of(subgraph, table) for table in tables]
-        pending: list[tuple[_Table, Ticket, Int64Array]] = []
-        local: list[tuple[_Table, dict[str, Feature] | None, Int64Array, Int64Array]] = []
+        pending: list[tuple[Table, Ticket, Int64Array]] = []
+        local: list[tuple[Table, dict[str, Feature] | None, Int64Array, Int64Array]] = []
         counts = {"local": 0, "cached": 0, "remote": 0}
         for table, ids in zip(tables, rows, strict=True):
             self._locate(table, ids, local, pending, counts)
 
         layout = self._layout(subgraph, tables, rows)
         layout += [ArraySpec(f"s.{n}", str(a.dtype), a.shape) for n, a in extras.items()]
-        arrays = allocate(Block(layout, {**meta, **self._hops(subgraph), "rows": counts}))
+        arrays = allocate(Block(layout, {**meta, **self._sizes(subgraph), "rows": counts}))
         for name, values in extras.items():
             np.copyto(arrays[f"s.{name}"], values)
         for i in range(len(edge_types)):
@@ -117,20 +117,53 @@ class Collector:
         if pending:
             yield [ticket for _, ticket, _ in pending]
         for table, ticket, places in pending:
-            for name, values in zip(table.names, ticket.result(), strict=True):
-                out = arrays[_array_name(table, name)]
-                _native.gather(values, np.arange(len(values)), out, places)
+            _place(table, ticket, places, arrays)
 
-    def _hops(self, subgraph: _native.Subgraph) -> dict[str, Any]:
-        if not self._spec.counts_hops:
-            return {}
+    def _sizes(self, subgraph: _native.Subgraph) -> dict[str, Any]:
         meta = self._part.meta
-        return {
-            "nodes_per_hop": [subgraph.nodes_per_hop(i) for i in range(len(meta.node_types))],
-            "edges_per_hop": [subgraph.edges_per_hop(i) for i in range(len(meta.edge_types))],
+        node_types, edge_types = range(len(meta.node_types)), range(len(meta.edge_types))
+        sizes: dict[str, Any] = {
+            "nodes": sum(subgraph.num_nodes(i) for i in node_types),
+            "edges": sum(subgraph.num_edges(i) for i in edge_types),
         }
+        if self._spec.counts_hops:
+            sizes["nodes_per_hop"] = [subgraph.nodes_per_hop(i) for i in node_types]
+            sizes["edges_per_hop"] = [subgraph.edges_per_hop(i) for i in edge_types]
+        return sizes
 
-    def _ids_of(self, subgraph: _native.Subgraph, table: _Table) -> Int64Array:
+    def read(
+        self, wanted: Sequence[tuple[Table, Int64Array]]
+    ) -> Generator[list[Ticket], None, list[dict[str, Array]]]:
+        """Rows by themselves, of several types at once.
+
+        Args:
+            wanted: attributes, and the new ids of nodes or positions of edges.
+
+        Returns:
+            {name: rows} for each table.
+        """
+        counts = {"local": 0, "cached": 0, "remote": 0}
+        local: list[tuple[dict[str, Array], Any]] = []
+        pending: list[tuple[dict[str, Array], Any]] = []
+        read = []
+        for table, ids in wanted:
+            specs = self._row_specs(table, len(ids))
+            arrays = {s.name: np.empty(s.shape, storage_dtype(s.dtype)) for s in specs}
+            at_hand: list[Any] = []
+            on_their_way: list[Any] = []
+            self._locate(table, ids, at_hand, on_their_way, counts)
+            local += [(arrays, rows) for rows in at_hand]
+            pending += [(arrays, rows) for rows in on_their_way]
+            read.append({name: arrays[_array_name(table, name)] for name in table.names})
+        for out, (table, features, own, places) in local:
+            self._copy(table, features, own, places, out)
+        if pending:
+            yield [ticket for _, (_, ticket, _) in pending]
+        for out, (table, ticket, places) in pending:
+            _place(table, ticket, places, out)
+        return read
+
+    def _ids_of(self, subgraph: _native.Subgraph, table: Table) -> Int64Array:
         if table.kind == "node":
             ids = np.empty(subgraph.num_nodes(table.type_index), np.int64)
             subgraph.write_nodes(table.type_index, ids)
@@ -141,7 +174,7 @@ class Collector:
 
     def _locate(
         self,
-        table: _Table,
+        table: Table,
         ids: Int64Array,
         local: list[Any],
         pending: list[Any],
@@ -173,14 +206,14 @@ class Collector:
                 pending.append((table, ticket, where))
                 counts["remote"] += len(wanted) if is_node else 0
 
-    def _feature(self, table: _Table, name: str) -> Feature:
+    def _feature(self, table: Table, name: str) -> Feature:
         if table.kind == "node":
             return self._part.node_feature(table.type_index, name)
         return self._part.edge_feature(table.type_index, name)
 
     def _copy(
         self,
-        table: _Table,
+        table: Table,
         features: dict[str, Feature] | None,
         rows: Int64Array,
         places: Int64Array | None,
@@ -204,7 +237,7 @@ class Collector:
     def _layout(
         self,
         subgraph: _native.Subgraph,
-        tables: Sequence[_Table],
+        tables: Sequence[Table],
         rows: Sequence[Int64Array],
     ) -> list[ArraySpec]:
         specs = [
@@ -215,17 +248,28 @@ class Collector:
             counts = [subgraph.num_nodes(i) for i in range(len(self._part.meta.node_types))]
             specs += [ArraySpec(f"t{i}", "int64", (n,)) for i, n in enumerate(counts)]
         for table, ids in zip(tables, rows, strict=True):
-            for name in table.names:
-                if name in ("id", "edge_id"):
-                    specs.append(ArraySpec(_array_name(table, name), "int64", (len(ids),)))
-                else:
-                    feature = self._feature(table, name)
-                    shape = (len(ids), *feature.row_shape)
-                    specs.append(ArraySpec(_array_name(table, name), feature.dtype, shape))
+            specs += self._row_specs(table, len(ids))
+        return specs
+
+    def _row_specs(self, table: Table, count: int) -> list[ArraySpec]:
+        specs = []
+        for name in table.names:
+            if name in ("id", "edge_id"):
+                specs.append(ArraySpec(_array_name(table, name), "int64", (count,)))
+            else:
+                feature = self._feature(table, name)
+                shape = (count, *feature.row_shape)
+                specs.append(ArraySpec(_array_name(table, name), feature.dtype, shape))
         return specs
 
 
-def _array_name(table: _Table, name: str) -> str:
+def _place(table: Table, ticket: Ticket, places: Int64Array, arrays: Mapping[str, Array]) -> None:
+    """Puts the rows of a reply where they belong."""
+    for name, values in zip(table.names, ticket.result(), strict=True):
+        _native.gather(values, np.arange(len(values)), arrays[_array_name(table, name)], places)
+
+
+def _array_name(table: Table, name: str) -> str:
     return f"{table.kind[0]}{table.type_index}.{name}"
 
 

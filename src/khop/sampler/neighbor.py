@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from khop import _native
 from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
 from khop.sampler.engine import Engine, GraphView, SeedSet, finish
-from khop.sampler.hotness import sample_prob
+from khop.sampler.hotness import Seeds, TypedRows, sample_prob
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.pyg_links import (
     LinkOptions,
@@ -96,6 +96,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     Raises:
         ValueError, TypeError: malformed options; times or weights that are none.
     """
+
+    is_keyed = True  # `sample_from_nodes` takes the key of a batch
 
     def __init__(
         self,
@@ -297,30 +299,58 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         self._link_samplers.get(link_type, options)
 
     def sample_prob(
-        self, seeds: ArrayLike, num_nodes: int | None = None, batch_size: int | None = None
-    ) -> Tensor:
+        self,
+        seeds: ArrayLike | NodeSamplerInput,
+        num_nodes: Any = None,
+        batch_size: int | None = None,
+    ) -> Tensor | dict[NodeType, Tensor]:
         """Probability of each node being touched by a batch drawn from `seeds`.
 
         Args:
-            seeds: [num_seeds] node ids (or a PyG `NodeSamplerInput`).
-            num_nodes: number of nodes; default: the graph's.
+            seeds: [num_seeds] node ids, or a PyG `NodeSamplerInput`, whose `input_type` tells the
+                type of the seeds of a heterogeneous graph.
+            num_nodes: number of nodes, or {node type: number}; only compared with the graph's.
+                Tensors as long as there are nodes do, as in GraphLearn-for-PyTorch.
             batch_size: seeds in a batch; default: all of them make one batch.
 
         Returns:
-            [num_nodes] float64. Method: `khop.sampler.hotness`.
+            [num_nodes] float64, one for each node type of a heterogeneous graph. Method:
+            `khop.sampler.hotness`.
 
         Raises:
             IndexError, TypeError: seeds that do not exist or are no integers.
-            ValueError: another number of nodes than the graph's, a batch size below 1.
-            NotImplementedError: a heterogeneous graph.
+            ValueError: seeds of no node type of the graph, another number of nodes than the
+                graph's, a batch size below 1, a sampler that draws by weight or by time.
         """
-        if isinstance(self._num_neighbors, dict):
-            raise NotImplementedError("hotness over several edge types is still to come")
+        spec = self._engine.spec
+        if spec.temporal or any(spec.weighted):
+            raise ValueError(
+                "the hotness of nodes is that of uniform draws: make a sampler without time_attr "
+                "and weight_attr for it"
+            )
+        counts, view = self.graph.num_nodes, self._engine.view
+        node_type = self._seed_type(getattr(seeds, "input_type", None))
         ids = to_int64(getattr(seeds, "node", seeds), "seeds")
-        check_range(ids, self.num_nodes, "seeds")
-        if num_nodes is not None and num_nodes != self.num_nodes:
-            raise ValueError(f"num_nodes is {num_nodes}, but the graph has {self.num_nodes} nodes")
-        csr = self._engine.view.csrs[0]
-        return torch.from_numpy(
-            sample_prob(csr, self._num_neighbors, ids, self.num_nodes, batch_size, self.replace)
+        check_range(ids, counts[node_type], "seeds")
+        _check_num_nodes(num_nodes, counts)
+        probs = sample_prob(
+            TypedRows(view.num_nodes, view.relations, view.csrs),
+            self._engine.spec.fanouts[: len(view.relations)],
+            Seeds(self.graph.node_types.index(node_type), ids, batch_size),
+            self.replace,
         )
+        by_type = dict(zip(counts, map(torch.from_numpy, probs), strict=True))
+        return by_type if self.graph.is_heterogeneous else by_type[NODE]
+
+
+def _check_num_nodes(given: Any, counts: Mapping[NodeType, int]) -> None:
+    """Raises ValueError if the numbers of nodes that somebody expects are not the graph's."""
+    if given is None:
+        return
+    for node_type, value in (given if isinstance(given, Mapping) else {NODE: given}).items():
+        # A tensor may be the number itself, or one as long as there are nodes.
+        count = len(value) if getattr(value, "ndim", 0) else int(value)
+        if counts.get(node_type) != count:
+            raise ValueError(
+                f"num_nodes is {count} of type '{node_type}', but the graph has {dict(counts)}"
+            )

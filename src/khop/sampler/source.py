@@ -216,7 +216,13 @@ class PygInput:
     @cached_property
     def num_nodes(self) -> dict[NodeType, int]:
         """Number of nodes of each node type."""
-        return {t: int(store.num_nodes) for t, store in self._node_stores.items()}
+        counts = {t: store.num_nodes for t, store in self._node_stores.items()}
+        for node_type, count in counts.items():
+            if count is None:
+                raise ValueError(
+                    f"the number of nodes of type '{node_type}' is not known: set its 'num_nodes'"
+                )
+        return {t: int(count) for t, count in counts.items()}
 
     @cached_property
     def edges(self) -> dict[EdgeType, EdgeArrays]:

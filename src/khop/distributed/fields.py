@@ -1,0 +1,45 @@
+"""Checks of the fields of a request, before anything is done with them.
+
+All raise ProtocolError that names the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from khop.errors import ProtocolError
+from khop.typing import Array, Int64Array
+
+
+def integer(header: Mapping[str, Any], name: str) -> int:
+    """An integer."""
+    value = header.get(name)
+    if type(value) is not int:
+        raise ProtocolError(f"'{name}' must be an integer")
+    return value
+
+
+def flag(header: Mapping[str, Any], name: str) -> bool:
+    """True or false."""
+    value = header.get(name)
+    if not isinstance(value, bool):
+        raise ProtocolError(f"'{name}' must be true or false")
+    return value
+
+
+def index(header: Mapping[str, Any], name: str, count: int) -> int:
+    """An integer from 0 to count - 1."""
+    value = integer(header, name)
+    if not 0 <= value < count:
+        raise ProtocolError(f"'{name}' is {value}, but there are {count}")
+    return value
+
+
+def ids(arrays: list[Array]) -> Int64Array:
+    """The one vector of ids that a request carries."""
+    if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 1:
+        raise ProtocolError("a request carries one vector of int64 ids")
+    return arrays[0]

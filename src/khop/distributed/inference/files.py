@@ -1,0 +1,260 @@
+"""The folder of layer-wise outputs: the only module that knows what lies where in it.
+
+    root/layer-<i>/<node type>/part-<p>.npy              row j belongs to the j-th node of part p
+    root/layer-<i>/<node type>/part-<p>-share-<s>.npy    ... of share s, if trainers divide the part
+
+Files are written under a temporary name, from their first row to their last, and renamed: they are
+complete or absent. Trainers without a common file system each have some of the files. bfloat16 is
+stored as uint16. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from khop.data import Feature
+from khop.data.arrays import storage_dtype
+from khop.distributed.inference.client import OutputClient
+from khop.distributed.transport import Request
+from khop.partition.folder import safe_name
+from khop.typing import Array, Int64Array, NodeType
+
+PROBE = ".khop-probe-"
+"""How the files begin by which trainers see whether they have the folder in common."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """The nodes that one trainer computes of one part.
+
+    Attributes:
+        rank: the trainer.
+        part: the part.
+        number: which of the part's shares.
+        of: number of the part's shares.
+        ranges: first and one-past-last new id, a node type each.
+    """
+
+    rank: int
+    part: int
+    number: int
+    of: int
+    ranges: list[tuple[int, int]]
+
+    @property
+    def file_name(self) -> str:
+        """Name of its files."""
+        share = "" if self.of == 1 else f"-share-{self.number}"
+        return f"part-{self.part}{share}.npy"
+
+    def num_rows(self, node_type: int) -> int:
+        """Number of its nodes of a type."""
+        low, high = self.ranges[node_type]
+        return high - low
+
+
+@dataclass(frozen=True)
+class RowSpec:
+    """What the rows of a layer's output of one node type are.
+
+    Attributes:
+        stored: name of the dtype on disk.
+        computed: name of the dtype that the layer gave and that the next one gets.
+        shape: of one row.
+    """
+
+    stored: str
+    computed: str
+    shape: tuple[int, ...]
+
+    def to_json(self) -> list[Any]:
+        """As JSON."""
+        return [self.stored, self.computed, list(self.shape)]
+
+    @classmethod
+    def from_json(cls, content: Sequence[Any]) -> RowSpec:
+        """From what `to_json` returned, after its journey."""
+        stored, computed, shape = content
+        return cls(stored, computed, tuple(shape))
+
+
+def layer_folder(root: Path, layer: int) -> Path:
+    """Folder of a layer's outputs."""
+    return root / f"layer-{layer}"
+
+
+def output_file(root: Path, layer: int, node_type: NodeType, file_name: str) -> Path:
+    """A share's file of a layer and node type."""
+    return layer_folder(root, layer) / safe_name(node_type) / file_name
+
+
+def open_rows(file: Path, dtype: str) -> Feature:
+    """Maps a file's rows read-only."""
+    array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
+    return Feature(array.view(np.ndarray), dtype)
+
+
+def clear_folder(root: Path, overwrite: bool) -> None:
+    """Makes sure that a folder holds no outputs.
+
+    Raises:
+        FileExistsError: it holds some and `overwrite` is False, or it holds something else.
+    """
+    entries = [p for p in root.iterdir() if not p.name.startswith(PROBE)]
+    if entries and not overwrite:
+        raise FileExistsError(
+            f"'{root}' is not empty: choose another output_dir or pass overwrite=True"
+        )
+    strange = [p.name for p in entries if not re.fullmatch(r"layer-\d+", p.name)]
+    if strange:
+        raise FileExistsError(
+            f"'{root}' holds more than layer-wise outputs ({sorted(strange)[:3]}): it will not be "
+            "overwritten"
+        )
+    for entry in entries:
+        shutil.rmtree(entry)
+
+
+def remove_outputs(root: Path, layer: int, shares: Sequence[Share]) -> None:
+    """Removes a trainer's files of a layer, and the folders that no trainer has files in."""
+    names = {share.file_name for share in shares}
+    for folder in sorted(layer_folder(root, layer).glob("*")):
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+    with contextlib.suppress(OSError):
+        layer_folder(root, layer).rmdir()
+
+
+class RowWriter:
+    """Writes a file of rows, one batch after the other.
+
+    Args:
+        file: the file; appears with `finish`.
+        spec: what the rows are.
+        num_rows: how many there will be.
+    """
+
+    def __init__(self, file: Path, spec: RowSpec, num_rows: int) -> None:
+        self.spec = spec
+        self._file = file
+        self._temporary = file.with_name(f".{file.name}.tmp")
+        self._missing = num_rows
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._opened = self._temporary.open("wb")
+        header: dict[str, Any] = {
+            "descr": np.lib.format.dtype_to_descr(storage_dtype(spec.stored)),
+            "fortran_order": False,
+            "shape": (num_rows, *spec.shape),
+        }
+        np.lib.format.write_array_header_1_0(self._opened, header)
+
+    def append(self, rows: Array) -> None:
+        """Writes the next rows, of the dtype that they are stored in."""
+        self._missing -= len(rows)
+        # Not through a map: a full disk is an OSError here, and kills the process there.
+        self._opened.write(np.ascontiguousarray(rows).data.cast("B") if rows.size else b"")
+
+    def finish(self) -> None:
+        """Makes the file durable and gives it its name.
+
+        Raises:
+            ValueError: there were more or fewer rows than promised.
+        """
+        if self._missing:
+            raise ValueError(f"'{self._file}' lacks {self._missing} of its rows")
+        self._opened.flush()
+        os.fsync(self._opened.fileno())
+        self._opened.close()
+        self._temporary.rename(self._file)
+
+    def abandon(self) -> None:
+        """Leaves nothing behind, unless it was finished."""
+        self._opened.close()
+        with contextlib.suppress(OSError):
+            self._temporary.unlink()
+
+
+class OutputSlices:
+    """A layer's output of one node type, as `rows` reads it: slices are shares.
+
+    Args:
+        root: the folder.
+        shares: all shares, in the order of their ids.
+        layer: the layer.
+        node_type: index and name of the node type.
+        spec: what the rows are.
+        visible: trainers whose files are in this trainer's folder.
+        client: the servers of the other trainers' files, if there are any.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        shares: Sequence[Share],
+        layer: int,
+        node_type: tuple[int, NodeType],
+        spec: RowSpec,
+        visible: Sequence[int],
+        client: OutputClient | None,
+    ) -> None:
+        self._root = root
+        self._shares = shares
+        self._layer = layer
+        self._type_index, self._type_name = node_type
+        self._visible = visible
+        self._opened: dict[int, Feature] = {}
+        self.client = client
+        self.dtype = spec.stored
+        self.row_shape = spec.shape
+        ranges = [share.ranges[self._type_index] for share in shares]
+        self.bounds = [low for low, _ in ranges] + [ranges[-1][1]]
+
+    def at_hand(self, index: int) -> Feature | None:
+        """See `Slices`."""
+        share = self._shares[index]
+        if share.rank not in self._visible:
+            return None
+        if index not in self._opened:
+            file = output_file(self._root, self._layer, self._type_name, share.file_name)
+            self._opened[index] = open_rows(file, self.dtype)
+        return self._opened[index]
+
+    def copies(self, ids: Int64Array) -> tuple[Feature, Int64Array] | None:
+        """There are none."""
+        del ids
+        return None
+
+    def ask(self, index: int, ids: Int64Array) -> Request:
+        """See `Slices`."""
+        assert self.client is not None
+        share = self._shares[index]
+        rows = ids - self.bounds[index]
+        return self.client.rows(share.rank, self._layer, self._type_index, share.file_name, rows)
+
+
+def check_shares(shares: Sequence[Share], counts: Sequence[int]) -> None:
+    """Raises ValueError unless the shares, in their order, hold every node exactly once.
+
+    Args:
+        shares: the shares.
+        counts: number of nodes, a node type each.
+    """
+    for node_type, count in enumerate(counts):
+        ranges = [share.ranges[node_type] for share in shares]
+        ends = [0, *(high for _, high in ranges)]
+        if [low for low, _ in ranges] != ends[:-1] or ends[-1] != count:
+            raise ValueError(
+                f"trainers do not divide the {count} nodes of type {node_type} evenly: {ranges}. "
+                "Have they loaded the same partition folder?"
+            )

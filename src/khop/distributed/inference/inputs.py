@@ -1,0 +1,142 @@
+"""What layers get from the partition folder: rows of nodes, attributes of edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from khop.distributed.dataset import DistDataset
+from khop.distributed.inference.rows import AttributeSlices, RowReader
+from khop.distributed.transport import PartitionClient
+from khop.loader.collate import to_tensor
+from khop.partition.part import Part
+from khop.typing import Array, NodeType
+
+
+class LayerInput(NamedTuple):
+    """What a layer gets of the nodes of one type: where rows are read, and what is made of them."""
+
+    reader: RowReader
+    finish: Callable[[Tensor], Tensor]
+
+
+class NodeInputs:
+    """The first layer's inputs.
+
+    Args:
+        data: the dataset.
+        x: name of a node attribute, callable that makes rows of original ids, or {node type: such}.
+
+    Raises:
+        KeyError: no such node type or attribute.
+        TypeError: neither a name nor a callable.
+    """
+
+    def __init__(
+        self, data: DistDataset, x: str | Callable[[Tensor], Tensor] | Mapping[NodeType, Any]
+    ) -> None:
+        node_types = data.meta.node_types
+        if isinstance(x, Mapping):
+            for name in x:
+                data.meta.node_type(name)  # KeyError if there is none
+            wanted = [x.get(t.name) for t in node_types]
+        elif isinstance(x, str):
+            wanted = [x if x in t.attrs else None for t in node_types]
+            if not any(wanted):
+                known = {t.name: list(t.attrs) for t in node_types}
+                raise KeyError(f"no node type has an attribute '{x}': there are {known}")
+        else:
+            wanted = [x for _ in node_types]
+        for node_type, source in zip(node_types, wanted, strict=True):
+            if isinstance(source, str) and source not in node_type.attrs:
+                raise KeyError(
+                    f"node type '{node_type.name}' has no attribute '{source}': there are "
+                    f"{list(node_type.attrs)}"
+                )
+            if source is not None and not isinstance(source, str) and not callable(source):
+                raise TypeError(
+                    "x must be the name of a node attribute, a callable, or a dictionary of such "
+                    f"(got '{type(source).__name__}')"
+                )
+        self._sources = wanted
+
+    def of_first_layer(
+        self, parts: dict[int, Part], home: int, client: PartitionClient | None
+    ) -> list[LayerInput | None]:
+        """What the first layer gets, a node type each.
+
+        Args:
+            parts: the parts at hand, by number.
+            home: the home partition.
+            client: the servers of other parts, if there are any.
+        """
+        given: list[LayerInput | None] = []
+        for i, source in enumerate(self._sources):
+            if source is None:
+                given.append(None)
+                continue
+            name = source if isinstance(source, str) else "id"
+            finish = _as_read if isinstance(source, str) else partial(_rows_of_ids, source)
+            given.append(
+                LayerInput(RowReader(AttributeSlices(parts, home, i, name, client)), finish)
+            )
+        return given
+
+
+def _as_read(rows: Tensor) -> Tensor:
+    return rows
+
+
+def _rows_of_ids(make: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
+    made = make(ids.to(torch.int64))
+    if not isinstance(made, Tensor) or made.dim() == 0 or made.size(0) != ids.numel():
+        raise ValueError(f"x was called with {ids.numel()} ids and returned {described(made)}")
+    return made
+
+
+class EdgeAttrs:
+    """The edge attributes that layers get.
+
+    Args:
+        data: the dataset.
+        names: of the attributes.
+
+    Raises:
+        KeyError: an attribute that no edge type has.
+        TypeError: a string in place of a list of them.
+    """
+
+    def __init__(self, data: DistDataset, names: Sequence[str]) -> None:
+        if isinstance(names, str):
+            raise TypeError(f"edge_attrs must be a list of names (got '{names}')")
+        self._names = list(names)
+        self._types = data.meta.edge_types
+        self._is_heterogeneous = data.meta.heterogeneous
+        self.by_type = [[n for n in self._names if n in t.attrs] for t in self._types]
+        for name in self._names:
+            if not any(name in found for found in self.by_type):
+                known = {t.name: list(t.attrs) for t in self._types}
+                raise KeyError(f"no edge type has an attribute '{name}': there are {known}")
+
+    def arguments(self, read: Sequence[Mapping[str, Array]], device: torch.device) -> list[Any]:
+        """Further arguments of a layer, from what was read of each edge type."""
+        arguments: list[Any] = []
+        for name in self._names:
+            by_type = {
+                t.name: to_tensor(rows[name], t.attrs[name].dtype).to(device)
+                for t, rows in zip(self._types, read, strict=True)
+                if name in rows
+            }
+            arguments.append(by_type if self._is_heterogeneous else next(iter(by_type.values())))
+        return arguments
+
+
+def described(value: Any) -> str:
+    """What a callable returned, for error messages."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    return f"'{type(value).__name__}'"

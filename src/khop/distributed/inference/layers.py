@@ -1,0 +1,138 @@
+"""Models taken apart into layers that each need one hop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+
+Layer = Callable[[Any, Any, Sequence[Any], int], Any]
+"""(x, edge_index, edge attributes, number of seeds) -> output, of which the seeds come first.
+
+The number is 0 for heterogeneous graphs.
+"""
+
+# What these compute for a node depends on more than its in-neighbours' inputs.
+_DEGREES = "weights edges by the degrees of both ends, and a batch has all edges of its seeds only"
+_FAR = "looks further than one hop in one layer"
+_BEYOND_ONE_HOP = {
+    "GCNConv": _DEGREES,
+    "GCN2Conv": _DEGREES,
+    "LGConv": _DEGREES,
+    "FAConv": _DEGREES,
+    "APPNP": _FAR,
+    "ARMAConv": _FAR,
+    "ChebConv": _FAR,
+    "GatedGraphConv": _FAR,
+    "MixHopConv": _FAR,
+    "SGConv": _FAR,
+    "SSGConv": _FAR,
+    "TAGConv": _FAR,
+    "HANConv": "averages over all nodes of a type",
+}
+
+
+def as_layers(model: Any, with_edge_attrs: bool) -> list[Layer]:
+    """Layers of a model.
+
+    Args:
+        model: PyG `BasicGNN` (`GraphSAGE`, `GAT`, `GIN`, ...), or a sequence of callables; also in
+            `DistributedDataParallel`.
+        with_edge_attrs: whether layers shall get edge attributes.
+
+    Raises:
+        TypeError: something else.
+        ValueError: a module in training mode, or one that one hop is not enough for.
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module
+    for module in _modules(model):
+        _check_module(module)
+    if isinstance(model, BasicGNN):
+        return _layers_of_gnn(model, with_edge_attrs)
+    if not isinstance(model, (list, tuple, nn.ModuleList)) or len(model) == 0:
+        raise TypeError(
+            "model must be a PyG BasicGNN, or a list of layers that are called as "
+            f"layer(x, edge_index) (got '{type(model).__name__}')"
+        )
+    return [_callable(layer) for layer in model]
+
+
+def _callable(layer: Any) -> Layer:
+    if not callable(layer):
+        raise TypeError(f"a layer must be callable (got '{type(layer).__name__}')")
+
+    def call(x: Any, edge_index: Any, edge_attrs: Sequence[Any], num_seeds: int) -> Any:
+        del num_seeds
+        return layer(x, edge_index, *edge_attrs)
+
+    return call
+
+
+def _layers_of_gnn(model: Any, with_edge_attrs: bool) -> list[Layer]:
+    if model.jk_mode not in (None, "last"):
+        raise ValueError(
+            f"a model with jk='{model.jk_mode}' needs the outputs of all layers at its end: pass a "
+            "list of layers, each of which hands on what is needed later"
+        )
+    if with_edge_attrs:
+        raise ValueError(
+            "PyG's BasicGNN takes no edge attributes layer by layer: pass a list of layers, "
+            "[lambda x, edge_index, edge_attr: conv(x, edge_index, edge_attr), ...]"
+        )
+
+    def layer(number: int) -> Layer:
+        def call(x: Any, edge_index: Any, edge_attrs: Sequence[Any], num_seeds: int) -> Any:
+            del edge_attrs
+            return model.inference_per_layer(number, x, edge_index, num_seeds)
+
+        return call
+
+    return [layer(number) for number in range(model.num_layers)]
+
+
+def _modules(model: Any) -> list[nn.Module]:
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module
+    roots = model if isinstance(model, (list, tuple)) else [model]
+    return [m for root in roots if isinstance(root, nn.Module) for m in root.modules()]
+
+
+def _check_module(module: nn.Module) -> None:
+    if module.training:
+        name = type(module).__name__
+        raise ValueError(f"'{name}' is in training mode: call .eval() on the model first")
+    kinds = [kind.__name__ for kind in type(module).__mro__]
+    name = next((kind for kind in kinds if kind in _BEYOND_ONE_HOP), "")
+    reason = _BEYOND_ONE_HOP.get(name)
+    if reason == _DEGREES and not getattr(module, "normalize", True):
+        return
+    if reason is not None:
+        advice = (
+            "compute the weights of the whole graph beforehand (torch_geometric's gcn_norm), store "
+            "them as an edge attribute, and pass normalize=False"
+            if reason == _DEGREES
+            else "cut it into layers of one hop"
+        )
+        raise ValueError(f"'{name}' {reason}, so its output would be wrong: {advice}")
+
+
+def device_of(model: Any, device: Any) -> torch.device:
+    """Where layers run: `device`, or where the model's parameters are, or the CPU.
+
+    Raises:
+        ValueError: the model is elsewhere.
+    """
+    places = {p.device for module in _modules(model) for p in module.parameters(recurse=False)}
+    if device is None:
+        return next(iter(places)) if len(places) == 1 else torch.device("cpu")
+    wanted = torch.empty(0, device=device).device  # 'cuda' is the current one
+    if places and places != {wanted}:
+        raise ValueError(
+            f"device='{wanted}', but the model is on {sorted(map(str, places))}: move it there "
+            "first (model.to(device))"
+        )
+    return wanted

@@ -1,0 +1,179 @@
+"""All nodes of a part with all their neighbours, one hop, batch by batch.
+
+A part holds every row of its nodes, so nothing is drawn and nobody is asked: a batch is a range of
+rows of each node type and what these rows hold. Ranges are read in the order in which they lie on
+disk. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from khop import _native
+from khop.partition.folder import edge_path
+from khop.partition.part import Part
+from khop.typing import Array, Int64Array, IntArray
+
+Range = tuple[int, int]
+"""First and one-past-last id."""
+
+
+@dataclass(frozen=True)
+class Neighborhood:
+    """A batch of nodes and their neighbours.
+
+    Attributes:
+        seeds: range of new ids of the batch's own nodes, a node type each.
+        nodes: new ids, a node type each; own nodes first and in order.
+        edge_index: [2, num_edges] places of neighbour and own node in `nodes`, an edge type each.
+        edge_attrs: {attribute: rows} of those edges, an edge type each.
+    """
+
+    seeds: list[Range]
+    nodes: list[Int64Array]
+    edge_index: list[Int64Array]
+    edge_attrs: list[dict[str, Array]]
+
+
+class FullNeighbors:
+    """Reads a part's nodes with all their neighbours. Not to be used by two threads at once.
+
+    Args:
+        part: the part.
+        edge_attrs: names of the edge attributes that come along, an edge type each.
+    """
+
+    def __init__(self, part: Part, edge_attrs: Sequence[Sequence[str]]) -> None:
+        self._part = part
+        self._edge_attrs = edge_attrs
+        meta = part.meta
+        self._bounds = [t.bounds for t in meta.node_types]
+        self._subgraph = _native.Subgraph(
+            [t.count for t in meta.node_types], part.relations, any(edge_attrs)
+        )
+        # Of each node type, where the rows of its relations begin.
+        self._row_starts: list[list[IntArray]] = [[] for _ in meta.node_types]
+        for edge_type, (_, frontier) in zip(meta.edge_types, part.relations, strict=True):
+            path = edge_path(part.part, edge_type.name, "indptr")
+            self._row_starts[frontier].append(part.folder.open(path))
+
+    def share(self, number: int, of: int) -> list[Range]:
+        """An even share of the part's nodes and edges.
+
+        Args:
+            number: which share.
+            of: into how many the part is divided.
+
+        Returns:
+            Ranges of new ids, a node type each. All shares together are the part.
+        """
+        ranges = []
+        for node_type, bounds in enumerate(self._bounds):
+            first = bounds[self._part.part]
+            count = bounds[self._part.part + 1] - first
+            ends = [self._cut(node_type, count, i, of) for i in (number, number + 1)]
+            ranges.append((first + ends[0], first + ends[1]))
+        return ranges
+
+    def _cut(self, node_type: int, count: int, number: int, of: int) -> int:
+        """The row before which `number` / `of` of the work of a node type lie."""
+
+        def work(row: int) -> int:
+            return row + self._edges_before(node_type, row)
+
+        # Some rows cost nothing only if there are none: every row counts itself.
+        return bisect.bisect_left(range(count), work(count) * number // of, key=work)
+
+    def _edges_before(self, node_type: int, row: int) -> int:
+        return sum(int(starts[row]) - int(starts[0]) for starts in self._row_starts[node_type])
+
+    def batches(
+        self, ranges: Sequence[Range], batch_size: int, max_edges: int
+    ) -> Iterator[list[Range]]:
+        """Cuts ranges into those of batches, which hold nodes of all types in even proportion.
+
+        Args:
+            ranges: new ids of the part, a node type each.
+            batch_size: nodes that a batch may have.
+            max_edges: edges that a batch of several nodes may have.
+        """
+        count = sum(high - low for low, high in ranges)
+        num_pieces = -(-count // batch_size)
+        for i in range(num_pieces):
+            yield from self._pieces(
+                [
+                    (
+                        low + (high - low) * i // num_pieces,
+                        low + (high - low) * (i + 1) // num_pieces,
+                    )
+                    for low, high in ranges
+                ],
+                batch_size,
+                max_edges,
+            )
+
+    def _pieces(
+        self, ranges: list[Range], batch_size: int, max_edges: int
+    ) -> Iterator[list[Range]]:
+        """Halves ranges until they are small enough."""
+        counts = [high - low for low, high in ranges]
+        if sum(counts) == 0:
+            return
+        if sum(counts) == 1 or (sum(counts) <= batch_size and self._num_edges(ranges) <= max_edges):
+            yield ranges
+        elif max(counts) > 1:
+            middles = [low + (high - low) // 2 for low, high in ranges]
+            lower = [(low, m) for (low, _), m in zip(ranges, middles, strict=True)]
+            upper = [(m, high) for (_, high), m in zip(ranges, middles, strict=True)]
+            yield from self._pieces(lower, batch_size, max_edges)
+            yield from self._pieces(upper, batch_size, max_edges)
+        else:  # a node of each of several types
+            for i, (low, high) in enumerate(ranges):
+                alone = [(low, high) if j == i else (a, a) for j, (a, _) in enumerate(ranges)]
+                yield from self._pieces(alone, batch_size, max_edges)
+
+    def _num_edges(self, ranges: Sequence[Range]) -> int:
+        total = 0
+        for node_type, (low, high) in enumerate(ranges):
+            first = self._bounds[node_type][self._part.part]
+            total += self._edges_before(node_type, high - first)
+            total -= self._edges_before(node_type, low - first)
+        return total
+
+    def read(self, ranges: list[Range]) -> Neighborhood:
+        """Reads a batch.
+
+        Args:
+            ranges: new ids of the part, a node type each, from `batches`.
+        """
+        subgraph = self._subgraph
+        subgraph.begin()
+        for node_type, (low, high) in enumerate(ranges):
+            subgraph.add_seeds(node_type, np.arange(low, high, dtype=np.int64))
+        for relation, csr in enumerate(self._part.csrs):
+            subgraph.hop(relation, csr, -1, False, 0)  # all neighbours: nothing is drawn
+        subgraph.end_hop()
+        nodes = []
+        for node_type in range(len(ranges)):
+            ids = np.empty(subgraph.num_nodes(node_type), np.int64)
+            subgraph.write_nodes(node_type, ids)
+            nodes.append(ids)
+        edge_index = []
+        for relation in range(len(self._part.csrs)):
+            ends = np.empty((2, subgraph.num_edges(relation)), np.int64)
+            subgraph.write_edge_index(relation, ends[0], ends[1])
+            edge_index.append(ends)
+        attrs = [self._read_edge_attrs(i, names) for i, names in enumerate(self._edge_attrs)]
+        return Neighborhood(ranges, nodes, edge_index, attrs)
+
+    def _read_edge_attrs(self, relation: int, names: Sequence[str]) -> dict[str, Array]:
+        if not names:
+            return {}
+        edges = np.empty(self._subgraph.num_edges(relation), np.int64)
+        self._subgraph.write_edges(relation, edges)
+        edges -= self._part.meta.edge_types[relation].bounds[self._part.part]
+        return {name: self._part.edge_feature(relation, name).gather(edges) for name in names}

@@ -1,0 +1,201 @@
+"""Who computes what in layer-wise inference, and how the others' rows are reached.
+
+The trainers agree in three steps: they look which of them have the output folder in common, tell
+each other which nodes they compute, and, where files are not in common, start servers for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from khop.distributed.context import DistContext
+from khop.distributed.dataset import DistDataset
+from khop.distributed.inference.client import OutputClient
+from khop.distributed.inference.files import PROBE, Share, check_shares, clear_folder
+from khop.distributed.inference.neighborhoods import FullNeighbors
+from khop.distributed.launch import LaunchedServer, endpoint_of
+from khop.distributed.lockstep import Lockstep
+from khop.distributed.service import Claim, PartitionService
+from khop.distributed.transport import PartitionClient
+from khop.errors import RendezvousError
+from khop.partition.part import Part
+
+
+class InferencePeers:
+    """The trainers of one layer-wise inference, as one of them sees them.
+
+    Args:
+        context: the trainer's group.
+        lockstep: what they do together.
+        name: of what they do.
+        data: the trainer's partition.
+        root: the output folder.
+
+    Attributes:
+        parts: the parts whose files are on this machine, by number.
+        root: the output folder, as absolute path.
+        shares: who computes which nodes, in the order of their ids.
+        own: this trainer's, with what reads their neighbours.
+        visible: trainers whose files are in this trainer's output folder.
+        folder_client: asks for rows of parts that are not on this machine; None: all are.
+        output_client: asks for outputs that this trainer does not see; None: it sees all.
+    """
+
+    def __init__(
+        self, context: DistContext, lockstep: Lockstep, name: str, data: DistDataset, root: Path
+    ) -> None:
+        self._context = context
+        self._lockstep = lockstep
+        self._name = name
+        self._service: PartitionService = data.service()
+        self._data = data
+        folder = data.opened
+        self.parts = {p: Part(folder, p) for p in range(folder.num_parts) if folder.has_part(p)}
+        self.root = root.absolute()
+        self.shares: list[Share] = []
+        self.own: list[tuple[Share, FullNeighbors]] = []
+        self.visible: list[int] = [context.rank]
+        self.folder_client: PartitionClient | None = None
+        self.output_client: OutputClient | None = None
+        self._server: LaunchedServer | None = None
+        self._uses_network = False
+
+    @property
+    def clients(self) -> list[PartitionClient]:
+        """Connections to other trainers."""
+        return [c for c in (self.folder_client, self.output_client) if c is not None]
+
+    def meet(
+        self,
+        edge_attrs: Sequence[Sequence[str]],
+        num_layers: int,
+        overwrite: bool,
+        timeout: float,
+    ) -> None:
+        """Agrees with the other trainers on everything.
+
+        Args:
+            edge_attrs: names of the edge attributes that layers get, an edge type each.
+            num_layers: number of layers; must be the same for all.
+            overwrite: replace outputs that are in the folder.
+            timeout: seconds that a request to another trainer may take.
+
+        Raises:
+            FileExistsError: the folder is not empty.
+            RendezvousError: trainers contradict each other, or one has failed.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        probe = self.root / f"{PROBE}{uuid.uuid4().hex}"
+        probe.touch()
+        try:
+            began = self._lockstep.exchange("begin", [probe.name, num_layers])
+            layers = [number for _, number in began]
+            if len(set(layers)) > 1:
+                raise RendezvousError(f"trainers have models of {layers} layers")
+            seen = [r for r, (name, _) in enumerate(began) if (self.root / name).exists()]
+            self.visible = sorted({*seen, self._context.rank})
+            if self.visible[0] == self._context.rank:
+                clear_folder(self.root, overwrite)
+            self.own = [self._own_share(p, edge_attrs) for p in self._parts_to_compute()]
+            lacks_parts = len(self.parts) < self._data.num_partitions
+            told = self._lockstep.exchange(
+                "shares", [self.visible, lacks_parts, [asdict(share) for share, _ in self.own]]
+            )
+        finally:
+            with contextlib.suppress(OSError):
+                probe.unlink()
+        shares = [_share_from_json(share) for _, _, its in told for share in its]
+        self.shares = sorted(shares, key=lambda share: (share.part, share.number))
+        check_shares(self.shares, [t.count for t in self._data.meta.node_types])
+        self._connect([visible for visible, _, _ in told], num_layers, timeout)
+        if any(lacks for _, lacks, _ in told):
+            endpoints = self._service.endpoints()
+            if lacks_parts:
+                self.folder_client = PartitionClient(endpoints, self._service.credentials, timeout)
+
+    def _parts_to_compute(self) -> list[int]:
+        rank = self._context.rank
+        return [p for p in range(self._data.num_partitions) if rank in self._computers(p)]
+
+    def _computers(self, part: int) -> list[int]:
+        """The trainers that compute a part: those at home there, else those that serve it."""
+        claims: list[Claim] = self._service.claims
+        at_home = [r for r, claim in enumerate(claims) if claim.home == part]
+        return at_home or [r for r, claim in enumerate(claims) if part in claim.parts]
+
+    def _own_share(
+        self, part: int, edge_attrs: Sequence[Sequence[str]]
+    ) -> tuple[Share, FullNeighbors]:
+        neighbors = FullNeighbors(self.parts[part], edge_attrs)
+        computers = self._computers(part)
+        number = computers.index(self._context.rank)
+        ranges = neighbors.share(number, len(computers))
+        return Share(self._context.rank, part, number, len(computers), ranges), neighbors
+
+    def _connect(self, visible: Sequence[Sequence[int]], num_layers: int, timeout: float) -> None:
+        """Starts the server for those that do not see this trainer's files; finds the others'."""
+        context, rank = self._context, self._context.rank
+        if context.world_size > 1:  # the store must not go with the trainer that has it
+            context.keep_for_others(self._end_server)
+        everybody = range(context.world_size)
+        if all(len(seen) == context.world_size for seen in visible):
+            return
+        self._uses_network = True
+        self._service.endpoints()  # makes the job's keys
+        hosts = [claim.host for claim in self._service.claims]
+        blind = [hosts[r] for r in everybody if rank not in visible[r]]
+        if blind:
+            self._server = LaunchedServer(
+                context,
+                "khop.distributed.inference.server",
+                {
+                    "number": rank,
+                    "output_root": str(self.root),
+                    "num_layers": num_layers,
+                    "node_types": [t.name for t in self._data.meta.node_types],
+                    "file_names": [share.file_name for share, _ in self.own],
+                },
+                f"the outputs of trainer {rank}",
+                near=context.host in blind,
+                far=any(host != context.host for host in blind),
+                credentials=self._service.credentials,
+            )
+        said = self._lockstep.exchange("servers", self._server and self._server.announcement)
+        endpoints = {
+            r: endpoint_of(said[r], hosts[r] == context.host)
+            for r in everybody
+            if r not in self.visible
+        }
+        if endpoints:
+            self.output_client = OutputClient(endpoints, self._service.credentials, timeout)
+
+    def end(self, wait: bool) -> None:
+        """Ends this trainer's server, when no other needs it any more."""
+        if not self._uses_network:
+            return
+        rendezvous = self._context.rendezvous
+        with contextlib.suppress(RuntimeError):  # RendezvousError included: they have ended
+            rendezvous.tell(f"{self._name}/closed", True)
+            if wait:
+                rendezvous.hear_all(f"{self._name}/closed", "close their outputs")
+        self._end_server()
+
+    def _end_server(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def close(self) -> None:
+        """Ends everything at once: the inference has failed."""
+        for client in self.clients:
+            client.close()
+        self._end_server()
+
+
+def _share_from_json(content: dict[str, object]) -> Share:
+    share = Share(**content)  # type: ignore[arg-type]
+    ranges = [(int(low), int(high)) for low, high in share.ranges]
+    return Share(share.rank, share.part, share.number, share.of, ranges)

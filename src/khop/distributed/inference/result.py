@@ -1,0 +1,182 @@
+"""What layer-wise inference returns: rows by original id, wherever they were computed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from khop.data.arrays import storage_dtype
+from khop.distributed.dataset import DistDataset, seeds_of
+from khop.distributed.inference.files import Share
+from khop.distributed.inference.rows import RowReader
+from khop.loader.collate import to_tensor
+from khop.typing import NODE, ArrayLike, IntArray, NodeType
+
+_CHUNK = 1 << 16
+
+
+class NodeOutputs:
+    """The last layer's output for the nodes of one type.
+
+    Attributes:
+        dtype: of the rows.
+        shape: [num_nodes, ...] of the whole.
+
+    Args:
+        data: the dataset.
+        node_type: the node type.
+        reader: reads rows by new id.
+        files: the shares that this trainer has computed, with their files.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset,
+        node_type: NodeType,
+        reader: RowReader,
+        files: Sequence[tuple[Share, Path]],
+    ) -> None:
+        self._data = data
+        self._node_type = node_type
+        self._reader = reader
+        self._files = files
+        slices = reader.slices
+        self._storage = slices.dtype
+        self.dtype: torch.dtype = getattr(torch, slices.dtype)
+        self.shape = torch.Size((data.meta.node_type(node_type).count, *slices.row_shape))
+
+    def __len__(self) -> int:
+        """Number of nodes."""
+        return self.shape[0]
+
+    def __getitem__(self, ids: ArrayLike) -> Tensor:
+        """[n, ...] rows of some nodes, read from wherever they are.
+
+        Args:
+            ids: [n] original ids, or a boolean mask over all nodes.
+
+        Raises:
+            IndexError, TypeError, ValueError: ids that do not exist or are none.
+            PartitionUnavailableError: a trainer that has rows cannot be reached.
+        """
+        original, _ = seeds_of(self._data, ids, "ids", self._node_type)
+        new_ids = self._data.to_new_ids(original, "ids", self._node_type)
+        shape = (len(new_ids), *self.shape[1:])
+        out = np.empty(shape, storage_dtype(self._storage))
+        for first in range(0, len(new_ids), _CHUNK):
+            chunk = slice(first, first + _CHUNK)
+            self._reader.read(new_ids[chunk], out[chunk])
+        return to_tensor(out, self._storage)
+
+    def gather_all(self) -> Tensor:
+        """[num_nodes, ...] rows of all nodes in the order of original ids, in memory."""
+        return self[np.arange(len(self), dtype=np.int64)]
+
+    @property
+    def local(self) -> Tensor:
+        """[n, ...] rows of the nodes that this trainer has computed, those of `local_ids`.
+
+        Mapped from its file, so that rows are read when they are touched (what is written into the
+        tensor does not reach the file). A trainer that computed several parts gets a copy.
+        """
+        pieces = []
+        for share, file in self._files:
+            low, high = share.ranges[self._place]
+            if low < high:
+                array = np.load(file, mmap_mode="c", allow_pickle=False).view(np.ndarray)
+                pieces.append(to_tensor(array, self._storage))
+        if len(pieces) == 1:
+            return pieces[0]
+        return torch.cat([*pieces, torch.empty((0, *self.shape[1:]), dtype=self.dtype)])
+
+    @property
+    def local_ids(self) -> Tensor:
+        """[n] int64 original ids of the nodes that this trainer has computed."""
+        folder = self._data.opened
+        bounds = self._data.meta.node_type(self._node_type).bounds
+        pieces: list[IntArray] = [np.empty(0, np.int64)]
+        for share, _ in self._files:
+            low, high = (i - bounds[share.part] for i in share.ranges[self._place])
+            pieces.append(folder.node_ids(share.part, self._node_type)[low:high])
+        return torch.from_numpy(np.concatenate(pieces).astype(np.int64))
+
+    @property
+    def _place(self) -> int:
+        return [t.name for t in self._data.meta.node_types].index(self._node_type)
+
+
+class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
+    """The last layer's output, made by `layerwise_inference`: {node type: `NodeOutputs`}.
+
+        out = layerwise_inference(data, model, 'embeddings')
+        out[ids]                  # homogeneous: rows by original id, as out['node'][ids]
+        out['paper'][ids]         # heterogeneous
+
+    Where trainers do not see each other's files, their servers stay until all trainers end, or
+    `close` it (also: `with layerwise_inference(...) as out`). For one thread at a time.
+
+    Attributes:
+        root: the folder with this trainer's files, and those of others if they have it in common.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        nodes: Mapping[NodeType, NodeOutputs],
+        agree_on_end: Callable[[bool], None],
+        clients: Sequence[Any],
+    ) -> None:
+        self.root = root
+        self._nodes = nodes
+        self._agree_on_end = agree_on_end
+        self._finalizer = weakref.finalize(self, _close_all, clients)
+
+    def __getitem__(self, key: Any) -> Any:
+        """A node type's outputs; of a homogeneous graph also rows by original id."""
+        if isinstance(key, str):
+            if key not in self._nodes:
+                raise KeyError(f"no outputs of node type '{key}': there are {list(self._nodes)}")
+            return self._nodes[key]
+        if list(self._nodes) != [NODE]:
+            raise KeyError(
+                f"name the node type first, out[node_type][ids]: there are {list(self._nodes)}"
+            )
+        return self._nodes[NODE][key]
+
+    def __iter__(self) -> Iterator[NodeType]:
+        """Node types."""
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        """Number of node types."""
+        return len(self._nodes)
+
+    def gather_all(self) -> dict[NodeType, Tensor]:
+        """{node type: [num_nodes, ...]} all rows by original id, in memory."""
+        return {node_type: outputs.gather_all() for node_type, outputs in self._nodes.items()}
+
+    def close(self) -> None:
+        """Ends what serves rows to other trainers, when all have closed it; files stay."""
+        self._close(wait=True)
+
+    def _close(self, wait: bool) -> None:
+        if self._finalizer.alive:
+            self._finalizer()
+            self._agree_on_end(wait)
+
+    def __enter__(self) -> LayerwiseOutputs:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._close(wait=kind is None)
+
+
+def _close_all(clients: Sequence[Any]) -> None:
+    for client in clients:
+        client.close()

@@ -1,0 +1,121 @@
+"""Starting a server for other trainers, with sockets that only they can use.
+
+Trainers of the same machine reach a server at `ipc://` in a folder that only the owner can enter,
+those of others at `tcp://` with CURVE keys of the job.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from khop.channel.control import Op
+from khop.distributed.child import ChildProcess, wait_for_message
+from khop.distributed.context import DistContext
+from khop.distributed.server import remove_socket
+from khop.distributed.transport import Credentials, Endpoint
+from khop.distributed.wire import rebuild_error
+from khop.errors import PartitionUnavailableError, RendezvousError
+
+# A socket's path holds 107 bytes.
+_MAX_FOLDER = 90
+
+
+class LaunchedServer:
+    """A server process of this trainer.
+
+    Args:
+        context: the trainer's group.
+        module: the program, `khop.distributed.server` for example.
+        config: what it shall serve; sockets and keys are added here.
+        what: what it serves, for error messages: 'partition 3'.
+        near: trainers of this machine need it.
+        far: trainers of other machines need it.
+        credentials: the job's keys; None: no CURVE.
+
+    Raises:
+        RendezvousError: other machines need it, but cannot reach this one's address.
+        PartitionUnavailableError: it ended before it could serve.
+    """
+
+    def __init__(
+        self,
+        context: DistContext,
+        module: str,
+        config: Mapping[str, Any],
+        what: str,
+        near: bool,
+        far: bool,
+        credentials: Credentials | None,
+    ) -> None:
+        if far and context.address.startswith("127."):
+            raise RendezvousError(
+                f"trainers of other machines need {what} from this one, whose address came out as "
+                f"{context.address}: pass host= to init_worker_group"
+            )
+        self._socket = str(_socket_folder() / "server") if near else None
+        curve, server_key = None, None
+        if far and credentials is not None:
+            public, secret = zmq.curve_keypair()
+            server_key = public.decode()
+            curve = {
+                "public": server_key,
+                "secret": secret.decode(),
+                "client": credentials.public,
+            }
+        sockets = {
+            "ipc_path": self._socket,
+            "tcp_host": context.address if far else None,
+            "curve": curve,
+            "num_threads": max(1, min(4, (os.cpu_count() or 1) // 2)),
+        }
+        self.process = ChildProcess(module, {**config, **sockets})
+        try:
+            addresses = self._wait_for_addresses(what)
+        except BaseException:
+            self.close()
+            raise
+        self.announcement: dict[str, str | None] = {
+            "ipc": addresses.get("ipc"),
+            "tcp": addresses.get("tcp"),
+            "key": server_key,
+        }
+        """What other trainers have to know; see `endpoint_of`."""
+
+    def _wait_for_addresses(self, what: str) -> dict[str, str]:
+        message = wait_for_message(self.process.line)
+        if message is not None and message.op is Op.ERROR:
+            raise rebuild_error(message.json(), f"the server of {what}")
+        if message is None:
+            raise PartitionUnavailableError(
+                f"the server of {what} did not start: it {self.process.exit_status()}"
+            )
+        addresses: dict[str, str] = message.json()["addresses"]
+        return addresses
+
+    def close(self) -> None:
+        """Ends the server; harmless if called again."""
+        self.process.close()
+        if self._socket is not None:  # a server that was killed has left its own behind
+            remove_socket(self._socket)
+
+
+def endpoint_of(announcement: Mapping[str, Any], is_near: bool) -> Endpoint:
+    """How to reach a server that another trainer has announced, on this machine or another."""
+    if is_near:
+        return Endpoint(announcement["ipc"])
+    return Endpoint(announcement["tcp"], announcement["key"])
+
+
+def _socket_folder() -> Path:
+    """A new folder that only the owner can enter, with a path short enough for a socket's."""
+    folder = Path(tempfile.mkdtemp(prefix="khop-"))
+    if len(str(folder)) > _MAX_FOLDER:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="khop-", dir="/tmp"))
+    return folder

@@ -1,0 +1,172 @@
+"""How PyG's own loaders come by the edge attributes of a `DistDataset`.
+
+PyG joins a batch from stores with `filter_custom_store` or `filter_custom_hetero_store`. Both ask
+the feature store for rows of *nodes* alone: the first sets `index` of every listed attribute to
+`out.node`, whatever the attribute belongs to, the second asks for those whose group is in
+`out.node`. So the sampler's output must be able to say, of its nodes, which edges came with them:
+
+- homogeneous: edge attributes are listed as `EdgeTensorAttr`. Asked for the nodes of a
+  `PartitionSampler`'s output, they mean the edges of that output, which are found by the tensor
+  of its nodes. Asked for other nodes, they are left out: never rows of the wrong edges.
+- heterogeneous: `out.node` is a dictionary of nodes that also answers for edge types.
+
+The edges are looked up in the output when the batch is joined, so that a `transform_sampler_output`
+may change them, on the output or on a copy. Only an output that is made anew, of the nodes of the
+old one and other edges, would get the edges of the old one: give it `out.node.clone()`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+from torch_geometric.data import TensorAttr
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from khop.typing import EdgeType, Int64Array
+
+# Kept beside the tensors, not on them, so that batches pickle and copy as any others.
+_outputs: Any = WeakTensorKeyDictionary()  # nodes -> weak reference to their output
+_stored: Any = WeakTensorKeyDictionary()  # edge ids -> (their StoredEdges, version of the tensor)
+
+
+class StoredEdges(NamedTuple):
+    """Where sampled edges are stored.
+
+    Attributes:
+        folder: fingerprint of the partition folder.
+        type_index: index of their edge type.
+        positions: [num_edges] among the stored edges of all parts.
+    """
+
+    folder: str
+    type_index: int
+    positions: Int64Array
+
+
+@dataclass
+class EdgeTensorAttr(TensorAttr):  # type: ignore[misc]
+    """An edge attribute in the list of a homogeneous `DistDataset`; see the module's docstring."""
+
+    def by_edge_id(self, edge: Any) -> TensorAttr:
+        """The same attribute, asked for by original edge ids."""
+        return TensorAttr(self.group_name, self.attr_name, edge)
+
+
+class SampledEdges:
+    """Edges of an output, in place of nodes.
+
+    Attributes:
+        edge: [num_edges] original edge ids.
+    """
+
+    def __init__(self, edge: Tensor) -> None:
+        self.edge = edge
+
+    def size(self, dim: int) -> None:
+        """None: PyG must not take their number for a number of nodes."""
+        del dim
+
+
+class SampledNodes(dict):  # type: ignore[type-arg]
+    """The nodes of each node type of an output, which answers for its edge types, too."""
+
+    def __init__(self, node: Mapping[str, Tensor], output: HeteroSamplerOutput) -> None:
+        super().__init__(node)
+        self._output = weakref.ref(output)
+
+    def _edge(self, edge_type: Any) -> Tensor | None:
+        output = self._output()
+        edges = None if output is None else output.edge
+        return edges.get(edge_type) if edges and isinstance(edge_type, tuple) else None
+
+    def __contains__(self, group: object) -> bool:
+        """Whether there are nodes, or edges with ids, of a type."""
+        return super().__contains__(group) or self._edge(group) is not None
+
+    def __missing__(self, edge_type: EdgeType) -> SampledEdges:
+        edge = self._edge(edge_type)
+        if edge is None:
+            raise KeyError(edge_type)
+        return SampledEdges(edge)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A plain dictionary: the output puts it right."""
+        return dict, (dict(self),)
+
+
+@dataclass
+class PartitionSamplerOutput(SamplerOutput):  # type: ignore[misc]
+    """A homogeneous output whose edges are found by its nodes."""
+
+    node: Any
+
+    def __post_init__(self) -> None:
+        _outputs[self.node] = weakref.ref(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Fields, and where the edges are stored."""
+        return {**self.__dict__, "": stored_edges(self.edge)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restores a copy, in this or another process; its nodes lead to its own edges."""
+        stored = state.pop("")
+        self.__dict__.update(state)
+        self.node = self.node[:]
+        _outputs[self.node] = weakref.ref(self)
+        remember(self.edge, stored)
+
+
+@dataclass
+class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
+    """A heterogeneous output whose edges are found by its nodes."""
+
+    node: Any
+
+    def __post_init__(self) -> None:
+        self.node = SampledNodes(self.node, self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Fields, and where the edges are stored."""
+        stored = {t: stored_edges(edge) for t, edge in (self.edge or {}).items()}
+        return {**self.__dict__, "": stored}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restores a copy, in this or another process; its nodes lead to its own edges."""
+        stored = state.pop("")
+        self.__dict__.update(state)
+        self.node = SampledNodes(self.node, self)
+        for edge_type, edge in (self.edge or {}).items():
+            remember(edge, stored[edge_type])
+
+
+def edges_of_nodes(index: Any) -> Tensor | None:
+    """The original ids of the edges that were sampled with nodes; None if that is not known.
+
+    Args:
+        index: `SampledEdges`, or the nodes of a `PartitionSamplerOutput`.
+    """
+    if isinstance(index, SampledEdges):
+        return index.edge
+    found = _outputs.get(index) if isinstance(index, Tensor) else None
+    output = None if found is None else found()
+    return None if output is None else output.edge
+
+
+def remember(edge: Tensor | None, stored: StoredEdges | None) -> None:
+    """Notes where sampled edges are stored, which saves looking their ids up."""
+    if edge is not None and stored is not None:
+        _stored[edge] = (stored, edge._version)
+
+
+def stored_edges(edge: Any) -> StoredEdges | None:
+    """Where edges are stored, if a sampler has returned these very ids, unchanged since."""
+    found = _stored.get(edge) if isinstance(edge, Tensor) else None
+    if found is None or found[1] != edge._version:
+        return None
+    stored: StoredEdges = found[0]
+    return stored
