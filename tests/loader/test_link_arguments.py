@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
+from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from khop.loader import LinkNeighborLoader
 from khop.sampler import NeighborSampler
-from links import BUYS, ITEM, NEGATIVES, ends_of
+from links import BUYS, ITEM, KNOWS, NEGATIVES, are_same, ends_of
 
 
 @pytest.mark.parametrize("kind", ["all", "tensor", "int32", "numpy", "lists", "rows", "empty"])
@@ -86,13 +87,19 @@ def test_bad_links(data, links, error, message):
         (None, ValueError, r"edge type, or \(edge type, links\)"),
         (torch.tensor([[0], [1]]), ValueError, r"edge type, or \(edge type, links\)"),
         ("buys", ValueError, r"edge type, or \(edge type, links\)"),
-        (("user", "likes", "item"), ValueError, "has no 'edge_index'"),
+        (("user", "user"), ValueError, "could be any of"),
+        (
+            ("user", "likes", "item"),
+            ValueError,
+            "takes all edges of type .*likes",
+        ),
         ((("user", "buys", "shop"), None), ValueError, "node types are"),
         ((BUYS, torch.tensor([[0], [ITEM]])), IndexError, r"\(destinations\) holds id 30"),
     ],
     ids=str,
 )
 def test_bad_heterogeneous_links(shop, links, error, message):
+    shop["user", "likes_too", "user"].edge_index = shop[KNOWS].edge_index
     with pytest.raises(error, match=message):
         LinkNeighborLoader(shop, [2], links)
 
@@ -145,5 +152,50 @@ def test_options_that_contradict_the_graph(shop):
 
 def test_data_without_edge_index(data):
     sampler = NeighborSampler(data, [2])
-    with pytest.raises(ValueError, match="the data has no 'edge_index'"):
+    with pytest.raises(ValueError, match="has no 'edge_index' and no 'adj_t'"):
         LinkNeighborLoader(Data(x=data.x), [2], neighbor_sampler=sampler)
+
+
+def test_sparse_matrices(data):
+    """All edges of an `adj_t`: numbered as its entries, links as positives."""
+    order = torch.argsort(data.edge_index[1] * 200 + data.edge_index[0], stable=True)
+    row, col = data.edge_index[:, order]
+    adj_t = torch.sparse_coo_tensor(torch.stack([col, row]), torch.ones(1600), (200, 200))
+    loader = LinkNeighborLoader(Data(x=data.x, adj_t=adj_t), [2], batch_size=100)
+    for batch in loader:
+        positive, _ = ends_of(batch)
+        assert torch.equal(positive, torch.stack([row, col])[:, batch.input_id])
+
+
+@pytest.mark.parametrize("neg", NEGATIVES, ids=str)
+@pytest.mark.parametrize("layout", ["coo", "csc", "csr"])
+def test_stores(neg, layout):
+    """Anybody's stores, with types and without, give the batches of the same graph as data."""
+    generator = torch.Generator().manual_seed(1)
+    edge_index = torch.randint(40, (2, 200), generator=generator)
+    side = 0 if layout == "csr" else 1
+    if layout != "coo":
+        edge_index = edge_index[:, edge_index[side].sort(stable=True).indices]
+    stored = list(edge_index)
+    if layout != "coo":
+        stored[side] = torch.bincount(stored[side], minlength=40).cumsum(0)
+        stored[side] = torch.cat([torch.zeros(1, dtype=torch.long), stored[side]])
+    options = {"neg_sampling": neg, "batch_size": 30, "seed": 3, "exclude_seed_edges": True}
+    for edge_type in (None, ("a", "r", "a")):
+        data = Data() if edge_type is None else HeteroData()
+        node, edge = (data, data) if edge_type is None else (data["a"], data[edge_type])
+        node.x, edge.edge_index = torch.arange(40).view(-1, 1), edge_index
+        features, graph = MyFeatureStore(), MyGraphStore()
+        group = None if edge_type is None else "a"
+        features.put_tensor(node.x, group_name=group, attr_name="x", index=None)
+        graph.put_edge_index(stored, edge_type=edge_type, layout=layout, size=(40, 40))
+        for links in (None, edge_index[:, ::7]):
+            given = links if edge_type is None else (edge_type, links)
+            theirs = LinkNeighborLoader(data, [3, 3], given, **options)
+            given = (edge_type, links) if links is not None or edge_type else None
+            ours = LinkNeighborLoader((features, graph), [3, 3], given, **options)
+            for pair in zip(ours, theirs, strict=True):
+                batches = [batch.to_dict() for batch in pair]
+                for batch in batches:  # those of stores always say their number of nodes
+                    (batch if edge_type is None else batch["a"]).pop("num_nodes", None)
+                assert are_same(*batches)

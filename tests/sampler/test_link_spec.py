@@ -1,6 +1,8 @@
 """Which links a batch holds, with which negatives, and which edges it leaves out."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -86,3 +88,11 @@ def test_specs_travel_as_json():
     )
     assert LinkSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     hash(spec)
+
+
+def test_samplers_need_no_torch():
+    """Sampler processes import the link modules; torch is not to be had there."""
+    code = (
+        "import sys; sys.modules['torch'] = None; import khop.sampler.link, khop.sampler.negative"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

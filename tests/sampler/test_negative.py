@@ -247,7 +247,7 @@ def test_strict_destinations_are_as_likely(monkeypatch, num_free, weighted, chun
 
 
 def test_strict_destinations_of_different_times():
-    """One source, whose links have times of their own: what is drawn from the list exists at each."""
+    """Links of one source at several times: what is drawn from the list exists at each."""
     time = np.arange(1000) // 10
     sampler = NegativeSampler(Candidates(1000, time=time))
     edges = {(7, v) for v in range(1000)} - {(7, 3), (7, 502), (7, 980)}

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput
 
-from khop.data.arrays import check_range
 from khop.loader.base import EpochLoader, WorkerType, check_loader_options
 from khop.loader.collate import annotate_links
+from khop.loader.link_input import check_times, checked_links, checked_values
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.pyg_links import LinkOptions
@@ -110,7 +108,7 @@ class LinkNeighborLoader(
     ) -> None:
         check_loader_options(worker_type, kwargs)
         data = as_input(data)
-        _check_times(edge_label_time, time_attr)
+        check_times(edge_label_time, time_attr)
         if neg_sampling is not None and neg_sampling_ratio:
             raise ValueError("pass neg_sampling or neg_sampling_ratio, not both")
         if neighbor_sampler is None:
@@ -126,17 +124,17 @@ class LinkNeighborLoader(
                 is_sorted,
                 directed=directed,
             )
-        edge_label_index, num_links = _checked_links(data, edge_label_index)
-        edge_label = _checked_values(edge_label, num_links, "edge_label")
+        edge_label_index, num_links = checked_links(data, edge_label_index)
+        edge_label = checked_values(edge_label, num_links, "edge_label")
         if num_links == 0:
             edge_label = None  # PyG looks for the smallest label, which none has
-        kwargs["input_id"] = _checked_values(kwargs.get("input_id"), num_links, "input_id")
+        kwargs["input_id"] = checked_values(kwargs.get("input_id"), num_links, "input_id")
         super().__init__(
             data,
             num_neighbors,
             edge_label_index,
             edge_label,
-            _checked_values(edge_label_time, num_links, "edge_label_time"),
+            checked_values(edge_label_time, num_links, "edge_label_time"),
             neg_sampling=neg_sampling,
             neg_sampling_ratio=neg_sampling_ratio,
             time_attr=time_attr,
@@ -171,86 +169,3 @@ class LinkNeighborLoader(
     def _annotate(self, batch: Any, metadata: Any) -> None:
         triplets = self.neg_sampling is not None and self.neg_sampling.is_triplet()
         annotate_links(batch, self.input_data.input_type, metadata, triplets)
-
-
-def _check_times(edge_label_time: Any, time_attr: str | None) -> None:
-    given = {"edge_label_time": edge_label_time is not None, "time_attr": time_attr is not None}
-    if len(set(given.values())) == 2:
-        there, missing = sorted(given, key=lambda name: not given[name])
-        raise ValueError(
-            f"temporal sampling needs both 'edge_label_time' and 'time_attr': '{there}' is set, "
-            f"'{missing}' is not"
-        )
-
-
-def _checked_links(data: Any, edge_label_index: Any) -> tuple[Any, int | None]:
-    """Links as PyG takes them, and their number (None: only PyG can tell)."""
-    if isinstance(data, Data):
-        ends = _links_in(data._store, edge_label_index, [data.num_nodes] * 2, "the data")
-        return ends, ends.size(1)
-    if isinstance(data, HeteroData):
-        edge_type, given = _split_links(data, edge_label_index)
-        num_nodes = [data[edge_type[i]].num_nodes for i in (0, 2)]
-        store = data[edge_type] if edge_type in data.edge_types else {}
-        ends = _links_in(store, given, num_nodes, f"edge type {edge_type}")
-        return (edge_type, ends), ends.size(1)
-    return edge_label_index, None
-
-
-def _links_in(store: Any, links: Any, num_nodes: list[Any], what: str) -> Tensor:
-    if links is not None:
-        return _checked_ends(links, num_nodes)
-    edges: Tensor | None = store.get("edge_index")
-    if edges is None:
-        raise ValueError(f"edge_label_index takes all edges, but {what} has no 'edge_index'")
-    return edges
-
-
-def _split_links(data: HeteroData, given: Any) -> tuple[Any, Any]:
-    """Edge type, in full, and links of what a user gave for them."""
-    edge_type, links = given, None
-    if isinstance(given, (tuple, list)) and len(given) == 2 and not isinstance(given[0], str):
-        edge_type, links = given
-    is_type = isinstance(edge_type, (tuple, list)) and len(edge_type) in (2, 3)
-    if not is_type or not all(isinstance(name, str) for name in edge_type):
-        raise ValueError(
-            "edge_label_index of a HeteroData must be an edge type, or (edge type, links); there "
-            f"are the types {data.edge_types} (got {given!r})"
-        )
-    edge_type = data._to_canonical(*edge_type)
-    for node_type in (edge_type[0], edge_type[2]):
-        if node_type not in data.node_types:
-            raise ValueError(
-                f"edge_label_index has edge type {edge_type}, but node types are {data.node_types}"
-            )
-    return edge_type, links
-
-
-def _checked_ends(links: Any, num_nodes: list[Any]) -> Tensor:
-    what = "edge_label_index"
-    if isinstance(links, (tuple, list)) and len(links) == 2:
-        src, dst = (torch.as_tensor(ends) for ends in links)
-        if src.shape != dst.shape:
-            raise ValueError(f"{what} has {src.numel()} sources, but {dst.numel()} destinations")
-        links = torch.stack([src, dst])
-    both: Tensor = torch.as_tensor(links)
-    if both.dim() != 2 or both.size(0) != 2:
-        raise ValueError(f"{what} must have shape [2, num_links] (got {list(both.shape)})")
-    if both.numel() == 0:
-        both = both.long()
-    if both.dtype == torch.bool or both.dtype.is_floating_point or both.dtype.is_complex:
-        raise TypeError(f"{what} must hold integers (got '{both.dtype}')")
-    for name, ends, count in zip(("sources", "destinations"), both, num_nodes, strict=True):
-        check_range(ends.cpu().numpy(), int(count), f"{what} ({name})")
-    return both
-
-
-def _checked_values(values: Any, num_links: int | None, what: str) -> Tensor | None:
-    """A value for each link, as tensor."""
-    if values is None:
-        return None
-    tensor: Tensor = torch.as_tensor(values)
-    if tensor.dim() == 0 or (num_links is not None and len(tensor) != num_links):
-        shape = list(tensor.shape)
-        raise ValueError(f"{what} must hold an entry for each of {num_links} links (got {shape})")
-    return tensor

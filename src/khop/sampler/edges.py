@@ -33,6 +33,15 @@ class EdgeArrays(NamedTuple):
         """Number of edges."""
         return len(self.dst if self.layout == "CSR" else self.src)
 
+    def ends(self) -> tuple[ArrayLike, ArrayLike]:
+        """[num_edges] sources and [num_edges] destinations."""
+        src, dst = self.src, self.dst
+        if self.layout == "CSC":
+            dst = _expanded(to_ids(dst, "row pointers"))
+        elif self.layout == "CSR":
+            src = _expanded(to_ids(src, "row pointers"))
+        return src, dst
+
     def topology(
         self, what: str, num_src: int, num_dst: int, edge_dir: EdgeDir = "in", **attributes: Any
     ) -> Topology:
@@ -54,13 +63,18 @@ class EdgeArrays(NamedTuple):
             pointers = _pointers(dst, what, "destination", num_dst, self.num_edges)
             if edge_dir == "in":
                 return Topology((pointers, src), input_layout="CSC", num_src=num_src, **attributes)
-            dst = np.repeat(np.arange(num_dst), np.diff(pointers))
+            dst = _expanded(pointers)
         elif self.layout == "CSR":
             pointers = _pointers(src, what, "source", num_src, self.num_edges)
-            src = np.repeat(np.arange(num_src), np.diff(pointers))
+            src = _expanded(pointers)
         return Topology(
             (src, dst), num_src=num_src, num_dst=num_dst, edge_dir=edge_dir, **attributes
         )
+
+
+def _expanded(pointers: IntArray) -> IntArray:
+    """The row of each entry."""
+    return np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
 
 
 def _pointers(values: ArrayLike, what: str, unit: str, num_rows: int, num_edges: int) -> IntArray:
@@ -123,5 +137,5 @@ def same_edges(edge_index: Tensor, adj_t: EdgeArrays) -> bool:
         return False
     columns = to_ids(adj_t.dst, "adj_t")
     if adj_t.layout == "CSC":
-        columns = np.repeat(np.arange(len(columns) - 1), np.diff(columns))
+        columns = _expanded(columns)
     return bool(np.array_equal(dst, columns))
