@@ -3,12 +3,16 @@
 // A row of n positions stores weight_sums, the inclusive running sums of weights that were scaled
 // to add up to about 2^62, and weight_guide, an index of n buckets over the same axis: indexed
 // search (Chen & Asau, "On generating random variates from an empirical distribution", AIIE
-// Transactions 6(2), 1974). A draw costs one look into the guide and, on average over the row,
-// fewer than two steps of search, whatever the degree; never more than its logarithm.
+// Transactions 6(2), 1974). A draw from a whole row costs one look into the guide and, on average
+// over the row, less than one halving of the stretch that it names, whatever the degree and the
+// weights: the stretches of all buckets add up to the row. A draw from a part of a row, before a
+// time or without what was picked already, falls into few buckets if that part weighs little beside
+// the rest, and then costs more; never more halvings than the logarithm of the degree.
 //
 // Sums, unlike alias tables, also serve prefixes of a row (what a draw in the past may see) and
 // rows some of whose positions are not to be drawn (again): these leave gaps on the axis that a
-// draw steps over, so that draws without replacement are exact and need no rejection.
+// draw steps over, so that draws without replacement are exact and need no rejection. Steps over
+// gaps grow with the picks made and the pairs excluded, not with the degree.
 #pragma once
 
 #include <cstdint>
