@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch_geometric.nn.conv import EdgeConv, GATConv, GATv2Conv, GINConv, SAGEConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 Layer = Callable[[Any, Any, Sequence[Any], int], Any]
@@ -33,6 +34,8 @@ _BEYOND_ONE_HOP = {
     "TAGConv": _FAR,
     "HANConv": "averages over all nodes of a type",
 }
+
+_PAIRED = (SAGEConv, GATConv, GATv2Conv, GINConv, EdgeConv)
 
 
 def as_layers(model: Any, with_edge_attrs: bool) -> list[Layer]:
@@ -118,6 +121,13 @@ def _check_module(module: nn.Module) -> None:
             else "cut it into layers of one hop"
         )
         raise ValueError(f"'{name}' {reason}, so its output would be wrong: {advice}")
+
+
+def takes_pairs(model: Any) -> bool:
+    """Whether a model is a PyG `BasicGNN` whose layers take (source rows, destination rows)."""
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module
+    return isinstance(model, BasicGNN) and all(type(conv) in _PAIRED for conv in model.convs)
 
 
 def device_of(model: Any, device: Any) -> torch.device:

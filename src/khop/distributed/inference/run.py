@@ -25,7 +25,7 @@ from khop.distributed.context import require_context
 from khop.distributed.dataset import DistDataset
 from khop.distributed.inference.files import OutputSlices, RowSpec, output_file, remove_outputs
 from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, NodeInputs
-from khop.distributed.inference.layers import as_layers, device_of
+from khop.distributed.inference.layers import as_layers, device_of, takes_pairs
 from khop.distributed.inference.peers import InferencePeers
 from khop.distributed.inference.result import LayerwiseOutputs, NodeOutputs
 from khop.distributed.inference.rows import RowReader
@@ -41,11 +41,11 @@ def layerwise_inference(
     *,
     x: str | Callable[[Tensor], Tensor] | Mapping[NodeType, Any] = "x",
     edge_attrs: Sequence[str] = (),
-    batch_size: int = 1024,
+    batch_size: int = 4096,
     max_edges: int = 1 << 20,
     device: Any = None,
     dtype: torch.dtype | str | None = None,
-    bipartite: bool = False,
+    bipartite: bool | None = None,
     overwrite: bool = False,
     rpc_timeout: float = 180.0,
 ) -> LayerwiseOutputs:
@@ -80,9 +80,9 @@ def layerwise_inference(
             'float64'); layers get them back in the dtype that they were computed in. Default: that
             dtype.
         bipartite: give layers x as the pair (rows of all nodes of the batch, rows of its own
-            nodes), so that they compute no more than is needed; PyG's `SAGEConv`, `GATConv`,
-            `GATv2Conv`, `GINConv`, `GraphConv` and others take such pairs. Of heterogeneous graphs
-            a pair of dictionaries.
+            nodes), so that they compute no more than is needed; many of PyG's convolutions take
+            such pairs. Of heterogeneous graphs a pair of dictionaries. Default: do so for PyG's
+            models of `SAGEConv`, `GATConv`, `GATv2Conv`, `GINConv` and `EdgeConv`.
         overwrite: replace outputs that are in `output_dir`.
         rpc_timeout: seconds that a request to another trainer may take.
 
@@ -109,7 +109,7 @@ def layerwise_inference(
             attrs,
             device_of(model, device),
             _stored(dtype),
-            bipartite,
+            takes_pairs(model) if bipartite is None else bipartite,
             batch_size,
             max_edges,
         )
