@@ -235,6 +235,22 @@ def test_other_samplers_get_no_wrong_edge_attributes(graph, dataset):
         assert torch.equal(dataset.get_tensor(EDGES, "edge_attr", a.e_id), b.edge_attr)
 
 
+def test_where_edges_are_stored_is_known_of_these_ids_alone(typed, typed_dataset):
+    """Sampled edge ids as rows of another type, or changed in place, are ids like any others."""
+    sampler = PartitionSampler(typed_dataset, [5], seed=1)
+    seeds = NodeSamplerInput(None, torch.arange(50), input_type="paper")
+    out = sampler.sample_from_nodes(seeds)
+    prints, writes = ("venue", "prints", "paper"), ("author", "writes", "paper")
+    ids = out.edge[prints]
+    assert len(ids) > 10
+    for edge_type in (prints, writes):
+        values = typed_dataset.get_tensor(edge_type, "edge_attr", ids)
+        assert torch.equal(values, typed[edge_type].edge_attr[ids])
+    ids += 1 - 2 * (ids == 99).long()
+    values = typed_dataset.get_tensor(prints, "edge_attr", ids)
+    assert torch.equal(values, typed[prints].edge_attr[ids])
+
+
 def test_without_edges(dataset):
     """with_edge=False: no e_id, no edge attributes."""
     sampler = PartitionSampler(dataset, [3], with_edge=False)
