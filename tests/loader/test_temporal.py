@@ -342,3 +342,17 @@ def test_times_of_nodes_and_edges():
     data["a", "to", "b"].time = torch.arange(150)
     with pytest.raises(ValueError, match="both of nodes and of edges"):
         NeighborLoader(data, [2], "a", time_attr="time")
+
+
+@levels
+def test_times_of_another_number_than_nodes_or_edges(level):
+    """Refused: the type would be taken to have no times, and give away what comes later."""
+    data = walk_graphs.heterogeneous(times=level)
+    if level == "node":
+        data["b"].time = data["b"].time[:19]
+        message = r"'time' of 'b' has shape \[19\] for 20 nodes"
+    else:
+        data["a", "to", "b"].edge_time = torch.ones(3)
+        message = r"'edge_time' of \('a', 'to', 'b'\) has shape \[3\] for 150 edges"
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(data, [2], "a", torch.zeros(30), time_attr=attribute(level))

@@ -164,6 +164,32 @@ def test_bad_weights(weights, message):
         draw(paths(weights), [1])
 
 
+def test_as_many_nodes_as_edges():
+    """PyG takes what could be of either to be of nodes; a weight is of edges all the same.
+
+    0 <- 1, 2    1 <- 0
+    """
+    data = Data(edge_index=torch.tensor([[1, 2, 0], [0, 0, 1]]), num_nodes=3)
+    data.importance = torch.tensor([0.0, 1.0, 0.0])
+    (batch,) = NeighborLoader(data, [-1, -1], torch.tensor([0]), weight_attr="importance")
+    assert batch.e_id.tolist() == [1]
+    data.importance = torch.tensor([1.0, -2.0, 0.0])
+    with pytest.raises(ValueError, match="weight_attr='importance' holds -2.0 at position 1"):
+        NeighborLoader(data, [-1], weight_attr="importance")
+
+
+def test_weights_of_another_number_than_edges():
+    """Refused: the type would be drawn from uniformly."""
+    data = walk_graphs.heterogeneous(weights=True)
+    data["a", "self", "a"].edge_weight = torch.ones(89)
+    message = r"'edge_weight' of \('a', 'self', 'a'\) has shape \[89\] for 90 edges"
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(data, [1], "a", weight_attr="edge_weight")
+    data["a", "self", "a"].edge_weight = torch.full((90,), -1.0)
+    with pytest.raises(ValueError, match=r"\('a', 'self', 'a'\) holds -1.0 at position 0"):
+        NeighborLoader(data, [1], "a", weight_attr="edge_weight")
+
+
 def test_no_weights():
     """An attribute that is not there, or one of nodes."""
     data = walk_graphs.homogeneous(times="node")
