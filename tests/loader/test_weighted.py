@@ -174,7 +174,7 @@ def test_as_many_nodes_as_edges():
     (batch,) = NeighborLoader(data, [-1, -1], torch.tensor([0]), weight_attr="importance")
     assert batch.e_id.tolist() == [1]
     data.importance = torch.tensor([1.0, -2.0, 0.0])
-    with pytest.raises(ValueError, match="weight_attr='importance' holds -2.0 at position 1"):
+    with pytest.raises(ValueError, match=r"weight_attr='importance' holds -2\.0 at position 1"):
         NeighborLoader(data, [-1], weight_attr="importance")
 
 
