@@ -19,7 +19,9 @@ _A, _B = ("a", "to", "b"), ("b", "to", "a")
         torch.tensor([3, -1, 0]),
         NumNeighbors([3, -1, 0]),
         {_A: [3, -1, 0], _B: [3, -1, 0]},
+        {("a", "b"): [3, -1, 0], "b__to__a": [3, -1, 0]},
         NumNeighbors({_A: [3, -1, 0]}, default=[3, -1, 0]),
+        NumNeighbors({("b", "a"): [3, -1, 0]}, default=[3, -1, 0]),
     ],
     ids=lambda g: type(g).__name__,
 )
@@ -44,6 +46,8 @@ def test_no_hops():
         ({_A: [1, 2], _B: [1]}, ValueError, "same number of hops"),
         ({_A: [1]}, ValueError, "no fan-outs for edge types"),
         ({_A: [1], _B: [1], ("x", "y", "z"): [1]}, ValueError, "names edge types"),
+        (NumNeighbors({("x", "y", "z"): [1]}, default=[1]), ValueError, "names edge types"),
+        (NumNeighbors({_A: [1]}), ValueError, "no fan-outs for edge types"),
     ],
 )
 def test_bad_input(given, error, message):

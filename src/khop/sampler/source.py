@@ -14,9 +14,10 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 
 from khop.data import Graph
 from khop.data.times import is_floating, time_keys
+from khop.data.weights import weight_values
 from khop.sampler.edges import EdgeArrays, edges_of_adjacency, same_edges
 from khop.sampler.stores import StoreInput
-from khop.typing import EDGE, NODE, ArrayLike, EdgeDir, EdgeType, Int64Array, NodeType
+from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeDir, EdgeType, Int64Array, NodeType
 
 
 class GraphInput(Protocol):
@@ -157,7 +158,8 @@ def times_of(
         Keys of nodes, keys of edges, and whether they are of floating-point times.
 
     Raises:
-        ValueError: no such attribute, or one of nodes and of edges.
+        ValueError: no such attribute, or one of nodes and of edges; what is no times.
+        TypeError: likewise.
     """
     if name is None:
         return {}, {}, False
@@ -169,25 +171,37 @@ def times_of(
             else f"time_attr='{name}' is an attribute neither of nodes nor of edges"
         )
     floating = any(is_floating(values) for values in (*nodes.values(), *edges.values()))
+    what = f"time_attr='{name}'"
     return (
-        {t: time_keys(v, f"'{name}' of '{t}'", floating) for t, v in nodes.items()},
-        {t: time_keys(v, f"'{name}' of {t}", floating) for t, v in edges.items()},
+        {t: time_keys(v, _of_type(what, t), floating) for t, v in nodes.items()},
+        {t: time_keys(v, _of_type(what, t), floating) for t, v in edges.items()},
         floating,
     )
 
 
-def weights_of(source: GraphInput, name: str | None) -> dict[EdgeType, ArrayLike]:
-    """Weights of edges.
+def weights_of(source: GraphInput, name: str | None) -> dict[EdgeType, Array]:
+    """Weights of edges, in a dtype that kernels read.
 
     Raises:
-        ValueError: no such attribute.
+        ValueError: no such attribute, or what is no weights.
     """
     if name is None:
         return {}
     weights = source.edge_attribute(name)
+    if not weights and not source.heterogeneous:
+        # Where there are as many nodes as edges, PyG may take it for an attribute of nodes.
+        values = source.node_attribute(name).get(NODE)
+        if values is not None and len(values) == source.edges[EDGE].num_edges:
+            weights = {EDGE: values}
     if not weights:
         raise ValueError(f"weight_attr='{name}' is not an attribute of edges")
-    return weights
+    what = f"weight_attr='{name}'"
+    return {t: weight_values(values, _of_type(what, t)) for t, values in weights.items()}
+
+
+def _of_type(what: str, kind: NodeType | EdgeType) -> str:
+    """An attribute as error messages call it; a homogeneous graph's types have no names."""
+    return what if kind in (NODE, EDGE) else f"{what} of {kind!r}"
 
 
 class PygInput:
@@ -234,13 +248,26 @@ class PygInput:
 
     def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
         """A node attribute of each node type that has it."""
-        stores = self._node_stores.items()
-        return {t: store[name] for t, store in stores if name in store and store.is_node_attr(name)}
+        return self._attribute(name, self._node_stores, "nodes")
 
     def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
         """An edge attribute of each edge type that has it."""
-        stores = self._edge_stores.items()
-        return {t: store[name] for t, store in stores if name in store and store.is_edge_attr(name)}
+        return self._attribute(name, self._edge_stores, "edges")
+
+    def _attribute(self, name: str, stores: dict[Any, Any], unit: str) -> dict[Any, ArrayLike]:
+        found = {}
+        for kind, store in stores.items():
+            if name not in store:
+                continue
+            if store.is_node_attr(name) if unit == "nodes" else store.is_edge_attr(name):
+                found[kind] = store[name]
+            elif self.heterogeneous:  # else it may be the other's
+                count = store.num_nodes if unit == "nodes" else store.num_edges
+                shape = list(getattr(store[name], "shape", [])) or type(store[name]).__name__
+                raise ValueError(
+                    f"attribute '{name}' of {kind!r} has shape {shape} for {count} {unit}"
+                )
+        return found
 
 
 def _edges(store: Any, what: str) -> EdgeArrays:

@@ -93,7 +93,7 @@ class SamplingSpec:
 
         Args:
             num_neighbors: fan-out of each hop, or {edge type: fan-out of each hop}, or PyG's
-                `NumNeighbors`.
+                `NumNeighbors`; edge types in any form that PyG knows.
             edge_types: the graph's edge types.
             replace: draw with replacement.
             with_edge: record which edges were drawn.
@@ -112,11 +112,12 @@ class SamplingSpec:
         if hasattr(num_neighbors, "values") and not callable(num_neighbors.values):
             default = getattr(num_neighbors, "default", None)
             num_neighbors = num_neighbors.values  # PyG's NumNeighbors
-            if isinstance(num_neighbors, Mapping):
-                num_neighbors = {_edge_type(k): v for k, v in num_neighbors.items()}
-                if default is not None:
-                    num_neighbors = {t: num_neighbors.get(t, default) for t in edge_types}
+            if isinstance(num_neighbors, Mapping) and default is not None:
+                given = [_edge_type(key) for key in num_neighbors]
+                rest = {t: default for t in edge_types if t not in given}
+                num_neighbors = {**num_neighbors, **rest}
         if isinstance(num_neighbors, Mapping):
+            num_neighbors = {_edge_type(key): hops for key, hops in num_neighbors.items()}
             _check_edge_types(num_neighbors, edge_types)
             by_type = [_hops(num_neighbors[t], f"num_neighbors[{t}]") for t in edge_types]
         else:
@@ -188,9 +189,13 @@ def find_reversals(edge_types: Sequence[EdgeType]) -> tuple[tuple[int, int, bool
 
 
 def _edge_type(key: Any) -> Any:
+    """An edge type as PyG names it: in full, without its relation ('to'), or as one string."""
     if hasattr(key, "to_tuple"):  # PyG's EdgeTypeStr
         return key.to_tuple()
-    return tuple(key.split("__")) if isinstance(key, str) else key
+    names = key.split("__") if isinstance(key, str) else key
+    if isinstance(names, (list, tuple)) and len(names) == 2:
+        names = (names[0], "to", names[1])
+    return tuple(names) if isinstance(names, list) else names
 
 
 def _check_edge_types(given: Mapping[Any, Any], edge_types: Sequence[EdgeType]) -> None:
