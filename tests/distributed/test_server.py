@@ -21,7 +21,7 @@ from khop.distributed.wire import PROTOCOL
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.partition import PartitionFolder
 from khop.partition.part import Part
-from khop.sampler.engine import HopRequest
+from khop.sampler.requests import HopRequest
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
-from khop.sampler.engine import GraphView
 from khop.sampler.hotness import Seeds, TypedRows, independent_prob
+from khop.sampler.view import GraphView
 
 WRITES, CITES, TAGS = (
     ("author", "writes", "paper"),

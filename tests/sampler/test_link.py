@@ -12,12 +12,13 @@ import oracle
 from khop import _native
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
-from khop.sampler.engine import Engine, GraphView, finish
+from khop.sampler.engine import Engine, finish
 from khop.sampler.link import Links, LinkSampler
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.negative import Candidates, NegativeSampler
 from khop.sampler.neighbor import BatchKey
 from khop.sampler.spec import SamplingSpec
+from khop.sampler.view import GraphView
 from khop.typing import EDGE, NODE
 
 TYPES = [("u", "buys", "i"), ("i", "rev_buys", "u"), ("u", "knows", "u")]

@@ -21,7 +21,7 @@ from khop.distributed.wire import (
 from khop.errors import ProtocolError
 from khop.partition.part import Part
 from khop.sampler.collect import fetch_rows
-from khop.sampler.engine import Drawn, HopRequest
+from khop.sampler.requests import Drawn, HopRequest
 from khop.typing import Array
 
 Answer = Callable[[Mapping[str, Any], list[Array]], list[Array]]

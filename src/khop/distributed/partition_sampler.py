@@ -30,11 +30,13 @@ from khop.distributed.sampled import (
 )
 from khop.distributed.sampling import sampling_spec, seed_times
 from khop.distributed.transport import PartitionClient
-from khop.sampler.engine import Engine, GraphView, SeedSet
+from khop.sampler.engine import Engine
 from khop.sampler.link import Links, LinkSampler
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.neighbor import BatchKey, next_key
 from khop.sampler.pyg_links import LinkOptions, link_metadata, number_by_link
+from khop.sampler.requests import SeedSet
+from khop.sampler.view import GraphView
 from khop.typing import EDGE, NODE, EdgeType, NodeType
 
 

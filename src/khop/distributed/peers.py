@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from khop.distributed.transport import Credentials, Endpoint, PartitionClient
-from khop.sampler.engine import Ticket
+from khop.sampler.requests import Ticket
 
 
 class Peers:

@@ -10,10 +10,12 @@ from khop import _native
 from khop.distributed.links import link_sampler
 from khop.partition.part import Part
 from khop.sampler.collect import Allocate, Collector, CollectSpec
-from khop.sampler.engine import Engine, GraphView, RemoteParts, SeedSet, Ticket
+from khop.sampler.engine import Engine
 from khop.sampler.link import Links, LinkSampler
 from khop.sampler.link_spec import LinkSpec
+from khop.sampler.requests import RemoteParts, SeedSet, Ticket
 from khop.sampler.spec import SamplingSpec
+from khop.sampler.view import GraphView
 from khop.typing import Array, Int64Array
 
 

@@ -21,7 +21,7 @@ from khop.distributed.transport import PartitionClient
 from khop.partition.folder import EdgeTypeMeta, NodeTypeMeta, PartitionFolder, edge_path
 from khop.partition.part import Part
 from khop.sampler.collect import Collector, CollectSpec, Table
-from khop.sampler.engine import HopRequest, RowSet
+from khop.sampler.requests import HopRequest, RowSet
 from khop.typing import Array, Int64Array, IntArray
 
 # Rows asked for in one request when everything is read, and requests on their way at a time.

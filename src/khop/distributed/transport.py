@@ -19,7 +19,7 @@ from zmq.utils.monitor import recv_monitor_message
 from khop.channel.message import pack, unpack
 from khop.distributed.wire import PROTOCOL, pack_rows, rebuild_error
 from khop.errors import PartitionUnavailableError, ProtocolError
-from khop.sampler.engine import HopRequest, RowSet
+from khop.sampler.requests import HopRequest, RowSet
 from khop.typing import Array, Int64Array
 
 _HEARTBEAT_MS = 1000

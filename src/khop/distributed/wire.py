@@ -10,7 +10,7 @@ import numpy as np
 
 from khop import errors
 from khop.errors import ProtocolError
-from khop.sampler.engine import RowSet
+from khop.sampler.requests import RowSet
 from khop.typing import Array
 
 PROTOCOL = 2

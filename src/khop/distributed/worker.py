@@ -30,8 +30,8 @@ from khop.distributed.transport import Credentials, Endpoint, PartitionClient
 from khop.distributed.wire import describe_error
 from khop.partition.folder import PartitionFolder
 from khop.partition.part import Part
-from khop.sampler.engine import Ticket
 from khop.sampler.plan import EpochPlan
+from khop.sampler.requests import Ticket
 from khop.typing import Array, Int64Array
 
 _TICK_MS = 250

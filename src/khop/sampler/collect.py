@@ -20,7 +20,7 @@ from khop.channel.message import ArraySpec, Block
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.partition.part import Part
-from khop.sampler.engine import RemoteParts, Ticket
+from khop.sampler.requests import RemoteParts, Ticket
 from khop.typing import Array, Int64Array
 
 Allocate = Callable[[Block], Mapping[str, Array]]

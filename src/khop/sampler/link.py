@@ -23,9 +23,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from khop import _native
-from khop.sampler.engine import Engine, Exclusion, SeedSet, Ticket
+from khop.sampler.engine import Engine
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.negative import NegativeSampler
+from khop.sampler.requests import Exclusion, SeedSet, Ticket
 from khop.typing import BoolArray, Int64Array
 
 ToEngine: TypeAlias = Callable[[int, Int64Array], Int64Array]

@@ -21,7 +21,7 @@ from torch_geometric.sampler import (
 from khop import _native
 from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
-from khop.sampler.engine import Engine, GraphView, SeedSet, finish
+from khop.sampler.engine import Engine, finish
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.pyg_links import (
@@ -32,9 +32,11 @@ from khop.sampler.pyg_links import (
     number_by_link,
 )
 from khop.sampler.pyg_output import OutputWriter
+from khop.sampler.requests import SeedSet
 from khop.sampler.seed_times import seed_times
 from khop.sampler.source import graph_of
 from khop.sampler.spec import SamplingSpec
+from khop.sampler.view import GraphView
 from khop.typing import NODE, ArrayLike, EdgeType, NodeType
 
 

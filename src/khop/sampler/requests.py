@@ -1,0 +1,148 @@
+"""What the engine is asked for, and what it asks other partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from khop import _native
+from khop.typing import Array, Int32Array, Int64Array, IntArray
+
+Drawn = tuple[Int32Array, IntArray, "Int64Array | None"]
+"""Counts a row, neighbours, and edges if they were asked for."""
+
+
+class SeedSet(NamedTuple):
+    """Seeds of one node type.
+
+    Attributes:
+        node_type: its index.
+        ids: [n] int64.
+        times: [n] int64; with temporal sampling only.
+    """
+
+    node_type: int
+    ids: Int64Array
+    times: Int64Array | None = None
+
+
+class Exclusion(NamedTuple):
+    """Edges that a batch must not hold: all of `relation` from a row to the neighbour beside it.
+
+    Attributes:
+        relation: index of the edge type.
+        rows: [n] int64, nodes whose neighbours are drawn.
+        neighbors: [n] int64.
+    """
+
+    relation: int
+    rows: Int64Array
+    neighbors: Int64Array
+
+
+class Ticket(Protocol):
+    """A request on its way."""
+
+    @property
+    def done(self) -> bool:
+        """Whether `result` can be called."""
+
+    def result(self) -> list[Array]:
+        """The reply's arrays; raises if the request failed."""
+
+
+class RemoteParts(Protocol):
+    """The other partitions, as the engine sees them."""
+
+    def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Ticket:
+        """Asks a part to draw neighbours of its nodes."""
+
+    def induce(
+        self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
+    ) -> Ticket:
+        """Asks a part which neighbours of its nodes are in a batch, given by its nodes' keys."""
+
+    def has_edges(
+        self, part: int, relation: int, rows: Int64Array, neighbors: Int64Array
+    ) -> Ticket:
+        """Asks a part whether pairs of its nodes and others are joined."""
+
+    def fetch(
+        self, part: int, kind: str, index: int, ids: Int64Array, names: Sequence[str]
+    ) -> Ticket:
+        """Asks a part for attributes of its nodes (kind 'node') or edges ('edge')."""
+
+
+@dataclass(frozen=True, slots=True)
+class HopRequest:
+    """How one hop over one edge type is drawn."""
+
+    fanout: int
+    replace: bool
+    with_edge: bool
+    key: int
+    weighted: bool = False
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowSet:
+    """Nodes whose neighbours are wanted, and what narrows them.
+
+    Attributes:
+        ids: [n] int64.
+        trees: [n] int32, the seeds that they belong to; of disjoint batches.
+        times: [n] int64, those of their seeds; with temporal sampling.
+        excluded: (rows, neighbors), [m] int64 each: edges not to be taken.
+    """
+
+    ids: Int64Array
+    trees: Int32Array | None = None
+    times: Int64Array | None = None
+    excluded: tuple[Int64Array, Int64Array] | None = None
+
+    def share(self, places: Int64Array, low: int, high: int) -> RowSet:
+        """The rows at `places`, which are all that lie in low .. high - 1."""
+        excluded = None
+        if self.excluded is not None:
+            rows, neighbors = self.excluded
+            inside = (rows >= low) & (rows < high)
+            if inside.any():
+                excluded = rows[inside], neighbors[inside]
+        return RowSet(
+            self.ids[places],
+            None if self.trees is None else self.trees[places],
+            None if self.times is None else self.times[places],
+            excluded,
+        )
+
+    def draw(self, csr: _native.Csr, request: HopRequest) -> Drawn:
+        """Draws one hop from rows that `csr` holds."""
+        return _native.sample_rows(
+            csr,
+            self.ids,
+            request.fanout,
+            request.replace,
+            request.key,
+            request.with_edge,
+            request.weighted,
+            request.last and csr.has_times,
+            self.trees,
+            self.times,
+            self.excluded,
+        )
+
+    def induce(self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool) -> Drawn:
+        """Finds the neighbours that are in a batch; `num_nodes` bounds the ids in `keys`."""
+        return _native.induce_rows(
+            csr,
+            self.ids,
+            keys,
+            num_nodes,
+            with_edge,
+            self.trees is not None,
+            self.trees,
+            self.times,
+            self.excluded,
+        )

@@ -1,0 +1,66 @@
+"""A graph as the engine sees it, whole or a part."""
+
+from __future__ import annotations
+
+from khop import _native
+from khop.data import Graph
+from khop.partition.part import Part
+
+
+class GraphView:
+    """What the engine needs of a graph: rows at hand, and who owns the others.
+
+    Attributes:
+        num_nodes: number of nodes of each node type.
+        relations: (node type of neighbours, node type whose neighbours are drawn), an edge type
+            each.
+        csrs: rows at hand, an edge type each.
+        bounds: range bounds of the parts, a node type each.
+        part: the part whose rows are at hand.
+    """
+
+    def __init__(
+        self,
+        num_nodes: list[int],
+        relations: list[tuple[int, int]],
+        csrs: list[_native.Csr],
+        bounds: list[list[int]],
+        part: int,
+    ) -> None:
+        self.num_nodes = num_nodes
+        self.relations = relations
+        self.csrs = csrs
+        self.bounds = bounds
+        self.part = part
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows are at hand."""
+        return all(len(bounds) == 2 for bounds in self.bounds)
+
+    @classmethod
+    def of_graph(cls, graph: Graph) -> GraphView:
+        """A graph in memory."""
+        place = {t: i for i, t in enumerate(graph.node_types)}
+        counts = list(graph.num_nodes.values())
+        return cls(
+            counts,
+            [
+                (place[graph.neighbor_type(t)], place[graph.frontier_type(t)])
+                for t in graph.edge_types
+            ],
+            [topology.csr() for topology in graph.topologies.values()],
+            [[0, count] for count in counts],
+            0,
+        )
+
+    @classmethod
+    def of_part(cls, part: Part) -> GraphView:
+        """A partition."""
+        return cls(
+            [t.count for t in part.meta.node_types],
+            part.relations,
+            part.csrs,
+            [t.bounds for t in part.meta.node_types],
+            part.part,
+        )
