@@ -78,8 +78,8 @@ def test_bad_options(data, options, error, message):
 def test_bad_graphs(data):
     with pytest.raises(TypeError, match="expected a PyG Data"):
         NeighborLoader(data.edge_index, [2])
-    with pytest.raises(ValueError, match="no 'edge_index'"):
-        NeighborLoader(Data(x=data.x), [2])
+    with pytest.raises(ValueError, match="transpose it into an 'adj_t'"):
+        NeighborLoader(Data(x=data.x, adj=data.edge_index), [2])
     data.edge_index[0, 7] = -4
     with pytest.raises(IndexError, match="edge 7 joins node -4"):
         NeighborLoader(data, [2])

@@ -207,3 +207,11 @@ def test_trim_to_layer(data):
         whole = layer(whole, batch.edge_index)
     assert len(x) == sum(batch.num_sampled_nodes[:2])
     torch.testing.assert_close(x[:20], whole[:20], rtol=1e-4, atol=1e-2)
+
+
+def test_data_without_edges():
+    """A `Data` without `edge_index` is a graph without edges, as PyG has it."""
+    loader = NeighborLoader(Data(x=torch.arange(5.0).view(-1, 1)), [3, 2], batch_size=2)
+    batches = list(loader)
+    assert [b.n_id.tolist() for b in batches] == [[0, 1], [2, 3], [4]]
+    assert all(b.num_sampled_edges == [0, 0] and b.e_id.numel() == 0 for b in batches)

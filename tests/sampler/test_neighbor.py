@@ -173,7 +173,7 @@ def test_bad_input(data):
         draw(NeighborSampler(data, [2]), torch.tensor([0.5]))
     with pytest.raises(TypeError, match="expected a PyG Data"):
         NeighborSampler(data.edge_index, [2])
-    with pytest.raises(ValueError, match="no 'edge_index'"):
-        NeighborSampler(Data(x=data.x), [2])
+    with pytest.raises(ValueError, match="transpose it into an 'adj_t'"):
+        NeighborSampler(Data(x=data.x, adj=data.edge_index), [2])
     with pytest.raises(IndexError, match=r"and node 200 \(of 200\)"):
         NeighborSampler(Data(edge_index=data.edge_index + 1, num_nodes=200), [2])

@@ -106,7 +106,10 @@ def _ends(source: GraphInput, edge_type: EdgeType, links: Any) -> Tensor:
             f"{_WHAT} takes all edges of type {edge_type}, but there are the types "
             f"{list(source.edges)}"
         )
-    src, dst = (torch.as_tensor(ends) for ends in source.edges[edge_type].ends())
+    edges = source.edges[edge_type]
+    if edges.num_edges == 0:
+        raise ValueError(f"{_WHAT} takes all edges, but there are none: pass links")
+    src, dst = (torch.as_tensor(ends) for ends in edges.ends())
     return stack_endpoints(src, dst)  # no copy of an edge_index
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 
 from khop.data import Graph
@@ -118,7 +119,7 @@ def graph_of(
     Raises:
         TypeError: anything else.
         IndexError: an edge that joins nodes which do not exist.
-        ValueError: no edges are given at all, or arrays that are no edges, times or weights.
+        ValueError: arrays that are no edges, times or weights.
     """
     source = open_input(data)
     counts = source.num_nodes
@@ -273,8 +274,11 @@ class PygInput:
 def _edges(store: Any, what: str) -> EdgeArrays:
     edge_index, adj_t = store.get("edge_index"), store.get("adj_t")
     if edge_index is None and adj_t is None:
-        hint = ": transpose its 'adj' into an 'adj_t'" if "adj" in store else ""
-        raise ValueError(f"{what} has no 'edge_index' and no 'adj_t'{hint}")
+        if "adj" in store:
+            raise ValueError(
+                f"{what} has an 'adj' in place of 'edge_index': transpose it into an 'adj_t'"
+            )
+        return EdgeArrays("COO", np.empty(0, np.int64), np.empty(0, np.int64))  # as PyG has it
     if edge_index is None:
         return edges_of_adjacency(adj_t, what)
     if len(edge_index) != 2:
