@@ -349,9 +349,12 @@ def test_heterogeneous_arguments(tmp_path):
 def test_output_folder(tiny, tmp_path):
     """Outputs are replaced if asked to; nothing else ever is."""
     root = tmp_path / "out"
+    root.mkdir()
+    (root / ".khop-probe-of-a-trainer-that-was-killed").touch()
     first = layerwise_inference(tiny, [add_neighbors] * 3, root)
     with pytest.raises(FileExistsError, match="is not empty"):
         layerwise_inference(tiny, [add_neighbors], root)
+    assert [p.name for p in root.iterdir()] == ["layer-2"]
     assert first[[2]].item() == 13  # 1 2 4 -> 1 3 6 -> 1 4 9 -> 1 5 13
     second = layerwise_inference(tiny, [add_neighbors], root, overwrite=True)
     assert [p.name for p in root.iterdir()] == ["layer-0"]
@@ -430,8 +433,11 @@ def test_trainer_that_fails_or_dies(parts_of, tmp_path):
         "timeout": 4,
     }
     alive, dying = start("failing", arguments)
-    dying.communicate(timeout=150)
-    (result,) = jobs.finish_trainers([alive], 60)
+    try:
+        (result,) = jobs.finish_trainers([alive], 150)
+    finally:
+        dying.kill()
+        dying.communicate()
     (first, text, soon), (second, silence, late) = result["seen"]
     assert first == second == "RendezvousError"
     assert "trainer 1 has failed with ArithmeticError: no good" in text

@@ -14,7 +14,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,13 +103,23 @@ def open_rows(file: Path, dtype: str) -> Feature:
     return Feature(array.view(np.ndarray), dtype)
 
 
-def clear_folder(root: Path, overwrite: bool) -> None:
+def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
     """Makes sure that a folder holds no outputs.
+
+    Args:
+        root: the folder.
+        overwrite: remove outputs that are there.
+        probes: names of the trainers' probes, which stay; those of trainers long dead go.
 
     Raises:
         FileExistsError: it holds some and `overwrite` is False, or it holds something else.
     """
-    entries = [p for p in root.iterdir() if not p.name.startswith(PROBE)]
+    entries = []
+    for entry in root.iterdir():
+        if not entry.name.startswith(PROBE):
+            entries.append(entry)
+        elif entry.name not in probes:
+            entry.unlink(missing_ok=True)
     if entries and not overwrite:
         raise FileExistsError(
             f"'{root}' is not empty: choose another output_dir or pass overwrite=True"

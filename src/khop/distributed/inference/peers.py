@@ -99,7 +99,7 @@ class InferencePeers:
             seen = [r for r, (name, _) in enumerate(began) if (self.root / name).exists()]
             self.visible = sorted({*seen, self._context.rank})
             if self.visible[0] == self._context.rank:
-                clear_folder(self.root, overwrite)
+                clear_folder(self.root, overwrite, [name for name, _ in began])
             self.own = [self._own_share(p, edge_attrs) for p in self._parts_to_compute()]
             lacks_parts = len(self.parts) < self._data.num_partitions
             told = self._lockstep.exchange(
