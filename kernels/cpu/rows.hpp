@@ -238,8 +238,7 @@ class RowDrawer {
       int64_t* out = positions.extend(spec_.fanout);
       pick_uniformly(row, degree, spec_.fanout, out);
       for (int64_t j = 0; j < spec_.fanout; ++j) {
-        out[j] += begin;
-        for (std::size_t h = first_hole; h < holes_.size() && holes_[h] <= out[j]; ++h) ++out[j];
+        out[j] = beside_holes(begin + out[j], first_hole);
         __builtin_prefetch(&graph_.indices[out[j]]);
       }
     }
@@ -270,6 +269,21 @@ class RowDrawer {
         if (excluded.contains(static_cast<int64_t>(graph_.indices[e]))) holes_.push_back(e);
       }
     }
+  }
+
+  // Where an edge lies if the holes from `first_hole` on are not counted.
+  int64_t beside_holes(int64_t edge, std::size_t first_hole) const {
+    std::size_t low = first_hole;
+    std::size_t high = holes_.size();
+    while (low < high) {
+      const std::size_t middle = low + (high - low) / 2;
+      if (holes_[middle] - static_cast<int64_t>(middle - first_hole) <= edge) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return edge + static_cast<int64_t>(low - first_hole);
   }
 
   WeightedRow weights_of(const Row& row) const {
