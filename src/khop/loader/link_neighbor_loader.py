@@ -12,7 +12,13 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput
 
 from khop.data.arrays import check_range
-from khop.loader.base import EpochLoader, WorkerType, check_loader_options
+from khop.loader.base import (
+    EpochLoader,
+    WorkerType,
+    check_loader_options,
+    checked_values,
+    exact_times,
+)
 from khop.loader.collate import annotate_links
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.neighbor import BatchKey, NeighborSampler
@@ -127,16 +133,18 @@ class LinkNeighborLoader(
                 directed=directed,
             )
         edge_label_index, num_links = _checked_links(data, edge_label_index)
-        edge_label = _checked_values(edge_label, num_links, "edge_label")
+        edge_label = checked_values(edge_label, num_links, "edge_label", "links")
         if num_links == 0:
             edge_label = None  # PyG looks for the smallest label, which none has
-        kwargs["input_id"] = _checked_values(kwargs.get("input_id"), num_links, "input_id")
+        input_id = checked_values(kwargs.pop("input_id", None), num_links, "input_id", "links")
+        times = exact_times(edge_label_time)
         super().__init__(
             data,
             num_neighbors,
             edge_label_index,
             edge_label,
-            _checked_values(edge_label_time, num_links, "edge_label_time"),
+            checked_values(times, num_links, "edge_label_time", "links"),
+            input_id=input_id,
             neg_sampling=neg_sampling,
             neg_sampling_ratio=neg_sampling_ratio,
             time_attr=time_attr,
@@ -243,14 +251,3 @@ def _checked_ends(links: Any, num_nodes: list[Any]) -> Tensor:
     for name, ends, count in zip(("sources", "destinations"), both, num_nodes, strict=True):
         check_range(ends.cpu().numpy(), int(count), f"{what} ({name})")
     return both
-
-
-def _checked_values(values: Any, num_links: int | None, what: str) -> Tensor | None:
-    """A value for each link, as tensor."""
-    if values is None:
-        return None
-    tensor: Tensor = torch.as_tensor(values)
-    if tensor.dim() == 0 or (num_links is not None and len(tensor) != num_links):
-        shape = list(tensor.shape)
-        raise ValueError(f"{what} must hold an entry for each of {num_links} links (got {shape})")
-    return tensor
