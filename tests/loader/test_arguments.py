@@ -45,6 +45,16 @@ def test_bad_seeds(data, nodes, error, message):
         NeighborLoader(data, [2], nodes)
 
 
+def test_given_input_ids(data):
+    """Of all nodes and of masks, too; as many as there are seeds."""
+    names, mask = torch.arange(200).flip(0), torch.arange(200) % 2 == 0
+    for nodes, given in ((None, names), (mask, names[:100]), (torch.arange(7), list(range(7)))):
+        loader = NeighborLoader(data, [2], nodes, input_id=given, batch_size=30)
+        assert torch.cat([batch.input_id for batch in loader]).tolist() == list(given)
+        with pytest.raises(ValueError, match="input_id must hold an entry for each of"):
+            NeighborLoader(data, [2], nodes, input_id=given[:3])
+
+
 @pytest.mark.parametrize(
     ("fanouts", "error"),
     [([2, -3], ValueError), *((wrong, TypeError) for wrong in ([1.5], 3, None, "23"))],

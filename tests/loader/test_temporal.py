@@ -8,6 +8,7 @@ from torch_geometric.data import Data, HeteroData
 import walk_graphs
 import walks
 from khop.loader import LinkNeighborLoader, NeighborLoader
+from khop.sampler import NeighborSampler
 
 INT64 = torch.iinfo(torch.int64)
 levels = pytest.mark.parametrize("level", ["node", "edge"])
@@ -308,13 +309,41 @@ def test_half_a_negative_a_link():
         (torch.tensor([0.0, float("nan")]), ValueError, "nan at position 1"),
         (torch.tensor([True, False]), TypeError, "integers or floats"),
         (torch.tensor([[1], [2]]), ValueError, "one dimension"),
+        (torch.arange(5), ValueError, "input_time must hold an entry for each of 2 seeds"),
+        (torch.tensor([3]), ValueError, "input_time must hold an entry for each of 2 seeds"),
+        (torch.tensor(3), ValueError, "input_time must hold an entry for each of 2 seeds"),
     ],
-    ids=["nan", "bool", "2-d"],
+    ids=["nan", "bool", "2-d", "all nodes'", "one", "number"],
 )
-def test_bad_times_of_seeds(time, error, message):
+@pytest.mark.parametrize("seeds", [torch.tensor([0, 1]), torch.arange(5) < 2], ids=["ids", "mask"])
+def test_bad_times_of_seeds(time, error, message, seeds):
+    """Named when the loader is made."""
     with pytest.raises(error, match=message):
-        list(
-            NeighborLoader(star(), [2], torch.tensor([0, 1]), time, time_attr="time", batch_size=2)
+        NeighborLoader(star(), [2], seeds, time, time_attr="time")
+
+
+def test_times_of_seeds_as_lists_and_arrays():
+    """Python's floats are compared in full: 0.1 comes before the float32 nearest to it."""
+    data = star(torch.float64)
+    data.time[1:] = torch.tensor([0.1, 0.1 + 1e-12, 0.2, 0.05], dtype=torch.float64)
+    for time in ([0.1], (0.1,), np.array([0.1]), torch.tensor([0.1], dtype=torch.float64)):
+        (batch,) = NeighborLoader(data, [-1], torch.tensor([0]), time, time_attr="time")
+        assert batch.n_id.tolist() == [0, 4, 1]
+        assert batch.seed_time.dtype == torch.float64
+
+
+def test_seeds_without_a_time():
+    """Neither given nor their own: an error when the loader is made."""
+    data = walk_graphs.heterogeneous(times=("b",))
+    with pytest.raises(ValueError, match="not of nodes of type 'a': pass the time"):
+        NeighborLoader(data, [2], "a", time_attr="time")
+    data = walk_graphs.homogeneous(times="edge")
+    with pytest.raises(ValueError, match=r"those of edges, not of nodes .*'input_time'"):
+        NeighborLoader(data, [2], time_attr="edge_time")
+    with pytest.raises(ValueError, match="the graph has none: pass time_attr, too"):
+        sampler = NeighborSampler(data, [2])
+        NeighborLoader(
+            data, [2], None, torch.arange(40), time_attr="edge_time", neighbor_sampler=sampler
         )
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
@@ -226,3 +228,30 @@ def check_loader_options(worker_type: str, kwargs: dict[str, Any]) -> None:
         for name in ("worker_init_fn", "multiprocessing_context"):
             if kwargs.get(name) is not None:
                 raise ValueError(f"{name} is for worker processes: pass worker_type='process'")
+
+
+def checked_values(values: Any, count: int | None, what: str, unit: str) -> Tensor | None:
+    """A value for each seed or link, as tensor.
+
+    Args:
+        values: tensor, array or sequence; None: there are none.
+        count: how many there must be; None: only PyG can tell.
+        what: what they are called in error messages.
+        unit: what they are of, likewise.
+
+    Raises:
+        ValueError: another number.
+    """
+    if values is None:
+        return None
+    tensor: Tensor = torch.as_tensor(values)
+    if tensor.dim() == 0 or (count is not None and len(tensor) != count):
+        raise ValueError(
+            f"{what} must hold an entry for each of {count} {unit} (got {list(tensor.shape)})"
+        )
+    return tensor
+
+
+def exact_times(times: Any) -> Any:
+    """Times as a tensor or array; of Python's floats torch would keep seven digits."""
+    return times if times is None or isinstance(times, Tensor) else np.asarray(times)

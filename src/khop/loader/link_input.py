@@ -42,21 +42,6 @@ def checked_links(data: Any, edge_label_index: Any) -> tuple[Any, int]:
     return (edge_type, ends), ends.size(1)
 
 
-def checked_values(values: Any, num_links: int, what: str) -> Tensor | None:
-    """A value for each link, as tensor.
-
-    Raises:
-        ValueError: another number of values than links.
-    """
-    if values is None:
-        return None
-    tensor: Tensor = torch.as_tensor(values)
-    if tensor.dim() == 0 or len(tensor) != num_links:
-        shape = list(tensor.shape)
-        raise ValueError(f"{what} must hold an entry for each of {num_links} links (got {shape})")
-    return tensor
-
-
 def check_times(edge_label_time: Any, time_attr: str | None) -> None:
     """Raises ValueError if only one of the two is given."""
     given = {"edge_label_time": edge_label_time is not None, "time_attr": time_attr is not None}

@@ -9,9 +9,15 @@ import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput
 
-from khop.loader.base import EpochLoader, WorkerType, check_loader_options
+from khop.loader.base import (
+    EpochLoader,
+    WorkerType,
+    check_loader_options,
+    checked_values,
+    exact_times,
+)
 from khop.loader.collate import annotate_links
-from khop.loader.link_input import check_times, checked_links, checked_values
+from khop.loader.link_input import check_times, checked_links
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.pyg_links import LinkOptions
@@ -125,16 +131,18 @@ class LinkNeighborLoader(
                 directed=directed,
             )
         edge_label_index, num_links = checked_links(data, edge_label_index)
-        edge_label = checked_values(edge_label, num_links, "edge_label")
+        edge_label = checked_values(edge_label, num_links, "edge_label", "links")
         if num_links == 0:
             edge_label = None  # PyG looks for the smallest label, which none has
-        kwargs["input_id"] = checked_values(kwargs.get("input_id"), num_links, "input_id")
+        input_id = checked_values(kwargs.pop("input_id", None), num_links, "input_id", "links")
+        times = exact_times(edge_label_time)
         super().__init__(
             data,
             num_neighbors,
             edge_label_index,
             edge_label,
-            checked_values(edge_label_time, num_links, "edge_label_time"),
+            checked_values(times, num_links, "edge_label_time", "links"),
+            input_id=input_id,
             neg_sampling=neg_sampling,
             neg_sampling_ratio=neg_sampling_ratio,
             time_attr=time_attr,

@@ -12,9 +12,14 @@ from torch import Tensor
 from torch_geometric.sampler import NodeSamplerInput
 
 from khop.data.arrays import check_range
-from khop.loader.base import EpochLoader, WorkerType, check_loader_options
+from khop.loader.base import (
+    EpochLoader,
+    WorkerType,
+    check_loader_options,
+    checked_values,
+    exact_times,
+)
 from khop.loader.collate import annotate_seeds
-from khop.loader.stores import is_pair_of_stores
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.source import as_input, open_input
 from khop.typing import NODE
@@ -114,11 +119,14 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
                 directed=directed,
             )
         input_nodes = _checked_seeds(data, input_nodes)
+        num_seeds = _count_seeds(input_nodes)
+        input_id = checked_values(kwargs.pop("input_id", None), num_seeds, "input_id", "seeds")
         super().__init__(
             data,
             num_neighbors,
             input_nodes,
-            input_time,
+            checked_values(exact_times(input_time), num_seeds, "input_time", "seeds"),
+            input_id=input_id,
             time_attr=time_attr,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
@@ -126,7 +134,9 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             neighbor_sampler=neighbor_sampler,
             **kwargs,
         )
-        self._set_up(self.input_data.node.numel(), seed, stream, worker_type, kwargs)
+        if isinstance(neighbor_sampler, NeighborSampler):
+            neighbor_sampler.check_seeds(self.input_data)
+        self._set_up(num_seeds, seed, stream, worker_type, kwargs)
 
     @property
     def _sampler(self) -> Any:
@@ -142,13 +152,15 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
 
 
 def _checked_seeds(data: Any, input_nodes: Any) -> Any:
-    """`input_nodes` as PyG takes them; masks in any form, which PyG may mistake for ids."""
+    """`input_nodes` as PyG takes them; masks in any form, which PyG may mistake for ids.
+
+    All nodes are named, too: PyG cannot tell the number of nodes of every store, and with None it
+    would pass over `input_id`.
+    """
     source = open_input(data)
-    # PyG cannot tell the number of nodes of every store.
-    all_nodes = torch.arange if is_pair_of_stores(data) else lambda count: None
     if not source.heterogeneous:
         count = source.num_nodes[NODE]
-        return all_nodes(count) if input_nodes is None else _checked_ids(input_nodes, count)
+        return torch.arange(count) if input_nodes is None else _checked_ids(input_nodes, count)
     node_type, ids = (input_nodes, None) if isinstance(input_nodes, str) else (None, None)
     if isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2:
         node_type, ids = input_nodes
@@ -158,7 +170,13 @@ def _checked_seeds(data: Any, input_nodes: Any) -> Any:
             f"a type of {list(source.num_nodes)} (got {input_nodes!r})"
         )
     count = source.num_nodes[node_type]
-    return node_type, all_nodes(count) if ids is None else _checked_ids(ids, count)
+    return node_type, torch.arange(count) if ids is None else _checked_ids(ids, count)
+
+
+def _count_seeds(checked: Any) -> int:
+    """Number of seeds, from what `_checked_seeds` returned."""
+    ids = checked[1] if isinstance(checked, tuple) else checked
+    return int(ids.count_nonzero() if ids.dtype == torch.bool else ids.numel())
 
 
 def _checked_ids(ids: Any, num_nodes: int) -> Any:

@@ -230,14 +230,21 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         """
         if kwargs:
             raise TypeError(f"unexpected arguments {list(kwargs)}")
+        seeds = self._seed_set(index)
+        run, batch = key or next_key(self.seed, self.stream, self._calls)
+        subgraph = self._engine.sample_local([seeds], run, batch)
+        return self._output(subgraph, (index.input_id, index.time))
+
+    def check_seeds(self, index: NodeSamplerInput) -> None:
+        """Raises what `sample_from_nodes` would raise for these seeds."""
+        self._seed_set(index)
+
+    def _seed_set(self, index: NodeSamplerInput) -> SeedSet:
         node_type = self._seed_type(index.input_type)
         seeds = to_int64(index.node, "seeds")
         check_range(seeds, self.graph.num_nodes[node_type], "seeds")
         times = seed_times(self.graph, node_type, seeds, index.time)
-        run, batch = key or next_key(self.seed, self.stream, self._calls)
-        place = self.graph.node_types.index(node_type)
-        subgraph = self._engine.sample_local([SeedSet(place, seeds, times)], run, batch)
-        return self._output(subgraph, (index.input_id, index.time))
+        return SeedSet(self.graph.node_types.index(node_type), seeds, times)
 
     def _output(
         self, subgraph: _native.Subgraph, metadata: tuple[Any, ...]
