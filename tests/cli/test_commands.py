@@ -69,6 +69,20 @@ def test_the_bundled_graph(command, tmp_path):
     assert "edge_kind" in meta.edge_types[0].attrs
 
 
+def test_the_bundled_graph_with_its_types(command, tmp_path):
+    arguments = ("--num-parts", 2, "--undirected", "--quiet")
+    done = command("partition", "debian-hetero", "out", *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    meta = PartitionFolder(tmp_path / "out").meta
+    counts = {t.name: t.count for t in meta.node_types}
+    assert counts == {"package": 63666, "source": 34172, "maintainer": 2248, "tag": 597}
+    assert [len(t.attrs) for t in meta.node_types if t.name != "package"] == [0, 0, 0]
+    edges = {t.name: t.count for t in meta.edge_types}
+    assert len(edges) == 16
+    assert edges["package", "depends", "package"] == edges["package", "rev_depends", "package"]
+    assert edges["tag", "rev_tagged", "package"] == 109902
+
+
 @pytest.mark.parametrize("name", ["edge_index.npy", "edges.csv", "edges.parquet"])
 def test_a_directory(command, tmp_path, name):
     folder = tmp_path / "in"

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
+import ogb_saved
 from khop.cli.sources import read_source, symmetrized
 from khop.partition import GraphSource
 from khop.typing import EDGE, NODE
@@ -173,7 +174,7 @@ def test_a_file_of_something_else(tmp_path):
 
 
 def test_no_such_source():
-    with pytest.raises(FileNotFoundError, match="no source 'nowhere': expected 'debian', 'ogb:"):
+    with pytest.raises(FileNotFoundError, match="no source 'nowhere': expected 'debian', "):
         read_source("nowhere")
 
 
@@ -202,27 +203,16 @@ def test_undirected_heterogeneous():
 @pytest.fixture
 def ogb_root(tmp_path, monkeypatch):
     """A data set of six nodes, as OGB's own tool for contributors saves it."""
-    saver_of = pytest.importorskip("ogb.io").DatasetSaver
+    pytest.importorskip("ogb")
     monkeypatch.chdir(tmp_path)
-    saver = saver_of(dataset_name="ogbn-tiny", is_hetero=False, version=1)
     graph = {
         "num_nodes": 6,
         "edge_index": np.array([[0, 1, 2, 3], [1, 2, 3, 4]]),
         "node_feat": np.arange(12.0, dtype=np.float32).reshape(6, 2),
         "edge_feat": None,
     }
-    saver.save_graph_list([graph])
-    saver.save_target_labels(np.array([[0], [1], [0], [1], [0], [1]]))
     ids = {"train": np.array([0, 1, 2]), "valid": np.array([3]), "test": np.array([4, 5])}
-    saver.save_split(ids, split_name="random")
-    (tmp_path / "mapping").mkdir()
-    (tmp_path / "mapping" / "README.md").write_text("none")
-    saver.copy_mapping_dir("mapping")
-    saver.save_task_info(task_type="classification", eval_metric="acc", num_classes=2)
-    saver.get_meta_dict()
-    root = tmp_path / "elsewhere"
-    (tmp_path / "submission_ogbn_tiny").rename(root)
-    return root
+    return ogb_saved.save(tmp_path, "ogbn-tiny", graph, np.array([0, 1, 0, 1, 0, 1]), ids, 2)
 
 
 def test_ogb(ogb_root):
@@ -237,6 +227,37 @@ def test_ogb(ogb_root):
         }
         assert masks == {"train": [0, 1, 2], "val": [3]}
         assert node.attrs["test_mask"].dtype == "bool"
+
+
+def test_ogb_heterogeneous(tmp_path):
+    """Two authors who wrote three papers; papers alone have features, labels and a split."""
+    pytest.importorskip("ogb")
+    writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
+    graph = {
+        "num_nodes_dict": {"author": 2, "paper": 3},
+        "edge_index_dict": {
+            writes: np.array([[0, 0, 1], [0, 1, 2]]),
+            cites: np.array([[2], [0]]),
+        },
+        "node_feat_dict": {"paper": np.arange(6.0, dtype=np.float32).reshape(3, 2)},
+        "edge_feat_dict": {cites: np.array([[0.5]], dtype=np.float32)},
+    }
+    ids = {name: {"paper": np.array([i])} for i, name in enumerate(("train", "valid", "test"))}
+    labels = {"paper": np.array([2, 0, 1])}
+    root = ogb_saved.save(tmp_path, "ogbn-works", graph, labels, ids, 3)
+    for _ in ("processed by OGB", "as OGB stored it"):
+        source = read_source("ogb:ogbn-works", str(root))
+        author, paper = source.nodes["author"], source.nodes["paper"]
+        assert (author.count, author.attrs) == (2, {})
+        assert paper.attrs["x"].array.tolist() == [[0, 1], [2, 3], [4, 5]]
+        assert paper.attrs["y"].array.tolist() == [2, 0, 1]
+        masks = [paper.attrs[f"{n}_mask"].array.tolist() for n in ("train", "val", "test")]
+        assert masks == np.eye(3, dtype=bool).tolist()
+        assert set(paper.attrs) == {"x", "y", "train_mask", "val_mask", "test_mask"}
+        assert set(source.edges) == {writes, cites}
+        assert source.edges[writes].src.tolist() == [0, 0, 1]
+        assert source.edges[writes].dst.tolist() == [0, 1, 2]
+        assert source.edges[cites].attrs["edge_attr"].array.tolist() == [[0.5]]
 
 
 def test_ogb_files_are_not_unpickled(ogb_root):

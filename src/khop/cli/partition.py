@@ -15,9 +15,12 @@ from khop.partition.base import Progress
 _SOURCES = """\
 SOURCE is one of
   debian        the package graph of Debian 12 that comes with khop
-  ogb:NAME      an OGB node property prediction data set, such as ogb:ogbn-arxiv; masks come
-                from its split. --root is the folder that holds (or will hold) it; for a data
-                set of your own, made with ogb.io.DatasetSaver, the folder with its meta_dict.pt
+  debian-hetero the same with an edge type for each kind of relation, and with sources,
+                maintainers and tags; --undirected adds reverses as edge types rev_...
+  ogb:NAME      an OGB node property prediction data set, such as ogb:ogbn-arxiv or
+                ogb:ogbn-mag; masks come from its split. --root is the folder that holds (or
+                will hold) it; for a data set of your own, made with ogb.io.DatasetSaver, the
+                folder with its meta_dict.pt
   FILE.pt       a PyG Data or HeteroData saved by torch.save; read without running its pickle
   DIRECTORY     edge_index.npy ([2, E] or [E, 2]), edges.csv or edges.parquet (columns src and
                 dst, or the first two; further columns become edge attributes) and .npy files:

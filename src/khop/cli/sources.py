@@ -25,19 +25,21 @@ def read_source(spec: str, root: str = "dataset", undirected: bool = False) -> G
     """Reads the graph that a SOURCE argument names.
 
     Args:
-        spec: 'debian', 'ogb:NAME', a file saved by `torch.save`, or a directory of arrays.
+        spec: 'debian', 'debian-hetero', 'ogb:NAME', a file saved by `torch.save`, or a directory of
+            arrays.
         root: folder of OGB data sets.
         undirected: add the reverse of every edge.
 
     Raises:
         FileNotFoundError: there is no such source.
         ValueError, TypeError: it cannot be read as a graph; says why.
-        NotImplementedError: `undirected` of a heterogeneous graph.
+        NotImplementedError: `undirected` of another heterogeneous graph than 'debian-hetero'.
     """
-    if spec == "debian":
-        from khop.datasets import DebianPackages
+    if spec in ("debian", "debian-hetero"):
+        from khop.datasets import DebianPackages, DebianPackagesHetero
 
-        return GraphSource.from_data(DebianPackages(undirected=undirected)[0])
+        dataset = DebianPackages if spec == "debian" else DebianPackagesHetero
+        return GraphSource.from_data(dataset(undirected=undirected)[0])
     if spec.startswith("ogb:"):
         source = GraphSource.from_data(_read_ogb(spec.removeprefix("ogb:"), Path(root)))
     elif Path(spec).is_dir():
@@ -46,8 +48,8 @@ def read_source(spec: str, root: str = "dataset", undirected: bool = False) -> G
         source = GraphSource.from_data(_read_pyg(Path(spec)))
     else:
         raise FileNotFoundError(
-            f"no source '{spec}': expected 'debian', 'ogb:NAME', a saved PyG Data file or a "
-            "directory with edge_index.npy, edges.csv or edges.parquet"
+            f"no source '{spec}': expected 'debian', 'debian-hetero', 'ogb:NAME', a saved PyG Data "
+            "file or a directory with edge_index.npy, edges.csv or edges.parquet"
         )
     return symmetrized(source) if undirected else source
 
@@ -126,7 +128,9 @@ def _read_ogb(name: str, root: Path) -> Any:
             f"the stored copy of '{name}' in '{root}' holds more than a graph, or is damaged: "
             f"remove its 'processed' folder ({_reason(error)})"
         ) from None
-    _add_labels_and_masks(data, splits)
+    if dataset.is_hetero:
+        return _hetero_of_ogb(data, splits)
+    _add_labels_and_masks(data, data.y, splits)
     return data
 
 
@@ -147,20 +151,29 @@ def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
     return {**meta, "dir_path": str(folder)}
 
 
-def _add_labels_and_masks(data: Any, splits: dict[str, Any]) -> None:
-    """OGB's labels [N, 1] become [N]; its lists of training nodes and so on become masks."""
+def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
+    """OGB's dictionaries by type (`x_dict`, `edge_index_dict`, `node_year`) as `HeteroData`."""
     from torch_geometric.data import HeteroData
 
-    hetero = isinstance(data, HeteroData) or "num_nodes_dict" in data
-    if hetero:
-        raise NotImplementedError(
-            "heterogeneous OGB data sets are still to come: make a HeteroData, torch.save it and "
-            "partition the file"
-        )
+    graph = HeteroData()
+    for node_type, count in data.num_nodes_dict.items():
+        graph[node_type].num_nodes = int(count)
+    for name, values in data.to_dict().items():
+        if isinstance(values, dict) and name not in ("num_nodes_dict", "y_dict"):
+            for kind, value in values.items():
+                graph[kind][name.removesuffix("_dict")] = value
+    for node_type, labels in data.y_dict.items():
+        split = {part: ids[node_type] for part, ids in splits.items()}
+        _add_labels_and_masks(graph[node_type], labels, split)
+    return graph
+
+
+def _add_labels_and_masks(store: Any, labels: Any, splits: dict[str, Any]) -> None:
+    """OGB's labels [N, 1] become [N]; its lists of training nodes and so on become masks."""
     for ours, theirs in (("train", "train"), ("val", "valid"), ("test", "test")):
-        data[f"{ours}_mask"] = _mask(np.asarray(splits[theirs]), int(data.num_nodes))
-    if data.y is not None and data.y.dim() == 2 and data.y.size(1) == 1:
-        data.y = data.y.flatten()
+        store[f"{ours}_mask"] = _mask(np.asarray(splits[theirs]), int(store.num_nodes))
+    if labels is not None:
+        store.y = labels.flatten() if labels.dim() == 2 and labels.size(1) == 1 else labels
 
 
 def _mask(ids: Array, count: int) -> Any:

@@ -1,6 +1,7 @@
 """Graphs for examples, tests and benchmarks: one real and bundled, the others synthetic."""
 
+from khop.datasets.debian_hetero import DebianPackagesHetero
 from khop.datasets.debian_packages import DebianPackages
 from khop.datasets.powerlaw import PowerLaw
 
-__all__ = ["DebianPackages", "PowerLaw"]
+__all__ = ["DebianPackages", "DebianPackagesHetero", "PowerLaw"]

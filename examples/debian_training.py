@@ -1,0 +1,178 @@
+"""What the Debian examples share: arguments, loaders, epochs, accuracy, and the report of a run."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+
+from khop.distributed import (
+    DistContext,
+    DistDataset,
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+    init_worker_group,
+    node_split,
+)
+from khop.partition import PartitionFolder
+
+NUM_SECTIONS = 58
+
+Predict = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
+"""Makes of a model and a batch the logits and the labels of the batch's seeds."""
+
+
+def argument_parser(description: str) -> argparse.ArgumentParser:
+    """The command line that the examples have in common."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--parts", required=True, help="partition folder")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--batch-size", type=int, default=512, help="seeds a batch and trainer")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--num-workers", type=int, default=1, help="sampler processes a trainer")
+    parser.add_argument("--lr", type=float, default=0.004)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, help="folder for run.json and run.png")
+    return parser
+
+
+def start(args: argparse.Namespace) -> tuple[DistContext, DistDataset]:
+    """Joins the trainers and opens a partition: trainer i that of number i modulo their number."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)
+    context = init_worker_group()
+    part = context.rank % PartitionFolder(args.parts).num_parts
+    return context, DistDataset().load(args.parts, partition_idx=part)
+
+
+def make_loaders(
+    dataset: DistDataset, fanouts: Any, args: argparse.Namespace, node_type: str | None = None
+) -> dict[str, DistNeighborLoader]:
+    """This trainer's share of each split; `node_type` is the seeds', where there are several."""
+    loaders = {}
+    for name in ("train", "val", "test"):
+        seeds = node_split(f"{name}_mask", dataset, node_type=node_type)
+        loaders[name] = DistNeighborLoader(
+            dataset,
+            fanouts,
+            seeds if node_type is None else (node_type, seeds),
+            batch_size=args.batch_size,
+            shuffle=name == "train",
+            collect_features=True,
+            seed=args.seed,
+            worker_options=MpDistSamplingWorkerOptions(num_workers=args.num_workers),
+        )
+    return loaders
+
+
+def fit(
+    model: DistributedDataParallel,
+    loaders: dict[str, DistNeighborLoader],
+    predict: Predict,
+    context: DistContext,
+    args: argparse.Namespace,
+) -> None:
+    """Trains, tells how each epoch went, and reports what the run came to."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    train, first = loaders["train"], context.rank == 0
+    history = []
+    for epoch in range(1, args.epochs + 1):
+        begin = time.perf_counter()
+        label = f"epoch {epoch}/{args.epochs}"
+        loss = train_epoch(model, train, predict, optimizer, label, first)
+        seconds = time.perf_counter() - begin
+        entry = {"epoch": epoch, "loss": loss, "val": accuracy(model, loaders["val"], predict)}
+        seeds = train.stats().seeds / epoch * context.world_size / seconds
+        history.append({**entry, "seconds": seconds, "seeds_per_second": seeds})
+        if first:
+            print(
+                f"epoch {epoch}: loss {loss:.3f}, validation accuracy {entry['val']:.4f}, "
+                f"{seconds:.1f} s, {seeds:,.0f} seeds/s",
+                flush=True,
+            )
+    history[-1]["test"] = accuracy(model, loaders["test"], predict)
+    shares = gather_shares(train)
+    if first:
+        report(history, shares, args.output)
+
+
+def train_epoch(model, loader, predict: Predict, optimizer, label: str, show: bool) -> float:
+    """Mean loss of an epoch."""
+    model.train()
+    total = 0.0
+    for batch in tqdm(loader, desc=label, disable=None if show else True, leave=False):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(*predict(model, batch))
+        loss.backward()
+        optimizer.step()
+        total += float(loss.detach())
+    return total / max(1, len(loader))
+
+
+@torch.no_grad()
+def accuracy(model, loader, predict: Predict) -> float:
+    """Share of right answers over the seeds of all trainers."""
+    model.eval()
+    counts = torch.zeros(2)
+    for batch in loader:
+        out, y = predict(model.module, batch)
+        counts += torch.tensor([(out.argmax(-1) == y).sum(), len(y)])
+    dist.all_reduce(counts)
+    return float(counts[0] / counts[1])
+
+
+def gather_shares(loader) -> list[dict[str, float]]:
+    """Shares of local, cached and remote rows of each trainer."""
+    shares: list = [None] * dist.get_world_size()
+    dist.all_gather_object(shares, loader.stats().shares())
+    return shares
+
+
+def report(history: list[dict], shares: list[dict[str, float]], output: Path | None) -> None:
+    """What the run came to."""
+    for rank, share in enumerate(shares):
+        print(
+            f"trainer {rank}: {share['local']:.1%} of rows local, {share['cached']:.1%} cached, "
+            f"{share['remote']:.1%} remote"
+        )
+    print(f"test accuracy: {history[-1]['test']:.4f}")
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "run.json").write_text(json.dumps({"history": history, "shares": shares}))
+        draw(history, shares, output / "run.png")
+        print(f"picture: {output / 'run.png'}")
+
+
+def draw(history: list[dict], shares: list[dict[str, float]], file: Path) -> None:
+    """The picture of a run: loss, accuracy, and where rows came from."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
+    epochs = [entry["epoch"] for entry in history]
+    axes[0].plot(epochs, [entry["loss"] for entry in history], marker="o")
+    axes[0].set(title="Training loss", xlabel="epoch", xticks=epochs)
+    axes[1].plot(epochs, [entry["val"] for entry in history], marker="o", color="tab:green")
+    axes[1].axhline(history[-1]["test"], linestyle="--", color="tab:gray", label="test, at the end")
+    axes[1].set(title="Validation accuracy", xlabel="epoch", xticks=epochs)
+    axes[1].legend(loc="lower right")
+    left = [0.0] * len(shares)
+    names = [f"trainer {rank}" for rank in range(len(shares))]
+    for kind, colour in (("local", "tab:blue"), ("cached", "tab:cyan"), ("remote", "tab:orange")):
+        widths = [share[kind] for share in shares]
+        axes[2].barh(names, widths, left=left, label=kind, color=colour)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes[2].set(title="Where feature rows came from", xlim=(0, 1), xlabel="share of rows")
+    axes[2].legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3, frameon=False)
+    figure.savefig(file, dpi=120)

@@ -1,0 +1,159 @@
+"""What the two views of the bundled Debian graph have in common: names, splits and the cache."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData, InMemoryDataset
+
+from khop.datasets import debian_snapshot as snapshot
+
+Transform = Callable[[Any], Any]
+
+
+class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
+    """One graph made from the snapshot: in memory, or kept in a folder.
+
+    Args:
+        root: folder that caches the processed data, in `root/processed`; None: made in memory.
+        undirected: what a subclass makes of it.
+        transform: applied to the data at each access.
+        pre_transform: applied once, before the data is cached.
+        force_reload: make the data again, whatever the cache holds.
+
+    Raises:
+        RuntimeError: the cache in `root` cannot be read.
+    """
+
+    _cache_name: str
+
+    def __init__(
+        self,
+        root: str | None = None,
+        undirected: bool = False,
+        transform: Transform | None = None,
+        pre_transform: Transform | None = None,
+        force_reload: bool = False,
+    ) -> None:
+        self.undirected = undirected
+        super().__init__(root, transform, pre_transform, force_reload=force_reload)
+        self._data = self._made() if root is None else self._cached(Path(self.processed_paths[0]))
+
+    @property
+    def has_process(self) -> bool:
+        """False: PyG's own processing needs a root, and its cache reads pickles."""
+        return False
+
+    @property
+    def processed_file_names(self) -> str:
+        """Name of the cached file below `processed_dir`."""
+        return f"{self._cache_name}{'-undirected' if self.undirected else ''}.pt"
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """Names of the packages, in order of nodes."""
+        return snapshot.names("name")
+
+    @functools.cached_property
+    def section_names(self) -> list[str]:
+        """Names of the classes, in order of labels."""
+        return snapshot.names("section_name")
+
+    @functools.cached_property
+    def edge_kind_names(self) -> list[str]:
+        """Names of the kinds of relations between packages, strongest first."""
+        return snapshot.names("edge_kind_name")
+
+    @functools.cached_property
+    def source_names(self) -> list[str]:
+        """Names of the source packages, in order of their numbers."""
+        return snapshot.names("source_name")
+
+    @functools.cached_property
+    def tag_names(self) -> list[str]:
+        """Names of the debtags, in order of their numbers."""
+        return snapshot.names("tag_name")
+
+    @abstractmethod
+    def _make(self) -> Any:
+        """The data, from the snapshot."""
+
+    def _made(self) -> Any:
+        data = self._make()
+        return data if self.pre_transform is None else self.pre_transform(data)
+
+    def _cached(self, path: Path) -> Any:
+        """The data, from the cache at `path`, which is made if need be."""
+        pre_transform = repr(self.pre_transform)
+        if self.force_reload or not path.exists():
+            data = self._made()
+            _save(data, pre_transform, path)
+            return data
+        data, cached_pre_transform = _load(path)
+        if cached_pre_transform != pre_transform:
+            warnings.warn(
+                f"the data cached in '{path}' was made with pre_transform={cached_pre_transform}; "
+                f"pass force_reload=True to make it with {pre_transform}",
+                stacklevel=3,
+            )
+        return data
+
+
+def package_attributes() -> dict[str, Tensor]:
+    """What both views say of a package: `x`, `y` and the masks; see `DebianPackages`."""
+    split = snapshot.splits()
+    return {
+        "x": torch.from_numpy(snapshot.features()),
+        "y": long(snapshot.arrays("section")[0]),
+        "train_mask": torch.from_numpy(split == 0),
+        "val_mask": torch.from_numpy(split == 1),
+        "test_mask": torch.from_numpy(split == 2),
+    }
+
+
+def tag_index() -> Tensor:
+    """Edges from packages to debtags, int64 [2, 109902], in order of package and tag."""
+    count, tag = snapshot.arrays("tag_count", "tag")
+    return torch.stack([long(snapshot.rows(count)), long(tag)])
+
+
+def long(array: npt.NDArray[Any]) -> Tensor:
+    """The array as an int64 tensor."""
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def _save(data: Data | HeteroData, pre_transform: str, path: Path) -> None:
+    """Writes the cache; a reader sees the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    hetero = isinstance(data, HeteroData)
+    content = {"data": data.to_dict(), "hetero": hetero, "pre_transform": pre_transform}
+    try:
+        torch.save(content, unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _load(path: Path) -> tuple[Data | HeteroData, str]:
+    """Reads the cache; plain containers and tensors only, whatever the file says."""
+    try:
+        content = torch.load(path, weights_only=True)
+        kind = HeteroData if content["hetero"] else Data
+        return kind.from_dict(content["data"]), content["pre_transform"]
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
+        raise RuntimeError(
+            f"cannot read '{path}': it is damaged, or a pre_transform added other values than plain"
+            f" tensors (pass that one as transform=); remove the file or pass force_reload=True"
+        ) from error
