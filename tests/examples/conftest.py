@@ -1,0 +1,48 @@
+"""Runs the examples as a user does, in processes of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import khop
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def run_example(tmp_path):
+    """Returns run_example(script, *arguments, trainers=0): what the script printed.
+
+    With `trainers`, torchrun starts that many processes. The test fails if the script does.
+    """
+    path = [str(Path(khop.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def run_example(script, *arguments, trainers=0):
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={trainers}"]
+        done = subprocess.run(
+            [
+                sys.executable,
+                *(launcher if trainers else []),
+                str(EXAMPLES / script),
+                *map(str, arguments),
+            ],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=150,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run_example
