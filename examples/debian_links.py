@@ -50,23 +50,6 @@ STRONGEST_KINDS = 2  # of edges: Pre-Depends and Depends
 EULER = 0.5772156649  # the n-th harmonic number is digamma(n + 1) and this
 
 
-class Task(NamedTuple):
-    """Graph and links.
-
-    Attributes:
-        graph: what messages run on, undirected, with features `x`.
-        links: {'train', 'val', 'test'}: dependencies, [2, num_links] from who needs to who is
-            needed.
-        popularity: [num_nodes] number of training links to each package.
-        named: whom each package names, in edges of all kinds and splits.
-    """
-
-    graph: Data
-    links: dict[str, Tensor]
-    popularity: Tensor
-    named: "Named"
-
-
 class Named:
     """Whom each package names.
 
@@ -86,6 +69,23 @@ class Named:
         place = torch.arange(len(sources)).repeat_interleave(count)
         start = self._first[sources] - (count.cumsum(0) - count)
         return place, self._targets[start[place] + torch.arange(len(place))]
+
+
+class Task(NamedTuple):
+    """Graph and links.
+
+    Attributes:
+        graph: what messages run on, undirected, with features `x`.
+        links: {'train', 'val', 'test'}: dependencies, [2, num_links] from who needs to who is
+            needed.
+        popularity: [num_nodes] number of training links to each package.
+        named: whom each package names, in edges of all kinds and splits.
+    """
+
+    graph: Data
+    links: dict[str, Tensor]
+    popularity: Tensor
+    named: Named
 
 
 def make_task(seed: int) -> Task:
