@@ -1,0 +1,299 @@
+"""Recommends missing dependencies of Debian packages: link prediction under DDP, from partitions.
+
+    torchrun --standalone --nproc-per-node=2 examples/debian_links.py --parts link-parts
+
+Of the pairs of packages between which there is a dependency (Depends, Pre-Depends), some are held
+out for validation and test, in both directions. What is left, with the reverse of every edge, is
+the graph that messages run on; the first trainer partitions it into --parts, a part a trainer, if
+there is no such folder yet. A GraphSAGE encodes packages from their descriptions and neighbours;
+each training link comes with strict negatives, and the batch's own links and their reverses stay
+out of the neighbourhoods: else the model learns to look whether the link is there
+(--keep-seed-edges lets it).
+
+What is measured: for each held-out dependency (a, b), all packages but a are ranked by how much a
+needs them; the other packages that a is known to name, in whatever split, are left out (filtered
+ranking), and ties count half. MRR and hits@10 are means over the links. Two baselines rank the same
+candidates: popularity (number of packages that depend on b in the training graph), and chance (the
+expectation of a random order). Negatives are drawn as often as they are popular, so that the model
+learns what popularity does not tell; the ranking adds the logarithm of popularity.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
+from torch_geometric.sampler import NegativeSampling
+from torch_geometric.utils import to_undirected
+from tqdm import tqdm
+
+from khop.datasets import DebianPackages
+from khop.distributed import (
+    DistDataset,
+    DistLinkNeighborLoader,
+    MpDistSamplingWorkerOptions,
+    init_worker_group,
+    layerwise_inference,
+    link_split,
+)
+from khop.partition import frequency_partition
+
+HELD_OUT = {"val": 0.02, "test": 0.08}
+STRONGEST_KINDS = 2  # of edges: Pre-Depends and Depends
+EULER = 0.5772156649  # the n-th harmonic number is digamma(n + 1) and this
+
+
+class Named:
+    """Whom each package names.
+
+    Args:
+        edge_index: [2, num_edges] in order of sources.
+        num_nodes: number of packages.
+    """
+
+    def __init__(self, edge_index: Tensor, num_nodes: int) -> None:
+        self.count = torch.bincount(edge_index[0], minlength=num_nodes)
+        self._first = self.count.cumsum(0) - self.count
+        self._targets = edge_index[1]
+
+    def by(self, sources: Tensor) -> tuple[Tensor, Tensor]:
+        """Of [n] sources: for each edge the place of its source, and whom that one names."""
+        count = self.count[sources]
+        place = torch.arange(len(sources)).repeat_interleave(count)
+        start = self._first[sources] - (count.cumsum(0) - count)
+        return place, self._targets[start[place] + torch.arange(len(place))]
+
+
+class Task(NamedTuple):
+    """Graph and links.
+
+    Attributes:
+        graph: what messages run on, undirected, with features `x`.
+        links: {'train', 'val', 'test'}: dependencies, [2, num_links] from who needs to who is
+            needed.
+        popularity: [num_nodes] number of training links to each package.
+        named: whom each package names, in edges of all kinds and splits.
+    """
+
+    graph: Data
+    links: dict[str, Tensor]
+    popularity: Tensor
+    named: Named
+
+
+def make_task(seed: int) -> Task:
+    """Holds pairs of packages out, the same ones on every trainer."""
+    data = DebianPackages()[0]
+    ends = data.edge_index.sort(dim=0).values
+    _, pair = torch.unique(ends[0] * data.num_nodes + ends[1], return_inverse=True)
+    generator = torch.Generator().manual_seed(seed)
+    lot = torch.rand(int(pair.max()) + 1, generator=generator)[pair]
+    is_test = lot < HELD_OUT["test"]
+    is_val = ~is_test & (lot < sum(HELD_OUT.values()))
+    dependency = data.edge_kind < STRONGEST_KINDS
+    splits = {"train": ~(is_val | is_test), "val": is_val, "test": is_test}
+    mixed = torch.randperm(data.num_edges, generator=generator)
+    links = {
+        name: data.edge_index[:, mixed[(mask & dependency)[mixed]]] for name, mask in splits.items()
+    }
+    edge_index = to_undirected(data.edge_index[:, splits["train"]], num_nodes=data.num_nodes)
+    popularity = torch.bincount(links["train"][1], minlength=data.num_nodes)
+    named = Named(data.edge_index, data.num_nodes)
+    return Task(Data(x=data.x, edge_index=edge_index), links, popularity, named)
+
+
+class Recommender(nn.Module):
+    """Encodes packages; one projection for who needs, one for who is needed."""
+
+    def __init__(self, width: int, hidden: int, num_layers: int) -> None:
+        super().__init__()
+        self.encoder = GraphSAGE(width, hidden, num_layers, dropout=0.1)
+        self.needs = nn.Linear(hidden, hidden)
+        self.offers = nn.Linear(hidden, hidden)
+
+    def forward(self, batch: Data) -> Tensor:
+        """Scores [num_links, 1 + negatives a link]; that of the link itself comes first."""
+        h = self.encoder(
+            batch.x,
+            batch.edge_index,
+            num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+            num_sampled_edges_per_hop=batch.num_sampled_edges,
+        )
+        offers = self.offers(h)
+        negatives = batch.dst_neg_index.view(len(batch.src_index), -1)
+        targets = torch.cat([batch.dst_pos_index[:, None], negatives], dim=1)
+        return (self.needs(h)[batch.src_index, None] * offers[targets]).sum(-1)
+
+
+def prior(popularity: Tensor) -> Tensor:
+    """How often a package is drawn as a negative, up to a factor."""
+    return popularity + 1.0
+
+
+def make_loader(task: Task, dataset: DistDataset, args: argparse.Namespace):
+    """This trainer's share of the training links, with negatives."""
+    links = task.links["train"][:, : args.max_links]
+    return DistLinkNeighborLoader(
+        dataset,
+        args.fanout,
+        batch_size=args.batch_size,
+        edge_label_index=links[:, link_split(links, dataset)],
+        neg_sampling=NegativeSampling("triplet", args.negatives, dst_weight=prior(task.popularity)),
+        strict_negatives=True,
+        exclude_seed_edges=False if args.keep_seed_edges else "reverse",
+        shuffle=True,
+        collect_features=True,
+        seed=args.seed,
+        worker_options=MpDistSamplingWorkerOptions(num_workers=args.num_workers),
+    )
+
+
+def train_epoch(model, loader, optimizer, label: str, show: bool) -> float:
+    """Mean loss of an epoch: cross-entropy of the link among its negatives."""
+    model.train()
+    total = 0.0
+    for batch in tqdm(loader, desc=label, disable=None if show else True, leave=False):
+        optimizer.zero_grad()
+        scores = model(batch)
+        loss = F.cross_entropy(scores, scores.new_zeros(len(scores), dtype=torch.long))
+        loss.backward()
+        optimizer.step()
+        total += float(loss.detach())
+    return total / max(1, len(loader))
+
+
+@torch.no_grad()
+def make_scores(model: Recommender, dataset: DistDataset, task: Task, folder: Path):
+    """Scores of all packages for some sources, from whole neighbourhoods of the training graph."""
+    model.eval()
+    with layerwise_inference(dataset, model.encoder, folder, overwrite=True) as outputs:
+        h = outputs[torch.arange(dataset.num_nodes)]
+    needs, offers, log_prior = model.needs(h), model.offers(h), prior(task.popularity).log()
+    return lambda sources: needs[sources] @ offers.T + log_prior
+
+
+def ranks_of(scores: Tensor, source: Tensor, target: Tensor, named: Named) -> Tensor:
+    """[n] ranks of targets among all packages but the source and what it names besides.
+
+    Args:
+        scores: [n, num_nodes] of all packages for each source; changed.
+        source: [n] packages that need one.
+        target: [n] the ones held out.
+        named: whom packages name.
+    """
+    row = torch.arange(len(source))
+    score = scores[row, target, None]
+    scores[named.by(source)] = -torch.inf
+    scores[row, source] = -torch.inf
+    return 1 + (scores > score).sum(1) + (scores == score).sum(1) / 2
+
+
+@torch.no_grad()
+def evaluate(scores_of, links: Tensor, named: Named) -> tuple[float, float]:
+    """MRR and hits@10 of links.
+
+    Args:
+        scores_of: makes of [n] sources the scores [n, num_nodes].
+        links: [2, num_links] the same on every trainer, of which each ranks its share.
+        named: whom packages name.
+    """
+    sums = torch.zeros(2, dtype=torch.float64)
+    share = links[:, dist.get_rank() :: dist.get_world_size()]
+    for source, target in zip(share[0].split(128), share[1].split(128), strict=True):
+        ranks = ranks_of(scores_of(source), source, target, named).double()
+        sums += torch.stack([(1 / ranks).sum(), (ranks <= 10).sum()])
+    dist.all_reduce(sums)
+    mrr, hits = (sums / links.size(1)).tolist()
+    return mrr, hits
+
+
+def chance(links: Tensor, named: Named) -> tuple[float, float]:
+    """What `evaluate` is expected to find of a random order."""
+    candidates = (len(named.count) - named.count[links[0]]).double()
+    harmonic = torch.digamma(candidates + 1) + EULER
+    return float((harmonic / candidates).mean()), float((10 / candidates).clamp(max=1).mean())
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--parts", type=Path, required=True, help="partition folder, made if absent"
+    )
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--batch-size", type=int, default=1024, help="links a batch and trainer")
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--fanout", type=int, nargs="+", default=[8, 4])
+    parser.add_argument("--negatives", type=int, default=8, help="negatives a link")
+    parser.add_argument("--keep-seed-edges", action="store_true", help="let the model cheat")
+    parser.add_argument("--max-links", type=int, help="training links an epoch; default: all")
+    parser.add_argument("--max-test", type=int, help="links to rank; default: all held out")
+    parser.add_argument("--num-workers", type=int, default=1, help="sampler processes a trainer")
+    parser.add_argument("--lr", type=float, default=0.003)
+    parser.add_argument("--seed", type=int, default=0, help="of held-out links and of training")
+    return parser.parse_args()
+
+
+def load_parts(task: Task, args: argparse.Namespace, rank: int, world_size: int) -> DistDataset:
+    """This trainer's part of the training graph, which the first trainer cuts if need be."""
+    if rank == 0 and not args.parts.exists():
+        frequency_partition(task.graph, args.parts, world_size, args.fanout, cache_ratio=0.1)
+    dist.barrier()
+    dataset = DistDataset().load(args.parts, partition_idx=rank)
+    if dataset.num_edges != task.graph.num_edges:
+        raise SystemExit(f"'{args.parts}' holds another graph: name a folder that does not exist")
+    return dataset
+
+
+def main() -> None:
+    """Trains, ranks, reports."""
+    args = parse_arguments()
+    dist.init_process_group("gloo")
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)
+    context = init_worker_group()
+    first = context.rank == 0
+    task = make_task(args.seed)
+    dataset = load_parts(task, args, context.rank, context.world_size)
+    loader = make_loader(task, dataset, args)
+    model = Recommender(task.graph.num_features, args.hidden, len(args.fanout))
+    parallel = DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+
+    def rank(split: str, scores_of) -> tuple[float, float]:
+        return evaluate(scores_of, task.links[split][:, : args.max_test], task.named)
+
+    embeddings = args.parts.with_name(f"{args.parts.name}-embeddings")
+    for epoch in range(1, args.epochs + 1):
+        begin = time.perf_counter()
+        loss = train_epoch(parallel, loader, optimizer, f"epoch {epoch}/{args.epochs}", first)
+        trained = time.perf_counter()
+        scores_of = make_scores(model, dataset, task, embeddings)
+        mrr, _ = rank("val", scores_of)
+        if first:
+            print(
+                f"epoch {epoch}: loss {loss:.3f}, {trained - begin:.1f} s; validation MRR "
+                f"{mrr:.4f}, {time.perf_counter() - trained:.1f} s",
+                flush=True,
+            )
+    popular = task.popularity.float()
+    results = {
+        "model": rank("test", scores_of),
+        "popularity": rank("test", lambda sources: popular.repeat(len(sources), 1)),
+        "chance": chance(task.links["test"], task.named),
+    }
+    if first:
+        for name, (mrr, hits) in results.items():
+            print(f"{name}: test MRR {mrr:.4f}, hits@10 {hits:.4f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
