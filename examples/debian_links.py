@@ -16,6 +16,10 @@ ranking), and ties count half. MRR and hits@10 are means over the links. Two bas
 candidates: popularity (number of packages that depend on b in the training graph), and chance (the
 expectation of a random order). Negatives are drawn as often as they are popular, so that the model
 learns what popularity does not tell; the ranking adds the logarithm of popularity.
+
+Measured with the defaults, 21,311 test links: MRR 0.336 and hits@10 0.459; popularity 0.162 and
+0.237; chance 0.0002. What the links' own edges do: after two epochs, training with them in sight
+has the lower loss (0.39, without them 0.68) and the worse validation MRR (0.299, without 0.331).
 """
 
 import argparse
@@ -23,6 +27,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -77,7 +82,7 @@ class Task(NamedTuple):
     Attributes:
         graph: what messages run on, undirected, with features `x`.
         links: {'train', 'val', 'test'}: dependencies, [2, num_links] from who needs to who is
-            needed.
+            needed, in random order.
         popularity: [num_nodes] number of training links to each package.
         named: whom each package names, in edges of all kinds and splits.
     """
@@ -247,7 +252,10 @@ def load_parts(task: Task, args: argparse.Namespace, rank: int, world_size: int)
         frequency_partition(task.graph, args.parts, world_size, args.fanout, cache_ratio=0.1)
     dist.barrier()
     dataset = DistDataset().load(args.parts, partition_idx=rank)
-    if dataset.num_edges != task.graph.num_edges:
+    src, dst = dataset.home_edges()
+    wanted = task.graph.edge_index[0] * dataset.num_nodes + task.graph.edge_index[1]
+    known = np.isin(src * dataset.num_nodes + dst, wanted.numpy())
+    if dataset.num_edges != task.graph.num_edges or not known.all():
         raise SystemExit(f"'{args.parts}' holds another graph: name a folder that does not exist")
     return dataset
 
@@ -263,6 +271,8 @@ def main() -> None:
     task = make_task(args.seed)
     dataset = load_parts(task, args, context.rank, context.world_size)
     loader = make_loader(task, dataset, args)
+    if first:
+        print(", ".join(f"{links.size(1):,} {name}" for name, links in task.links.items()), "links")
     model = Recommender(task.graph.num_features, args.hidden, len(args.fanout))
     parallel = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
