@@ -1,0 +1,142 @@
+"""Rows by new id: from files at hand, from copies of hot rows, from servers; all at once."""
+
+import contextlib
+import threading
+
+import numpy as np
+import pytest
+
+from khop.channel.control import ControlLine, socket_pair
+from khop.distributed.inference.client import OutputClient
+from khop.distributed.inference.files import OutputSlices, RowSpec, RowWriter, Share, output_file
+from khop.distributed.inference.rows import AttributeSlices, RowReader
+from khop.distributed.inference.server import OutputHandler
+from khop.distributed.server import PartitionServer, RequestHandler
+from khop.distributed.transport import Endpoint, PartitionClient
+from khop.errors import PartitionUnavailableError
+from khop.partition import PartitionFolder
+from khop.partition.part import Part
+
+
+@contextlib.contextmanager
+def serving(handlers, folder):
+    """Servers in threads: {number: endpoint}."""
+    with contextlib.ExitStack() as stack:
+        endpoints = {}
+        for number, handler in handlers.items():
+            ours, theirs = socket_pair()
+            server = PartitionServer(handler, str(folder / f"s{number}"), None, None)
+            thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))
+            thread.start()
+            for action in (theirs.close, server.close, thread.join, ours.close):
+                stack.callback(action)
+            endpoints[number] = Endpoint(server.addresses["ipc"])
+        yield endpoints
+
+
+@pytest.fixture
+def mixed(graph):
+    """All nodes, shuffled, some twice."""
+    return np.random.default_rng(0).permutation(np.r_[0 : graph.num_nodes, 3:50])
+
+
+@pytest.mark.parametrize("at_hand", [{1}, {1, 2}, {0, 1, 2}])
+@pytest.mark.parametrize("method", ["random", "frequency"])
+def test_attributes(folder_of, tmp_path, mixed, method, at_hand):
+    """Whatever parts are on the machine: attributes of any dtype, and original ids."""
+    folder = PartitionFolder(folder_of(method, 3))
+    parts = {p: Part(folder, p) for p in range(3)}
+    original = np.concatenate([folder.node_ids(p, "node") for p in range(3)])[mixed]
+    away = {p: RequestHandler(part) for p, part in parts.items() if p not in at_hand}
+    with (
+        serving(away, tmp_path) as endpoints,
+        contextlib.closing(PartitionClient(endpoints)) as client,
+    ):
+        near = {p: parts[p] for p in at_hand}
+        for name, values in (
+            ("id", original),
+            ("half", original.astype(np.float16)),
+            ("x", np.repeat(original[:, None], 5, 1).astype(np.float32)),
+        ):
+            reader = RowReader(AttributeSlices(near, 1, 0, name, client))
+            assert np.array_equal(reader.read(mixed), values)
+            out = np.zeros((7, *values.shape[1:]), reader.read(mixed[:1]).dtype)
+            assert reader.read(mixed[:7], out) is out and np.array_equal(out, values[:7])
+            assert len(reader.read(mixed[:0])) == 0
+
+
+def test_copies_are_not_asked_for(folder_of):
+    """Rows that the home part has copies of need no server: here there is none."""
+    folder = PartitionFolder(folder_of("frequency", 2))
+    part = Part(folder, 0)
+    hot = np.asarray(folder.open("part-0/cache/node/new_id.npy"), np.int64)
+    reader = RowReader(AttributeSlices({0: part}, 0, 0, "x", None))
+    rows = reader.read(hot)
+    assert len(hot) and np.array_equal(
+        rows[:, 0], folder.node_ids(1, "node")[hot - part.meta.node_types[0].bounds[1]]
+    )
+
+
+@pytest.mark.parametrize("visible", [[0, 1], [0], [1]])
+def test_outputs(tmp_path, visible):
+    """Rows of shares of two trainers, one without nodes of the type, one with two parts."""
+    shares = [
+        Share(0, 0, 0, 2, [(0, 4), (0, 0)]),
+        Share(1, 0, 1, 2, [(4, 9), (0, 0)]),
+        Share(0, 1, 0, 1, [(9, 9), (0, 2)]),
+        Share(1, 2, 0, 1, [(9, 12), (2, 3)]),
+    ]
+    spec = RowSpec("int64", "int64", (2,))
+    for rank in (0, 1):
+        for share in shares:
+            for i, (low, high) in enumerate(share.ranges):
+                if share.rank == rank and low < high:
+                    file = output_file(tmp_path / str(rank), 0, "ab"[i], share.file_name)
+                    writer = RowWriter(file, spec, high - low)
+                    writer.append(np.stack([np.arange(low, high), np.full(high - low, i)], 1))
+                    writer.finish()
+                    for seen in set(visible) - {rank}:
+                        link = output_file(tmp_path / str(seen), 0, "ab"[i], share.file_name)
+                        link.parent.mkdir(parents=True, exist_ok=True)
+                        link.hardlink_to(file)
+    handlers = {
+        rank: OutputHandler(
+            rank,
+            str(tmp_path / str(rank)),
+            1,
+            ["a", "b"],
+            [s.file_name for s in shares if s.rank == rank],
+        )
+        for rank in {0, 1} - set(visible)
+    }
+    with (
+        serving(handlers, tmp_path) as endpoints,
+        contextlib.closing(OutputClient(endpoints)) as client,
+    ):
+        for i, ids in enumerate((np.array([11, 0, 8, 4, 3, 11]), np.array([2, 0, 1]))):
+            slices = OutputSlices(
+                tmp_path / str(visible[0]), shares, 0, (i, "ab"[i]), spec, visible, client
+            )
+            rows = RowReader(slices).read(ids)
+            assert np.array_equal(rows, np.stack([ids, np.full(len(ids), i)], 1))
+        if handlers:
+            client.close()
+            with pytest.raises(RuntimeError, match="the outputs have been closed"):
+                RowReader(slices).read(np.array([0, 2]))
+
+
+def test_server_that_is_gone(tmp_path):
+    """The error says whose outputs cannot be had."""
+    client = OutputClient({3: Endpoint(f"ipc://{tmp_path / 'nobody'}")}, grace=0.3)
+    slices = OutputSlices(
+        tmp_path,
+        [Share(3, 0, 0, 1, [(0, 4)])],
+        0,
+        (0, "a"),
+        RowSpec("int8", "int8", ()),
+        [0],
+        client,
+    )
+    with pytest.raises(PartitionUnavailableError, match=r"outputs of trainer 3 at .* unreachable"):
+        RowReader(slices).read(np.array([1]))
+    client.close()
