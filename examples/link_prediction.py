@@ -16,29 +16,14 @@ import argparse
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from ogb.linkproppred import Evaluator, PygLinkPropPredDataset
+from ogb_data import own_meta
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-from torch_geometric.data.storage import GlobalStorage
 from torch_geometric.nn import MLP, GraphSAGE
 from tqdm import tqdm
-
-# OGB loads its files with torch.load's defaults, which since torch 2.6 admit no other classes than
-# those named: PyG's containers, and NumPy's arrays and numbers, as NumPy 2 calls them and as
-# NumPy 1 did when OGB's data sets were saved.
-_makers = [value.__reduce__()[0] for value in (np.zeros(1), np.int64(0))]
-torch.serialization.add_safe_globals(
-    [
-        *(DataEdgeAttr, DataTensorAttr, GlobalStorage, np.ndarray, np.dtype),
-        *(type(np.dtype(name)) for name in ("int32", "int64", "float32", "float64")),
-        *_makers,
-        *((make, f"numpy.core.multiarray.{make.__name__}") for make in _makers),
-    ]
-)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -69,11 +54,7 @@ def load(name: str, root: Path) -> tuple[Data, dict[str, dict[str, Tensor]]]:
     With a data set of your own, `root` is the folder with its `meta_dict.pt`, as
     `ogb.io.DatasetSaver` makes it; the folder may have been moved.
     """
-    meta = None
-    if (root / "meta_dict.pt").exists():
-        meta = torch.load(root / "meta_dict.pt", weights_only=True)
-        meta["dir_path"] = str(root / Path(meta["dir_path"]).name)
-    dataset = PygLinkPropPredDataset(name, str(root), meta_dict=meta)
+    dataset = PygLinkPropPredDataset(name, str(root), meta_dict=own_meta(root))
     data, split = dataset[0], dataset.get_edge_split()
     links = {
         part: {kind: torch.as_tensor(pairs).T for kind, pairs in of.items() if "edge" in kind}

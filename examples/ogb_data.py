@@ -1,4 +1,4 @@
-"""OGB node property prediction data sets, as PyG's loaders want them."""
+"""OGB data sets, as PyG's loaders want them."""
 
 from pathlib import Path
 
@@ -10,13 +10,17 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
 
-# OGB loads what it stored itself with torch.load's defaults, which since torch 2.6 admit no other
-# classes than those named: PyG's containers, and NumPy's numbers and arrays.
+# OGB loads its files with torch.load's defaults, which since torch 2.6 admit no other classes than
+# those named: PyG's containers, and NumPy's arrays and numbers, as NumPy 2 calls them and as
+# NumPy 1 did when OGB's data sets were saved.
+_makers = [value.__reduce__()[0] for value in (np.zeros(1), np.int64(0))]
 torch.serialization.add_safe_globals(
     [
         *(DataEdgeAttr, DataTensorAttr, NodeStorage, EdgeStorage, GlobalStorage),
-        *(np.ndarray, np.dtype, type(np.dtype("int64"))),
-        *(value.__reduce__()[0] for value in (np.zeros(1), np.int64(0))),
+        *(np.ndarray, np.dtype),
+        *(type(np.dtype(name)) for name in ("int32", "int64", "float32", "float64")),
+        *_makers,
+        *((make, f"numpy.core.multiarray.{make.__name__}") for make in _makers),
     ]
 )
 
@@ -33,7 +37,7 @@ def load_ogb(name: str, root: str) -> tuple[Data | HeteroData, int]:
         The graph, with labels `y` int64 [N] and boolean `train_mask`, `val_mask`, `test_mask` [N]
         (of the labelled node type), and the number of classes.
     """
-    dataset = PygNodePropPredDataset(name, root, meta_dict=_own_meta(Path(root)))
+    dataset = PygNodePropPredDataset(name, root, meta_dict=own_meta(Path(root)))
     data, split = dataset[0], dataset.get_idx_split()
     if not dataset.is_hetero:
         _add_labels(data, data.y, split)
@@ -45,7 +49,7 @@ def load_ogb(name: str, root: str) -> tuple[Data | HeteroData, int]:
     return graph, dataset.num_classes
 
 
-def _own_meta(root: Path) -> dict | None:
+def own_meta(root: Path) -> dict | None:
     """What `DatasetSaver` says of a data set of your own; its folder may have been moved."""
     file = root / "meta_dict.pt"
     if not file.exists():

@@ -214,8 +214,16 @@ def _pyg_containers() -> list[Any]:
 def _numpy_constructors() -> list[Any]:
     """What pickles of NumPy arrays and numbers name."""
     dtypes = {type(np.dtype(t)) for t in ("bool", "int32", "int64", "float32", "float64")}
-    array, scalar = np.zeros(1).__reduce__()[0], np.int64(0).__reduce__()[0]
-    return [array, scalar, np.ndarray, np.dtype, *dtypes]
+    makers: list[Any] = [value.__reduce__()[0] for value in (np.zeros(1), np.int64(0))]
+    if _torch_version() >= (2, 6):  # which takes names along: files of NumPy 1 use its own
+        makers += [(make, f"numpy.core.multiarray.{make.__name__}") for make in makers]
+    return [*makers, np.ndarray, np.dtype, *dtypes]
+
+
+def _torch_version() -> tuple[int, ...]:
+    import torch
+
+    return tuple(int(number) for number in torch.__version__.split(".")[:2])
 
 
 def _reason(error: Exception) -> str:
