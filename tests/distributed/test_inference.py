@@ -214,30 +214,32 @@ def test_rows_of_any_shape(tiny, tmp_path):
     assert outputs.gather_all()["node"].shape == (3, 2, 1)
 
 
-def test_local_rows_are_mapped(tiny, tmp_path):
-    """Writing into them changes nobody's file; they outlive the outputs."""
-    outputs = layerwise_inference(tiny, [add_neighbors], tmp_path / "out", overwrite=True)
+def test_rows_by_id(tiny, tmp_path):
+    """By ids, and by nothing else; own rows of several parts are a copy."""
+    outputs = layerwise_inference(tiny, [add_neighbors], tmp_path / "out")
     outputs["node"].local.zero_()
-    assert outputs[[0, 1, 2]].view(-1).tolist() == [1, 3, 6]
-    with pytest.raises(IndexError, match="id 3 at position 0"):
-        outputs[[3]]
-    with pytest.raises(KeyError, match=r"no outputs of node type 'nodes': there are \['node'\]"):
-        outputs["nodes"]
     with outputs:
-        pass
-    assert outputs[[1]].item() == 3
+        assert outputs[[0, 1, 2, 1]].view(-1).tolist() == [1, 3, 6, 3]
+        with pytest.raises(IndexError, match="id 3 at position 0"):
+            outputs[[3]]
+        with pytest.raises(
+            KeyError, match=r"no outputs of node type 'nodes': there are \['node'\]"
+        ):
+            outputs["nodes"]
+    assert outputs[[1]].item() == 3  # all files are this trainer's
 
 
-def test_one_graph_in_one_part(tmp_path):
-    """A part that holds everything is mapped as one file, not copied."""
-    graph = Data(x=torch.ones(5, 2), edge_index=torch.tensor([[0, 1], [1, 2]]))
-    RandomPartitioner.from_data(graph, tmp_path / "parts", 1).partition()
+def test_local_rows_are_mapped(tmp_path):
+    """Those of one part are its file's; writing into them does not reach it."""
+    RandomPartitioner.from_data(make_tiny(), tmp_path / "parts", 1).partition()
     data = DistDataset().load(tmp_path / "parts")
     outputs = layerwise_inference(data, [add_neighbors], tmp_path / "out")
     local = outputs["node"].local
-    assert local[:, 0].tolist() == [1, 2, 2, 1, 1]
+    assert local.view(-1).tolist() == [1, 3, 6]
     file = tmp_path / "out/layer-0/node/part-0.npy"
     assert str(file) in Path("/proc/self/maps").read_text()
+    local.zero_()
+    assert outputs[[0, 1, 2]].view(-1).tolist() == np.load(file)[:, 0].tolist() == [1, 3, 6]
 
 
 def test_along_edges(tmp_path):
