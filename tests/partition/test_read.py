@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import pickle
 import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -147,3 +150,27 @@ def test_arrays_are_mapped_and_read_only(root):
     assert not ids.flags.owndata
     with pytest.raises(ValueError, match="read-only"):
         ids[0] = 1
+
+
+def test_threads_open_arrays_at_the_same_time(root):
+    """Whenever threads take turns: here amid the collection of garbage, which runs Python code."""
+    folder = PartitionFolder(root)
+    expected = folder.node_ids(0, NODE).tolist()
+    interval, threshold = sys.getswitchinterval(), gc.get_threshold()
+
+    def open_often(_):
+        return all(folder.node_ids(0, NODE).tolist() == expected for _ in range(300))
+
+    def collected(*_):
+        return sum(range(50))
+
+    gc.callbacks.append(collected)
+    try:
+        sys.setswitchinterval(1e-6)
+        gc.set_threshold(5)
+        with ThreadPoolExecutor(4) as threads:
+            assert all(threads.map(open_often, range(4)))
+    finally:
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
+        gc.callbacks.remove(collected)

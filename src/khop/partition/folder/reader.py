@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,13 @@ class PartitionFolder:
         return self.open(split_path(node_type, mask))
 
 
+# NumPy reads headers with `ast`, which several threads, a server's for example, cannot use at the
+# same time before Python 3.13: now and then one gets a SystemError (python/cpython#106905).
+_reading_header = threading.Lock()
+
+
 def _open_npy(file: Path) -> Array:
-    array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
+    with _reading_header:
+        array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
     # An ordinary view: np.memmap's own indexing costs microseconds a call.
     return array.view(np.ndarray)
