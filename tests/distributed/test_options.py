@@ -1,0 +1,324 @@
+"""Every option of sampling, distributed: batches are those of the in-memory loader, bit for bit."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+import twins
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import HeteroData
+from twins import CITES, WRITTEN
+
+from khop.distributed import DistNeighborLoader, DistSubGraphLoader
+from khop.loader import NeighborLoader, SubGraphLoader
+from khop.sampler import NeighborSampler
+
+SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])  # twice the same, an isolated one
+TIMES = torch.arange(len(SEEDS)) % 21
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory):
+    """Returns folder_of(graph, num_parts, kind, strategy): a partitioning of a fixed graph."""
+    base, made = tmp_path_factory.mktemp("options"), {}
+
+    def folder_of(graph, num_parts, kind="plain", strategy="by_dst"):
+        key = (graph, num_parts, kind, strategy)
+        if key not in made:
+            data = getattr(twins, graph)()
+            root = base / twins.folder_name(*key)
+            made[key] = twins.partitioned(data, root, num_parts, kind, strategy)
+        return made[key]
+
+    return folder_of
+
+
+def loaders(data, dataset, num_workers, fanouts, seeds, **options):
+    """A distributed loader and its in-memory twin."""
+    common = {"batch_size": 8, "shuffle": True, "seed": 7, **options}
+    ours = DistNeighborLoader(
+        dataset,
+        fanouts,
+        seeds,
+        with_edge=True,
+        collect_features=True,
+        worker_options=twins.workers(num_workers),
+        **common,
+    )
+    return ours, NeighborLoader(data, fanouts, seeds, **common)
+
+
+HOMOGENEOUS = [
+    ("plain", {"replace": True}),
+    ("plain", {"disjoint": True}),
+    ("plain", {"disjoint": True, "replace": True}),
+    ("plain", {"subgraph_type": "induced"}),
+    ("plain", {"subgraph_type": "induced", "disjoint": True}),
+    ("plain", {"subgraph_type": "bidirectional"}),
+    ("plain", {"subgraph_type": "bidirectional", "disjoint": True, "replace": True}),
+    ("weight", {}),
+    ("weight", {"weight_attr": "edge_weight"}),
+    ("weight", {"weight_attr": "edge_weight", "replace": True}),
+    ("weight", {"weight_attr": "edge_weight", "subgraph_type": "induced"}),
+    ("time", {"time_attr": "time"}),
+    ("time", {"time_attr": "time", "temporal_strategy": "last"}),
+    ("time", {"time_attr": "time", "input_time": TIMES}),
+    ("time", {"time_attr": "time", "input_time": TIMES + 0.5, "replace": True}),
+    ("time", {"time_attr": "time", "weight_attr": "edge_weight"}),
+    ("time", {"time_attr": "time", "weight_attr": "edge_weight", "replace": True}),
+    ("time", {"time_attr": "time", "weight_attr": "edge_weight", "temporal_strategy": "last"}),
+    ("time", {"time_attr": "time", "subgraph_type": "induced"}),
+    ("time", {"time_attr": "time", "subgraph_type": "bidirectional", "weight_attr": "edge_weight"}),
+    ("edge_time", {"time_attr": "edge_time", "input_time": TIMES}),
+    ("edge_time", {"time_attr": "edge_time", "input_time": TIMES * 0.9, "replace": True}),
+    ("edge_time", {
+        "time_attr": "edge_time", "input_time": TIMES, "temporal_strategy": "last",
+        "weight_attr": "edge_weight",
+    }),
+    ("edge_time", {"time_attr": "edge_time", "input_time": TIMES, "subgraph_type": "induced"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 5])
+@pytest.mark.parametrize("kind,options", HOMOGENEOUS)
+def test_homogeneous(folder_of, kind, options, num_parts):
+    """Each option and what goes with it, in any number of parts; two epochs."""
+    with twins.open_dataset(folder_of("homogeneous", num_parts, kind), num_parts) as dataset:
+        ours, twin = loaders(twins.homogeneous(), dataset, None, [3, -1, 2], SEEDS, **options)
+        batches = twins.same_epochs(ours, twin, 2)
+    assert sum(batch.edge_index.size(1) for batch in batches) > 100
+
+
+@pytest.mark.parametrize("num_workers,num_parts", [(1, 3), (2, 1), (2, 5)])
+def test_samplers(folder_of, num_workers, num_parts):
+    """Options reach sampler processes as they were given."""
+    data = twins.homogeneous()
+    for kind, options in HOMOGENEOUS[1::3]:
+        with twins.open_dataset(folder_of("homogeneous", num_parts, kind), num_parts) as dataset:
+            ours, twin = loaders(data, dataset, num_workers, [3, -1, 2], SEEDS, **options)
+            twins.same_epochs(ours, twin)
+            ours.shutdown()
+
+
+PAPERS = torch.tensor([3, 3, 119, *range(20)])
+HETEROGENEOUS = [
+    ("plain", "paper", {"replace": True}),
+    ("plain", "ghost", {}),
+    ("plain", ("author", torch.arange(80) % 3 == 0), {"disjoint": True}),
+    ("plain", "venue", {"subgraph_type": "induced"}),
+    ("plain", ("paper", PAPERS), {"subgraph_type": "induced", "disjoint": True}),
+    ("plain", ("paper", PAPERS), {"subgraph_type": "bidirectional"}),
+    ("plain", ("author", PAPERS % 80), {"subgraph_type": "bidirectional", "disjoint": True}),
+    ("weight", ("paper", PAPERS), {"weight_attr": "edge_weight"}),
+    ("weight", ("paper", PAPERS), {"weight_attr": "edge_weight", "replace": True}),
+    ("time", ("paper", PAPERS), {"time_attr": "time"}),
+    ("time", ("paper", PAPERS), {"time_attr": "time", "temporal_strategy": "last"}),
+    ("time", "venue", {"time_attr": "time", "input_time": torch.arange(6) * 1.5}),
+    ("time", "author", {"time_attr": "time", "weight_attr": "edge_weight", "replace": True}),
+    ("time", "author", {
+        "time_attr": "time", "weight_attr": "edge_weight", "subgraph_type": "induced",
+    }),
+    ("edge_time", "venue", {"time_attr": "edge_time", "input_time": torch.arange(-3, 3)}),
+    ("edge_time", ("paper", PAPERS), {
+        "time_attr": "edge_time", "input_time": PAPERS % 9 - 4.5, "weight_attr": "edge_weight",
+        "temporal_strategy": "last", "subgraph_type": "bidirectional",
+    }),
+]  # fmt: skip
+
+
+def fanouts_by_type(data):
+    """Other fan-outs for each edge type, none along citations in the first hop."""
+    fanouts = {edge_type: [3, -1] for edge_type in data.edge_types}
+    return {**fanouts, CITES: [0, 2], WRITTEN: [2, 4]}
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 5])
+@pytest.mark.parametrize("kind,seeds,options", HETEROGENEOUS)
+def test_heterogeneous(folder_of, kind, seeds, options, num_parts):
+    """The same over node and edge types, some of which lack times, weights, features or edges."""
+    data = twins.heterogeneous()
+    with (
+        twins.quiet(),
+        twins.open_dataset(folder_of("heterogeneous", num_parts, kind), num_parts) as dataset,
+    ):
+        for fanouts in ([2, 3], fanouts_by_type(data)):
+            ours, twin = loaders(data, dataset, None, fanouts, seeds, **options)
+            twins.same_epochs(ours, twin)
+
+
+def test_heterogeneous_samplers(folder_of):
+    """Options by type reach sampler processes as they were given."""
+    data = twins.heterogeneous()
+    for kind, seeds, options in HETEROGENEOUS[3::3]:
+        with (
+            twins.quiet(),
+            twins.open_dataset(folder_of("heterogeneous", 3, kind), 3) as dataset,
+        ):
+            ours, twin = loaders(data, dataset, 2, fanouts_by_type(data), seeds, **options)
+            twins.same_epochs(ours, twin)
+            ours.shutdown()
+
+
+@pytest.mark.parametrize("options", [{"with_edge": False}, {"collect_features": False}])
+@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
+def test_what_is_left_out(folder_of, options, subgraph_type):
+    """Without edge ids, or without features, the rest of a batch is what it is with them."""
+    data = twins.homogeneous()
+    left_out = ["e_id", "edge_attr", "edge_weight", "edge_time"]
+    left_out = left_out if "with_edge" in options else [*left_out[1:], "x", "time"]
+    settings = {"with_edge": True, "collect_features": True, **options}
+    common = {"batch_size": 8, "seed": 7, "subgraph_type": subgraph_type, "disjoint": True}
+    with twins.open_dataset(folder_of("homogeneous", 3), 3) as dataset:
+        ours = DistNeighborLoader(dataset, [3, 2], SEEDS, **settings, **common)
+        for own, whole in zip(ours, NeighborLoader(data, [3, 2], SEEDS, **common), strict=True):
+            for name in left_out:
+                del whole[name]
+            if "x" in left_out:
+                own.num_nodes = None
+            twins.same_batch(own, whole)
+
+
+# By source: neighbours along the edges ------------------------------------------------------
+
+
+def backward_twin(data, fanouts, seeds, kind, **options):
+    """The in-memory loader that draws out-neighbours."""
+    names = ("replace", "disjoint", "temporal_strategy", "subgraph_type")
+    sampler = NeighborSampler(
+        data,
+        fanouts,
+        sample_direction="backward",
+        **{name: options.pop(name) for name in names if name in options},
+        time_attr=options.get("time_attr"),
+        weight_attr=options.pop("weight_attr", None),
+    )
+    return NeighborLoader(data, fanouts, seeds, neighbor_sampler=sampler, **options)
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+@pytest.mark.parametrize("kind,options", [HOMOGENEOUS[i] for i in (2, 4, 8, 11, 15, 20, 22)])
+def test_by_source(folder_of, kind, options, num_parts):
+    """A folder of out-neighbours: batches point from neighbours to seeds."""
+    common = {"batch_size": 8, "shuffle": True, "seed": 7, **options}
+    root = folder_of("homogeneous", num_parts, kind, "by_src")
+    with twins.open_dataset(root, num_parts) as dataset:
+        ours = DistNeighborLoader(
+            dataset, [3, 2], SEEDS, with_edge=True, collect_features=True, **common
+        )
+        twin = backward_twin(twins.homogeneous(), [3, 2], SEEDS, kind, **common)
+        for own, other in zip(ours, twin, strict=True):
+            other.edge_index = other.edge_index.flip(0)
+            twins.same_batch(own, other)
+
+
+# Subgraphs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_parts,num_workers", [(1, None), (3, None), (5, None), (2, 1)])
+@pytest.mark.parametrize(
+    "graph,seeds", [("homogeneous", SEEDS), ("heterogeneous", ("paper", PAPERS))]
+)
+def test_enclosing_subgraphs(folder_of, graph, seeds, num_parts, num_workers):
+    """`DistSubGraphLoader` is `SubGraphLoader`, `mapping` included, with hops and without."""
+    data = getattr(twins, graph)()
+    with twins.quiet(), twins.open_dataset(folder_of(graph, num_parts), num_parts) as dataset:
+        for num_neighbors in (None, [-1], [3, 2]):
+            for options in ({}, {"disjoint": True}, {"replace": True}):
+                common = {"batch_size": 8, "shuffle": True, "seed": 7, **options}
+                ours = DistSubGraphLoader(
+                    dataset,
+                    seeds,
+                    num_neighbors,
+                    with_edge=True,
+                    collect_features=True,
+                    worker_options=twins.workers(num_workers),
+                    **common,
+                )
+                batches = twins.same_epochs(
+                    ours, SubGraphLoader(data, seeds, num_neighbors, **common)
+                )
+                ours.shutdown()
+                for batch in batches:
+                    store = batch["paper"] if graph == "heterogeneous" else batch
+                    wanted = seeds[1] if graph == "heterogeneous" else seeds
+                    assert torch.equal(store.n_id[store.mapping], wanted[store.input_id])
+
+
+# Any graph ------------------------------------------------------------------------------------
+
+FANOUTS = st.lists(st.sampled_from([-1, 0, 1, 2, 4]), max_size=3)
+
+
+@st.composite
+def any_options(draw, kind, num_seeds, have_times):
+    """Options of a loader of a folder of a kind, whose seeds may have times of their own."""
+    options = {
+        "replace": draw(st.booleans()),
+        "disjoint": draw(st.booleans()),
+        "subgraph_type": draw(st.sampled_from(["directional", "bidirectional", "induced"])),
+        "batch_size": draw(st.integers(1, 9)),
+        "shuffle": num_seeds > 0 and draw(st.booleans()),  # torch shuffles no empty set
+        "drop_last": draw(st.booleans()),
+        "seed": draw(st.integers(0, 2**64 - 1)),
+        "stream": draw(st.sampled_from([0, 1, 2**40])),
+    }
+    if kind.endswith("time"):
+        options["time_attr"] = kind
+        options["temporal_strategy"] = draw(st.sampled_from(["uniform", "last"]))
+        if kind == "edge_time" or not have_times or draw(st.booleans()):
+            whole = draw(st.booleans())
+            times = draw(st.lists(st.integers(-5, 7), min_size=num_seeds, max_size=num_seeds))
+            options["input_time"] = torch.tensor(times, dtype=torch.int64) + (0 if whole else 0.5)
+    if kind != "plain" and draw(st.booleans()):
+        options["weight_attr"] = "edge_weight"
+    return options
+
+
+def seed_lists(num_nodes):
+    """Seeds, of which some may repeat."""
+    return st.lists(st.integers(0, num_nodes - 1), max_size=12)
+
+
+KINDS = st.sampled_from(["plain", "weight", "time", "edge_time"])
+
+
+def compare(data, kind, num_parts, fanouts, seeds, options):
+    """Partitions a graph and compares an epoch."""
+    with tempfile.TemporaryDirectory(dir=twins.FAST) as base:
+        root = twins.partitioned(data, Path(base) / "parts", num_parts, kind)
+        with twins.open_dataset(root, num_parts) as dataset:
+            made = twins.twins_or_errors(
+                lambda: DistNeighborLoader(
+                    dataset, fanouts, seeds, with_edge=True, collect_features=True, **options
+                ),
+                lambda: NeighborLoader(data, fanouts, seeds, **options),
+            )
+            if made is not None:
+                twins.same_epochs(*made)
+
+
+@given(st.data(), twins.homogeneous_graphs(), KINDS, st.sampled_from([1, 2, 3, 5]), FANOUTS)
+@settings(max_examples=60, deadline=None)
+def test_any_homogeneous_graph(data, graph, kind, num_parts, fanouts):
+    """Random graphs, random options, random parts."""
+    seeds = data.draw(seed_lists(graph.num_nodes))
+    options = data.draw(any_options(kind, len(seeds), True))
+    compare(graph, kind, num_parts, fanouts, torch.tensor(seeds, dtype=torch.int64), options)
+
+
+@given(st.data(), twins.heterogeneous_graphs(), KINDS, st.sampled_from([1, 2, 3, 5]), FANOUTS)
+@settings(max_examples=60, deadline=None)
+def test_any_heterogeneous_graph(data, graph: HeteroData, kind, num_parts, fanouts):
+    """Random types and relations, too."""
+    node_type = data.draw(st.sampled_from(graph.node_types))
+    seeds = data.draw(seed_lists(graph[node_type].num_nodes))
+    options = data.draw(any_options(kind, len(seeds), "time" in graph[node_type]))
+    if data.draw(st.booleans()):
+        hops = st.lists(
+            st.sampled_from([-1, 0, 1, 3]), min_size=len(fanouts), max_size=len(fanouts)
+        )
+        fanouts = {edge_type: data.draw(hops) for edge_type in graph.edge_types}
+    ids = torch.tensor(seeds, dtype=torch.int64)
+    compare(graph, kind, num_parts, fanouts, (node_type, ids), options)

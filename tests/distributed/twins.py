@@ -1,0 +1,308 @@
+"""Graphs with everything in them, distributed loaders of them, and what makes batches the same.
+
+A distributed loader has a twin: the in-memory loader of the whole graph with the same arguments.
+`same_batch` compares all that two batches say. `open_dataset` serves the other parts in threads, so
+that a graph costs milliseconds, not a process a part; requests still travel through sockets.
+"""
+
+import contextlib
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch_geometric.data import Data, HeteroData
+
+from khop.channel.control import ControlLine, socket_pair
+from khop.distributed import (
+    CollocatedDistSamplingWorkerOptions,
+    DistDataset,
+    MpDistSamplingWorkerOptions,
+)
+from khop.distributed.context import require_context
+from khop.distributed.handler import RequestHandler
+from khop.distributed.server import PartitionServer, remove_socket
+from khop.distributed.service import PartitionService, _socket_folder
+from khop.partition import RandomPartitioner
+from khop.partition.part import Part
+
+# Graphs ---------------------------------------------------------------------------------------
+
+SIZES = {"paper": 120, "author": 80, "venue": 6, "ghost": 3}
+WRITES = ("author", "writes", "paper")
+WRITTEN = ("paper", "rev_writes", "author")
+CITES = ("paper", "cites", "paper")
+PRINTS = ("venue", "prints", "paper")
+NEVER = ("paper", "never", "venue")
+
+
+def _ends(generator, num_src, num_dst, count):
+    """Edges of which some repeat; the last nodes have none."""
+    ends = [torch.randint(max(n - 2, 1), (count,), generator=generator) for n in (num_src, num_dst)]
+    edges = torch.stack(ends)
+    edges[:, -(count // 10) :] = edges[:, : count // 10]
+    return edges
+
+
+def _weights(generator, count):
+    """A third of the weights is zero."""
+    return torch.rand(count, generator=generator) * (torch.rand(count, generator=generator) > 0.33)
+
+
+def homogeneous():
+    """150 nodes, 1,200 edges: parallel ones and loops, node and edge times with ties, weights."""
+    generator = torch.Generator().manual_seed(1)
+    num_nodes, num_edges = 150, 1200
+    data = Data(
+        x=torch.arange(num_nodes).float().view(-1, 1).repeat(1, 3),
+        y=torch.arange(num_nodes),
+        edge_index=_ends(generator, num_nodes, num_nodes, num_edges),
+        edge_attr=torch.arange(num_edges).view(-1, 1),
+        edge_weight=_weights(generator, num_edges),
+        time=torch.randint(0, 20, (num_nodes,), generator=generator),
+        edge_time=torch.rand(num_edges, generator=generator) * 20,
+    )
+    data.edge_time = data.edge_time.round()  # ties of floats
+    data.edge_weight[data.edge_index[1] < 10] = 0.0  # rows that weigh nothing
+    return data
+
+
+def heterogeneous():
+    """Types without features, times, weights or edges; relations of a type to itself and back."""
+    generator = torch.Generator().manual_seed(2)
+    data = HeteroData()
+    data["paper"].x = torch.arange(120).float().view(-1, 1)
+    data["paper"].y = torch.arange(120)
+    data["paper"].time = torch.rand(120, generator=generator).mul(9).round()
+    data["author"].x = torch.arange(80).to(torch.bfloat16)
+    data["author"].time = torch.randint(0, 9, (80,), generator=generator)
+    data["venue"].num_nodes = 6
+    data["ghost"].num_nodes = 3
+    for edge_type, count in ((WRITES, 400), (WRITTEN, 400), (CITES, 500), (PRINTS, 90), (NEVER, 0)):
+        store = data[edge_type]
+        store.edge_index = _ends(generator, SIZES[edge_type[0]], SIZES[edge_type[2]], count)
+        if edge_type != PRINTS:
+            store.edge_attr = torch.arange(count).to(torch.int16).view(-1, 1)
+            store.edge_time = torch.randint(-4, 4, (count,), generator=generator)
+        if edge_type != CITES:
+            store.edge_weight = _weights(generator, count)
+    return data
+
+
+_SOME_SIZE = st.integers(1, 14)
+
+
+def _random_times(rng, count):
+    dtype = rng.choice(["int64", "int32", "float32", "float64"])
+    return torch.from_numpy(rng.integers(-3, 5, count).astype(dtype))
+
+
+def _random_weights(rng, count):
+    dtype = rng.choice(["float32", "float64"])
+    weights = (rng.random(count) * 10.0 ** rng.integers(-6, 6) * (rng.random(count) > 0.4)).astype(
+        dtype
+    )
+    return torch.from_numpy(weights)
+
+
+@st.composite
+def homogeneous_graphs(draw):
+    """Up to 30 nodes and 100 edges, perhaps none; attributes 'time', 'edge_time', 'edge_weight'."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    num_nodes = draw(st.integers(1, 30))
+    linked = draw(st.integers(1, num_nodes))
+    num_edges = draw(st.integers(0, 100))
+    data = Data(
+        edge_index=torch.from_numpy(rng.integers(0, linked, (2, num_edges))),
+        edge_attr=torch.arange(num_edges),
+        edge_weight=_random_weights(rng, num_edges),
+        time=_random_times(rng, num_nodes),
+        edge_time=_random_times(rng, num_edges),
+        num_nodes=num_nodes,
+    )
+    if draw(st.booleans()):
+        data.x = torch.arange(num_nodes).view(-1, 1)
+    return data
+
+
+_RELATIONS = (
+    ("a", "to", "b"),
+    ("b", "rev_to", "a"),
+    ("a", "self", "a"),
+    ("a", "other", "b"),
+    ("b", "back", "a"),
+    ("c", "in", "a"),
+    ("b", "out", "c"),
+    ("c", "rev_out", "b"),
+)
+
+
+@st.composite
+def heterogeneous_graphs(draw):
+    """Three node types and one to five relations; any may lack times, weights, features, edges."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    sizes = {"a": draw(_SOME_SIZE), "b": draw(_SOME_SIZE), "c": draw(_SOME_SIZE)}
+    types = draw(st.lists(st.sampled_from(_RELATIONS), min_size=1, max_size=5, unique=True))
+    data = HeteroData()
+    for i, (node_type, count) in enumerate(sizes.items()):
+        data[node_type].num_nodes = count
+        if rng.random() < 0.7:
+            data[node_type].x = torch.arange(count)
+        if i == 0 or rng.random() < 0.6:
+            data[node_type].time = _random_times(rng, count)
+    for i, edge_type in enumerate(types):
+        count = int(rng.integers(0, 60)) if rng.random() < 0.85 else 0
+        src, dst = (rng.integers(0, sizes[edge_type[j]], count) for j in (0, 2))
+        store = data[edge_type]
+        store.edge_index = torch.from_numpy(np.stack([src, dst]))
+        if i == 0 or rng.random() < 0.6:
+            store.edge_weight = _random_weights(rng, count)
+        if i == 0 or rng.random() < 0.6:
+            store.edge_time = _random_times(rng, count)
+        if rng.random() < 0.5:
+            store.edge_attr = torch.arange(count)
+    return data
+
+
+# Partitions -----------------------------------------------------------------------------------
+
+FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where the folders of many small graphs lie: they are written to disk, file by file, elsewhere."""
+
+ATTRS = {
+    "plain": {},
+    "weight": {"weight_attr": "edge_weight"},
+    "time": {"time_attr": "time", "weight_attr": "edge_weight"},
+    "edge_time": {"time_attr": "edge_time", "weight_attr": "edge_weight"},
+}
+"""Attributes that draws depend on, by the name of the folder that is partitioned with them."""
+
+
+def partitioned(data, root, num_parts, kind="plain", strategy="by_dst"):
+    """Partitions a graph; returns the folder."""
+    RandomPartitioner.from_data(data, root, num_parts, strategy, **ATTRS[kind]).partition()
+    return root
+
+
+class _InThreads(PartitionService):
+    """Serves partitions in threads of this process."""
+
+    def _start_server(self, part, near, far):
+        assert near and not far
+        ours, theirs = socket_pair()
+        path = str(_socket_folder() / f"part-{part}")
+        handler = RequestHandler(Part(self._folder, part))
+        server = PartitionServer(handler, path, None, None)
+        thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))
+        thread.start()
+
+        def stop():
+            ours.close()
+            thread.join(5)
+            assert not thread.is_alive()
+            server.close()
+            theirs.close()
+            remove_socket(path)
+
+        self.__dict__.setdefault("_stops", []).append(stop)
+        return {"ipc": server.addresses["ipc"], "tcp": None, "key": None}
+
+    def close(self):
+        for stop in self.__dict__.pop("_stops", []):
+            stop()
+
+
+@contextlib.contextmanager
+def open_dataset(root, num_parts):
+    """A dataset whose trainer is at home in part 0 and serves the others, in threads."""
+    others = list(range(1, num_parts))
+    dataset = DistDataset().load(root, 0, also_serve=others)
+    dataset._service = _InThreads(require_context(), dataset.opened, 0, others)
+    try:
+        yield dataset
+    finally:
+        dataset._service.close()
+
+
+def workers(num_workers):
+    """None: in the trainer's process; else that many samplers."""
+    if num_workers is None:
+        return CollocatedDistSamplingWorkerOptions()
+    return MpDistSamplingWorkerOptions(num_workers=num_workers)
+
+
+# Comparison -----------------------------------------------------------------------------------
+
+
+def same_batch(ours, theirs):
+    """Raises AssertionError unless batches are the same in all that they say.
+
+    The one thing that may differ is `num_nodes`, which the in-memory loader keeps where the whole
+    graph has it; it must be right.
+    """
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, HeteroData):
+        assert ours.node_types == theirs.node_types
+        assert ours.edge_types == theirs.edge_types
+        for key in (*theirs.node_types, *theirs.edge_types):
+            _same_store(ours[key], theirs[key], key)
+        stores = [(ours[t], theirs[t]) for t in theirs.node_types]
+    else:
+        _same_store(ours._store, theirs._store, "batch")
+        stores = [(ours, theirs)]
+    for own, other in stores:
+        assert own.num_nodes == other.num_nodes == other.n_id.numel()
+
+
+def _same_store(ours, theirs, where):
+    ours = {k: v for k, v in ours.items() if k != "num_nodes"}
+    theirs = {k: v for k, v in theirs.items() if k != "num_nodes"}
+    assert set(ours) == set(theirs), where
+    for name, value in theirs.items():
+        assert type(ours[name]) is type(value), (where, name)
+        if isinstance(value, torch.Tensor):
+            assert ours[name].dtype == value.dtype, (where, name)
+            assert torch.equal(ours[name], value), (where, name, ours[name], value)
+        else:
+            assert ours[name] == value, (where, name)
+
+
+def same_epochs(loader, twin, num_epochs=1):
+    """Asserts that loaders make the same batches; returns those of the twin's last epoch."""
+    seen = []
+    for _ in range(num_epochs):
+        seen = []
+        for ours, theirs in zip(loader, twin, strict=True):
+            same_batch(ours, theirs)
+            seen.append(theirs)
+    assert len(loader) == len(twin) == len(seen)
+    return seen
+
+
+@contextlib.contextmanager
+def quiet():
+    """Silences the warning that an edge type has no reverse."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*has no reverse that is unique")
+        yield
+
+
+def twins_or_errors(make_loader, make_twin):
+    """Both loaders, or None if both refuse their arguments with errors of the same type."""
+    made, errors = [], []
+    for make in (make_loader, make_twin):
+        try:
+            with quiet():
+                made.append(make())
+            errors.append(None)
+        except (ValueError, TypeError, IndexError) as error:
+            errors.append(error)
+    assert type(errors[0]) is type(errors[1]), errors
+    return tuple(made) if made else None
+
+
+def folder_name(*parts):
+    """A name for a folder of these properties."""
+    return "-".join(map(str, parts))
