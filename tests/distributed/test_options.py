@@ -213,6 +213,53 @@ def test_by_source(folder_of, kind, options, num_parts):
             twins.same_batch(own, other)
 
 
+def turned_round(edge_type):
+    """What batches of out-neighbours call an edge type."""
+    src, relation, dst = edge_type
+    if src == dst:
+        return edge_type
+    bare = relation.removeprefix("rev_")
+    return dst, bare if bare != relation else f"rev_{relation}", src
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+@pytest.mark.parametrize("kind,seeds,options", [HETEROGENEOUS[i] for i in (0, 2, 4, 5, 8, 12)])
+def test_by_source_of_heterogeneous_graphs(folder_of, kind, seeds, options, num_parts):
+    """Edges still point from neighbours to seeds, under the names of their reverses."""
+    data = twins.heterogeneous()
+    common = {"batch_size": 8, "shuffle": True, "seed": 7, **options}
+    root = folder_of("heterogeneous", num_parts, kind, "by_src")
+    with twins.quiet(), twins.open_dataset(root, num_parts) as dataset:
+        ours = DistNeighborLoader(
+            dataset, [3, 2], seeds, with_edge=True, collect_features=True, **common
+        )
+        twin = backward_twin(data, [3, 2], seeds, kind, **common)
+        for own, other in zip(ours, twin, strict=True):
+            own.validate()
+            expected = HeteroData()
+            for node_type in other.node_types:
+                expected[node_type].update(other[node_type])
+            for edge_type in other.edge_types:
+                store = expected[turned_round(edge_type)]
+                store.update(other[edge_type])
+                store.edge_index = store.edge_index.flip(0)
+            twins.same_batch(own, expected)
+
+
+def test_by_source_with_names_that_clash(tmp_path):
+    """Two edge types whose reverses would have one name: an error, not one of them lost."""
+    data = HeteroData()
+    data["a"].num_nodes = data["b"].num_nodes = 2
+    for relation in ("to", "rev_rev_to"):
+        data["a", relation, "b"].edge_index = torch.tensor([[0], [1]])
+    root = twins.partitioned(data, tmp_path / "parts", 1, strategy="by_src")
+    with (
+        twins.open_dataset(root, 1) as dataset,
+        pytest.raises(ValueError, match=r"have the same reverse \('b', 'rev_to', 'a'\)"),
+    ):
+        DistNeighborLoader(dataset, [1], "a")
+
+
 # Subgraphs ------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from khop.distributed.collate import Tensors, to_pyg, to_tensors
+from khop.distributed.collate import Tensors, batch_edge_types, to_pyg, to_tensors
 from khop.distributed.context import require_context
 from khop.distributed.dataset import DistDataset
 from khop.distributed.group import Delivery
@@ -74,6 +74,7 @@ class DistLoader(abc.ABC):
         self.to_device = None if options.to_device is None else torch.device(options.to_device)
         self.transform = options.transform
         self._columns = columns
+        self._edge_types = batch_edge_types(data.meta)
         context = require_context()
         stream = context.rank if options.stream is None else options.stream
         self._keys = EpochKeys(seed, stream, None)
@@ -120,7 +121,7 @@ class DistLoader(abc.ABC):
         arrays, meta = delivery
         positions = positions_of(order, *self._plan.bounds(batch))
         tensors = to_tensors(arrays)
-        made = to_pyg(tensors, meta, self.data.meta, self.data.node_labels)
+        made = to_pyg(tensors, meta, self.data.meta, self.data.node_labels, self._edge_types)
         self._annotate(made, tensors, positions)
         self._stats.add(meta, len(positions))
         if self.to_device is not None:
