@@ -194,10 +194,10 @@ class DistDataset(PartitionStores):
         return self._original[node_type][new_ids].astype(np.int64)
 
     def home_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """Edges of this trainer's partitions, by original ids.
+        """This trainer's share of all edges, by original ids: each edge is one trainer's.
 
-        Those of the home partition, of which trainers with the same one take turns, and of the
-        partitions that only this trainer serves.
+        Those of its home partition, and of the partitions that it serves and that are nobody's
+        home; trainers that have a partition in common take turns.
 
         Args:
             edge_type: their edge type.
@@ -211,11 +211,12 @@ class DistDataset(PartitionStores):
         names = [t.name for t in self.meta.edge_types]
         if edge_type not in names:
             raise ValueError(f"no edge type {edge_type}: there are {names}")
-        homes, rank = self.service().homes, require_context().rank
-        residents = [r for r, home in enumerate(homes) if home == self.partition_idx]
-        turn = slice(residents.index(rank), None, len(residents))
-        shares = [self._edges_of(names.index(edge_type), self.partition_idx)[:, turn]]
-        shares += [self._edges_of(names.index(edge_type), part) for part in self._also_serve]
+        rank, shares = require_context().rank, []
+        for part in range(self.num_partitions):
+            keepers = self.service().keepers(part)
+            if rank in keepers:
+                turn = slice(keepers.index(rank), None, len(keepers))
+                shares.append(self._edges_of(names.index(edge_type), part)[:, turn])
         return np.concatenate(shares, axis=1)
 
     def _edges_of(self, place: int, part: int) -> Int64Array:

@@ -74,6 +74,11 @@ class PartitionService:
         """Home partition of each trainer."""
         return [claim.home for claim in self._claims]
 
+    def keepers(self, part: int) -> list[int]:
+        """Trainers that a partition falls to: those at home in it, else those that serve it."""
+        at_home = [r for r, claim in enumerate(self._claims) if claim.home == part]
+        return at_home or [r for r, claim in enumerate(self._claims) if part in claim.parts]
+
     def _check_claims(self) -> None:
         mine = self._claims[self._context.rank]
         for rank, claim in enumerate(self._claims):
