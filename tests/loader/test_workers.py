@@ -1,13 +1,15 @@
 """Background workers: errors surface, epochs may be left, iterators live side by side."""
 
 import gc
+import multiprocessing
 import threading
 import time
+import weakref
 
 import pytest
 import torch
 
-from khop.loader import NeighborLoader
+from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.loader.background import BackgroundIterator
 from khop.sampler import NeighborSampler
 
@@ -65,6 +67,53 @@ def test_deleting_a_loader_in_an_epoch(data, workers):
     assert next(iterator).batch_size == 20
     del iterator
     assert wait_for_no_threads()
+
+
+@workers
+def test_a_loader_is_freed_with_its_last_user(data, workers):
+    """And its graph with it; nothing waits for the garbage collector."""
+    loader = NeighborLoader(data, [3], batch_size=50, **workers)
+    list(loader)
+    seen = weakref.ref(loader)
+    gc.disable()
+    try:
+        del loader
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("filter_per_worker", [False, True])
+@pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
+def test_persistent_workers_end_with_their_loader(data, kind, filter_per_worker):
+    """At once, not when the garbage collector comes by, which would wait seconds for each.
+
+    An epoch that somebody still holds goes on, and keeps its loader.
+    """
+    loader = kind(
+        data,
+        [3],
+        batch_size=50,
+        num_workers=2,
+        worker_type="process",
+        persistent_workers=True,
+        filter_per_worker=filter_per_worker,
+    )
+    before = set(multiprocessing.active_children())
+    gc.disable()
+    try:
+        sizes = [[len(b.input_id) for b in loader] for _ in range(2)]
+        workers = set(multiprocessing.active_children()) - before
+        epoch = iter(loader)
+        assert len(epoch) == len(loader)
+        del loader
+        assert [sizes[0], [len(b.input_id) for b in epoch]] == [sizes[1], sizes[0]]
+        assert len(workers) == 2 and all(w.is_alive() for w in workers)
+        del epoch
+        assert not any(w.is_alive() for w in workers)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

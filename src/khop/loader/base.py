@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -43,6 +44,7 @@ class EpochLoader:
     drop_last: bool
     generator: Any
     num_workers: int
+    persistent_workers: bool
     pin_memory: bool
     prefetch_factor: int | None
     timeout: float
@@ -91,6 +93,9 @@ class EpochLoader:
         self._gatherer = Gatherer(max(1, torch.get_num_threads() // max(1, self.num_workers)))
         # torch guards this attribute against change; worker processes must see the keys of batches.
         self.__dict__["dataset"] = SeedPositions(num_seeds)
+        # PyG hands torch the loader's own method, torch keeps it: then only the garbage collector
+        # could free the loader, its graph and its workers. The class has the method, too.
+        self.__dict__.pop("collate_fn", None)
 
     def __iter__(self) -> Iterator[Any]:
         """A new epoch."""
@@ -98,9 +103,22 @@ class EpochLoader:
         run_key = self._epochs.next_run_key()
         if self._worker_type == "process" and self.num_workers > 0:
             self._run_key = run_key
-            epoch: Iterator[Any] = super().__iter__()  # type: ignore[misc]
-            return epoch
+            epoch: Any = super().__iter__()  # type: ignore[misc]
+            return _KeptEpoch(self, epoch) if self.persistent_workers else epoch
         return self._iterate_here(self._batches(run_key))
+
+    def _get_iterator(self) -> Any:
+        """Torch's iterator, whose workers end with the loader."""
+        iterator = super()._get_iterator()  # type: ignore[misc]
+        if self.persistent_workers:
+            # The loader keeps it. If it kept the loader, too, only the garbage collector would end
+            # both, after the queues that workers are told by: it would wait seconds for each.
+            loader = weakref.ref(self)
+            torchs = getattr(iterator, "iterator", iterator)
+            torchs._collate_fn = None  # that is for workers, which have it
+            if torchs is not iterator:
+                iterator.transform_fn = lambda out: _alive(loader).filter_fn(out)
+        return iterator
 
     def _iterate_here(self, batches: PlannedBatches | GivenBatches) -> Iterator[Any]:
         if self.num_workers == 0:
@@ -190,13 +208,33 @@ class _LazyEpoch:
     """
 
     def __init__(self, loader: EpochLoader) -> None:
-        self._loader = loader
+        self._loader = weakref.ref(loader)
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(_alive(self._loader))
 
     def __iter__(self) -> Iterator[KeyedBatch]:
-        yield from self._loader._batches(self._loader._run_key)
+        yield from _alive(self._loader)._batches(_alive(self._loader)._run_key)
+
+
+class _KeptEpoch(Iterator[Any]):
+    """An epoch of persistent workers, which end with their loader: it keeps the loader."""
+
+    def __init__(self, loader: EpochLoader, epoch: Any) -> None:
+        self._loader = loader
+        self._epoch = epoch
+
+    def __next__(self) -> Any:
+        return next(self._epoch)
+
+    def __len__(self) -> int:
+        return len(self._epoch)
+
+
+def _alive(loader: weakref.ref[EpochLoader]) -> EpochLoader:
+    found = loader()
+    assert found is not None  # whoever iterates holds it
+    return found
 
 
 def _is_complete(out: Any, data: HeteroData) -> bool:
