@@ -136,9 +136,13 @@ def start_slow_pair(folder_of, tmp_path, num_workers=1):
     }
     trainers = jobs.start_trainers("slow", arguments, 2)
     files = [Path(f"{ready}.{rank}") for rank in (0, 1)]
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not all(f.is_file() and f.read_text() for f in files):
-        assert time.monotonic() < end, [t.poll() for t in trainers]
+        if time.monotonic() > end:
+            states = [t.poll() for t in trainers]
+            for trainer in trainers:
+                trainer.kill()
+            raise AssertionError(f"trainers did not begin: {states}")
         time.sleep(0.05)
     return trainers, [json.loads(f.read_text()) for f in files]
 

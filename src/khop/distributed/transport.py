@@ -8,6 +8,7 @@ back; one that stays lost fails them with an exception that names partition and 
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -113,11 +114,12 @@ class PartitionClient:
     ) -> None:
         self._timeout = timeout
         self._grace = grace
+        self._connections: dict[int, _Connection] = {}
         self._ids = itertools.count()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._connections = {
-            part: self._connect(part, endpoint, credentials) for part, endpoint in endpoints.items()
-        }
+        self._owner = os.getpid()
+        for part, endpoint in endpoints.items():
+            self._connections[part] = self._connect(part, endpoint, credentials)
         self._poller = zmq.Poller()
         for socket in self.sockets():
             self._poller.register(socket, zmq.POLLIN)
@@ -258,6 +260,11 @@ class PartitionClient:
         return PartitionUnavailableError(
             f"{self.what} {connection.part} at {connection.endpoint.address} {why}"
         )
+
+    def __del__(self) -> None:
+        # Sockets that are left open keep ZeroMQ waiting when the process ends.
+        if getattr(self, "_owner", None) == os.getpid():
+            self.close()
 
     def close(self) -> None:
         """Ends all connections; requests in flight are dropped."""
