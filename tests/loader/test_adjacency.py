@@ -159,7 +159,7 @@ def test_bad_matrices(data):
     graph.adj_t = torch.eye(200).to_sparse_csc()
     with pytest.raises(TypeError, match=r"torch.sparse_csc"):
         NeighborLoader(graph, [2])
-    with pytest.raises(ValueError, match="transpose its 'adj'"):
+    with pytest.raises(ValueError, match="transpose it into an 'adj_t'"):
         NeighborLoader(Data(x=data.x, adj=torch.eye(200).to_sparse_csr()), [2])
     graph.adj_t, graph.edge_index = torch.eye(200).to_sparse_csr(), data.edge_index
     with pytest.raises(ValueError, match="in another order"):

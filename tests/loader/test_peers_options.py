@@ -4,8 +4,6 @@ PyG needs torch-sparse, or pyg-lib for trees, times and weights; tests skip what
 khop's batches must be is said without PyG in `walks`, so that this does not depend on it.
 """
 
-import importlib.util
-
 import pytest
 import torch
 import torch_geometric.loader
@@ -16,10 +14,10 @@ import walk_graphs
 import walks
 from khop.loader import LinkNeighborLoader, NeighborLoader
 
-PYG_LIB = importlib.util.find_spec("pyg_lib") is not None
+PYG_LIB = torch_geometric.typing.WITH_PYG_LIB
 pytestmark = [
     pytest.mark.skipif(
-        not (PYG_LIB or importlib.util.find_spec("torch_sparse")),
+        not (PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE),
         reason="PyG has no kernels: neither pyg-lib nor torch-sparse is installed",
     ),
     pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without a:UserWarning"),
@@ -77,17 +75,19 @@ def in_order_of_ids(batch):
     return batch
 
 
-def assert_same(ours, theirs, without=()):
+def assert_same(ours, theirs, kind):
     """Every attribute of every type: names, kinds, dtypes, values. Counts may be khop's alone."""
+    # Of several drawn edges between two nodes, PyG lets a bidirectional batch name any.
+    without = ("e_id", "edge_attr", "edge_time") if kind == "bidirectional" else ()
     if not isinstance(theirs, HeteroData):
         assert_same_store(ours, theirs, without)
         return
-    if not PYG_LIB:
+    if not PYG_LIB or kind == "induced":  # which is torch-sparse's in any case
         ours, theirs = in_order_of_ids(ours), in_order_of_ids(theirs)
     assert set(ours.node_types) == set(theirs.node_types)
     assert set(ours.edge_types) == set(theirs.edge_types)
-    for kind in (*theirs.node_types, *theirs.edge_types):
-        assert_same_store(ours[kind], theirs[kind], without)
+    for name in (*theirs.node_types, *theirs.edge_types):
+        assert_same_store(ours[name], theirs[name], without)
 
 
 def assert_same_store(ours, theirs, without):
@@ -102,11 +102,11 @@ def assert_same_store(ours, theirs, without):
             assert a == b, name
 
 
-def compare(ours, theirs, without=()):
+def compare(ours, theirs, kind="directional"):
     count = 0
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
-        assert_same(a, b, without)
+        assert_same(a, b, kind)
         count += 1
     assert count > 0
 
@@ -124,9 +124,7 @@ def node_loaders(data, fanouts, seeds, **options):
 def test_nodes(hetero, kind, fanouts):
     data = sort_edges(walk_graphs.heterogeneous() if hetero else walk_graphs.homogeneous())
     seeds = ("a", torch.arange(0, 30, 2)) if hetero else torch.arange(0, 40, 3)
-    # Of several drawn edges between two nodes, PyG lets a bidirectional batch name any.
-    without = ("e_id", "edge_attr") if kind == "bidirectional" else ()
-    compare(*node_loaders(data, fanouts, seeds, subgraph_type=kind), without)
+    compare(*node_loaders(data, fanouts, seeds, subgraph_type=kind), kind)
 
 
 def test_by_edge_type():
@@ -191,7 +189,7 @@ def assert_same_form(ours, theirs):
 def test_trees(hetero, kind):
     data = sort_edges(walk_graphs.heterogeneous() if hetero else walk_graphs.homogeneous())
     seeds = "a" if hetero else None
-    compare(*node_loaders(data, [-1, -1], seeds, disjoint=True, subgraph_type=kind))
+    compare(*node_loaders(data, [-1, -1], seeds, disjoint=True, subgraph_type=kind), kind)
 
 
 @needs_pyg_lib
