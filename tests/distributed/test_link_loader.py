@@ -20,6 +20,7 @@ from khop.distributed import DistLinkNeighborLoader, link_split
 from khop.loader import LinkNeighborLoader
 from khop.sampler import NeighborSampler
 
+NUM_PARTS = (1, 2, 3, 5)
 NUM_LINKS = 40
 
 
@@ -109,15 +110,15 @@ HOMOGENEOUS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 3, 5])
 @pytest.mark.parametrize("kind,options", HOMOGENEOUS)
-def test_homogeneous(folder_of, kind, options, num_parts):
+def test_homogeneous(folder_of, kind, options):
     """Each option and what goes with it, in any number of parts; two epochs."""
     data = twins.homogeneous()
     links = links_of(data.edge_index, 150, 150)
-    with twins.open_dataset(folder_of("homogeneous", num_parts, kind), num_parts) as dataset:
-        batches = twins.same_epochs(*loaders(data, dataset, None, links, **options), 2)
-    assert sum(batch.edge_index.size(1) for batch in batches) > 30
+    for num_parts in NUM_PARTS:
+        with twins.open_dataset(folder_of("homogeneous", num_parts, kind), num_parts) as dataset:
+            batches = twins.same_epochs(*loaders(data, dataset, None, links, **options), 2)
+        assert sum(batch.edge_index.size(1) for batch in batches) > 30
 
 
 @pytest.mark.parametrize("num_workers,num_parts", [(1, 1), (2, 3)])
@@ -125,7 +126,7 @@ def test_samplers(folder_of, num_workers, num_parts):
     """Links, negatives and their weights reach sampler processes as they were given."""
     data = twins.homogeneous()
     links = links_of(data.edge_index, 150, 150)
-    for kind, options in [HOMOGENEOUS[i] for i in (4, 5, 6, 9, 14, 18, 20)]:
+    for kind, options in [HOMOGENEOUS[i] for i in (5, 6, 14, 17)]:
         with twins.open_dataset(folder_of("homogeneous", num_parts, kind), num_parts) as dataset:
             ours, twin = loaders(data, dataset, num_workers, links, **options)
             twins.same_epochs(ours, twin)
@@ -157,28 +158,24 @@ HETEROGENEOUS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 3, 5])
 @pytest.mark.parametrize("kind,link_type,options", HETEROGENEOUS)
-def test_heterogeneous(folder_of, kind, link_type, options, num_parts):
+def test_heterogeneous(folder_of, kind, link_type, options):
     """Links between two types, of one type, of a type that no edges have."""
     data = twins.heterogeneous()
-    sizes = SIZES[link_type[0]], SIZES[link_type[2]]
-    edges = (
-        data[link_type].edge_index if link_type in data.edge_types else torch.zeros(2, 20).long()
-    )
-    links = (link_type, links_of(edges, *sizes))
-    data = twins.heterogeneous()  # looking a type up may add it
-    with (
-        twins.quiet(),
-        twins.open_dataset(folder_of("heterogeneous", num_parts, kind), num_parts) as dataset,
-    ):
-        twins.same_epochs(*loaders(data, dataset, None, links, **options))
+    edges = torch.zeros(2, 20).long()
+    if link_type in data.edge_types:
+        edges = data[link_type].edge_index
+    links = (link_type, links_of(edges, SIZES[link_type[0]], SIZES[link_type[2]]))
+    for num_parts in NUM_PARTS:
+        root = folder_of("heterogeneous", num_parts, kind)
+        with twins.quiet(), twins.open_dataset(root, num_parts) as dataset:
+            twins.same_epochs(*loaders(data, dataset, None, links, **options))
 
 
 def test_heterogeneous_samplers(folder_of):
     """The same in sampler processes."""
     data = twins.heterogeneous()
-    for kind, link_type, options in HETEROGENEOUS[2::3]:
+    for kind, link_type, options in HETEROGENEOUS[1::5]:
         edges = torch.zeros(2, 20).long()
         links = (link_type, links_of(edges, SIZES[link_type[0]], SIZES[link_type[2]]))
         with (
@@ -191,7 +188,7 @@ def test_heterogeneous_samplers(folder_of):
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-@pytest.mark.parametrize("kind,options", [HOMOGENEOUS[i] for i in (0, 4, 5, 8, 15, 17, 18, 20)])
+@pytest.mark.parametrize("kind,options", [HOMOGENEOUS[i] for i in (4, 5, 17, 18)])
 def test_by_source(folder_of, kind, options, num_parts):
     """A folder of out-neighbours: strictness and exclusion look along the edges."""
     data = twins.homogeneous()

@@ -15,6 +15,7 @@ from khop.distributed import DistNeighborLoader, DistSubGraphLoader
 from khop.loader import NeighborLoader, SubGraphLoader
 from khop.sampler import NeighborSampler
 
+NUM_PARTS = (1, 2, 3, 5)
 SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])  # twice the same, an isolated one
 TIMES = torch.arange(len(SEEDS)) % 21
 
@@ -81,21 +82,21 @@ HOMOGENEOUS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 3, 5])
 @pytest.mark.parametrize("kind,options", HOMOGENEOUS)
-def test_homogeneous(folder_of, kind, options, num_parts):
+def test_homogeneous(folder_of, kind, options):
     """Each option and what goes with it, in any number of parts; two epochs."""
-    with twins.open_dataset(folder_of("homogeneous", num_parts, kind), num_parts) as dataset:
-        ours, twin = loaders(twins.homogeneous(), dataset, None, [3, -1, 2], SEEDS, **options)
-        batches = twins.same_epochs(ours, twin, 2)
-    assert sum(batch.edge_index.size(1) for batch in batches) > 100
+    for num_parts in NUM_PARTS:
+        with twins.open_dataset(folder_of("homogeneous", num_parts, kind), num_parts) as dataset:
+            ours, twin = loaders(twins.homogeneous(), dataset, None, [3, -1, 2], SEEDS, **options)
+            batches = twins.same_epochs(ours, twin, 2)
+        assert sum(batch.edge_index.size(1) for batch in batches) > 100
 
 
-@pytest.mark.parametrize("num_workers,num_parts", [(1, 3), (2, 1), (2, 5)])
+@pytest.mark.parametrize("num_workers,num_parts", [(1, 1), (2, 3)])
 def test_samplers(folder_of, num_workers, num_parts):
     """Options reach sampler processes as they were given."""
     data = twins.homogeneous()
-    for kind, options in HOMOGENEOUS[1::3]:
+    for kind, options in HOMOGENEOUS[1::4]:
         with twins.open_dataset(folder_of("homogeneous", num_parts, kind), num_parts) as dataset:
             ours, twin = loaders(data, dataset, num_workers, [3, -1, 2], SEEDS, **options)
             twins.same_epochs(ours, twin)
@@ -104,7 +105,7 @@ def test_samplers(folder_of, num_workers, num_parts):
 
 PAPERS = torch.tensor([3, 3, 119, *range(20)])
 HETEROGENEOUS = [
-    ("plain", "paper", {"replace": True}),
+    ("plain", ("paper", PAPERS), {"replace": True}),
     ("plain", "ghost", {}),
     ("plain", ("author", torch.arange(80) % 3 == 0), {"disjoint": True}),
     ("plain", "venue", {"subgraph_type": "induced"}),
@@ -116,8 +117,10 @@ HETEROGENEOUS = [
     ("time", ("paper", PAPERS), {"time_attr": "time"}),
     ("time", ("paper", PAPERS), {"time_attr": "time", "temporal_strategy": "last"}),
     ("time", "venue", {"time_attr": "time", "input_time": torch.arange(6) * 1.5}),
-    ("time", "author", {"time_attr": "time", "weight_attr": "edge_weight", "replace": True}),
-    ("time", "author", {
+    ("time", ("author", PAPERS % 80), {
+        "time_attr": "time", "weight_attr": "edge_weight", "replace": True,
+    }),
+    ("time", ("author", PAPERS % 80), {
         "time_attr": "time", "weight_attr": "edge_weight", "subgraph_type": "induced",
     }),
     ("edge_time", "venue", {"time_attr": "edge_time", "input_time": torch.arange(-3, 3)}),
@@ -134,24 +137,21 @@ def fanouts_by_type(data):
     return {**fanouts, CITES: [0, 2], WRITTEN: [2, 4]}
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 3, 5])
 @pytest.mark.parametrize("kind,seeds,options", HETEROGENEOUS)
-def test_heterogeneous(folder_of, kind, seeds, options, num_parts):
+def test_heterogeneous(folder_of, kind, seeds, options):
     """The same over node and edge types, some of which lack times, weights, features or edges."""
     data = twins.heterogeneous()
-    with (
-        twins.quiet(),
-        twins.open_dataset(folder_of("heterogeneous", num_parts, kind), num_parts) as dataset,
-    ):
-        for fanouts in ([2, 3], fanouts_by_type(data)):
-            ours, twin = loaders(data, dataset, None, fanouts, seeds, **options)
-            twins.same_epochs(ours, twin)
+    for num_parts in NUM_PARTS:
+        root = folder_of("heterogeneous", num_parts, kind)
+        fanouts = [2, 3] if num_parts == 2 else fanouts_by_type(data)
+        with twins.quiet(), twins.open_dataset(root, num_parts) as dataset:
+            twins.same_epochs(*loaders(data, dataset, None, fanouts, seeds, **options))
 
 
 def test_heterogeneous_samplers(folder_of):
     """Options by type reach sampler processes as they were given."""
     data = twins.heterogeneous()
-    for kind, seeds, options in HETEROGENEOUS[3::3]:
+    for kind, seeds, options in HETEROGENEOUS[3::4]:
         with (
             twins.quiet(),
             twins.open_dataset(folder_of("heterogeneous", 3, kind), 3) as dataset,
@@ -198,7 +198,7 @@ def backward_twin(data, fanouts, seeds, kind, **options):
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-@pytest.mark.parametrize("kind,options", [HOMOGENEOUS[i] for i in (2, 4, 8, 11, 15, 20, 22)])
+@pytest.mark.parametrize("kind,options", [HOMOGENEOUS[i] for i in (4, 9, 12, 16, 22)])
 def test_by_source(folder_of, kind, options, num_parts):
     """A folder of out-neighbours: batches point from neighbours to seeds."""
     common = {"batch_size": 8, "shuffle": True, "seed": 7, **options}
@@ -223,7 +223,7 @@ def turned_round(edge_type):
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-@pytest.mark.parametrize("kind,seeds,options", [HETEROGENEOUS[i] for i in (0, 2, 4, 5, 8, 12)])
+@pytest.mark.parametrize("kind,seeds,options", [HETEROGENEOUS[i] for i in (4, 5, 8, 12)])
 def test_by_source_of_heterogeneous_graphs(folder_of, kind, seeds, options, num_parts):
     """Edges still point from neighbours to seeds, under the names of their reverses."""
     data = twins.heterogeneous()
@@ -263,34 +263,40 @@ def test_by_source_with_names_that_clash(tmp_path):
 # Subgraphs ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_parts,num_workers", [(1, None), (3, None), (5, None), (2, 1)])
 @pytest.mark.parametrize(
     "graph,seeds", [("homogeneous", SEEDS), ("heterogeneous", ("paper", PAPERS))]
 )
-def test_enclosing_subgraphs(folder_of, graph, seeds, num_parts, num_workers):
+@pytest.mark.parametrize("num_neighbors,options", [
+    (None, {}),
+    (None, {"disjoint": True}),
+    ([-1], {}),
+    ([3, 2], {"replace": True}),
+    ([3, 2], {"disjoint": True}),
+])  # fmt: skip
+def test_enclosing_subgraphs(folder_of, graph, seeds, num_neighbors, options):
     """`DistSubGraphLoader` is `SubGraphLoader`, `mapping` included, with hops and without."""
     data = getattr(twins, graph)()
-    with twins.quiet(), twins.open_dataset(folder_of(graph, num_parts), num_parts) as dataset:
-        for num_neighbors in (None, [-1], [3, 2]):
-            for options in ({}, {"disjoint": True}, {"replace": True}):
-                common = {"batch_size": 8, "shuffle": True, "seed": 7, **options}
-                ours = DistSubGraphLoader(
-                    dataset,
-                    seeds,
-                    num_neighbors,
-                    with_edge=True,
-                    collect_features=True,
-                    worker_options=twins.workers(num_workers),
-                    **common,
-                )
-                batches = twins.same_epochs(
-                    ours, SubGraphLoader(data, seeds, num_neighbors, **common)
-                )
-                ours.shutdown()
-                for batch in batches:
-                    store = batch["paper"] if graph == "heterogeneous" else batch
-                    wanted = seeds[1] if graph == "heterogeneous" else seeds
-                    assert torch.equal(store.n_id[store.mapping], wanted[store.input_id])
+    common = {"batch_size": 8, "shuffle": True, "seed": 7, **options}
+    for num_parts, num_workers in ((1, None), (3, None), (5, None), (2, 1)):
+        if num_workers is not None and num_neighbors != [-1]:
+            continue
+        with twins.quiet(), twins.open_dataset(folder_of(graph, num_parts), num_parts) as dataset:
+            ours = DistSubGraphLoader(
+                dataset,
+                seeds,
+                num_neighbors,
+                with_edge=True,
+                collect_features=True,
+                worker_options=twins.workers(num_workers),
+                **common,
+            )
+            twin = SubGraphLoader(data, seeds, num_neighbors, **common)
+            batches = twins.same_epochs(ours, twin)
+            ours.shutdown()
+        for batch in batches:
+            store = batch["paper"] if graph == "heterogeneous" else batch
+            wanted = seeds[1] if graph == "heterogeneous" else seeds
+            assert torch.equal(store.n_id[store.mapping], wanted[store.input_id])
 
 
 # Any graph ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ that a graph costs milliseconds, not a process a part; requests still travel thr
 """
 
 import contextlib
+import tempfile
 import threading
 import warnings
 from pathlib import Path
@@ -24,7 +25,7 @@ from khop.distributed import (
 from khop.distributed.context import require_context
 from khop.distributed.handler import RequestHandler
 from khop.distributed.server import PartitionServer, remove_socket
-from khop.distributed.service import PartitionService, _socket_folder
+from khop.distributed.service import PartitionService
 from khop.partition import RandomPartitioner
 from khop.partition.part import Part
 
@@ -192,7 +193,7 @@ class _InThreads(PartitionService):
     def _start_server(self, part, near, far):
         assert near and not far
         ours, theirs = socket_pair()
-        path = str(_socket_folder() / f"part-{part}")
+        path = f"{tempfile.mkdtemp()}/server"
         handler = RequestHandler(Part(self._folder, part))
         server = PartitionServer(handler, path, None, None)
         thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))

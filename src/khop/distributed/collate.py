@@ -47,10 +47,8 @@ def to_pyg(
     for i, node_type in enumerate(folder.node_types):
         store = store_of(node_type.name)
         _take(store, tensors, f"n{i}", node_type.attrs)
-        if i == 0 and not folder.heterogeneous:
-            _fill_edges(
-                store_of, tensors, meta, folder, edge_types
-            )  # in the order of PyG's attributes
+        if i == 0 and not folder.heterogeneous:  # in the order of PyG's attributes
+            _fill_edges(store_of, tensors, meta, folder, edge_types)
         store.n_id = tensors[f"n{i}.id"]
         if node_type.name in labels:
             store.y = labels[node_type.name][store.n_id]
