@@ -21,7 +21,7 @@ def graph_and_batches(draw):
 
 
 @pytest.mark.parametrize("draw_batch", [kernel_runs.at_once, kernel_runs.by_hops])
-@settings(max_examples=400, **_SETTINGS)
+@settings(max_examples=250, **_SETTINGS)
 @given(case=graph_and_batches())
 def test_equals_the_oracle(draw_batch, case):
     """Nodes, trees, edges, endpoints and counts of batches that are drawn into the same object."""
@@ -32,7 +32,7 @@ def test_equals_the_oracle(draw_batch, case):
         assert kernel_runs.read(subgraph, graph, options) == graph.sample(seeds, options)
 
 
-@settings(max_examples=400, **_SETTINGS)
+@settings(max_examples=250, **_SETTINGS)
 @given(graph_and_batches(), st.data())
 def test_owners_replies_merge_to_the_same(case, data):
     """Any cut into 1 to 5 parts, also empty ones, with the rows at their owners alone."""
