@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import oracle_options
@@ -22,6 +23,12 @@ WEIGHTS = (
     [0.0],
 )
 TIMES = ([0, 1, 2, 3], [5], [INT64.min, -1, 0, 1, INT64.max])
+
+
+def examples(count):
+    """Settings of a test that draws whole graphs, which may take a while on a busy machine."""
+    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(max_examples=count, deadline=None, suppress_health_check=checks)
 
 
 @dataclass

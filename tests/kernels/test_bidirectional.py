@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.sampler.utils import to_bidirectional
 
@@ -15,7 +15,7 @@ def endpoints(edges):
     return pairs[:, 0], pairs[:, 1]
 
 
-@settings(max_examples=200, deadline=None)
+@kernel_cases.examples(150)
 @given(kernel_cases.graphs(), st.booleans(), st.data())
 def test_equals_pyg(graph, disjoint, data):
     """Sorted by destination and source, each pair once; all computed from the drawn edges."""
@@ -45,7 +45,7 @@ def test_equals_pyg(graph, disjoint, data):
     assert (got.nodes, got.trees) == (drawn.nodes, drawn.trees)
 
 
-@settings(max_examples=200, deadline=None)
+@kernel_cases.examples(150)
 @given(kernel_cases.graphs(), st.booleans(), st.data())
 def test_numbers_that_are_kept(graph, disjoint, data):
     """Each edge keeps the number of a drawn one that joins its ends, one way or the other."""

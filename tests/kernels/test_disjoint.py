@@ -7,7 +7,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -66,7 +66,7 @@ def test_trees_are_counted_over_all_seeds():
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@kernel_cases.examples(150)
 @given(st.data())
 def test_the_first_tree_is_the_batch_of_its_seed_alone(data):
     """What tree 0 draws is what its seed draws in a batch of one that is not disjoint."""

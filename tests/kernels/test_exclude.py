@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kernel_cases
@@ -34,7 +34,7 @@ def without(relation, pairs):
     return kept, relation.first_edge + np.flatnonzero(keep)
 
 
-@settings(max_examples=200, deadline=None)
+@kernel_cases.examples(150)
 @given(kernel_cases.graphs(), st.booleans(), st.data())
 def test_equals_the_graph_without_the_edges(graph, disjoint, data):
     """Bit for bit, in every hop and tree and for all parallel edges; weights are another scale."""

@@ -3,7 +3,7 @@
 import networkx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kernel_cases
@@ -11,7 +11,7 @@ import kernel_runs
 from khop import _native
 
 
-@settings(max_examples=200, deadline=None)
+@kernel_cases.examples(150)
 @given(kernel_cases.graphs(), st.booleans(), st.data())
 def test_all_edges_among_the_nodes(graph, disjoint, data):
     """Every edge whose two ends are in one tree and that the tree may see, and no other."""

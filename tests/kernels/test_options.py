@@ -1,13 +1,11 @@
 """All options together on random heterogeneous graphs: bit for bit the oracle's batches."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kernel_cases
 import kernel_runs
-
-_SETTINGS = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 @st.composite
@@ -21,7 +19,7 @@ def graph_and_batches(draw):
 
 
 @pytest.mark.parametrize("draw_batch", [kernel_runs.at_once, kernel_runs.by_hops])
-@settings(max_examples=400, **_SETTINGS)
+@kernel_cases.examples(250)
 @given(case=graph_and_batches())
 def test_equals_the_oracle(draw_batch, case):
     """Nodes, trees, edges, endpoints and counts of batches that are drawn into the same object."""
@@ -32,7 +30,7 @@ def test_equals_the_oracle(draw_batch, case):
         assert kernel_runs.read(subgraph, graph, options) == graph.sample(seeds, options)
 
 
-@settings(max_examples=400, **_SETTINGS)
+@kernel_cases.examples(250)
 @given(graph_and_batches(), st.data())
 def test_owners_replies_merge_to_the_same(case, data):
     """Any cut into 1 to 5 parts, also empty ones, with the rows at their owners alone."""
