@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 import walk_graphs
 import walks
@@ -270,6 +271,32 @@ def test_times_in_other_arrays(values, tmp_path):
         np.save(tmp_path / "time.npy", data.time)
         data.time = np.load(tmp_path / "time.npy", mmap_mode="r")
     assert {t: drawn(data, [-1], t) for t in range(6)} == want
+
+
+@levels
+def test_stores(level):
+    """Times and weights out of somebody's stores, edges in no particular order: the same draws."""
+    data = walk_graphs.heterogeneous(times=level, weights=True)
+    features, edges = MyFeatureStore(), MyGraphStore()
+    for kind in (*data.node_types, *data.edge_types):
+        for name in {"x", "time", "edge_time", "edge_weight"} & set(data[kind].keys()):
+            features.put_tensor(data[kind][name], group_name=kind, attr_name=name, index=None)
+    for kind in data.edge_types:
+        size = tuple(data[kind[i]].num_nodes for i in (0, 2))
+        ends = tuple(data[kind].edge_index)
+        edges.put_edge_index(ends, edge_type=kind, layout="coo", size=size)
+    options = {"time_attr": attribute(level), "weight_attr": "edge_weight", "batch_size": 8}
+    options |= {"input_time": torch.arange(30) % 7, "seed": 2}
+    loaders = [NeighborLoader(g, [3, 2], "a", **options) for g in (data, (features, edges))]
+    for theirs, ours in zip(*loaders, strict=True):
+        for t in data.node_types:
+            assert torch.equal(ours[t].n_id, theirs[t].n_id)
+            assert torch.equal(ours[t].batch, theirs[t].batch)
+        for t in data.edge_types:
+            assert torch.equal(ours[t].e_id, theirs[t].e_id)
+            assert torch.equal(ours[t].edge_index, theirs[t].edge_index)
+            assert torch.equal(ours[t].edge_weight, theirs[t].edge_weight)
+        assert torch.equal(ours["a"].seed_time, theirs["a"].seed_time)
 
 
 def test_half_a_negative_a_link():
