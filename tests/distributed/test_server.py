@@ -21,7 +21,7 @@ from khop.distributed.wire import PROTOCOL
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.partition import PartitionFolder
 from khop.partition.part import Part
-from khop.sampler.requests import HopRequest
+from khop.sampler.requests import HopRequest, RowSet
 
 
 @pytest.fixture
@@ -73,7 +73,9 @@ def test_answers(part, tmp_path, num_threads):
         serving(part, ipc_path=str(tmp_path / "s"), num_threads=num_threads) as server,
         client_of(Endpoint(server.addresses["ipc"])) as client,
     ):
-        drawn = [client.sample(1, 0, ids, HopRequest(3, False, True, key)) for key in range(20)]
+        drawn = [
+            client.sample(1, 0, RowSet(ids), HopRequest(3, False, True, key)) for key in range(20)
+        ]
         fetched = [client.fetch(1, "node", 0, ids[::-1].copy(), ["id", "x", "half", "brain"])]
         client.wait([*drawn, *fetched])
         for key, request in enumerate(drawn):
@@ -97,14 +99,14 @@ def test_wrong_requests_raise_at_the_client(part, tmp_path):
         for bad in ([low - 1], [high], [2**60], [-5]):
             ids = np.array(bad)
             with pytest.raises(IndexError, match=r"not one of the graph's rows(.|\n)*partition 1"):
-                ask(client, client.sample(1, 0, ids, HopRequest(3, False, False, 1)))
+                ask(client, client.sample(1, 0, RowSet(ids), HopRequest(3, False, False, 1)))
             with pytest.raises(IndexError):
                 ask(client, client.fetch(1, "node", 0, ids, ["x"]))
         ids = np.array([low])
         with pytest.raises(KeyError, match="secret"):
             ask(client, client.fetch(1, "node", 0, ids, ["secret"]))
         with pytest.raises(ProtocolError, match="relation"):
-            ask(client, client.sample(1, 7, ids, HopRequest(3, False, False, 1)))
+            ask(client, client.sample(1, 7, RowSet(ids), HopRequest(3, False, False, 1)))
         assert len(ask(client, client.fetch(1, "node", 0, ids, ["x"]))) == 1
 
 
@@ -118,13 +120,17 @@ GOOD = {
     "replace": False,
     "key": 1,
     "with_edge": False,
+    "weighted": False,
+    "last": False,
+    "rows": [],
 }
 
 
 @pytest.mark.parametrize("change", [
     {"op": "run"}, {"op": None}, {"op": ["sample"]}, {"protocol": 0}, {"part": 0}, {"relation": -1},
     {"relation": 1.0}, {"relation": True}, {"fanout": "2"}, {"fanout": 2**80}, {"replace": 1},
-    {"key": -1}, {"key": 2**64}, {"key": None}, {"with_edge": "yes"},
+    {"key": -1}, {"key": 2**64}, {"key": None}, {"with_edge": "yes"}, {"weighted": 0}, {"last": 2},
+    {"weighted": True}, {"fanout": -2}, {"rows": None}, {"rows": [1]}, {"rows": ["trees"]},
     {"op": "fetch", "kind": "graph", "index": 0, "names": []},
     {"op": "fetch", "kind": "node", "index": 0, "names": "x"},
     {"op": "fetch", "kind": "node", "index": 0, "names": [["x"]]},
@@ -134,7 +140,8 @@ def test_hostile_requests(part, change):
     """Every field out of its range or type is answered with an error."""
     low = part.meta.node_types[0].bounds[1]
     reply, arrays = unpack(RequestHandler(part)(pack({**GOOD, **change}, [np.array([low])])))
-    assert "error" in reply and not arrays
+    unknown = change.get("names") == ["../../../etc/passwd"]
+    assert reply["error"]["type"] == ("KeyError" if unknown else "ProtocolError") and not arrays
     reply, arrays = unpack(RequestHandler(part)(pack(GOOD, [np.array([low])])))
     assert "error" not in reply and len(arrays) == 2
 

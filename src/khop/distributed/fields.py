@@ -14,11 +14,15 @@ from khop.errors import ProtocolError
 from khop.typing import Array, Int64Array
 
 
-def integer(header: Mapping[str, Any], name: str) -> int:
-    """An integer."""
+def integer(
+    header: Mapping[str, Any], name: str, low: int = -(2**63), high: int = 2**63 - 1
+) -> int:
+    """An integer from `low` to `high`."""
     value = header.get(name)
     if type(value) is not int:
         raise ProtocolError(f"'{name}' must be an integer")
+    if not low <= value <= high:
+        raise ProtocolError(f"'{name}' is {value}, but must lie between {low} and {high}")
     return value
 
 

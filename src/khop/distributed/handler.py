@@ -84,10 +84,10 @@ class RequestHandler(FrameHandler):
         rows, rest = unpack_rows(header, arrays)
         check_empty(rest)
         request = HopRequest(
-            integer(header, "fanout"),
+            integer(header, "fanout", low=-1),
             flag(header, "replace"),
             flag(header, "with_edge"),
-            integer(header, "key"),
+            integer(header, "key", 0, 2**64 - 1),
             flag(header, "weighted"),
             flag(header, "last"),
         )
@@ -119,8 +119,10 @@ class RequestHandler(FrameHandler):
 
     def _fetch(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
         kind, names = header.get("kind"), header.get("names")
-        if kind not in ("node", "edge") or not isinstance(names, list):
+        if kind not in ("node", "edge"):
             raise ProtocolError("a fetch names neither nodes nor edges")
+        if not isinstance(names, list) or any(not isinstance(name, str) for name in names):
+            raise ProtocolError("a fetch does not name attributes")
         types = self._part.meta.node_types if kind == "node" else self._part.meta.edge_types
         place = index(header, "index", len(types))
         known = {"id" if kind == "node" else "edge_id", *types[place].attrs}
