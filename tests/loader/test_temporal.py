@@ -9,7 +9,6 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 import walk_graphs
 import walks
 from khop.loader import LinkNeighborLoader, NeighborLoader
-from khop.sampler import NeighborSampler
 
 INT64 = torch.iinfo(torch.int64)
 levels = pytest.mark.parametrize("level", ["node", "edge"])
@@ -330,25 +329,6 @@ def test_half_a_negative_a_link():
             assert (store.time[places] <= links.edge_label_time.clamp(min=first)).all()
 
 
-@pytest.mark.parametrize(
-    ("time", "error", "message"),
-    [
-        (torch.tensor([0.0, float("nan")]), ValueError, "nan at position 1"),
-        (torch.tensor([True, False]), TypeError, "integers or floats"),
-        (torch.tensor([[1], [2]]), ValueError, "one dimension"),
-        (torch.arange(5), ValueError, "input_time must hold an entry for each of 2 seeds"),
-        (torch.tensor([3]), ValueError, "input_time must hold an entry for each of 2 seeds"),
-        (torch.tensor(3), ValueError, "input_time must hold an entry for each of 2 seeds"),
-    ],
-    ids=["nan", "bool", "2-d", "all nodes'", "one", "number"],
-)
-@pytest.mark.parametrize("seeds", [torch.tensor([0, 1]), torch.arange(5) < 2], ids=["ids", "mask"])
-def test_bad_times_of_seeds(time, error, message, seeds):
-    """Named when the loader is made."""
-    with pytest.raises(error, match=message):
-        NeighborLoader(star(), [2], seeds, time, time_attr="time")
-
-
 def test_times_of_seeds_as_lists_and_arrays():
     """Python's floats are compared in full: 0.1 comes before the float32 nearest to it."""
     data = star(torch.float64)
@@ -357,58 +337,3 @@ def test_times_of_seeds_as_lists_and_arrays():
         (batch,) = NeighborLoader(data, [-1], torch.tensor([0]), time, time_attr="time")
         assert batch.n_id.tolist() == [0, 4, 1]
         assert batch.seed_time.dtype == torch.float64
-
-
-def test_seeds_without_a_time():
-    """Neither given nor their own: an error when the loader is made."""
-    data = walk_graphs.heterogeneous(times=("b",))
-    with pytest.raises(ValueError, match="not of nodes of type 'a': pass the time"):
-        NeighborLoader(data, [2], "a", time_attr="time")
-    data = walk_graphs.homogeneous(times="edge")
-    with pytest.raises(ValueError, match=r"those of edges, not of nodes .*'input_time'"):
-        NeighborLoader(data, [2], time_attr="edge_time")
-    with pytest.raises(ValueError, match="the graph has none: pass time_attr, too"):
-        sampler = NeighborSampler(data, [2])
-        NeighborLoader(
-            data, [2], None, torch.arange(40), time_attr="edge_time", neighbor_sampler=sampler
-        )
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"time": torch.tensor([0.0, 1, 2, 3, float("nan")])}, "'time'.* holds nan at position 4"),
-        ({"time": torch.ones(5, dtype=torch.bool)}, "integers or floats"),
-        ({"time": torch.ones(5, 2)}, "one dimension"),
-        ({"time": None}, "neither of nodes nor of edges"),
-    ],
-    ids=["nan", "bool", "2-d", "none"],
-)
-def test_bad_times_of_graphs(change, message):
-    data = star()
-    for name, value in change.items():
-        data[name] = value
-    with pytest.raises((ValueError, TypeError), match=message):
-        NeighborLoader(data, [2], time_attr="time")
-
-
-def test_times_of_nodes_and_edges():
-    """A name that both have is refused, as with PyG."""
-    data = walk_graphs.heterogeneous(times="node")
-    data["a", "to", "b"].time = torch.arange(150)
-    with pytest.raises(ValueError, match="both of nodes and of edges"):
-        NeighborLoader(data, [2], "a", time_attr="time")
-
-
-@levels
-def test_times_of_another_number_than_nodes_or_edges(level):
-    """Refused: the type would be taken to have no times, and give away what comes later."""
-    data = walk_graphs.heterogeneous(times=level)
-    if level == "node":
-        data["b"].time = data["b"].time[:19]
-        message = r"'time' of 'b' has shape \[19\] for 20 nodes"
-    else:
-        data["a", "to", "b"].edge_time = torch.ones(3)
-        message = r"'edge_time' of \('a', 'to', 'b'\) has shape \[3\] for 150 edges"
-    with pytest.raises(ValueError, match=message):
-        NeighborLoader(data, [2], "a", torch.zeros(30), time_attr=attribute(level))
