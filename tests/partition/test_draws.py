@@ -354,3 +354,16 @@ def test_folders_written_before_there_were_times(tmp_path):
     forge(root, older)
     assert verify_folder(root) == []
     assert rows_of(PartitionFolder(root), CITES) == expected_rows(graph(), CITES, "in")
+
+
+def test_times_and_weights_of_another_length(tmp_path):
+    """A type whose times or weights are too short is refused; it is not one without any."""
+    data = HeteroData()
+    data["a"].x, data["a"].time = torch.zeros(5, 1), torch.arange(4)
+    data["b"].x, data["b"].time = torch.zeros(6, 1), torch.arange(6)
+    store = data["a", "to", "b"]
+    store.edge_index, store.weight = torch.tensor([[0, 1], [2, 3]]), torch.ones(3)
+    with pytest.raises(ValueError, match=r"time_attr='time' of 'a' has shape \[4\]"):
+        RandomPartitioner.from_data(data, tmp_path / "a", 2, time_attr="time")
+    with pytest.raises(ValueError, match=r"weight_attr='weight' of \('a', 'to', 'b'\) has shape"):
+        RandomPartitioner.from_data(data, tmp_path / "b", 2, weight_attr="weight")

@@ -41,10 +41,12 @@ class DrawAttrs:
         """Looks the attributes up.
 
         Raises:
-            ValueError: no such attribute, times of both levels, more than one value a row, NaN
-                times, negative or infinite weights.
+            ValueError: no such attribute, or one of another length; times of both levels, more
+                than one value a row, NaN times, negative or infinite weights.
             TypeError: times that are booleans.
         """
+        for option, name in (("time_attr", time_attr), ("weight_attr", weight_attr)):
+            _check_lengths(source, option, name)
         time = None if time_attr is None else _time_of(source, time_attr)
         return cls(
             time,
@@ -53,6 +55,17 @@ class DrawAttrs:
             weight_attr,
             {} if weight_attr is None else _weights(source, weight_attr),
         )
+
+
+def _check_lengths(source: GraphSource, option: str, name: str | None) -> None:
+    """Raises ValueError where a type has the attribute, but not for each node or edge."""
+    holders: dict[Any, NodeSource | EdgeSource] = {**source.nodes, **source.edges}
+    for kind, holder in holders.items():
+        if name in holder.left_out:
+            raise ValueError(
+                f"{option}='{name}' of {kind!r} has shape {list(holder.left_out[name])}, not an "
+                "entry for each node or edge: the type would have none"
+            )
 
 
 def _time_of(source: GraphSource, name: str) -> TimeMeta:

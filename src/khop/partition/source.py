@@ -18,19 +18,27 @@ _RESERVED = ("id", "edge_id", "edge_index")
 
 @dataclass
 class NodeSource:
-    """A node type: its size and attributes, a row a node."""
+    """A node type: its size and attributes, a row a node.
+
+    `left_out` names attributes that do not have a row a node, with their shapes.
+    """
 
     count: int
     attrs: dict[str, Feature] = field(default_factory=dict)
+    left_out: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass
 class EdgeSource:
-    """An edge type: [num_edges] sources and destinations, and attributes, a row an edge."""
+    """An edge type: [num_edges] sources and destinations, and attributes, a row an edge.
+
+    `left_out` names attributes that do not have a row an edge, with their shapes.
+    """
 
     src: IntArray
     dst: IntArray
     attrs: dict[str, Feature] = field(default_factory=dict)
+    left_out: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def endpoints(self) -> tuple[IntArray, IntArray]:
         """Sources and destinations as the kernels want them: contiguous, both int32 or int64."""
@@ -126,6 +134,9 @@ class GraphSource:
                 for t in data.node_types
             }
             edges = {t: _edge_source(data, data[t], t) for t in data.edge_types}
+            sources: dict[Any, NodeSource | EdgeSource] = {**nodes, **edges}
+            for kind, source in sources.items():
+                source.left_out = _left_out(data[kind], source.attrs)
             return cls(nodes, edges, True)
         raise TypeError(f"expected a PyG Data or HeteroData object (got '{type(data)}')")
 
@@ -167,6 +178,14 @@ def _attrs_of(data: Any, store: Any, of_nodes: bool) -> dict[str, Feature]:
             raise TypeError(f"attribute '{name}' is not laid out with a row a node or edge")
         attrs[name] = Feature(value)
     return attrs
+
+
+def _left_out(store: Any, kept: Mapping[str, Feature]) -> dict[str, tuple[int, ...]]:
+    return {
+        name: tuple(value.shape)
+        for name, value in store.items()
+        if hasattr(value, "shape") and name not in kept and name not in ("edge_index", "adj_t")
+    }
 
 
 def _edge_source(data: Any, store: Any, edge_type: EdgeType) -> EdgeSource:
