@@ -10,11 +10,17 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
-from khop.data.arrays import check_range, to_ids
 from khop.data.times import seed_time_keys
 from khop.distributed.base import DeliveryOptions, DistLoader
 from khop.distributed.collate import Tensors
 from khop.distributed.dataset import DistDataset
+from khop.distributed.link_input import (
+    check_length,
+    link_ends,
+    link_labels,
+    negative_weights,
+    split_links,
+)
 from khop.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
@@ -26,7 +32,7 @@ from khop.sampler.link import link_of_tree
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.pyg_links import binary_labels, repeat_rows
 from khop.sampler.spec import SamplingSpec
-from khop.typing import EDGE, Array, EdgeType, Int64Array
+from khop.typing import EdgeType, Int64Array
 
 
 class DistLinkNeighborLoader(DistLoader):
@@ -118,9 +124,9 @@ class DistLinkNeighborLoader(DistLoader):
             weight_attr=weight_of(data, with_weight, weight_attr),
         )
         negatives = _negatives(neg_sampling, neg_sampling_ratio)
-        link_type, given = _link_type(data, edge_label_index)
+        link_type, given = split_links(data, edge_label_index)
         spec = link_spec(data, sampling, link_type, negatives, strict_negatives, exclude_seed_edges)
-        ends = _ends(data, link_type, given)
+        ends = data.home_edges(link_type) if given is None else link_ends(data, link_type, given)
         columns = [*ends]
         self._time: Tensor | None = None
         if edge_label_time is not None:
@@ -128,8 +134,8 @@ class DistLinkNeighborLoader(DistLoader):
             floating = data.meta.time_attr.floating
             columns.append(seed_time_keys(edge_label_time, floating, "edge_label_time"))
             self._time = torch.as_tensor(edge_label_time)
-            _check_length(self._time, ends.shape[1], "edge_label_time")
-        self._label = _labels(edge_label, ends.shape[1], negatives)
+            check_length(self._time, ends.shape[1], "edge_label_time")
+        self._label = link_labels(edge_label, ends.shape[1], negatives)
         self._link, self._link_type = spec, link_type
         super().__init__(
             data,
@@ -147,7 +153,7 @@ class DistLinkNeighborLoader(DistLoader):
                 transform,
                 even_batches,
             ),
-            negative_weights(negatives),
+            negative_weights(data, link_type, negatives),
         )
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
@@ -179,38 +185,6 @@ def _negatives(neg_sampling: Any, ratio: float | None) -> NegativeSampling | Non
     return NegativeSampling.cast(neg_sampling)
 
 
-def negative_weights(negatives: NegativeSampling | None) -> dict[str, Array]:
-    """`src_weight` and `dst_weight` of negatives, as far as they are given, as float64."""
-    if negatives is None:
-        return {}
-    given = {"src_weight": negatives.src_weight, "dst_weight": negatives.dst_weight}
-    return {
-        side: torch.as_tensor(weight).double().cpu().numpy()
-        for side, weight in given.items()
-        if weight is not None
-    }
-
-
-def _link_type(data: DistDataset, links: Any) -> tuple[EdgeType, Any]:
-    """Edge type of links, and the links."""
-    if not data.meta.heterogeneous:
-        return EDGE, links
-    link_type, given = links, None
-    if isinstance(links, (tuple, list)) and len(links) == 2:
-        link_type, given = links
-    if (
-        not isinstance(link_type, (tuple, list))
-        or len(link_type) != 3
-        or not all(isinstance(name, str) for name in link_type)
-    ):
-        raise ValueError(
-            "edge_label_index of a heterogeneous graph must be an edge type or (edge type, links), "
-            f"with types such as {[t.name for t in data.meta.edge_types]} (got {links!r})"
-        )
-    source, relation, destination = link_type
-    return (source, relation, destination), given
-
-
 def link_spec(
     data: DistDataset,
     sampling: SamplingSpec,
@@ -231,35 +205,3 @@ def link_spec(
         strict=strict,
         exclude=exclude,
     )
-
-
-def _ends(data: DistDataset, link_type: EdgeType, given: Any) -> Int64Array:
-    """[2, num_links] original ids."""
-    if given is None:
-        return data.home_edges(link_type)
-    if len(given) != 2:
-        raise ValueError(
-            f"edge_label_index must have two rows, sources and destinations (got {len(given)})"
-        )
-    ends = [to_ids(side, "edge_label_index").astype(np.int64) for side in given]
-    for side, node_type in zip(ends, (link_type[0], link_type[2]), strict=True):
-        check_range(side, data.meta.node_type(node_type).count, "edge_label_index")
-    return np.stack(ends)
-
-
-def _labels(labels: Any, num_links: int, negatives: NegativeSampling | None) -> Tensor | None:
-    if labels is None:
-        return None
-    if negatives is not None and negatives.is_triplet():
-        raise ValueError("edge_label has no meaning with triplets: leave it out")
-    labels = torch.as_tensor(labels)
-    _check_length(labels, num_links, "edge_label")
-    if negatives is not None and num_links and labels.min() == 0:
-        labels = labels + 1  # 0 is for negatives
-    checked: Tensor = labels
-    return checked
-
-
-def _check_length(values: Tensor, num_links: int, what: str) -> None:
-    if len(values) != num_links:
-        raise ValueError(f"{what} holds {len(values)} entries for {num_links} links")

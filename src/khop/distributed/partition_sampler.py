@@ -19,7 +19,8 @@ from khop import _native
 from khop.data.arrays import check_range, to_int64
 from khop.distributed.context import require_context
 from khop.distributed.dataset import DistDataset
-from khop.distributed.link_loader import link_spec, negative_weights
+from khop.distributed.link_input import negative_weights
+from khop.distributed.link_loader import link_spec
 from khop.distributed.links import link_sampler
 from khop.distributed.peers import run
 from khop.distributed.sampled import (
@@ -232,16 +233,13 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
             or kept[1].neg_sampling is not options.neg_sampling
             or (kept[0], *kept[1][1:]) != (link_type, *options[1:])
         ):
+            named = EDGE if link_type is None else link_type
+            negatives = options.neg_sampling
             spec = link_spec(
-                self.data,
-                self._spec,
-                EDGE if link_type is None else link_type,
-                options.neg_sampling,
-                options.strict,
-                options.exclude,
+                self.data, self._spec, named, negatives, options.strict, options.exclude
             )
-            part, weights = self.data.reader.part, negative_weights(options.neg_sampling)
-            made = link_sampler(part, spec, self._spec.temporal, weights)
+            weights = negative_weights(self.data, named, negatives)
+            made = link_sampler(self.data.reader.part, spec, self._spec.temporal, weights)
             kept = self._links = link_type, options, made
         return kept[2]
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from khop.distributed.context import require_context
 from khop.distributed.dataset import DistDataset, last_loaded, seeds_of
+from khop.distributed.link_input import link_ends
 from khop.partition.book import RangeBook
 from khop.typing import EDGE, ArrayLike, EdgeType, Int64Array, NodeType
 
@@ -83,11 +84,16 @@ def link_split(
         IndexError, TypeError, ValueError: ends that do not exist or are no integers.
     """
     dataset = dataset or last_loaded()
-    if link_type is None and dataset.meta.heterogeneous:
-        raise ValueError("links of a heterogeneous graph need link_type=(source, relation, target)")
+    if dataset.meta.heterogeneous and (isinstance(link_type, str) or len(link_type or ()) != 3):
+        raise ValueError(
+            "links of a heterogeneous graph need link_type=(source, relation, target) (got "
+            f"{link_type!r})"
+        )
+    link_type = link_type or EDGE
     side = 1 if dataset.edge_dir == "in" else 0
-    node_type = (link_type or EDGE)[2 * side]
-    new_ids = dataset.to_new_ids(edge_label_index[side], "edge_label_index", node_type)
+    node_type = link_type[2 * side]
+    ends = link_ends(dataset, link_type, edge_label_index)
+    new_ids = dataset.to_new_ids(ends[side], "edge_label_index", node_type)
     order = np.argsort(new_ids, kind="stable")
     bounds = np.searchsorted(new_ids[order], dataset.meta.node_type(node_type).bounds)
     rank, homes = _trainer(dataset, rank, homes)

@@ -146,7 +146,7 @@ def excluded_relations(
         return (itself,)
     if exclude == "reverse":
         return (itself, (edge_types.index(_reverse_of(link_type, edge_types)), True))
-    if isinstance(exclude, str) or tuple(exclude) not in edge_types:
+    if not isinstance(exclude, (tuple, list)) or tuple(exclude) not in edge_types:
         raise ValueError(
             "exclude_seed_edges must be False, 'self' (or True), 'reverse' or the edge type of the "
             f"reverse edges (got {exclude!r}); there are {list(edge_types)}"
