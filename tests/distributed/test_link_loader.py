@@ -18,7 +18,6 @@ from twins import CITES, SIZES, WRITES, WRITTEN
 
 from khop.distributed import DistLinkNeighborLoader, link_split
 from khop.loader import LinkNeighborLoader
-from khop.sampler import NeighborSampler
 
 NUM_PARTS = (1, 2, 3, 5)
 NUM_LINKS = 40
@@ -187,35 +186,35 @@ def test_heterogeneous_samplers(folder_of):
             ours.shutdown()
 
 
-@pytest.mark.parametrize("num_parts", [1, 3])
 @pytest.mark.parametrize("kind,options", [HOMOGENEOUS[i] for i in (4, 5, 17, 18)])
-def test_by_source(folder_of, kind, options, num_parts):
+def test_by_source(folder_of, kind, options):
     """A folder of out-neighbours: strictness and exclusion look along the edges."""
     data = twins.homogeneous()
     links = links_of(data.edge_index, 150, 150)
-    common = {"batch_size": 16, "shuffle": True, "seed": 7}
-    names = ("replace", "disjoint", "temporal_strategy", "subgraph_type", "weight_attr")
-    sampler = NeighborSampler(
-        data,
-        [3, 2],
-        sample_direction="backward",
-        time_attr=options.get("time_attr"),
-        **{name: options[name] for name in names if name in options},
-    )
-    twin = LinkNeighborLoader(
-        data,
-        [3, 2],
-        links,
-        neighbor_sampler=sampler,
-        **{name: value for name, value in options.items() if name not in names},
-        **common,
-    )
-    root = folder_of("homogeneous", num_parts, kind, "by_src")
-    with twins.open_dataset(root, num_parts) as dataset:
-        ours, _ = loaders(data, dataset, None, links, **options)
-        for own, other in zip(ours, twin, strict=True):
-            other.edge_index = other.edge_index.flip(0)
-            twins.same_batch(own, other)
+    _compare_by_source(folder_of("homogeneous", 3, kind, "by_src"), data, links, options)
+
+
+@pytest.mark.parametrize(
+    "kind,link_type,options", [HETEROGENEOUS[i] for i in (1, 2, 3, 4, 7, 10, 13)]
+)
+def test_by_source_of_heterogeneous_graphs(folder_of, kind, link_type, options):
+    """What is said of links stays with their own type; edges are of the reverse types."""
+    data = twins.heterogeneous()
+    edges = torch.zeros(2, 20).long()
+    if link_type in data.edge_types:
+        edges = data[link_type].edge_index
+    links = (link_type, links_of(edges, SIZES[link_type[0]], SIZES[link_type[2]]))
+    _compare_by_source(folder_of("heterogeneous", 3, kind, "by_src"), data, links, options)
+
+
+def _compare_by_source(root, data, links, options):
+    common = {"batch_size": 16, "shuffle": True, "seed": 7, **options}
+    with twins.quiet(), twins.open_dataset(root, 3) as dataset:
+        ours = DistLinkNeighborLoader(
+            dataset, [3, 2], edge_label_index=links, with_edge=True, collect_features=True, **common
+        )
+        twin = twins.make_twin(LinkNeighborLoader, data, [3, 2], links, "by_src", **common)
+        twins.same_epochs(ours, twin, strategy="by_src")
 
 
 # Strict negatives -----------------------------------------------------------------------------
@@ -424,17 +423,18 @@ def any_options(draw, kind, num_links, sizes, edge_types):
 @st.composite
 def any_links(draw, edges, sizes):
     """Links of which some are edges, some repeat."""
-    pairs = st.tuples(*(st.integers(0, n - 1) for n in sizes))
+    pairs = st.tuples(*(st.integers(0, max(n - 1, 0)) for n in sizes))
     if edges.size(1):
         pairs = st.one_of(pairs, st.sampled_from([tuple(pair) for pair in edges.t().tolist()]))
-    links = draw(st.lists(pairs, max_size=12))
+    links = draw(st.lists(pairs, max_size=12)) if min(sizes) else []
     return torch.tensor(links, dtype=torch.int64).view(-1, 2).t()
 
 
-def compare(data, kind, num_parts, links, options):
+def compare(data, partitioning, links, options):
     """Partitions a graph and compares an epoch, up to the first error, which both raise."""
+    kind, num_parts, strategy = partitioning
     with tempfile.TemporaryDirectory(dir=twins.FAST) as base:
-        root = twins.partitioned(data, Path(base) / "parts", num_parts, kind)
+        root = twins.partitioned(data, Path(base) / "parts", num_parts, kind, strategy)
         with twins.open_dataset(root, num_parts) as dataset:
             made = twins.twins_or_errors(
                 lambda: DistLinkNeighborLoader(
@@ -445,7 +445,9 @@ def compare(data, kind, num_parts, links, options):
                     collect_features=True,
                     **options,
                 ),
-                lambda: LinkNeighborLoader(data, [2, -1], links, **options),
+                lambda: twins.make_twin(
+                    LinkNeighborLoader, data, [2, -1], links, strategy, **options
+                ),
             )
             if made is None:
                 return
@@ -454,33 +456,36 @@ def compare(data, kind, num_parts, links, options):
                 batches = twins.twins_or_errors(lambda: next(ours), lambda: next(twin))
                 if batches is None:
                     return
-                twins.same_batch(*batches)
+                twins.same_batch(batches[0], twins.as_distributed(batches[1], strategy))
             assert next(ours, None) is next(twin, None) is None
 
 
-KINDS = st.sampled_from(["plain", "weight", "time", "edge_time"])
+PARTITIONINGS = st.tuples(
+    st.sampled_from(["plain", "weight", "time", "edge_time"]),
+    st.sampled_from([1, 2, 3, 5]),
+    st.sampled_from(["by_dst", "by_dst", "by_src"]),
+)
 
 
-@given(st.data(), twins.homogeneous_graphs(), KINDS, st.sampled_from([1, 2, 3, 5]))
+@given(st.data(), twins.homogeneous_graphs(), PARTITIONINGS)
 @settings(max_examples=60, deadline=None)
-def test_any_homogeneous_graph(data, graph, kind, num_parts):
+def test_any_homogeneous_graph(data, graph, partitioning):
     """Random graphs, random links, random options, random parts."""
     sizes = (graph.num_nodes, graph.num_nodes)
     links = data.draw(any_links(graph.edge_index, sizes))
-    options = data.draw(any_options(kind, links.size(1), sizes, []))
-    compare(graph, kind, num_parts, links, options)
+    options = data.draw(any_options(partitioning[0], links.size(1), sizes, []))
+    compare(graph, partitioning, links, options)
 
 
-@given(st.data(), twins.heterogeneous_graphs(), KINDS, st.sampled_from([1, 2, 3, 5]))
+@given(st.data(), twins.heterogeneous_graphs(), PARTITIONINGS)
 @settings(max_examples=60, deadline=None)
-def test_any_heterogeneous_graph(data, graph, kind, num_parts):
+def test_any_heterogeneous_graph(data, graph, partitioning):
     """Random types and relations, too; links are of one of them or of none."""
-    link_type = data.draw(
-        st.sampled_from([*graph.edge_types, ("c", "new", "b"), ("a", "new", "a")])
-    )
+    types = [*graph.edge_types, ("c", "new", "b"), ("a", "new", "a")]
+    link_type = data.draw(st.sampled_from(types))
     known = link_type in graph.edge_types
     edges = graph[link_type].edge_index if known else torch.empty(2, 0)
     sizes = (graph[link_type[0]].num_nodes, graph[link_type[2]].num_nodes)
     links = data.draw(any_links(edges, sizes))
-    options = data.draw(any_options(kind, links.size(1), sizes, graph.edge_types))
-    compare(graph, kind, num_parts, (link_type, links), options)
+    options = data.draw(any_options(partitioning[0], links.size(1), sizes, graph.edge_types))
+    compare(graph, partitioning, (link_type, links), options)

@@ -8,12 +8,11 @@ import torch
 import twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 from twins import CITES, WRITTEN
 
 from khop.distributed import DistNeighborLoader, DistSubGraphLoader
 from khop.loader import NeighborLoader, SubGraphLoader
-from khop.sampler import NeighborSampler
 
 NUM_PARTS = (1, 2, 3, 5)
 SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])  # twice the same, an isolated one
@@ -183,20 +182,6 @@ def test_what_is_left_out(folder_of, options, subgraph_type):
 # By source: neighbours along the edges ------------------------------------------------------
 
 
-def backward_twin(data, fanouts, seeds, kind, **options):
-    """The in-memory loader that draws out-neighbours."""
-    names = ("replace", "disjoint", "temporal_strategy", "subgraph_type")
-    sampler = NeighborSampler(
-        data,
-        fanouts,
-        sample_direction="backward",
-        **{name: options.pop(name) for name in names if name in options},
-        time_attr=options.get("time_attr"),
-        weight_attr=options.pop("weight_attr", None),
-    )
-    return NeighborLoader(data, fanouts, seeds, neighbor_sampler=sampler, **options)
-
-
 @pytest.mark.parametrize("num_parts", [1, 3])
 @pytest.mark.parametrize("kind,options", [HOMOGENEOUS[i] for i in (4, 9, 12, 16, 22)])
 def test_by_source(folder_of, kind, options, num_parts):
@@ -207,19 +192,9 @@ def test_by_source(folder_of, kind, options, num_parts):
         ours = DistNeighborLoader(
             dataset, [3, 2], SEEDS, with_edge=True, collect_features=True, **common
         )
-        twin = backward_twin(twins.homogeneous(), [3, 2], SEEDS, kind, **common)
-        for own, other in zip(ours, twin, strict=True):
-            other.edge_index = other.edge_index.flip(0)
-            twins.same_batch(own, other)
-
-
-def turned_round(edge_type):
-    """What batches of out-neighbours call an edge type."""
-    src, relation, dst = edge_type
-    if src == dst:
-        return edge_type
-    bare = relation.removeprefix("rev_")
-    return dst, bare if bare != relation else f"rev_{relation}", src
+        data = twins.homogeneous()
+        twin = twins.make_twin(NeighborLoader, data, [3, 2], SEEDS, "by_src", **common)
+        twins.same_epochs(ours, twin, strategy="by_src")
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
@@ -233,17 +208,10 @@ def test_by_source_of_heterogeneous_graphs(folder_of, kind, seeds, options, num_
         ours = DistNeighborLoader(
             dataset, [3, 2], seeds, with_edge=True, collect_features=True, **common
         )
-        twin = backward_twin(data, [3, 2], seeds, kind, **common)
+        twin = twins.make_twin(NeighborLoader, data, [3, 2], seeds, "by_src", **common)
         for own, other in zip(ours, twin, strict=True):
             own.validate()
-            expected = HeteroData()
-            for node_type in other.node_types:
-                expected[node_type].update(other[node_type])
-            for edge_type in other.edge_types:
-                store = expected[turned_round(edge_type)]
-                store.update(other[edge_type])
-                store.edge_index = store.edge_index.flip(0)
-            twins.same_batch(own, expected)
+            twins.same_batch(own, twins.as_distributed(other, "by_src"))
 
 
 def test_by_source_with_names_that_clash(tmp_path):
@@ -258,6 +226,59 @@ def test_by_source_with_names_that_clash(tmp_path):
         pytest.raises(ValueError, match=r"have the same reverse \('b', 'rev_to', 'a'\)"),
     ):
         DistNeighborLoader(dataset, [1], "a")
+
+
+# Times that are not asked for -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind,options", [
+    ("time", {}),
+    ("edge_time", {"replace": True, "disjoint": True}),
+    ("edge_time", {"weight_attr": "edge_weight"}),
+])  # fmt: skip
+def test_times_that_are_not_asked_for(folder_of, kind, options):
+    """A folder keeps rows in order of time: a loader without times draws from rows so ordered.
+
+    So batches are those of the graph whose list of edges is in order of time.
+    """
+    data = twins.homogeneous()
+    times = data.edge_time if kind == "edge_time" else data.time[data.edge_index[0]]
+    order = torch.argsort(times, stable=True)
+    ordered = data.clone()
+    for name in ("edge_index", "edge_attr", "edge_weight", "edge_time"):
+        ordered[name] = data[name][..., order] if name == "edge_index" else data[name][order]
+    with twins.open_dataset(folder_of("homogeneous", 3, kind), 3) as dataset:
+        ours, _ = loaders(data, dataset, None, [3, 2], SEEDS, **options)
+        _, twin = loaders(ordered, dataset, None, [3, 2], SEEDS, **options)
+        for own, other in zip(ours, twin, strict=True):
+            other.e_id = order[other.e_id]
+            twins.same_batch(own, other)
+
+
+# Larger ---------------------------------------------------------------------------------------
+
+
+def test_larger_batches(power_law, tmp_path):
+    """Rows and frontiers of thousands, hubs among them, over several parts."""
+    generator = torch.Generator().manual_seed(4)
+    data = Data(
+        edge_index=torch.from_numpy(power_law(4000, 60_000)),
+        edge_weight=torch.rand(60_000, generator=generator).square(),
+        time=torch.randint(0, 500, (4000,), generator=generator),
+        num_nodes=4000,
+    )
+    seeds = torch.randint(4000, (300,), generator=generator)
+    timed = {"time_attr": "time", "weight_attr": "edge_weight"}
+    root = twins.partitioned(data, tmp_path / "parts", 3, "time")
+    with twins.open_dataset(root, 3) as dataset:
+        for options in (
+            {**timed, "replace": True},
+            {**timed, "temporal_strategy": "last", "subgraph_type": "bidirectional"},
+            {**timed, "subgraph_type": "induced", "input_time": torch.arange(300) * 2},
+        ):
+            twins.same_epochs(
+                *loaders(data, dataset, None, [15, 10], seeds, batch_size=300, **options)
+            )
 
 
 # Subgraphs ------------------------------------------------------------------------------------
@@ -334,44 +355,49 @@ def seed_lists(num_nodes):
     return st.lists(st.integers(0, num_nodes - 1), max_size=12)
 
 
-KINDS = st.sampled_from(["plain", "weight", "time", "edge_time"])
+PARTITIONINGS = st.tuples(
+    st.sampled_from(["plain", "weight", "time", "edge_time"]),
+    st.sampled_from([1, 2, 3, 5]),
+    st.sampled_from(["by_dst", "by_dst", "by_src"]),
+)
 
 
-def compare(data, kind, num_parts, fanouts, seeds, options):
+def compare(data, partitioning, fanouts, seeds, options):
     """Partitions a graph and compares an epoch."""
+    kind, num_parts, strategy = partitioning
     with tempfile.TemporaryDirectory(dir=twins.FAST) as base:
-        root = twins.partitioned(data, Path(base) / "parts", num_parts, kind)
+        root = twins.partitioned(data, Path(base) / "parts", num_parts, kind, strategy)
         with twins.open_dataset(root, num_parts) as dataset:
             made = twins.twins_or_errors(
                 lambda: DistNeighborLoader(
                     dataset, fanouts, seeds, with_edge=True, collect_features=True, **options
                 ),
-                lambda: NeighborLoader(data, fanouts, seeds, **options),
+                lambda: twins.make_twin(NeighborLoader, data, fanouts, seeds, strategy, **options),
             )
             if made is not None:
-                twins.same_epochs(*made)
+                twins.same_epochs(*made, strategy=strategy)
 
 
-@given(st.data(), twins.homogeneous_graphs(), KINDS, st.sampled_from([1, 2, 3, 5]), FANOUTS)
+@given(st.data(), twins.homogeneous_graphs(), PARTITIONINGS, FANOUTS)
 @settings(max_examples=60, deadline=None)
-def test_any_homogeneous_graph(data, graph, kind, num_parts, fanouts):
+def test_any_homogeneous_graph(data, graph, partitioning, fanouts):
     """Random graphs, random options, random parts."""
     seeds = data.draw(seed_lists(graph.num_nodes))
-    options = data.draw(any_options(kind, len(seeds), True))
-    compare(graph, kind, num_parts, fanouts, torch.tensor(seeds, dtype=torch.int64), options)
+    options = data.draw(any_options(partitioning[0], len(seeds), True))
+    compare(graph, partitioning, fanouts, torch.tensor(seeds, dtype=torch.int64), options)
 
 
-@given(st.data(), twins.heterogeneous_graphs(), KINDS, st.sampled_from([1, 2, 3, 5]), FANOUTS)
+@given(st.data(), twins.heterogeneous_graphs(), PARTITIONINGS, FANOUTS)
 @settings(max_examples=60, deadline=None)
-def test_any_heterogeneous_graph(data, graph: HeteroData, kind, num_parts, fanouts):
+def test_any_heterogeneous_graph(data, graph, partitioning, fanouts):
     """Random types and relations, too."""
-    node_type = data.draw(st.sampled_from(graph.node_types))
+    node_type = data.draw(st.sampled_from([t for t in graph.node_types if graph[t].num_nodes]))
     seeds = data.draw(seed_lists(graph[node_type].num_nodes))
-    options = data.draw(any_options(kind, len(seeds), "time" in graph[node_type]))
+    options = data.draw(any_options(partitioning[0], len(seeds), "time" in graph[node_type]))
     if data.draw(st.booleans()):
         hops = st.lists(
             st.sampled_from([-1, 0, 1, 3]), min_size=len(fanouts), max_size=len(fanouts)
         )
         fanouts = {edge_type: data.draw(hops) for edge_type in graph.edge_types}
     ids = torch.tensor(seeds, dtype=torch.int64)
-    compare(graph, kind, num_parts, fanouts, (node_type, ids), options)
+    compare(graph, partitioning, fanouts, (node_type, ids), options)

@@ -28,6 +28,7 @@ from khop.distributed.server import PartitionServer, remove_socket
 from khop.distributed.service import PartitionService
 from khop.partition import RandomPartitioner
 from khop.partition.part import Part
+from khop.sampler import NeighborSampler
 
 # Graphs ---------------------------------------------------------------------------------------
 
@@ -142,9 +143,12 @@ _RELATIONS = (
 
 @st.composite
 def heterogeneous_graphs(draw):
-    """Three node types and one to five relations; any may lack times, weights, features, edges."""
+    """Three node types and one to five relations; any may lack times, weights, features, edges.
+
+    Of type 'c' there may be no nodes at all.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    sizes = {"a": draw(_SOME_SIZE), "b": draw(_SOME_SIZE), "c": draw(_SOME_SIZE)}
+    sizes = {"a": draw(_SOME_SIZE), "b": draw(_SOME_SIZE), "c": draw(st.integers(0, 9))}
     types = draw(st.lists(st.sampled_from(_RELATIONS), min_size=1, max_size=5, unique=True))
     data = HeteroData()
     for i, (node_type, count) in enumerate(sizes.items()):
@@ -154,8 +158,9 @@ def heterogeneous_graphs(draw):
         if i == 0 or rng.random() < 0.6:
             data[node_type].time = _random_times(rng, count)
     for i, edge_type in enumerate(types):
-        count = int(rng.integers(0, 60)) if rng.random() < 0.85 else 0
-        src, dst = (rng.integers(0, sizes[edge_type[j]], count) for j in (0, 2))
+        some = rng.random() < 0.85 and min(sizes[edge_type[0]], sizes[edge_type[2]]) > 0
+        count = int(rng.integers(0, 60)) if some else 0
+        src, dst = (rng.integers(0, max(sizes[edge_type[j]], 1), count) for j in (0, 2))
         store = data[edge_type]
         store.edge_index = torch.from_numpy(np.stack([src, dst]))
         if i == 0 or rng.random() < 0.6:
@@ -234,6 +239,66 @@ def workers(num_workers):
     return MpDistSamplingWorkerOptions(num_workers=num_workers)
 
 
+# Twins ----------------------------------------------------------------------------------------
+
+
+def make_twin(loader, data, fanouts, seeds, strategy="by_dst", **options):
+    """The in-memory loader of a class that makes the batches of a folder's.
+
+    Args:
+        loader: `NeighborLoader` or `LinkNeighborLoader`.
+        data: the graph.
+        fanouts: of each hop.
+        seeds: nodes or links.
+        strategy: of the partitioning; 'by_src' draws neighbours along the edges.
+        **options: the loader's.
+    """
+    if strategy == "by_dst":
+        return loader(data, fanouts, seeds, **options)
+    names = ("replace", "disjoint", "temporal_strategy", "subgraph_type", "weight_attr")
+    sampler = NeighborSampler(
+        data,
+        fanouts,
+        sample_direction="backward",
+        time_attr=options.get("time_attr"),
+        **{name: options.pop(name) for name in names if name in options},
+    )
+    return loader(data, fanouts, seeds, neighbor_sampler=sampler, **options)
+
+
+def as_distributed(batch, strategy="by_dst", link_type=None):
+    """An in-memory batch as the distributed loader has it: edges point towards seeds.
+
+    Edges along which neighbours are drawn are turned round. Between two types they are of the
+    reverse type then; what is said of links stays with theirs.
+    """
+    if strategy == "by_dst":
+        return batch
+    if isinstance(batch, Data):
+        batch.edge_index = batch.edge_index.flip(0)
+        return batch
+    turned = HeteroData()
+    for node_type in batch.node_types:
+        turned[node_type].update(batch[node_type])
+    for edge_type in batch.edge_types:
+        for name, value in batch[edge_type].items():
+            if name in ("input_id", "edge_label_index", "edge_label", "edge_label_time"):
+                turned[edge_type][name] = value
+            else:
+                store = turned[turned_round(edge_type)]
+                store[name] = value.flip(0) if name == "edge_index" else value
+    return turned
+
+
+def turned_round(edge_type):
+    """What batches of out-neighbours call an edge type."""
+    src, relation, dst = edge_type
+    if src == dst:
+        return edge_type
+    bare = relation.removeprefix("rev_")
+    return dst, bare if bare != relation else f"rev_{relation}", src
+
+
 # Comparison -----------------------------------------------------------------------------------
 
 
@@ -246,7 +311,7 @@ def same_batch(ours, theirs):
     assert type(ours) is type(theirs)
     if isinstance(theirs, HeteroData):
         assert ours.node_types == theirs.node_types
-        assert ours.edge_types == theirs.edge_types
+        assert set(ours.edge_types) == set(theirs.edge_types)
         for key in (*theirs.node_types, *theirs.edge_types):
             _same_store(ours[key], theirs[key], key)
         stores = [(ours[t], theirs[t]) for t in theirs.node_types]
@@ -270,14 +335,14 @@ def _same_store(ours, theirs, where):
             assert ours[name] == value, (where, name)
 
 
-def same_epochs(loader, twin, num_epochs=1):
+def same_epochs(loader, twin, num_epochs=1, strategy="by_dst"):
     """Asserts that loaders make the same batches; returns those of the twin's last epoch."""
     seen = []
     for _ in range(num_epochs):
         seen = []
         for ours, theirs in zip(loader, twin, strict=True):
-            same_batch(ours, theirs)
-            seen.append(theirs)
+            seen.append(as_distributed(theirs, strategy))
+            same_batch(ours, seen[-1])
     assert len(loader) == len(twin) == len(seen)
     return seen
 

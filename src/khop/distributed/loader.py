@@ -45,7 +45,10 @@ class DistNeighborLoader(DistLoader):
         drop_last: leave out a last batch that would be smaller (on every trainer).
         with_edge: deliver `e_id` and edge attributes.
         with_weight: draw neighbours by the weights that the folder was partitioned with.
-        edge_dir: 'in' or 'out'; default, and only possibility: the folder's.
+        edge_dir: 'in' or 'out'; default, and only possibility: the folder's. Edges of batches
+            point towards the seeds: with 'out' they are the graph's turned round, and edges of
+            `(a, 'r', b)` are of type `(b, 'rev_r', a)`, those of `(a, 'rev_r', b)` of
+            `(b, 'r', a)`.
         collect_features: deliver node attributes, and edge attributes if `with_edge`; if False,
             labels (`y`) only.
         to_device: where batches shall be.
@@ -64,7 +67,9 @@ class DistNeighborLoader(DistLoader):
             always does.
         temporal_strategy: 'uniform', or 'last': the latest neighbours.
         time_attr: draw only neighbours (or edges) whose time is not later than the seed's. The
-            attribute that the folder was partitioned with.
+            attribute that the folder was partitioned with. Rows of a folder with times are in
+            order of these: without `time_attr` its batches are those of the in-memory loader of
+            the edges in that order.
         weight_attr: draw by this attribute, that the folder was partitioned with.
         transform: applied to each batch, in this process.
         even_batches: make the same number of batches on every trainer. All trainers must then make
