@@ -127,3 +127,28 @@ def test_many_pairs_of_many_rows():
     assert counts.tolist() == [1 if i % 3 == 0 else 2 for i in range(n)]
     want = [v for i in range(n) for v in ((i ^ 1,) if i % 3 == 0 else (i, i ^ 1))]
     assert neighbors.tolist() == want
+
+
+@pytest.mark.parametrize("width", [np.int32, np.int64])
+@pytest.mark.parametrize("num_pairs", [1, 8, 9, 60])
+def test_long_rows(num_pairs, width):
+    """1,000 entries of 300 neighbours, each several times, whatever the number of pairs.
+
+    Pairs that do not exist agree with others in their lower 32 bits.
+    """
+    rng = np.random.default_rng(num_pairs)
+    indices = rng.integers(0, 300, 1000)
+    hidden = rng.permutation(300)[:num_pairs]
+    keep = np.flatnonzero(~np.isin(indices, hidden))
+    node, numbers = np.zeros(1, np.int64), np.arange(1000)
+    graph = _native.Csr(np.array([0, 1000]), indices.astype(width))
+    rest = _native.Csr(np.array([0, len(keep)]), indices[keep])
+    absent = np.setdiff1d(numbers[:300], hidden)[: 8 - num_pairs] + 2**32 if num_pairs < 8 else []
+    neighbors = np.concatenate([hidden, absent]).astype(np.int64)
+    pairs = np.zeros(len(neighbors), np.int64), neighbors
+    for count, replace in ((-1, False), (7, False), (60, False), (7, True)):
+        options = count, replace, 3, True
+        _, drawn, edges = _native.sample_rows(graph, node, *options, excluded=pairs)
+        _, want, places = _native.sample_rows(rest, node, *options)
+        assert np.array_equal(drawn, want)
+        assert np.array_equal(edges, keep[places])
