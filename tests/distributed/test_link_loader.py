@@ -218,6 +218,15 @@ def _compare_by_source(root, data, links, options):
         twins.same_epochs(ours, twin, strategy="by_src")
 
 
+@pytest.mark.parametrize("options", [BINARY, TRIPLET])
+def test_negatives_of_a_folder_whose_times_are_not_asked_for(folder_of, options):
+    """Times do not matter to negatives then."""
+    data = twins.homogeneous()
+    links = links_of(data.edge_index, 150, 150)
+    with twins.open_dataset(folder_of("homogeneous", 3, "time"), 3) as dataset:
+        twins.same_epochs(*loaders(data, dataset, None, links, fanouts=(), **options))
+
+
 # Strict negatives -----------------------------------------------------------------------------
 
 
