@@ -18,6 +18,7 @@ from twins import CITES, SIZES, WRITES, WRITTEN
 
 from khop.distributed import DistLinkNeighborLoader, link_split
 from khop.loader import LinkNeighborLoader
+from khop.typing import EDGE
 
 NUM_PARTS = (1, 2, 3, 5)
 NUM_LINKS = 40
@@ -217,6 +218,15 @@ def _compare_by_source(root, data, links, options):
         twins.same_epochs(ours, twin, strategy="by_src")
 
 
+@pytest.mark.parametrize("options", [BINARY, TRIPLET])
+def test_negatives_of_a_folder_whose_times_are_not_asked_for(folder_of, options):
+    """Times do not matter to negatives then."""
+    data = twins.homogeneous()
+    links = links_of(data.edge_index, 150, 150)
+    with twins.open_dataset(folder_of("homogeneous", 3, "time"), 3) as dataset:
+        twins.same_epochs(*loaders(data, dataset, None, links, fanouts=(), **options))
+
+
 # Strict negatives -----------------------------------------------------------------------------
 
 
@@ -381,7 +391,7 @@ def test_killed_samplers_are_replaced(folder_of):
 @st.composite
 def any_negatives(draw, sizes):
     """PyG's description of negatives, or None."""
-    mode = draw(st.sampled_from([None, "binary", "triplet"]))
+    mode = draw(st.sampled_from(["binary", "triplet", None]))
     if mode is None:
         return None
     amount = draw(st.sampled_from([1, 2] if mode == "triplet" else [0.4, 1, 1.5]))
@@ -393,19 +403,22 @@ def any_negatives(draw, sizes):
 
 
 @st.composite
-def any_options(draw, kind, num_links, sizes, edge_types):
+def any_options(draw, kind, num_links, sizes, link_type, edge_types):
     """Options of a loader of a folder of a kind."""
     negatives = draw(any_negatives(sizes))
+    is_known = link_type in edge_types
+    reverses = [t for t in edge_types if (t[0], t[2]) == (link_type[2], link_type[0])]
     options = {
         "neg_sampling": negatives,
-        "strict_negatives": negatives is not None and draw(st.booleans()),
-        "exclude_seed_edges": draw(st.sampled_from([False, "self", "reverse", *edge_types])),
+        "strict_negatives": is_known and negatives is not None and draw(st.booleans()),
+        "exclude_seed_edges": is_known
+        and draw(st.sampled_from([False, "self", "reverse", *reverses])),
         "replace": draw(st.booleans()),
         "disjoint": draw(st.booleans()),
         "subgraph_type": draw(st.sampled_from(["directional", "bidirectional", "induced"])),
-        "batch_size": draw(st.integers(1, 9)),
+        "batch_size": draw(st.integers(1, 6)),
         "shuffle": num_links > 0 and draw(st.booleans()),  # torch shuffles no empty set
-        "drop_last": draw(st.booleans()),
+        "drop_last": draw(st.sampled_from([False, False, True])),
         "seed": draw(st.integers(0, 2**64 - 1)),
     }
     if kind.endswith("time"):
@@ -415,7 +428,7 @@ def any_options(draw, kind, num_links, sizes, edge_types):
         options["temporal_strategy"] = draw(st.sampled_from(["uniform", "last"]))
     if kind != "plain" and draw(st.booleans()):
         options["weight_attr"] = "edge_weight"
-    if num_links > 0 and draw(st.booleans()):
+    if (negatives is None or negatives.is_binary()) and draw(st.booleans()):
         options["edge_label"] = torch.arange(num_links) % 3 + draw(st.integers(0, 1))
     return options
 
@@ -426,7 +439,7 @@ def any_links(draw, edges, sizes):
     pairs = st.tuples(*(st.integers(0, max(n - 1, 0)) for n in sizes))
     if edges.size(1):
         pairs = st.one_of(pairs, st.sampled_from([tuple(pair) for pair in edges.t().tolist()]))
-    links = draw(st.lists(pairs, max_size=12)) if min(sizes) else []
+    links = draw(st.lists(pairs, min_size=1, max_size=12)) if min(sizes) else []
     return torch.tensor(links, dtype=torch.int64).view(-1, 2).t()
 
 
@@ -461,8 +474,8 @@ def compare(data, partitioning, links, options):
 
 
 PARTITIONINGS = st.tuples(
-    st.sampled_from(["plain", "weight", "time", "edge_time"]),
-    st.sampled_from([1, 2, 3, 5]),
+    st.sampled_from(["time", "edge_time", "weight", "plain"]),
+    st.sampled_from([3, 2, 5, 1]),
     st.sampled_from(["by_dst", "by_dst", "by_src"]),
 )
 
@@ -473,7 +486,7 @@ def test_any_homogeneous_graph(data, graph, partitioning):
     """Random graphs, random links, random options, random parts."""
     sizes = (graph.num_nodes, graph.num_nodes)
     links = data.draw(any_links(graph.edge_index, sizes))
-    options = data.draw(any_options(partitioning[0], links.size(1), sizes, []))
+    options = data.draw(any_options(partitioning[0], links.size(1), sizes, EDGE, [EDGE]))
     compare(graph, partitioning, links, options)
 
 
@@ -487,5 +500,7 @@ def test_any_heterogeneous_graph(data, graph, partitioning):
     edges = graph[link_type].edge_index if known else torch.empty(2, 0)
     sizes = (graph[link_type[0]].num_nodes, graph[link_type[2]].num_nodes)
     links = data.draw(any_links(edges, sizes))
-    options = data.draw(any_options(partitioning[0], links.size(1), sizes, graph.edge_types))
+    options = data.draw(
+        any_options(partitioning[0], links.size(1), sizes, link_type, graph.edge_types)
+    )
     compare(graph, partitioning, (link_type, links), options)
