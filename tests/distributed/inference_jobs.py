@@ -187,7 +187,7 @@ def job_failing(arguments):
 
     context = init_worker_group()
     data = _load(arguments, context.rank)
-    seen, entered = [], []
+    seen, entered = [], []  # entered: a trainer may hear of the failure before its own last layer
 
     def last(x, edge_index):
         entered.append(time.monotonic())
@@ -198,6 +198,7 @@ def job_failing(arguments):
         return x
 
     for i in range(2):
+        entered.append(time.monotonic())
         try:
             layerwise_inference(data, [lambda x, e: x, last], f"{arguments['output']}-{i}")
         except Exception as error:
