@@ -1,0 +1,170 @@
+"""Suite `loaders`: batches with features, end to end, by a consumer that reads every tensor.
+
+All loaders have the same seeds in the same order. A turn begins an epoch, takes a few batches
+until what works ahead has begun to, and times the next ones; then it leaves, and the next turn
+waits until nothing computes any more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch_geometric.loader
+import torch_geometric.sampler
+from torch import Tensor
+from torch_geometric.data import Data
+
+from khop.bench.bench import Bench
+from khop.bench.graphs import SeedOrder
+from khop.bench.idle import settle
+from khop.bench.kernels import as_columns
+from khop.bench.measure import Case, Row, Turn
+from khop.bench.peers import (
+    GLT,
+    GRAPHBOLT,
+    glt_loader,
+    graphbolt_loader,
+    pyg_kernel,
+    touch,
+)
+from khop.bench.settings import BATCH_SIZE, FANOUTS
+from khop.data import Topology
+from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
+from khop.loader import NeighborLoader
+
+_GROUP = "end to end"
+_WARM = 3
+_AHEAD = 16  # batches that an epoch has beyond those that are taken, so that none runs dry
+_SAMPLERS = 2
+
+
+def run(bench: Bench) -> list[Row]:
+    """Measures the suite."""
+    with ExitStack() as stack:
+        cases = list(_cases(bench, stack))
+        rows = bench.take_turns(_GROUP, cases)
+    bench.note(f"loaders: torch has {torch.get_num_threads()} threads")
+    return rows
+
+
+def _cases(bench: Bench, stack: ExitStack) -> Iterator[Case]:
+    data = bench.graphs.products()
+    order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
+    batches = bench.settings.batches
+    seeds = epoch_seeds(order, batches)
+    size = order.batch_size
+    here = NeighborLoader(data, FANOUTS, seeds, batch_size=size, seed=0)
+    yield stream_case("khop, in process", here, batches)
+    threads = NeighborLoader(
+        data, FANOUTS, seeds, batch_size=size, seed=0, num_workers=2, neighbor_sampler=here._sampler
+    )
+    yield stream_case("khop, 2 threads", threads, batches)
+    for num_parts in (1, 2):
+        folder = bench.graphs.products_parts(num_parts)
+        loader = stack.enter_context(dist_loader(folder, seeds, size))
+        more = "" if num_parts == 1 else f", {num_parts} partitions"
+        yield stream_case(f"khop, {_SAMPLERS} samplers{more}", loader, batches)
+    yield from _pyg_cases(bench, data, seeds, size)
+    if GLT in bench.peers:
+        yield stream_case(f"{GLT}, in process", glt_loader(data, FANOUTS, seeds, size), batches)
+    if GRAPHBOLT in bench.peers:
+        topology = Topology(data.edge_index, num_src=data.num_nodes, num_dst=data.num_nodes)
+        columns = as_columns(topology)
+        for workers in (0, 2):
+            loader = graphbolt_loader(columns, data, FANOUTS, seeds, size, workers)
+            yield stream_case(f"{GRAPHBOLT}, {where(workers)}", loader, batches)
+
+
+def _pyg_cases(bench: Bench, data: Data, seeds: Tensor, size: int) -> Iterator[Case]:
+    if not bench.peers.pyg_kernels:
+        return
+    # One for all: each would hold 16 bytes an edge of its own.
+    sampler = torch_geometric.sampler.NeighborSampler(data, list(FANOUTS))
+    for kernel in bench.peers.pyg_kernels:
+        for workers in (0, 2):
+            loader = torch_geometric.loader.NeighborLoader(
+                data,
+                list(FANOUTS),
+                seeds,
+                batch_size=size,
+                num_workers=workers,
+                neighbor_sampler=sampler,
+            )
+            name = f"PyG, {kernel}, {where(workers)}"
+            yield stream_case(name, loader, bench.settings.batches, kernel)
+
+
+def where(workers: int) -> str:
+    """Where batches are made, for the name of a case."""
+    return "in process" if workers == 0 else f"{workers} workers"
+
+
+def epoch_seeds(order: SeedOrder, batches: int) -> Tensor:
+    """Seeds of an epoch that is long enough for a turn."""
+    return order.epoch(_WARM + batches + _AHEAD)
+
+
+@contextmanager
+def dist_loader(
+    folder: Path,
+    seeds: Tensor,
+    batch_size: int,
+    num_workers: int = _SAMPLERS,
+    fanouts: Sequence[int] = FANOUTS,
+) -> Iterator[DistNeighborLoader]:
+    """A distributed loader of khop with all attributes; serves all parts of the folder itself."""
+    dataset = DistDataset().load(folder, 0)
+    others = range(1, dataset.num_partitions)
+    if others:
+        dataset = DistDataset().load(folder, 0, also_serve=others)
+    loader = DistNeighborLoader(
+        dataset,
+        list(fanouts),
+        seeds,
+        batch_size=batch_size,
+        with_edge=True,
+        collect_features=True,
+        seed=0,
+        worker_options=MpDistSamplingWorkerOptions(num_workers=num_workers),
+    )
+    try:
+        yield loader
+    finally:
+        loader.shutdown()
+
+
+def stream_case(name: str, loader: Any, batches: int, kernel: str | None = None) -> Case:
+    """A loader's case: seconds a batch.
+
+    Args:
+        name: of the case.
+        loader: whose epochs have enough batches (`epoch_seeds`).
+        batches: to time.
+        kernel: the one that PyG shall use.
+    """
+
+    def turn(_: int) -> Turn:
+        chosen: AbstractContextManager[None] = pyg_kernel(kernel) if kernel else nullcontext()
+        with chosen:
+            seconds, _bytes = time_stream(loader, batches)
+        return Turn(seconds)
+
+    return Case(name, turn)
+
+
+def time_stream(loader: Any, batches: int) -> tuple[float, float]:
+    """Seconds and bytes a batch, of a new epoch, from its fourth batch on."""
+    iterator = iter(loader)
+    for _ in range(_WARM):
+        touch(next(iterator))
+    begin = time.perf_counter()
+    total = sum(touch(next(iterator)) for _ in range(batches))
+    seconds = time.perf_counter() - begin
+    del iterator
+    settle()
+    return seconds / batches, total / batches
