@@ -48,7 +48,7 @@ class Bench:
     def take_turns(
         self, group: str, cases: Sequence[Case], unit: Unit = "ms", work_unit: str | None = None
     ) -> list[Row]:
-        """Measures cases in turns, as often as is asked for; see `khop.bench.measure.take_turns`."""
+        """Measures cases in turns, as often as is asked for; see `measure.take_turns`."""
         rows = take_turns(group, cases, self.settings.repeat, unit, work_unit)
         self._tell(rows)
         return rows

@@ -11,6 +11,7 @@ is removed by the next.
 from __future__ import annotations
 
 import fcntl
+import functools
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -100,6 +101,7 @@ class Graphs:
             data[edge_type].edge_index = torch.from_numpy(pair)
         return data
 
+    @functools.cached_property
     def debian(self) -> Data:
         """The bundled graph of Debian's packages, with the reverse of every edge."""
         return DebianPackages(undirected=True)[0]
@@ -108,7 +110,7 @@ class Graphs:
         """Its partition folder, of one part."""
 
         def make(folder: Path) -> None:
-            RandomPartitioner.from_data(self.debian(), folder, 1).partition()
+            RandomPartitioner.from_data(self.debian, folder, 1).partition()
 
         return self._cached("debian-parts1", make)
 

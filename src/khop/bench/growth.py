@@ -1,14 +1,15 @@
 """Suite `growth`: the same at ten times the nodes and edges, degrees and batches being equal.
 
-A batch of the larger graph has more distinct nodes, as it meets fewer of them twice. So sampling is
-compared per edge, gathering per row and whole batches per byte; what is left is what caches and the
-translation of addresses miss more often. Start-up and private memory should not grow at all.
+Batches are small (64 seeds at scale 1), because larger ones meet most nodes of the smaller graph
+several times and so have far fewer to number and to copy. What difference remains is taken out of
+sampling, compared per edge, and gathering, per row, but not of whole batches; what is left is what
+caches and the translation of addresses miss more often. Start-up and private memory should not grow
+at all.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 
@@ -16,32 +17,36 @@ from khop.bench.bench import Bench
 from khop.bench.gather import RowsOfBatches, gather_turn, khop_gather
 from khop.bench.graphs import Graphs, SeedOrder
 from khop.bench.kernels import KhopKernel, Seeds, khop_case, one_thread
-from khop.bench.loaders import dist_loader, epoch_seeds, time_stream
+from khop.bench.loaders import AHEAD, dist_loader, epoch_seeds, stream_case
 from khop.bench.measure import Case, Row, Turn
-from khop.bench.settings import BATCH_SIZE, FANOUTS
+from khop.bench.settings import FANOUTS
 from khop.bench.startup import read_all, starter, training_order
 from khop.data import Graph, Topology
 from khop.loader import NeighborLoader
 
 _NAMES = ("edges", "edges x 10")
+_SEEDS = 64
+_LEAST_SEEDS = 8
 
 
 def run(bench: Bench) -> list[Row]:
     """Measures the suite."""
-    both = [bench.graphs.at(bench.settings.scale / 10), bench.graphs]
-    return _in_memory(bench, both) + _from_folders(bench, both)
+    scale = bench.settings.scale
+    both = [bench.graphs.at(scale / 10), bench.graphs]
+    size = max(_LEAST_SEEDS, round(_SEEDS * min(scale, 1.0)))
+    return _in_memory(bench, both, size) + _from_folders(bench, both, size)
 
 
-def _in_memory(bench: Bench, both: list[Graphs]) -> list[Row]:
+def _in_memory(bench: Bench, both: list[Graphs], size: int) -> list[Row]:
     sides = [
-        _Side(name, graphs, bench.settings.batches)
+        _Side(name, graphs, size, bench.settings.batches)
         for name, graphs in zip(_NAMES, both, strict=True)
     ]
     with one_thread():
         rows = bench.take_turns("sampling", [s.sampling() for s in sides], work_unit="edge")
         cases = [s.gathering(bench.settings.repeat) for s in sides]
         rows += bench.take_turns("gather", cases, work_unit="row")
-    return rows + bench.take_turns("in process", [s.loading() for s in sides], work_unit="KB")
+    return rows + bench.take_turns("in process", [s.loading() for s in sides])
 
 
 class _Side:
@@ -50,15 +55,16 @@ class _Side:
     Args:
         name: of its cases.
         graphs: those of its scale.
+        batch_size: seeds in a batch.
         batches: that a turn times.
     """
 
-    def __init__(self, name: str, graphs: Graphs, batches: int) -> None:
+    def __init__(self, name: str, graphs: Graphs, batch_size: int, batches: int) -> None:
         self._name = name
         self._batches = batches
         data = self._data = graphs.products()
         topology = Topology(data.edge_index, num_src=data.num_nodes, num_dst=data.num_nodes)
-        self._order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
+        self._order = SeedOrder(data.train_mask.nonzero().view(-1), batch_size)
         self._kernel = KhopKernel(Graph(topology), FANOUTS)
 
     def sampling(self) -> Case:
@@ -74,33 +80,23 @@ class _Side:
         seeds = epoch_seeds(self._order, self._batches)
         size = self._order.batch_size
         loader = NeighborLoader(self._data, FANOUTS, seeds, batch_size=size, seed=0)
-        return per_byte_case(self._name, loader, self._batches)
+        return stream_case(self._name, loader, self._batches)
 
 
-def per_byte_case(name: str, loader: Any, batches: int) -> Case:
-    """A loader's case, compared by the size of its batches."""
-
-    def turn(_: int) -> Turn:
-        seconds, nbytes = time_stream(loader, batches)
-        return Turn(seconds, nbytes * 1e-3)
-
-    return Case(name, turn)
-
-
-def _from_folders(bench: Bench, both: list[Graphs]) -> list[Row]:
+def _from_folders(bench: Bench, both: list[Graphs], size: int) -> list[Row]:
     batches = bench.settings.batches
     folders = [graphs.products_parts(1) for graphs in both]
+    orders = [training_order(folder, size) for folder in folders]
     for folder in folders:
         read_all(folder)
     with ExitStack() as stack:
         cases = []
-        for name, folder in zip(_NAMES, folders, strict=True):
-            order = training_order(folder)
+        for name, folder, order in zip(_NAMES, folders, orders, strict=True):
             seeds = epoch_seeds(order, batches)
             loader = stack.enter_context(dist_loader(folder, seeds, order.batch_size))
-            cases.append(per_byte_case(name, loader, batches))
-        rows = bench.take_turns("2 samplers", cases, work_unit="KB")
-    starters = [starter(folder, batches) for folder in folders]
+            cases.append(stream_case(name, loader, batches, AHEAD))
+        rows = bench.take_turns("2 samplers", cases)
+    starters = [starter(*pair, batches) for pair in zip(folders, orders, strict=True)]
 
     def turn(_: int) -> list[Turn]:
         starts = [start() for start in starters]

@@ -1,8 +1,9 @@
 """Suite `loaders`: batches with features, end to end, by a consumer that reads every tensor.
 
-All loaders have the same seeds in the same order. A turn begins an epoch, takes a few batches
-until what works ahead has begun to, and times the next ones; then it leaves, and the next turn
-waits until nothing computes any more.
+All loaders have the same seeds in the same order. A turn begins an epoch, takes as many batches as
+are made ahead and one more, so that what comes next comes at the rate at which it is made, and
+times twice as many or more; then it leaves, and the next turn waits until nothing computes any
+more.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWork
 from khop.loader import NeighborLoader
 
 _GROUP = "end to end"
-_WARM = 3
-_AHEAD = 16  # batches that an epoch has beyond those that are taken, so that none runs dry
 _SAMPLERS = 2
+AHEAD = _SAMPLERS * MpDistSamplingWorkerOptions().worker_concurrency
+"""Batches that two samplers make ahead."""
+# PyG's worker processes and khop's threads keep two batches each in flight.
+_AHEAD_OF_WORKERS = 2 * 2
 
 
 def run(bench: Bench) -> list[Row]:
@@ -63,12 +66,12 @@ def _cases(bench: Bench, stack: ExitStack) -> Iterator[Case]:
     threads = NeighborLoader(
         data, FANOUTS, seeds, batch_size=size, seed=0, num_workers=2, neighbor_sampler=here._sampler
     )
-    yield stream_case("khop, 2 threads", threads, batches)
+    yield stream_case("khop, 2 threads", threads, batches, _AHEAD_OF_WORKERS)
     for num_parts in (1, 2):
         folder = bench.graphs.products_parts(num_parts)
         loader = stack.enter_context(dist_loader(folder, seeds, size))
         more = "" if num_parts == 1 else f", {num_parts} partitions"
-        yield stream_case(f"khop, {_SAMPLERS} samplers{more}", loader, batches)
+        yield stream_case(f"khop, {_SAMPLERS} samplers{more}", loader, batches, AHEAD)
     yield from _pyg_cases(bench, data, seeds, size)
     if GLT in bench.peers:
         yield stream_case(f"{GLT}, in process", glt_loader(data, FANOUTS, seeds, size), batches)
@@ -77,7 +80,8 @@ def _cases(bench: Bench, stack: ExitStack) -> Iterator[Case]:
         columns = as_columns(topology)
         for workers in (0, 2):
             loader = graphbolt_loader(columns, data, FANOUTS, seeds, size, workers)
-            yield stream_case(f"{GRAPHBOLT}, {where(workers)}", loader, batches)
+            name = f"{GRAPHBOLT}, {where(workers)}"
+            yield stream_case(name, loader, batches, 2 * workers)
 
 
 def _pyg_cases(bench: Bench, data: Data, seeds: Tensor, size: int) -> Iterator[Case]:
@@ -96,7 +100,7 @@ def _pyg_cases(bench: Bench, data: Data, seeds: Tensor, size: int) -> Iterator[C
                 neighbor_sampler=sampler,
             )
             name = f"PyG, {kernel}, {where(workers)}"
-            yield stream_case(name, loader, bench.settings.batches, kernel)
+            yield stream_case(name, loader, bench.settings.batches, 2 * workers, kernel)
 
 
 def where(workers: int) -> str:
@@ -106,7 +110,13 @@ def where(workers: int) -> str:
 
 def epoch_seeds(order: SeedOrder, batches: int) -> Tensor:
     """Seeds of an epoch that is long enough for a turn."""
-    return order.epoch(_WARM + batches + _AHEAD)
+    warm, timed = _window(batches, AHEAD)
+    return order.epoch(warm + timed + AHEAD)
+
+
+def _window(batches: int, ahead: int) -> tuple[int, int]:
+    """How many batches to take first, and how many to time."""
+    return ahead + 1, max(batches, 2 * ahead)
 
 
 @contextmanager
@@ -138,33 +148,37 @@ def dist_loader(
         loader.shutdown()
 
 
-def stream_case(name: str, loader: Any, batches: int, kernel: str | None = None) -> Case:
+def stream_case(
+    name: str, loader: Any, batches: int, ahead: int = 0, kernel: str | None = None
+) -> Case:
     """A loader's case: seconds a batch.
 
     Args:
         name: of the case.
         loader: whose epochs have enough batches (`epoch_seeds`).
-        batches: to time.
+        batches: to time, at least.
+        ahead: batches that the loader makes ahead.
         kernel: the one that PyG shall use.
     """
 
     def turn(_: int) -> Turn:
         chosen: AbstractContextManager[None] = pyg_kernel(kernel) if kernel else nullcontext()
         with chosen:
-            seconds, _bytes = time_stream(loader, batches)
-        return Turn(seconds)
+            return Turn(time_stream(loader, batches, ahead))
 
     return Case(name, turn)
 
 
-def time_stream(loader: Any, batches: int) -> tuple[float, float]:
-    """Seconds and bytes a batch, of a new epoch, from its fourth batch on."""
+def time_stream(loader: Any, batches: int, ahead: int = 0) -> float:
+    """Seconds a batch, of a new epoch; arguments as for `stream_case`."""
+    warm, timed = _window(batches, ahead)
     iterator = iter(loader)
-    for _ in range(_WARM):
+    for _ in range(warm):
         touch(next(iterator))
     begin = time.perf_counter()
-    total = sum(touch(next(iterator)) for _ in range(batches))
+    for _ in range(timed):
+        touch(next(iterator))
     seconds = time.perf_counter() - begin
     del iterator
     settle()
-    return seconds / batches, total / batches
+    return seconds / timed

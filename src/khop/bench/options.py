@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
 from khop.bench.bench import Bench
-from khop.bench.goals import KHOP
+from khop.bench.goals import KHOP, PYG_LIB, TORCH_SPARSE
 from khop.bench.graphs import SeedOrder, edge_weights, node_times
 from khop.bench.measure import Case, Row, Turn
 from khop.bench.peers import pyg_kernel
@@ -62,6 +62,9 @@ def _cases(
     ours = NeighborSampler(data, FANOUTS, seed=0, **arguments)
     cases = [Case(KHOP, lambda turn: _timed(ours, order.of_turn(turn, batches)))]
     for kernel in bench.peers.pyg_kernels:
+        if reason := _why_not(kernel, arguments):
+            bench.leave_out(f"options: PyG with {kernel}, {option}, is left out: {reason}")
+            continue
         with pyg_kernel(kernel), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -73,6 +76,15 @@ def _cases(
                 continue
         cases.append(_peer_case(kernel, peer, order, batches))
     return cases
+
+
+def _why_not(kernel: str, arguments: Mapping[str, Any]) -> str | None:
+    """Why PyG with a kernel does not do what is asked, where it does not say so itself."""
+    if kernel == TORCH_SPARSE and "weight_attr" in arguments:
+        return "it ignores weights"
+    if kernel == PYG_LIB and arguments.get("subgraph_type") == "induced":
+        return "PyG uses torch-sparse for it"
+    return None
 
 
 def _peer_case(kernel: str, sampler: Any, order: SeedOrder, batches: int) -> Case:

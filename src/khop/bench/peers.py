@@ -49,7 +49,7 @@ class Peers:
             if reason is None and name in _PYG_FLAGS and not _pyg_uses(name):
                 reason = "PyG finds that it cannot use it"
             if reason is None:
-                self.versions[name] = version_of(distribution) or "of unknown version"
+                self.versions[name] = _version_of(module, distribution)
             else:
                 self.left_out.append(f"{name} is left out: {reason}")
 
@@ -76,6 +76,11 @@ def _why_not(module: str) -> str | None:
         text = (str(error).splitlines() or [""])[0]
         return f"{type(error).__name__}: {text[:160]}"
     return None
+
+
+def _version_of(module: str, distribution: str) -> str:
+    named = getattr(importlib.import_module(module), "__version__", "of unknown version")
+    return version_of(distribution) or str(named)
 
 
 def version_of(distribution: str) -> str | None:
@@ -253,7 +258,7 @@ def graphbolt_loader(
     # Versions differ in what they call the seeds of nodes.
     named = "seeds" if "seeds" in gb.MiniBatch.__dataclass_fields__ else "seed_nodes"
     pipe = gb.ItemSampler(gb.ItemSet(seeds, names=named), batch_size=batch_size)
-    pipe = pipe.sample_neighbor(graph, list(fanouts))
+    pipe = pipe.sample_neighbor(graph, list(reversed(fanouts)))  # the last one is that of the seeds
     pipe = pipe.fetch_feature(features, node_feature_keys=["x", "y"])
     return gb.DataLoader(pipe, num_workers=num_workers)
 

@@ -1,4 +1,4 @@
-"""What a run is asked for, and what all suites have in common."""
+"""What can be measured, what a run is asked for, and what all suites have in common."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+SUITES = {
+    "kernels": "sampling alone on one thread: uniform, weighted, temporal, disjoint, heterogeneous",
+    "gather": "the feature rows of a batch on one thread",
+    "loaders": "batches with features, end to end",
+    "small": "what a small batch costs beside its kernels",
+    "startup": "time to the first batch, and samplers' private memory",
+    "growth": "the same at ten times the edges",
+    "options": "what each sampling option costs",
+    "draws": "what one draw costs, by degree",
+}
+"""Suite (and its module) -> what it measures."""
+
+DEFAULT = tuple(SUITES)[:6]
+"""Those that are run when none are named."""
+
 FANOUTS = (15, 10, 5)
 """Fan-outs of the batches of the products-shaped graph."""
 
@@ -14,7 +29,7 @@ BATCH_SIZE = 1024
 """Seeds in such a batch, where the graph has so many."""
 
 _LARGE = 0.5
-_BATCHES = {True: 10, False: 3}
+_BATCHES = {True: 10, False: 2}
 
 
 def default_cache() -> Path:

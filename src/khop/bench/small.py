@@ -40,13 +40,13 @@ _WAIT = 0.001  # several times what a sampler needs for a batch
 
 def run(bench: Bench) -> list[Row]:
     """Measures the suite."""
-    order = SeedOrder(torch.arange(bench.graphs.debian().num_nodes), _BATCH_SIZE)
+    order = SeedOrder(torch.arange(bench.graphs.debian.num_nodes), _BATCH_SIZE)
     count = _BATCHES * bench.settings.batches
     return _in_process(bench, order, count) + _from_sampler(bench, order, count)
 
 
 def _in_process(bench: Bench, order: SeedOrder, count: int) -> list[Row]:
-    data = bench.graphs.debian()
+    data = bench.graphs.debian
     seeds = order.epoch(count)
     loader = NeighborLoader(data, _FANOUTS, seeds, batch_size=_BATCH_SIZE, seed=0)
     kernels = Kernels(data)

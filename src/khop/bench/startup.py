@@ -32,7 +32,7 @@ def run(bench: Bench) -> list[Row]:
     """Measures the suite."""
     folder = bench.graphs.wide_parts()
     bench.note(f"startup: the folder has {read_all(folder) / 1e6:,.0f} MB, all in the page cache")
-    start = starter(folder, bench.settings.batches)
+    start = starter(folder, training_order(folder, BATCH_SIZE), bench.settings.batches)
 
     def turn(_: int) -> list[Turn]:
         found = start()
@@ -76,9 +76,14 @@ class Start:
     memory: Memory
 
 
-def starter(folder: Path, batches: int) -> Callable[[], Start]:
-    """What starts a loader of a folder and ends it again."""
-    order = training_order(folder)
+def starter(folder: Path, order: SeedOrder, batches: int) -> Callable[[], Start]:
+    """What starts a loader of a folder and ends it again.
+
+    Args:
+        folder: the folder.
+        order: the seeds.
+        batches: that follow the first.
+    """
     seeds = epoch_seeds(order, batches)
 
     def start() -> Start:
@@ -99,10 +104,10 @@ def starter(folder: Path, batches: int) -> Callable[[], Start]:
     return start
 
 
-def training_order(folder: Path) -> SeedOrder:
+def training_order(folder: Path, batch_size: int) -> SeedOrder:
     """The training seeds of a folder, in the order that all suites have."""
     seeds = node_split("train_mask", DistDataset().load(folder, 0))
-    return SeedOrder(seeds.sort().values, BATCH_SIZE)
+    return SeedOrder(seeds.sort().values, batch_size)
 
 
 def private_memory(pid: int) -> Memory:

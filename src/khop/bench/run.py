@@ -1,4 +1,4 @@
-"""The suites, and a run of some of them from the first line to the files."""
+"""A run of some suites, from the first line to the files."""
 
 from __future__ import annotations
 
@@ -15,19 +15,7 @@ from khop.bench.graphs import Graphs
 from khop.bench.machine import describe_machine, describe_software
 from khop.bench.measure import Row
 from khop.bench.peers import Peers
-from khop.bench.settings import Settings
-
-SUITES = {
-    "kernels": "sampling alone on one thread: uniform, weighted, temporal, disjoint, heterogeneous",
-    "gather": "the feature rows of a batch on one thread",
-    "loaders": "batches with features, end to end",
-    "small": "what a small batch costs beside its kernels",
-    "startup": "time to the first batch, and samplers' private memory",
-    "growth": "the same at ten times the edges",
-    "options": "what each sampling option costs",
-    "draws": "what one draw costs, by degree",
-}
-"""Suite (and its module) -> what it measures."""
+from khop.bench.settings import DEFAULT, SUITES, Settings
 
 
 def run_suites(
@@ -79,7 +67,7 @@ def run_suites(
             say(line)
     arguments = (about, rows, found, bench.notes, bench.left_out)
     name = f"bench-scale{settings.scale:g}"
-    if list(names) != list(SUITES):
+    if tuple(names) != DEFAULT:
         name += "-" + "-".join(names)
     files = report.write(output, name, report.to_json(*arguments), report.to_markdown(*arguments))
     if chart.can_draw():
