@@ -31,7 +31,7 @@ from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
 from khop.typing import Array, Int32Array, Int64Array
 
-_HETERO_FANOUTS = (10, 10)
+_HETERO_FANOUTS = (10, 5, 5)
 _SEED_TYPE = "paper"
 _FLOOR_MISSING = "the floor of sampling is left out: this build of khop has no SampleFloor"
 
@@ -228,18 +228,22 @@ def _homogeneous(bench: Bench) -> list[Row]:
     order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
     seeds = Seeds(order, bench.settings.batches)
     times = node_times(data.num_nodes)
-    rows = []
-    for group, options in (
-        ("uniform", {}),
-        ("weighted", {"weights": edge_weights(data.num_edges)}),
-        ("temporal", {"node_time": times}),
-        ("disjoint", {}),
-    ):
-        topology = _topology(data, **options)
-        given = seeds._replace(times=times.numpy()) if group == "temporal" else seeds
-        cases = _homogeneous_cases(bench, group, topology, given, options)
-        rows += bench.take_turns(group, cases, work_unit="edge")
-    return rows
+    timed = seeds._replace(times=times.numpy())
+    return [
+        *_group(bench, "uniform", data, seeds, {}),
+        *_group(bench, "weighted", data, seeds, {"weights": edge_weights(data.num_edges)}),
+        *_group(bench, "temporal", data, timed, {"node_time": times}),
+        *_group(bench, "disjoint", data, seeds, {}),
+    ]
+
+
+def _group(
+    bench: Bench, group: str, data: Data, seeds: Seeds, options: Mapping[str, Any]
+) -> list[Row]:
+    """Measures one kind of draws; its tables are gone in the end."""
+    topology = _topology(data, **options)
+    cases = _homogeneous_cases(bench, group, topology, seeds, options)
+    return bench.take_turns(group, cases, work_unit="edge")
 
 
 def _topology(data: Data, **options: Any) -> Topology:
