@@ -63,13 +63,7 @@ def test_partition_folders_are_sound(graphs, tmp_path):
     folder = graphs.products_parts(2)
     assert PartitionFolder(folder).num_parts == 2
     assert verify_folder(folder) == []
-    wide = graphs.wide_parts()
-    assert PartitionFolder(wide).meta.node_types[0].attrs["x"].shape == (400,)
-    assert names(tmp_path) == [
-        "products-scale0.0005",
-        "products-scale0.0005-parts2",
-        "products-scale0.0005-wide",
-    ]
+    assert names(tmp_path) == ["products-scale0.0005", "products-scale0.0005-parts2"]
 
 
 def test_a_failed_making_leaves_nothing(graphs, tmp_path, monkeypatch):

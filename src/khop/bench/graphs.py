@@ -29,7 +29,6 @@ from khop.typing import EDGE, NODE, Array
 
 _FORMAT = "v1"  # another where what is made for a name changes
 _TIMES = 10_000
-_WIDE = 400  # floats a node of the folder that start-up is measured on: 5 GB at scale 1
 
 Say = Callable[[str], None]
 
@@ -75,19 +74,6 @@ class Graphs:
             RandomPartitioner.from_data(source, folder, num_parts).partition()
 
         return self._cached(f"products-scale{self.scale:g}-parts{num_parts}", make)
-
-    def wide_parts(self) -> Path:
-        """A folder of the same graph in one part with 400 floats a node: 5 GB at scale 1."""
-
-        def make(folder: Path) -> None:
-            raw = folder.with_name(f"{folder.name}.raw")
-            try:
-                PowerLaw.products(self.scale, num_features=_WIDE).write(raw)
-                RandomPartitioner.from_data(_mapped_source(raw), folder, 1).partition()
-            finally:
-                shutil.rmtree(raw, ignore_errors=True)
-
-        return self._cached(f"products-scale{self.scale:g}-wide", make)
 
     def academic(self) -> HeteroData:
         """The heterogeneous graph, edges alone, in memory."""
