@@ -21,8 +21,6 @@ from khop.bench.settings import BATCH_SIZE, FANOUTS
 from khop.data import Graph, Topology
 from khop.typing import Array, Int64Array
 
-_FLOOR_MISSING = "the floor of gathering is left out: this build of khop has no gather_floor"
-
 Gather = Callable[[Int64Array, Array], None]
 """Copies rows to an array."""
 
@@ -41,8 +39,7 @@ def run(bench: Bench) -> list[Row]:
     out = np.zeros((draws.most_rows(bench.settings.repeat), table.shape[1]), table.dtype)
     with one_thread():
         cases = [
-            Case(name, gather_turn(gather, draws, out))
-            for name, gather in _gathers(bench, table).items()
+            Case(name, gather_turn(gather, draws, out)) for name, gather in _gathers(table).items()
         ]
         rows = bench.take_turns("rows of a batch", cases, work_unit="row")
     bench.note(f"gather: a row has {table.shape[1] * table.itemsize} bytes")
@@ -98,7 +95,7 @@ def khop_gather(table: Array) -> Gather:
     return lambda rows, out: _native.gather(table, rows, out)
 
 
-def _gathers(bench: Bench, table: Array) -> dict[str, Gather]:
+def _gathers(table: Array) -> dict[str, Gather]:
     tensor = torch.from_numpy(table)
 
     def index_select(rows: Int64Array, out: Array) -> None:
@@ -108,10 +105,12 @@ def _gathers(bench: Bench, table: Array) -> dict[str, Gather]:
         # With its default mode 'raise' NumPy would copy through a buffer.
         np.take(table, rows, axis=0, out=out, mode="clip")
 
-    gathers: dict[str, Gather] = {KHOP: khop_gather(table)}
-    floor = getattr(_native, "gather_floor", None)
-    if floor is None:
-        bench.leave_out(_FLOOR_MISSING)
-    else:
-        gathers[FLOOR] = lambda rows, out: floor(table, rows, out)
-    return {**gathers, "torch index_select": index_select, "NumPy take": take}
+    def floor(rows: Int64Array, out: Array) -> None:
+        _native.gather_floor(table, rows, out)
+
+    return {
+        KHOP: khop_gather(table),
+        FLOOR: floor,
+        "torch index_select": index_select,
+        "NumPy take": take,
+    }

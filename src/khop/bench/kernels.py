@@ -33,7 +33,6 @@ from khop.typing import Array, Int32Array, Int64Array
 
 _HETERO_FANOUTS = (10, 5, 5)
 _SEED_TYPE = "paper"
-_FLOOR_MISSING = "the floor of sampling is left out: this build of khop has no SampleFloor"
 
 
 def run(bench: Bench) -> list[Row]:
@@ -197,16 +196,9 @@ def _timed(
     return Turn((time.perf_counter() - begin) / len(batches), edges / len(batches))
 
 
-def floor_case(kernel: KhopKernel, seeds: Seeds) -> Case | None:
-    """Touching what khop's kernel touched, in the same order, and nothing else.
-
-    Returns:
-        None in builds of khop that have no floor.
-    """
-    made = getattr(_native, "SampleFloor", None)
-    if made is None:
-        return None
-    floor = made(kernel.engine.view.csrs[0])
+def floor_case(kernel: KhopKernel, seeds: Seeds) -> Case:
+    """Touching what khop's kernel touched, in the same order, and nothing else."""
+    floor = _native.SampleFloor(kernel.engine.view.csrs[0])
 
     def turn(number: int) -> Turn:
         batches = []
@@ -255,12 +247,7 @@ def _homogeneous_cases(
 ) -> list[Case]:
     temporal, disjoint = group == "temporal", group == "disjoint"
     kernel = KhopKernel(Graph(topology), FANOUTS, 0, temporal, disjoint)
-    cases = [khop_case(KHOP, kernel, seeds)]
-    floor = floor_case(kernel, seeds)
-    if floor is None:
-        bench.leave_out(_FLOOR_MISSING)
-    else:
-        cases.append(floor)
+    cases = [khop_case(KHOP, kernel, seeds), floor_case(kernel, seeds)]
     compressed = as_columns(topology)
     if PYG_LIB in bench.peers:
         weights = options.get("weights")
