@@ -7,8 +7,6 @@ attributes one by one, which takes longer than sampling and copying a small batc
 
 from __future__ import annotations
 
-import copy
-import operator
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from khop.data import Feature
 from khop.data.arrays import DTYPES
 from khop.loader.adjacency import Drawn, sampled_adjacency
 from khop.loader.collate import stack_endpoints, to_tensor
+from khop.loader.shell import data_around, hetero_data_around
 from khop.sampler.pyg_output import DrawnSubgraph
 from khop.typing import Array, EdgeType, NodeType
 
@@ -65,9 +64,7 @@ class Joiner:
         _put(mapping, "batch", drawn.trees and drawn.trees[0])
         _put(mapping, "num_sampled_nodes", drawn.nodes_per_hop and drawn.nodes_per_hop[0])
         _put(mapping, "num_sampled_edges", drawn.edges_per_hop and drawn.edges_per_hop[0])
-        batch = copy.copy(data)
-        batch._store.__dict__["_mapping"] = mapping
-        return batch
+        return data_around(data, mapping)
 
     def join_hetero_data(self, data: HeteroData, drawn: DrawnSubgraph) -> HeteroData:
         """A batch of a heterogeneous graph; every node and edge type is there, be it empty.
@@ -76,24 +73,23 @@ class Joiner:
             data: the whole graph.
             drawn: what was drawn from it, types in its order.
         """
-        batch = copy.copy(data)
+        nodes: dict[NodeType, dict[str, Any]] = {}
+        edges: dict[EdgeType, dict[str, Any]] = {}
         sizes = {}
         for i, (node_type, store) in enumerate(data._node_store_dict.items()):
             plan = self._plan(data, store, node_type)
-            mapping = plan.template.copy()
+            nodes[node_type] = mapping = plan.template.copy()
             plan.put_nodes(mapping, drawn.nodes[i])
             _put_ith(mapping, "batch", drawn.trees, i)
             _put_ith(mapping, "num_sampled_nodes", drawn.nodes_per_hop, i)
-            batch._node_store_dict[node_type].__dict__["_mapping"] = mapping
             sizes[node_type] = len(drawn.nodes[i])
         for i, (edge_type, store) in enumerate(data._edge_store_dict.items()):
             plan = self._plan(data, store, edge_type)
-            mapping = plan.template.copy()
+            edges[edge_type] = mapping = plan.template.copy()
             size = sizes[edge_type[0]], sizes[edge_type[2]]
             plan.put_edges(mapping, drawn.edge_index[i], drawn.edges[i], size)
             _put_ith(mapping, "num_sampled_edges", drawn.edges_per_hop, i)
-            batch._edge_store_dict[edge_type].__dict__["_mapping"] = mapping
-        return batch
+        return hetero_data_around(data, nodes, edges)
 
     def _plan(
         self, data: Data | HeteroData, store: Any, kind: NodeType | EdgeType | None
@@ -136,7 +132,7 @@ class StorePlan:
     ) -> None:
         self.template: dict[str, Any] = dict(store.items())
         self._names = list(self.template)
-        self._values = list(self.template.values())
+        self._ids = [id(value) for value in self.template.values()]  # kept, so no others' by now
         self._node_rows: list[tuple[str, _Rows]] = []
         self._edge_rows: list[tuple[str, _Rows]] = []
         self._ends: torch.device | None = None
@@ -156,16 +152,19 @@ class StorePlan:
                 dim = data.__cat_dim__(name, value, store)
                 self._edge_rows.append((name, _Rows(value, dim, joiner)))
         self._counts_nodes = of_nodes and "num_nodes" in self.template
+        self._gathered = [
+            (value, value.data_ptr())
+            for value in self.template.values()
+            if isinstance(value, Tensor) and _is_gatherable(value)
+        ]
 
     def is_for(self, store: Any) -> bool:
         """Whether the store is as it was."""
         mapping = store._mapping
-        return (
-            list(mapping) == self._names
-            and all(map(operator.is_, mapping.values(), self._values))
-            and all(rows.is_current() for _, rows in self._node_rows)
-            and all(rows.is_current() for _, rows in self._edge_rows)
-        )
+        if [*mapping] != self._names or [*map(id, mapping.values())] != self._ids:
+            return False
+        # No other memory, and no gradients by now.
+        return all(t.data_ptr() == at and not t.requires_grad for t, at in self._gathered)
 
     def put_nodes(self, mapping: dict[str, Any], node: Tensor) -> None:
         """Fills in what a batch's nodes have.
@@ -221,14 +220,6 @@ class _Rows:
         self._dim = dim
         self._joiner = joiner
         self._feature = Feature(value) if dim == 0 and _is_gatherable(value) else None
-        self._address = value.data_ptr() if isinstance(value, Tensor) else None
-
-    def is_current(self) -> bool:
-        """Whether a tensor still has the memory that it had, and no gradients by now."""
-        if self._feature is None or self._address is None:
-            return True
-        value = self._value
-        return value.data_ptr() == self._address and not value.requires_grad
 
     def take(self, index: Tensor, ids: Array) -> Any:
         """The rows at `index`, also given as array."""
