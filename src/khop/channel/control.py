@@ -34,10 +34,12 @@ class Op(enum.IntEnum):
     CLOSE_EPOCH = 3  # epoch
     SAMPLE = 4  # epoch, batch index
     FREE = 5  # offset of a slot
+    TRACE = 6  # 1: a recording is under way, 0: it has ended
     # process -> trainer
     READY = 16  # JSON
-    BATCH = 17  # epoch, batch index, offset, bytes; own memfd if the ring had no room
+    BATCH = 17  # epoch, batch index, offset, bytes; `Made`; own memfd if the ring had no room
     ERROR = 18  # JSON
+    RECORDS = 19  # of a recording: `khop.trace.requests.pack_records`
 
 
 ONE = struct.Struct("<Q")

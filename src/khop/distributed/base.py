@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,10 +21,11 @@ from khop.distributed.options import (
     MpDistSamplingWorkerOptions,
 )
 from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.stats import LoaderStats
 from khop.loader.epochs import EpochKeys
 from khop.sampler.plan import EpochPlan, epoch_order
 from khop.sampler.plan import seeds_of as positions_of
+from khop.stats import LoaderStats
+from khop.trace.watch import Batch, DeliveryWatch
 from khop.typing import Array, Int64Array
 
 
@@ -83,9 +85,10 @@ class DistLoader(abc.ABC):
         self._service = data.service()
         if options.even_batches and context.world_size > 1:
             self._plan = _agree_on_batches(self._plan, options.drop_last)
-        self._stats = LoaderStats()
         workers = options.worker_options or CollocatedDistSamplingWorkerOptions()
         self._maker = make_maker(data, spec, workers, options.batch_size, weights or {})
+        self._stats = LoaderStats(num_samplers=self._maker.num_samplers)
+        self._restarts_before = 0
 
     @abc.abstractmethod
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
@@ -104,9 +107,14 @@ class DistLoader(abc.ABC):
         return _EpochIterator(self, epoch, order)
 
     def stats(self) -> LoaderStats:
-        """What the loader has done so far."""
-        self._stats.restarts = self._maker.num_restarts
-        return self._stats
+        """What the loader has done so far, over all its epochs or since `reset_stats()`."""
+        restarts = self._maker.num_restarts - self._restarts_before
+        return replace(copy.deepcopy(self._stats), restarts=restarts)
+
+    def reset_stats(self) -> None:
+        """Begins to count anew."""
+        self._restarts_before = self._maker.num_restarts
+        self._stats.clear()
 
     def shutdown(self) -> None:
         """Ends the sampler processes; done by itself when the loader is collected."""
@@ -123,7 +131,6 @@ class DistLoader(abc.ABC):
         tensors = to_tensors(arrays)
         made = to_pyg(tensors, meta, self.data.meta, self.data.node_labels, self._edge_types)
         self._annotate(made, tensors, positions)
-        self._stats.add(meta, len(positions))
         if self.to_device is not None:
             # Waits: the slot is the sampler's again when the last tensor on the CPU is gone.
             made = made.to(self.to_device)
@@ -138,6 +145,7 @@ class _EpochIterator:
         self._epoch = epoch
         self._order = order
         self._next = 0
+        self._watch = DeliveryWatch(loader._stats)
         self._end = weakref.finalize(self, loader._maker.close_epoch, epoch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -147,12 +155,19 @@ class _EpochIterator:
         if self._next >= len(self._loader) or not self._end.alive:
             self._end()
             raise StopIteration
+        self._watch.ask()
         try:
             delivery = self._loader._maker.take(self._epoch, self._next)
         except BaseException:
             self._end()
             raise
+        self._watch.take()
         made = self._loader._finish(delivery, self._next, self._order)
+        first, last = self._loader._plan.bounds(self._next)
+        meta = delivery[1]
+        self._watch.deliver(
+            Batch(self._epoch, self._next, last - first, meta, meta["made"], meta.get("maker"))
+        )
         self._next += 1
         return made
 

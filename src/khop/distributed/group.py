@@ -28,6 +28,8 @@ from khop.distributed.service import PartitionService
 from khop.distributed.wire import rebuild_error
 from khop.errors import SamplerDiedError
 from khop.sampler.plan import EpochPlan
+from khop.trace.clock import Made
+from khop.trace.recording import current
 from khop.typing import Array, Int64Array
 
 Delivery = tuple[dict[str, tuple[Array, str]], dict[str, Any]]
@@ -90,6 +92,7 @@ class SamplerGroup:
         self._epochs: dict[int, _Epoch] = {}
         self._num_epochs = 0
         self._owner = os.getpid()
+        self._is_recorded = False
         self._failure: Exception | None = None
         self.num_restarts = 0
         self._samplers = [self._start(number) for number in range(num_samplers)]
@@ -105,6 +108,11 @@ class SamplerGroup:
         finally:
             os.close(memory)
         return _Sampler(number, process, ring)
+
+    @property
+    def num_samplers(self) -> int:
+        """Number of sampler processes."""
+        return len(self._samplers)
 
     @property
     def pids(self) -> list[int]:
@@ -140,6 +148,7 @@ class SamplerGroup:
         self._epochs[number] = epoch
         for sampler in self._samplers:
             self._send_epoch(sampler, epoch)
+        self._follow_recording()
         self._ask_ahead()
         return number
 
@@ -165,6 +174,7 @@ class SamplerGroup:
             PartitionUnavailableError: a server of this trainer has ended.
         """
         epoch = self._epochs[number]
+        self._follow_recording()
         while batch not in epoch.arrived:
             self._check_alive()
             self._ask_ahead()
@@ -174,6 +184,14 @@ class SamplerGroup:
         if isinstance(delivery, Exception):
             raise delivery
         return delivery
+
+    def _follow_recording(self) -> None:
+        """Tells samplers when a recording begins or ends; what they are asked next is recorded."""
+        recorded = current() is not None
+        if recorded != self._is_recorded:
+            self._is_recorded = recorded
+            for sampler in self._samplers:
+                sampler.process.line.post(Op.TRACE, ONE.pack(recorded))
 
     def _check_alive(self) -> None:
         """A group that has lost a sampler for good makes no more batches."""
@@ -226,11 +244,18 @@ class SamplerGroup:
 
     def _take_in(self, sampler: _Sampler, message: Message) -> None:
         if message.op is Op.BATCH:
-            number, batch, offset, nbytes = BATCH.unpack(message.payload)
+            number, batch, offset, nbytes = BATCH.unpack_from(message.payload)
             raw = self._lease(sampler, message, offset, nbytes)
             sampler.owes.pop((number, batch), None)
             if number in self._epochs:
-                self._epochs[number].arrived[batch] = read_block(raw)
+                arrays, meta = read_block(raw)
+                meta["made"] = Made.unpack(message.payload, BATCH.size)
+                meta["maker"] = sampler.process.pid, sampler.process.pid
+                self._epochs[number].arrived[batch] = arrays, meta
+        elif message.op is Op.RECORDS:
+            recording = current()
+            if recording is not None:
+                recording.add_message(sampler.process.pid, sampler.number, message.payload)
         elif message.op is Op.ERROR:
             content = message.json()
             number, batch = content["epoch"], content["batch"]
@@ -270,6 +295,7 @@ class SamplerGroup:
         self.num_restarts += 1
         fresh = self._start(dead.number)
         self._samplers[self._samplers.index(dead)] = fresh
+        fresh.process.line.post(Op.TRACE, ONE.pack(self._is_recorded))
         for epoch in self._epochs.values():
             self._send_epoch(fresh, epoch)
         for number, batch in dead.owes:

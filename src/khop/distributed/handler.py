@@ -7,6 +7,7 @@ server of the part gives the same answer. Each request is checked in full before
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import monotonic_ns
 from typing import Any
 
 from khop import _native
@@ -22,6 +23,7 @@ from khop.errors import ProtocolError
 from khop.partition.part import Part
 from khop.sampler.collect import fetch_rows
 from khop.sampler.requests import Drawn, HopRequest
+from khop.trace.requests import served_since
 from khop.typing import Array
 
 Answer = Callable[[Mapping[str, Any], list[Array]], list[Array]]
@@ -43,7 +45,7 @@ class FrameHandler:
 
     def __call__(self, frames: list[Any]) -> list[Any]:
         """Frames of the reply to a request's frames; never raises."""
-        number = None
+        number, began = None, monotonic_ns()
         try:
             header, arrays = unpack(frames)
             number = header.get("id")
@@ -57,7 +59,9 @@ class FrameHandler:
             answer = self._answers.get(str(header.get("op")))
             if answer is None:
                 raise ProtocolError(f"no such request '{header.get('op')}'")
-            return pack({"id": number}, answer(header, arrays))
+            reply = answer(header, arrays)
+            timed = {"served": served_since(began)} if header.get("timed") is True else {}
+            return pack({"id": number, **timed}, reply)
         except Exception as error:
             return pack({"id": number, "error": describe_error(error)}, [])
 

@@ -23,6 +23,8 @@ from khop.distributed.transport import PartitionClient
 from khop.partition.folder import AttrMeta, EdgeTypeMeta, FolderMeta, NodeTypeMeta
 from khop.partition.part import Part
 from khop.sampler.plan import EpochPlan
+from khop.trace.clock import Phase
+from khop.trace.recording import OwnRecords
 from khop.typing import Array, Int64Array
 
 _UINT8 = np.dtype(np.uint8)
@@ -38,6 +40,7 @@ class CollocatedMaker:
         weights: see `Pipeline`.
     """
 
+    num_samplers = 0
     num_restarts = 0
 
     def __init__(
@@ -48,7 +51,8 @@ class CollocatedMaker:
         weights: Mapping[str, Array],
     ) -> None:
         self._client = client
-        self._pipeline = Pipeline(part, spec, client, weights)
+        self._records = OwnRecords(None)
+        self._pipeline = Pipeline(part, spec, client, weights, self._records.clock)
         self._pool = BufferPool()
         self._epochs: dict[int, tuple[int, EpochPlan, Int64Array]] = {}
         self._num_epochs = 0
@@ -75,10 +79,24 @@ class CollocatedMaker:
             return block.write(blocks[0].data)
 
         own = np.ascontiguousarray(columns[:, first:last])
-        for tickets in self._pipeline.make(own, run_key, batch, allocate):
-            assert self._client is not None
-            self._client.wait(tickets)  # type: ignore[arg-type]
-        return read_block(blocks[0])
+        records, client = self._records, self._client
+        records.begin((number, batch))
+        received = 0
+        if client is not None:
+            client.log, received = records.log, client.bytes_received
+        try:
+            for tickets in self._pipeline.make(own, run_key, batch, allocate):
+                assert client is not None
+                phase = records.clock.phase
+                records.clock.enter(Phase.REMOTE)
+                client.wait(tickets)  # type: ignore[arg-type]
+                records.clock.enter(phase)
+        finally:
+            records.end(Phase.CLOSED)
+        if client is not None:
+            received = client.bytes_received - received
+        arrays, meta = read_block(blocks[0])
+        return arrays, {**meta, "made": records.clock.made(len(blocks[0]), received)}
 
     def close(self) -> None:
         """Closes the connections to other partitions."""

@@ -16,6 +16,7 @@ from khop.sampler.link_spec import LinkSpec
 from khop.sampler.requests import RemoteParts, SeedSet, Ticket
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
+from khop.trace.clock import Phase, PhaseClock
 from khop.typing import Array, Int64Array
 
 
@@ -60,6 +61,8 @@ class Pipeline:
         remote: the other partitions, if there are any.
         weights: how likely nodes are drawn as the ends of negatives, by original id: 'src_weight'
             and 'dst_weight', [num_nodes] float64, as far as they are given.
+        clock: enters GATHERING when a batch's neighbours are drawn. Whoever runs the steps enters
+            the other phases.
     """
 
     def __init__(
@@ -68,8 +71,10 @@ class Pipeline:
         spec: PipelineSpec,
         remote: RemoteParts | None,
         weights: Mapping[str, Array] | None = None,
+        clock: PhaseClock | None = None,
     ) -> None:
         self._spec = spec
+        self._clock = clock or PhaseClock()
         self._engine = Engine(GraphView.of_part(part), spec.sampling, remote)
         self._collector = Collector(part, spec.collect, remote)
         self._links: LinkSampler | None = None
@@ -98,5 +103,6 @@ class Pipeline:
         else:
             nodes = [SeedSet(self._spec.seed_type, *columns)]
             subgraph = yield from self._engine.sample(nodes, run_key, batch)
+        self._clock.enter(Phase.GATHERING)
         yield from self._collector.collect(subgraph, allocate, {"batch": batch}, extras)
         self._engine.release(subgraph)

@@ -32,6 +32,8 @@ from khop.partition.folder import PartitionFolder
 from khop.partition.part import Part
 from khop.sampler.plan import EpochPlan
 from khop.sampler.requests import Ticket
+from khop.trace.clock import Phase, PhaseClock
+from khop.trace.requests import RequestLog, pack_records
 from khop.typing import Array, Int64Array
 
 _TICK_MS = 250
@@ -88,6 +90,7 @@ class Task:
     steps: Generator[list[Ticket], None, None]
     slot: Slot
     waiting_for: list[Ticket]
+    phase: Phase = Phase.SAMPLING
 
 
 class Sampler:
@@ -113,11 +116,13 @@ class Sampler:
         self._client = _client(config)
         part = Part(PartitionFolder(config["root"]), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
-        self._pipeline = Pipeline(part, spec, self._client, arrays)
+        self._clock = PhaseClock()
+        self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock)
         self._concurrency: int = config["concurrency"]
         self._epochs: dict[int, Epoch] = {}
         self._asked: deque[tuple[int, int]] = deque()
         self._tasks: list[Task] = []
+        self._bytes_told = 0
         self._poller = zmq.Poller()
         self._poller.register(line.fileno(), zmq.POLLIN)
         for socket in self._client.sockets() if self._client else []:
@@ -137,7 +142,10 @@ class Sampler:
             if self._start_next() or progressed:
                 continue
             # Nothing to do until somebody speaks; a tick lets waiting requests expire.
+            idle = Phase.IDLE if self._epochs else Phase.CLOSED
+            self._clock.enter(Phase.REMOTE if self._tasks else idle)
             self._poller.poll(_TICK_MS if self._tasks else None)
+            self._clock.enter(Phase.OTHER)
 
     def _listen(self) -> None:
         while (message := self._line.receive()) is not None:
@@ -152,6 +160,11 @@ class Sampler:
             self._open_epoch(message)
         elif message.op is Op.CLOSE_EPOCH:
             self._close_epoch(ONE.unpack(message.payload)[0])
+        elif message.op is Op.TRACE:
+            wanted = bool(ONE.unpack(message.payload)[0])
+            self._clock.keep_segments(wanted)
+            if self._client is not None:
+                self._client.log = RequestLog() if wanted else None
 
     def _open_epoch(self, message: Message) -> None:
         content = message.json()
@@ -194,24 +207,49 @@ class Sampler:
         return bool(ready)
 
     def _step(self, task: Task) -> None:
+        self._clock.enter(task.phase, (task.epoch, task.batch))
+        if self._client is not None and self._client.log is not None:
+            self._client.log.task = task.epoch, task.batch
         try:
             task.waiting_for = next(task.steps)
+            task.phase = self._clock.phase
+            self._clock.enter(Phase.OTHER)
         except StopIteration:
+            self._clock.enter(Phase.OTHER)
             self._tasks.remove(task)
             self._deliver(task)
         except Exception as error:
+            self._clock.enter(Phase.OTHER)
             self._tasks.remove(task)
             task.slot.abandon()
             self._report(task, error)
 
     def _deliver(self, task: Task) -> None:
         slot = task.slot
-        payload = BATCH.pack(task.epoch, task.batch, slot.offset, slot.nbytes)
+        self._tell_records()
+        received = self._client.bytes_received if self._client is not None else 0
+        made = self._clock.made(
+            slot.nbytes, received - self._bytes_told, slot.own_memory is not None
+        )
+        self._bytes_told = received
+        payload = BATCH.pack(task.epoch, task.batch, slot.offset, slot.nbytes) + made.pack()
         if slot.own_memory is None:
             self._line.send(Op.BATCH, payload)
         else:
             self._line.send(Op.BATCH, payload, [slot.own_memory])
             os.close(slot.own_memory)
+
+    def _tell_records(self) -> None:
+        """While a recording is under way: what happened since the batch before."""
+        segments = self._clock.segments
+        if not segments:
+            return
+        log = None if self._client is None else self._client.log
+        for payload in pack_records(segments, [] if log is None else log.answered):
+            self._line.send(Op.RECORDS, payload)
+        segments.clear()
+        if log is not None:
+            log.answered.clear()
 
     def _report(self, task: Task, error: Exception) -> None:
         content = {"epoch": task.epoch, "batch": task.batch, **_described(error)}

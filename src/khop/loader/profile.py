@@ -1,0 +1,126 @@
+"""What batches of graphs in memory cost: the clocks of the threads that make them, and counts."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from khop.stats import LoaderStats
+from khop.trace.clock import Phase
+from khop.trace.recording import OwnRecords
+from khop.trace.watch import Batch, DeliveryWatch
+
+
+class Profiled(NamedTuple):
+    """A batch and what it cost."""
+
+    batch: Any
+    cost: Batch
+
+
+class LoaderProfile:
+    """Counts what a loader does.
+
+    Args:
+        num_threads: threads that make batches; 0: the one that iterates.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._threads = threading.local()
+        self._num_epochs = 0
+        self.stats = LoaderStats(num_samplers=num_threads)
+
+    def __reduce__(self) -> tuple[type[LoaderProfile], tuple[int]]:
+        """Another process counts for itself."""
+        return LoaderProfile, (self._num_threads,)
+
+    def snapshot(self) -> LoaderStats:
+        """What was counted so far."""
+        return copy.deepcopy(self.stats)
+
+    def next_epoch(self) -> int:
+        """Number of the epoch that begins now."""
+        self._num_epochs += 1
+        return self._num_epochs - 1
+
+    def begin(self, epoch: int, number: int) -> OwnRecords:
+        """This thread begins batch `number` of an epoch: its drawing."""
+        records: OwnRecords | None = getattr(self._threads, "records", None)
+        if records is None:
+            records = self._threads.records = OwnRecords(self._thread_name())
+        records.begin((epoch, number))
+        return records
+
+    def _thread_name(self) -> str | None:
+        if self._num_threads == 0:
+            return None
+        name = threading.current_thread().name
+        number = name.rpartition("_")[2]
+        return f"worker thread {number}" if number.isdecimal() else name
+
+    def end(self, records: OwnRecords, num_seeds: int, out: Any, batch: Any) -> Profiled:
+        """The batch is made.
+
+        Args:
+            records: from `begin`.
+            num_seeds: its seeds.
+            out: what was drawn.
+            batch: what was made of it.
+        """
+        nodes = _count(out.node)
+        sizes = {"nodes": nodes, "edges": _count(out.row), "rows": {"local": nodes}}
+        nbytes = _num_bytes(batch)
+        background = self._num_threads > 0
+        records.end(Phase.IDLE if background else Phase.CLOSED)
+        made = records.clock.made(nbytes)
+        maker = records.thread if background else None
+        return Profiled(batch, Batch(*records.task, num_seeds, sizes, made, maker))
+
+
+class WatchedEpoch(Iterator[Any]):
+    """The batches of an epoch, handed out and counted.
+
+    Args:
+        made: batches, each with what it cost.
+        finish: what is still to be done to a batch.
+        stats: where it is counted.
+    """
+
+    def __init__(
+        self, made: Iterator[Profiled], finish: Callable[[Any], Any], stats: LoaderStats
+    ) -> None:
+        self._made = made
+        self._finish = finish
+        self._watch = DeliveryWatch(stats)
+
+    def __next__(self) -> Any:
+        watch = self._watch
+        watch.ask()
+        batch, cost = next(self._made)
+        watch.take()
+        batch = self._finish(batch)
+        watch.deliver(cost)
+        return batch
+
+
+def _count(ids: Any) -> int:
+    """Entries of a tensor, or of one for each type."""
+    if isinstance(ids, dict):
+        return sum(map(len, ids.values()))
+    return 0 if ids is None else len(ids)
+
+
+def _num_bytes(batch: Any) -> int:
+    """Bytes of a batch's tensors."""
+    return sum(
+        value.nbytes
+        for store in getattr(batch, "stores", ())
+        for value in store._mapping.values()
+        if type(value) is Tensor and value.layout is torch.strided
+    )
