@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from khop.trace.clock import PHASES, Made
 
-_NS = 1e-9
 TRAINER_PHASES = ("waiting", "collating", "consuming")
+"""What the thread that iterates does, one after the other."""
+
+_SECOND = 1e9  # nanoseconds
 
 
 def _rows() -> dict[str, int]:
@@ -68,33 +70,6 @@ class LoaderStats:
     num_samplers: int = 0
     restarts: int = 0
 
-    def add(self, sizes: Mapping[str, Any], made: Made, num_seeds: int) -> None:
-        """Counts a batch.
-
-        Args:
-            sizes: its 'nodes', 'edges', and 'rows' by where they came from.
-            made: what it cost where it was made.
-            num_seeds: its seeds.
-        """
-        self.batches += 1
-        self.seeds += num_seeds
-        self.nodes += sizes["nodes"]
-        self.edges += sizes["edges"]
-        for kind, count in sizes["rows"].items():
-            self.rows[kind] += count
-        self.delivered_bytes += made.nbytes
-        self.remote_bytes += made.remote_bytes
-        self.overflows += made.overflows
-        seconds = self.sampler_seconds
-        for phase, spent in zip(PHASES, made.spent, strict=True):
-            seconds[phase] += spent * _NS
-
-    def clear(self) -> None:
-        """Sets all counts to zero, but for the number of samplers."""
-        fresh = LoaderStats(num_samplers=self.num_samplers)
-        for f in fields(self):
-            setattr(self, f.name, getattr(fresh, f.name))
-
     @property
     def elapsed_seconds(self) -> float:
         """The trainer's time with the loader: waiting, collating and consuming."""
@@ -145,6 +120,93 @@ class LoaderStats:
         return "\n".join(lines)
 
     __str__ = summary
+
+
+class Tally:
+    """Counts the batches of a loader, in nanoseconds; cheap enough for every batch.
+
+    Attributes:
+        trainer: time in each of `TRAINER_PHASES`.
+        ready: how long batches lay ready, summed.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_delivered_bytes",
+        "_edges",
+        "_nodes",
+        "_num_samplers",
+        "_overflows",
+        "_remote_bytes",
+        "_rows",
+        "_samplers",
+        "_seeds",
+        "ready",
+        "trainer",
+    )
+
+    def __init__(self, num_samplers: int) -> None:
+        self._num_samplers = num_samplers
+        self.clear()
+
+    def clear(self) -> None:
+        """Begins anew."""
+        self._batches = self._seeds = self._nodes = self._edges = 0
+        self._delivered_bytes = self._remote_bytes = self._overflows = 0
+        self._rows = _rows()
+        self._samplers = [0] * len(PHASES)
+        self.trainer = [0] * len(TRAINER_PHASES)
+        self.ready = 0
+
+    def add(self, num_seeds: int, sizes: Mapping[str, Any], made: Made) -> None:
+        """Counts a batch.
+
+        Args:
+            num_seeds: its seeds.
+            sizes: its 'nodes', 'edges', and 'rows' by where they came from.
+            made: what it cost where it was made.
+        """
+        self._batches += 1
+        self._seeds += num_seeds
+        self._nodes += sizes["nodes"]
+        self._edges += sizes["edges"]
+        rows = self._rows
+        for kind, count in sizes["rows"].items():
+            rows[kind] += count
+        _, nbytes, remote_bytes, overflows, sampling, gathering, remote, idle, other = made
+        self._delivered_bytes += nbytes
+        self._remote_bytes += remote_bytes
+        self._overflows += overflows
+        spent = self._samplers
+        spent[0] += sampling
+        spent[1] += gathering
+        spent[2] += remote
+        spent[3] += idle
+        spent[4] += other
+
+    def add_unknown(self) -> None:
+        """Counts a batch of which nothing is known."""
+        self._batches += 1
+
+    def snapshot(self, restarts: int = 0) -> LoaderStats:
+        """What was counted so far; samplers have been started again `restarts` times."""
+        trainer = [spent / _SECOND for spent in self.trainer]
+        samplers = [spent / _SECOND for spent in self._samplers]
+        return LoaderStats(
+            self._batches,
+            self._seeds,
+            self._nodes,
+            self._edges,
+            dict(self._rows),
+            self._delivered_bytes,
+            self._remote_bytes,
+            dict(zip(TRAINER_PHASES, trainer, strict=True)),
+            dict(zip(PHASES, samplers, strict=True)),
+            self.ready / _SECOND,
+            self._overflows,
+            self._num_samplers,
+            restarts,
+        )
 
 
 def _shares(parts: Mapping[str, float]) -> dict[str, float]:

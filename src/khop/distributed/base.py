@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import copy
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,8 +23,8 @@ from khop.distributed.pipeline import PipelineSpec
 from khop.loader.epochs import EpochKeys
 from khop.sampler.plan import EpochPlan, epoch_order
 from khop.sampler.plan import seeds_of as positions_of
-from khop.stats import LoaderStats
-from khop.trace.watch import Batch, DeliveryWatch
+from khop.stats import LoaderStats, Tally
+from khop.trace.watch import DeliveryWatch
 from khop.typing import Array, Int64Array
 
 
@@ -87,7 +86,7 @@ class DistLoader(abc.ABC):
             self._plan = _agree_on_batches(self._plan, options.drop_last)
         workers = options.worker_options or CollocatedDistSamplingWorkerOptions()
         self._maker = make_maker(data, spec, workers, options.batch_size, weights or {})
-        self._stats = LoaderStats(num_samplers=self._maker.num_samplers)
+        self._tally = Tally(self._maker.num_samplers)
         self._restarts_before = 0
 
     @abc.abstractmethod
@@ -108,13 +107,12 @@ class DistLoader(abc.ABC):
 
     def stats(self) -> LoaderStats:
         """What the loader has done so far, over all its epochs or since `reset_stats()`."""
-        restarts = self._maker.num_restarts - self._restarts_before
-        return replace(copy.deepcopy(self._stats), restarts=restarts)
+        return self._tally.snapshot(self._maker.num_restarts - self._restarts_before)
 
     def reset_stats(self) -> None:
         """Begins to count anew."""
         self._restarts_before = self._maker.num_restarts
-        self._stats.clear()
+        self._tally.clear()
 
     def shutdown(self) -> None:
         """Ends the sampler processes; done by itself when the loader is collected."""
@@ -145,7 +143,7 @@ class _EpochIterator:
         self._epoch = epoch
         self._order = order
         self._next = 0
-        self._watch = DeliveryWatch(loader._stats)
+        self._watch = DeliveryWatch(loader._tally)
         self._end = weakref.finalize(self, loader._maker.close_epoch, epoch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -166,7 +164,7 @@ class _EpochIterator:
         first, last = self._loader._plan.bounds(self._next)
         meta = delivery[1]
         self._watch.deliver(
-            Batch(self._epoch, self._next, last - first, meta, meta["made"], meta.get("maker"))
+            self._epoch, self._next, last - first, meta, meta["made"], meta.get("maker")
         )
         self._next += 1
         return made

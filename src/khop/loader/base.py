@@ -119,11 +119,11 @@ class EpochLoader:
         Of batches that torch's worker processes make (`worker_type='process'`), only their number
         and the trainer's time are known.
         """
-        return self._profile.snapshot()
+        return self._profile.tally.snapshot()
 
     def reset_stats(self) -> None:
         """Begins to count anew."""
-        self._profile.stats.clear()
+        self._profile.tally.clear()
 
     def _get_iterator(self) -> Any:
         """Torch's iterator, whose workers end with the loader."""
@@ -145,7 +145,7 @@ class EpochLoader:
         else:
             ahead = self.num_workers * (self.prefetch_factor or 2)
             made = BackgroundIterator(make, batches, self.num_workers, ahead, self.timeout)
-        return WatchedEpoch(made, self._finish, self._profile.stats)
+        return WatchedEpoch(made, self._finish, self._profile.tally)
 
     @property
     def _index_sampler(self) -> Any:
@@ -246,7 +246,7 @@ class _TorchEpoch(Iterator[Any]):
     def __init__(self, loader: EpochLoader, epoch: Any) -> None:
         self._loader = loader
         self._epoch = epoch
-        self._watch = DeliveryWatch(loader._profile.stats)
+        self._watch = DeliveryWatch(loader._profile.tally)
 
     def __next__(self) -> Any:
         self._watch.ask()

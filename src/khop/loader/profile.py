@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from khop.stats import LoaderStats
+from khop.stats import Tally
 from khop.trace.clock import Phase
 from khop.trace.recording import OwnRecords
-from khop.trace.watch import Batch, DeliveryWatch
+from khop.trace.watch import Cost, DeliveryWatch
 
-
-class Profiled(NamedTuple):
-    """A batch and what it cost."""
-
-    batch: Any
-    cost: Batch
+Profiled = tuple[Any, Cost]
+"""A batch and what it cost."""
 
 
 class LoaderProfile:
@@ -34,15 +28,11 @@ class LoaderProfile:
         self._num_threads = num_threads
         self._threads = threading.local()
         self._num_epochs = 0
-        self.stats = LoaderStats(num_samplers=num_threads)
+        self.tally = Tally(num_threads)
 
     def __reduce__(self) -> tuple[type[LoaderProfile], tuple[int]]:
         """Another process counts for itself."""
         return LoaderProfile, (self._num_threads,)
-
-    def snapshot(self) -> LoaderStats:
-        """What was counted so far."""
-        return copy.deepcopy(self.stats)
 
     def next_epoch(self) -> int:
         """Number of the epoch that begins now."""
@@ -79,8 +69,13 @@ class LoaderProfile:
         background = self._num_threads > 0
         records.end(Phase.IDLE if background else Phase.CLOSED)
         made = records.clock.made(nbytes)
-        maker = records.thread if background else None
-        return Profiled(batch, Batch(*records.task, num_seeds, sizes, made, maker))
+        return batch, (
+            *records.task,
+            num_seeds,
+            sizes,
+            made,
+            records.thread if background else None,
+        )
 
 
 class WatchedEpoch(Iterator[Any]):
@@ -89,15 +84,15 @@ class WatchedEpoch(Iterator[Any]):
     Args:
         made: batches, each with what it cost.
         finish: what is still to be done to a batch.
-        stats: where it is counted.
+        tally: where it is counted.
     """
 
     def __init__(
-        self, made: Iterator[Profiled], finish: Callable[[Any], Any], stats: LoaderStats
+        self, made: Iterator[Profiled], finish: Callable[[Any], Any], tally: Tally
     ) -> None:
         self._made = made
         self._finish = finish
-        self._watch = DeliveryWatch(stats)
+        self._watch = DeliveryWatch(tally)
 
     def __next__(self) -> Any:
         watch = self._watch
@@ -105,22 +100,25 @@ class WatchedEpoch(Iterator[Any]):
         batch, cost = next(self._made)
         watch.take()
         batch = self._finish(batch)
-        watch.deliver(cost)
+        watch.deliver(*cost)
         return batch
 
 
 def _count(ids: Any) -> int:
     """Entries of a tensor, or of one for each type."""
-    if isinstance(ids, dict):
-        return sum(map(len, ids.values()))
-    return 0 if ids is None else len(ids)
+    if isinstance(ids, Tensor):
+        return ids.numel()
+    return 0 if ids is None else sum(map(_count, ids.values()))
 
 
 def _num_bytes(batch: Any) -> int:
     """Bytes of a batch's tensors."""
-    return sum(
-        value.nbytes
-        for store in getattr(batch, "stores", ())
-        for value in store._mapping.values()
-        if type(value) is Tensor and value.layout is torch.strided
-    )
+    total = 0
+    for store in getattr(batch, "stores", ()):
+        for value in store._mapping.values():
+            if type(value) is Tensor:
+                try:
+                    total += value.nbytes
+                except RuntimeError:  # torch does not count those of sparse tensors
+                    continue
+    return total

@@ -33,7 +33,7 @@ class Segment(NamedTuple):
     ended: int
 
 
-_MADE = struct.Struct(f"<{len(PHASES) + 4}q")
+_MADE = struct.Struct("<9q")
 
 
 class Made(NamedTuple):
@@ -44,24 +44,27 @@ class Made(NamedTuple):
         nbytes: bytes of its arrays and their header.
         remote_bytes: bytes that came from other partitions since the batch before.
         overflows: 1 if it found no room in the ring and got memory of its own.
-        spent: nanoseconds in each of `PHASES` since the batch before.
+        sampling, gathering, remote, idle, other: nanoseconds in each phase since the batch before.
     """
 
     ready: int
     nbytes: int
     remote_bytes: int
     overflows: int
-    spent: tuple[int, ...]
+    sampling: int
+    gathering: int
+    remote: int
+    idle: int
+    other: int
 
     def pack(self) -> bytes:
         """As bytes, for a control message."""
-        return _MADE.pack(*self[:4], *self.spent)
+        return _MADE.pack(*self)
 
     @classmethod
     def unpack(cls, payload: bytes, offset: int = 0) -> Made:
         """From what `pack` returned, after `offset` other bytes."""
-        ready, nbytes, remote_bytes, overflows, *spent = _MADE.unpack_from(payload, offset)
-        return cls(ready, nbytes, remote_bytes, overflows, tuple(spent))
+        return cls(*_MADE.unpack_from(payload, offset))
 
 
 class PhaseClock:
@@ -99,9 +102,11 @@ class PhaseClock:
 
     def made(self, nbytes: int, remote_bytes: int = 0, overflows: int = 0) -> Made:
         """What a batch cost that was ready when the present phase began; the next begins there."""
-        spent = tuple(self._spent[: len(PHASES)])
-        self._spent = [0] * len(Phase)
-        return Made(self.since, nbytes, remote_bytes, overflows, spent)
+        sampling, gathering, remote, idle, other, _ = self._spent
+        self._spent = [0, 0, 0, 0, 0, 0]
+        return Made(
+            self.since, nbytes, remote_bytes, overflows, sampling, gathering, remote, idle, other
+        )
 
     def keep_segments(self, wanted: bool) -> None:
         """Begins to keep segments, or stops."""

@@ -64,7 +64,6 @@ class Recording:
     Attributes:
         path: the file; known for good when the recording has ended.
         dropped: spans beyond the limit.
-        deliveries: of batches that were made by others than their trainer's thread.
     """
 
     def __init__(self, path: str | os.PathLike[str], limit: int = 1_000_000) -> None:
@@ -74,10 +73,10 @@ class Recording:
         if not self.path.absolute().parent.is_dir():
             raise FileNotFoundError(f"'{self.path.parent}' is no folder: make it first")
         self.dropped = 0
-        self.deliveries: list[Delivery] = []
         self._limit = limit
         self._spans: list[Span] = []
         self._requests: list[tuple[Thread, Answered]] = []
+        self._deliveries: list[Delivery] = []
         self._makers: dict[int, str] = {}
         self._threads: dict[Thread, str] = {}
         self._began = 0
@@ -107,10 +106,18 @@ class Recording:
         began = max(began, self._began)
         if ended <= began:
             return
-        if len(self._spans) + len(self._requests) >= self._limit:
-            self.dropped += 1
-            return
-        self._spans.append(Span(thread, name, began, ended, args))
+        if self._has_room():
+            self._spans.append(Span(thread, name, began, ended, args))
+
+    def add_delivery(self, delivery: Delivery) -> None:
+        """Keeps how a batch came to the trainer, as long as there is room for spans."""
+        if len(self._spans) < self._limit and delivery.ready >= self._began:
+            self._deliveries.append(delivery)
+
+    def _has_room(self) -> bool:
+        room = len(self._spans) + len(self._requests) < self._limit
+        self.dropped += not room
+        return room
 
     def add_records(
         self, thread: Thread, segments: Iterable[Segment], answered: Iterable[Answered] = ()
@@ -121,11 +128,7 @@ class Recording:
             args = {"epoch": epoch, "batch": batch} if works else {}
             self.add(thread, PHASES[phase], began, ended, args)
         for request in answered:
-            if request.sent < self._began:
-                continue
-            if len(self._spans) + len(self._requests) >= self._limit:
-                self.dropped += 1
-            else:
+            if request.sent >= self._began and self._has_room():
                 self._requests.append((thread, request))
 
     def add_message(self, pid: int, number: int, payload: bytes) -> None:
@@ -150,7 +153,7 @@ class Recording:
             me, {me: f"trainer{of_trainer}", **makers}, {main: "trainer", **self._threads}
         )
         about = {"recorder": f"khop {__version__}", "rank": rank, "dropped_spans": self.dropped}
-        events = trace_events(self._spans, self._requests, self.deliveries, names)
+        events = trace_events(self._spans, self._requests, self._deliveries, names)
         write_events(self.path, events, about)
         if self.dropped:
             warnings.warn(

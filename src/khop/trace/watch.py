@@ -6,33 +6,17 @@ import os
 import threading
 from collections.abc import Mapping
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import Any
 
-from khop.stats import LoaderStats
+from khop.stats import Tally
 from khop.trace.clock import Made
-from khop.trace.events import Delivery
+from khop.trace.events import Delivery, Thread
 from khop.trace.recording import Recording, current
 
-_NS = 1e-9
+Cost = tuple[int, int, int, Mapping[str, Any], Made, Thread | None]
+"""What there is to say of a batch: the arguments of `DeliveryWatch.deliver`."""
 
-
-class Batch(NamedTuple):
-    """A delivered batch.
-
-    Attributes:
-        epoch, number: which one it is.
-        seeds: how many it has.
-        sizes: its 'nodes', 'edges' and 'rows'.
-        made: what it cost where it was made.
-        maker: process and thread that made it; None: this thread.
-    """
-
-    epoch: int
-    number: int
-    seeds: int
-    sizes: Mapping[str, Any]
-    made: Made
-    maker: tuple[int, int] | None
+_Times = tuple[int, int, int, int]
 
 
 class DeliveryWatch:
@@ -42,13 +26,13 @@ class DeliveryWatch:
     is; the next one begins with `ask`.
 
     Args:
-        stats: where the time is counted.
+        tally: where batches and time are counted.
     """
 
-    __slots__ = ("_asked", "_delivered", "_stats", "_taken")
+    __slots__ = ("_asked", "_delivered", "_taken", "_tally")
 
-    def __init__(self, stats: LoaderStats) -> None:
-        self._stats = stats
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
         self._asked = self._taken = self._delivered = 0
 
     def ask(self) -> None:
@@ -56,46 +40,66 @@ class DeliveryWatch:
         self._asked = monotonic_ns()
 
     def take(self) -> None:
-        """It is there, as arrays or not yet finished."""
+        """It is there, but for what the trainer does to it."""
         self._taken = monotonic_ns()
 
-    def deliver(self, batch: Batch) -> None:
-        """It is finished, and handed out."""
+    def deliver(
+        self,
+        epoch: int,
+        number: int,
+        num_seeds: int,
+        sizes: Mapping[str, Any],
+        made: Made,
+        maker: Thread | None,
+    ) -> None:
+        """It is finished, and handed out.
+
+        Args:
+            epoch: of the loader.
+            number: of the batch in it.
+            num_seeds: its seeds.
+            sizes: its 'nodes', 'edges' and 'rows'.
+            made: what it cost where it was made.
+            maker: process and thread that made it; None: this thread.
+        """
+        times = self._count()
+        self._tally.add(num_seeds, sizes, made)
+        if maker is not None and made.ready < self._taken:
+            self._tally.ready += self._taken - made.ready
+        recording = current()
+        if recording is not None:
+            shown = {name: sizes[name] for name in ("nodes", "edges", "rows")}
+            shown = {"epoch": epoch, "batch": number, "seeds": num_seeds, **shown}
+            me = _record(recording, times, maker is not None, {**shown, "bytes": made.nbytes})
+            if maker is not None:
+                recording.add_delivery(Delivery(maker, made.ready, me, self._taken))
+
+    def deliver_unknown(self) -> None:
+        """As `deliver`, of a batch of which nothing else is known."""
+        times = self._count()
+        self._tally.add_unknown()
+        recording = current()
+        if recording is not None:
+            _record(recording, times, True, {})
+
+    def _count(self) -> _Times:
+        """Counts the trainer's time; returns when it had the batch before, asked, took, and now."""
         asked, taken, now = self._asked, self._taken, monotonic_ns()
         before = self._delivered or asked
         self._delivered = now
-        stats = self._stats
-        seconds = stats.trainer_seconds
-        seconds["waiting"] += (taken - asked) * _NS
-        seconds["collating"] += (now - taken) * _NS
-        seconds["consuming"] += (asked - before) * _NS
-        if batch.maker is not None:
-            stats.ready_seconds += max(taken - batch.made.ready, 0) * _NS
-        stats.add(batch.sizes, batch.made, batch.seeds)
-        recording = current()
-        if recording is not None:
-            _record(recording, batch, (before, asked, taken, now))
-
-    def deliver_unknown(self) -> None:
-        """As `deliver`, of a batch of which nothing is known."""
-        sizes = {"nodes": 0, "edges": 0, "rows": {}}
-        made = Made(0, 0, 0, 0, (0, 0, 0, 0, 0))
-        self.deliver(Batch(0, self._stats.batches, 0, sizes, made, None))
+        spent = self._tally.trainer
+        spent[0] += taken - asked
+        spent[1] += now - taken
+        spent[2] += asked - before
+        return before, asked, taken, now
 
 
-def _record(recording: Recording, batch: Batch, times: tuple[int, int, int, int]) -> None:
+def _record(recording: Recording, times: _Times, waits: bool, args: dict[str, Any]) -> Thread:
+    """Keeps what the trainer did; its process and thread. If it makes batches, that is kept too."""
     before, asked, taken, now = times
     me = os.getpid(), threading.get_native_id()
-    name = {"epoch": batch.epoch, "batch": batch.number}
     recording.add(me, "consuming", before, asked, {})
-    if batch.maker is not None:
-        recording.add(me, "waiting", asked, taken, name)
-        recording.deliveries.append(Delivery(batch.maker, batch.made.ready, me, taken))
-    sizes = {
-        "seeds": batch.seeds,
-        "nodes": batch.sizes["nodes"],
-        "edges": batch.sizes["edges"],
-        "rows": batch.sizes["rows"],
-        "bytes": batch.made.nbytes,
-    }
-    recording.add(me, "collating", taken, now, {**name, **sizes})
+    if waits:
+        recording.add(me, "waiting", asked, taken, {})
+    recording.add(me, "collating", taken, now, args)
+    return me
