@@ -23,20 +23,24 @@ class DeliveryWatch:
     """Follows the thread that iterates over an epoch.
 
     For each batch, in this order: `ask`, `take` and `deliver`. A batch that fails is left where it
-    is; the next one begins with `ask`.
+    is, and the time until the next `ask` is not counted.
 
     Args:
         tally: where batches and time are counted.
     """
 
-    __slots__ = ("_asked", "_delivered", "_taken", "_tally")
+    __slots__ = ("_asked", "_delivered", "_is_asked", "_taken", "_tally")
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self._asked = self._taken = self._delivered = 0
+        self._is_asked = False
 
     def ask(self) -> None:
         """The trainer wants the next batch."""
+        if self._is_asked:  # and did not get the one before
+            self._delivered = 0
+        self._is_asked = True
         self._asked = monotonic_ns()
 
     def take(self) -> None:
@@ -86,7 +90,7 @@ class DeliveryWatch:
         """Counts the trainer's time; returns when it had the batch before, asked, took, and now."""
         asked, taken, now = self._asked, self._taken, monotonic_ns()
         before = self._delivered or asked
-        self._delivered = now
+        self._delivered, self._is_asked = now, False
         spent = self._tally.trainer
         spent[0] += taken - asked
         spent[1] += now - taken
