@@ -32,12 +32,14 @@ class Op(enum.IntEnum):
     CONFIG = 1  # JSON; the process's memory
     OPEN_EPOCH = 2  # JSON; a memfd with the epoch's seeds
     CLOSE_EPOCH = 3  # epoch
-    SAMPLE = 4  # epoch, batch index
-    FREE = 5  # offset of a slot
+    SAMPLE = 4  # epoch and batch index, of one or more batches
+    FREE = 5  # offsets of slots
     # process -> trainer
     READY = 16  # JSON
-    BATCH = 17  # epoch, batch index, offset, bytes; own memfd if the ring had no room
+    BATCH = 17  # epoch, batch index, offset, bytes; JSON if there is more to say of the batch;
+    # own memfd if the ring had no room
     ERROR = 18  # JSON
+    LAYOUT = 19  # a memfd with a layout that batches will have
 
 
 ONE = struct.Struct("<Q")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from khop import _native
+from khop.channel.layout import Record
 from khop.distributed.links import link_sampler
 from khop.partition.part import Part
 from khop.sampler.collect import Allocate, Collector, CollectSpec
@@ -78,7 +79,7 @@ class Pipeline:
 
     def make(
         self, columns: Int64Array, run_key: int, batch: int, allocate: Allocate
-    ) -> Generator[list[Ticket], None, None]:
+    ) -> Generator[list[Ticket], None, Record]:
         """Makes a batch; yields the tickets that it waits for.
 
         Args:
@@ -87,7 +88,10 @@ class Pipeline:
                 temporal sampling also their times.
             run_key: key of the epoch.
             batch: index of the batch.
-            allocate: called with the batch's layout; returns the arrays to fill.
+            allocate: called with the batch's layout and sizes; returns the arrays to fill.
+
+        Returns:
+            The batch.
         """
         extras: Mapping[str, Int64Array] = {}
         subgraph: _native.Subgraph
@@ -98,5 +102,6 @@ class Pipeline:
         else:
             nodes = [SeedSet(self._spec.seed_type, *columns)]
             subgraph = yield from self._engine.sample(nodes, run_key, batch)
-        yield from self._collector.collect(subgraph, allocate, {"batch": batch}, extras)
+        record = yield from self._collector.collect(subgraph, allocate, batch, extras)
         self._engine.release(subgraph)
+        return record

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from khop.channel.layout import Received
+from khop.sampler.collect import ROWS
 
 
 @dataclass
@@ -24,16 +25,16 @@ class LoaderStats:
     seeds: int = 0
     nodes: int = 0
     edges: int = 0
-    rows: dict[str, int] = field(default_factory=lambda: {"local": 0, "cached": 0, "remote": 0})
+    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROWS, 0))
     restarts: int = 0
 
-    def add(self, meta: Mapping[str, Any], num_seeds: int) -> None:
-        """Counts a batch, from its header."""
+    def add(self, received: Received, num_seeds: int) -> None:
+        """Counts a batch."""
         self.batches += 1
         self.seeds += num_seeds
-        self.nodes += meta["nodes"]
-        self.edges += meta["edges"]
-        for kind, count in meta["rows"].items():
+        self.nodes += received.counter("nodes")[0]
+        self.edges += received.counter("edges")[0]
+        for kind, count in zip(ROWS, received.counter("rows"), strict=True):
             self.rows[kind] += count
 
     def shares(self) -> dict[str, float]:

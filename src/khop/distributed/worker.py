@@ -8,12 +8,13 @@ messages of its trainer or replies of servers, and sleeps otherwise.
 from __future__ import annotations
 
 import contextlib
+import json
 import mmap
 import os
 import sys
 import traceback
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 import zmq
 
 from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, TWO, ControlLine, Message, Op
-from khop.channel.message import Block
+from khop.channel.layout import Layout, Record
 from khop.channel.ring import RingWriter, create_memory, map_memory
 from khop.channel.shared import read_shared
 from khop.distributed.child import start_up
@@ -48,26 +49,35 @@ class Epoch:
 
 
 class Slot:
-    """Where a batch is written: a slot of the ring, or own memory if the ring has no room."""
+    """Where a batch is written: a slot of the ring, or own memory if the ring has no room.
 
-    def __init__(self, ring: RingWriter) -> None:
+    Args:
+        ring: the ring.
+        announce: called with the batch's layout before anything is written.
+    """
+
+    def __init__(self, ring: RingWriter, announce: Callable[[Layout], None]) -> None:
         self._ring = ring
+        self._announce = announce
+        self.record: Record | None = None
         self.offset = 0
         self.nbytes = 0
         self.own_memory: int | None = None
         self._is_taken = False
 
-    def allocate(self, block: Block) -> Mapping[str, Array]:
-        """Takes memory for a batch and writes its header."""
-        self.nbytes = block.nbytes
-        slot = self._ring.allocate(block.nbytes)
+    def allocate(self, record: Record) -> Mapping[str, Array]:
+        """Takes memory for a batch and writes its numbers."""
+        self._announce(record.layout)
+        self.record = record
+        self.nbytes = record.nbytes
+        slot = self._ring.allocate(record.nbytes)
         if slot is not None:
             self.offset, memory = slot
             self._is_taken = True
-            return block.write(memory)
-        self.own_memory = create_memory(block.nbytes, "khop-batch")
+            return record.write(memory)
+        self.own_memory = create_memory(record.nbytes, "khop-batch")
         mapped: mmap.mmap = map_memory(self.own_memory)
-        return block.write(memoryview(mapped)[: block.nbytes])
+        return record.write(memoryview(mapped)[: record.nbytes])
 
     def abandon(self) -> None:
         """Gives the memory back: the batch failed or is not wanted any more."""
@@ -85,7 +95,7 @@ class Task:
 
     epoch: int
     batch: int
-    steps: Generator[list[Ticket], None, None]
+    steps: Generator[list[Ticket], None, Record]
     slot: Slot
     waiting_for: list[Ticket]
 
@@ -118,6 +128,7 @@ class Sampler:
         self._epochs: dict[int, Epoch] = {}
         self._asked: deque[tuple[int, int]] = deque()
         self._tasks: list[Task] = []
+        self._announced: set[int] = set()
         self._poller = zmq.Poller()
         self._poller.register(line.fileno(), zmq.POLLIN)
         for socket in self._client.sockets() if self._client else []:
@@ -145,9 +156,10 @@ class Sampler:
 
     def _obey(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
-            self._asked.append(TWO.unpack(message.payload))
+            self._asked.extend(TWO.iter_unpack(message.payload))
         elif message.op is Op.FREE:
-            self._ring.free(ONE.unpack(message.payload)[0])
+            for (offset,) in ONE.iter_unpack(message.payload):
+                self._ring.free(offset)
         elif message.op is Op.OPEN_EPOCH:
             self._open_epoch(message)
         elif message.op is Op.CLOSE_EPOCH:
@@ -178,7 +190,7 @@ class Sampler:
             return False
         number, batch = self._asked.popleft()
         epoch = self._epochs[number]  # lines keep the order: it is open
-        slot = Slot(self._ring)
+        slot = Slot(self._ring, self._announce)
         first, last = epoch.plan.bounds(batch)
         columns = np.ascontiguousarray(epoch.columns[:, first:last])
         steps = self._pipeline.make(columns, epoch.run_key, batch, slot.allocate)
@@ -204,9 +216,22 @@ class Sampler:
             task.slot.abandon()
             self._report(task, error)
 
+    def _announce(self, layout: Layout) -> None:
+        """Tells the trainer a layout, before the first batch of it."""
+        if layout.number in self._announced:
+            return
+        memory = layout.share()
+        try:
+            self._line.send(Op.LAYOUT, b"", [memory])
+        finally:
+            os.close(memory)
+        self._announced.add(layout.number)
+
     def _deliver(self, task: Task) -> None:
         slot = task.slot
         payload = BATCH.pack(task.epoch, task.batch, slot.offset, slot.nbytes)
+        if slot.record is not None and slot.record.extras:
+            payload += json.dumps(slot.record.extras).encode()
         if slot.own_memory is None:
             self._line.send(Op.BATCH, payload)
         else:
