@@ -62,13 +62,18 @@ class CounterLayout(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What of an array is the same for all batches."""
+    """What of an array is the same for all batches.
+
+    Of an array with one axis that differs, `before` and `after` are the axes around it, `size` says
+    which of the sizes it is; of any other `size` is -1.
+    """
 
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]
     row_bytes: int
-    sizes: tuple[int, ...]  # the sizes that multiply `row_bytes`
-    axis: int  # of the only size, if there is one
+    size: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 class Layout:
@@ -83,6 +88,7 @@ class Layout:
         places: {counter: slice of a batch's integers}.
         num_sizes: number of sizes of a batch.
         index: {array: its place}.
+        has_bfloat16: whether there are arrays that NumPy knows as uint16.
     """
 
     def __init__(
@@ -93,6 +99,7 @@ class Layout:
         self.counters = tuple(counters)
         self.num_sizes = max((-axis for a in arrays for axis in a.shape if axis < 0), default=0)
         self.index = {array.name: i for i, array in enumerate(self.arrays)}
+        self.has_bfloat16 = any(array.dtype == "bfloat16" for array in self.arrays)
         self.places: dict[str, slice] = {}
         end = self.num_sizes
         for counter in self.counters:
@@ -102,6 +109,7 @@ class Layout:
         self._numbers = struct.Struct(f"<{1 + end}q")  # their number first
         self._begin = 8 + self._numbers.size
         self._plans = [_plan(array) for array in self.arrays]
+        self._dtypes = [plan.dtype for plan in self._plans]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON object."""
@@ -153,17 +161,16 @@ class Layout:
     def shapes(self, sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int], int]:
         """Shape and begin of each array of a batch, and where the last one ends."""
         shapes, begins, end = [], [], self._begin
-        for plan in self._plans:
-            shape, nbytes = plan.shape, plan.row_bytes
-            if plan.axis >= 0:
-                size = sizes[plan.sizes[0]]
-                shape = (*shape[: plan.axis], size, *shape[plan.axis + 1 :])
-                nbytes *= size
-            elif plan.sizes:
-                shape = tuple(sizes[-1 - axis] if axis < 0 else axis for axis in shape)
-                nbytes *= math.prod(sizes[i] for i in plan.sizes)
-            begin = -(-end // _ALIGNMENT) * _ALIGNMENT
-            shapes.append(shape)
+        for _, row_bytes, place, before, after, shape in self._plans:
+            if place >= 0:
+                size = sizes[place]
+                shapes.append((*before, size, *after))
+                nbytes = row_bytes * size
+            else:
+                actual = tuple([sizes[-1 - axis] if axis < 0 else axis for axis in shape])
+                shapes.append(actual)
+                nbytes = row_bytes * math.prod(sizes[-1 - axis] for axis in shape if axis < 0)
+            begin = (end + _ALIGNMENT - 1) & -_ALIGNMENT
             begins.append(begin)
             end = begin + nbytes
         return shapes, begins, end
@@ -176,15 +183,15 @@ class Layout:
         count, *numbers = self._numbers.unpack_from(raw.data, 8)
         if count != self.num_numbers:
             raise ProtocolError(f"a batch has {count} numbers instead of {self.num_numbers}")
-        for size in numbers[: self.num_sizes]:
-            if not 0 <= size < _MAX_SIZE:
-                raise ProtocolError(f"a batch has an axis of {size}")
+        sizes = numbers[: self.num_sizes]
+        if sizes and (min(sizes) < 0 or max(sizes) >= _MAX_SIZE):
+            raise ProtocolError(f"a batch has axes of {sizes}")
         shapes, begins, end = self.shapes(numbers)
         if end > len(raw):
             raise ProtocolError(f"a batch of {len(raw)} bytes promises {end}")
         arrays = [
-            np.ndarray(shape, plan.dtype, raw, begin)
-            for shape, plan, begin in zip(shapes, self._plans, begins, strict=True)
+            np.ndarray(shape, dtype, raw, begin)
+            for shape, dtype, begin in zip(shapes, self._dtypes, begins, strict=True)
         ]
         return Received(self, arrays, numbers)
 
@@ -279,11 +286,13 @@ def read_record(raw: Array, layouts: Mapping[int, Layout]) -> Received:
 
 
 def _plan(array: ArrayLayout) -> _Plan:
-    dtype = storage_dtype(array.dtype)
-    fixed = [axis for axis in array.shape if axis >= 0]
-    sizes = tuple(-1 - axis for axis in array.shape if axis < 0)
-    axis = next(i for i, n in enumerate(array.shape) if n < 0) if len(sizes) == 1 else -1
-    return _Plan(dtype, array.shape, math.prod(fixed) * dtype.itemsize, sizes, axis)
+    dtype, shape = storage_dtype(array.dtype), array.shape
+    row_bytes = math.prod(axis for axis in shape if axis >= 0) * dtype.itemsize
+    differing = [i for i, axis in enumerate(shape) if axis < 0]
+    if len(differing) != 1:
+        return _Plan(dtype, row_bytes, -1, (), (), shape)
+    i = differing[0]
+    return _Plan(dtype, row_bytes, -1 - shape[i], shape[:i], shape[i + 1 :], shape)
 
 
 def _entries(entries: Any, count: int) -> list[list[Any]]:

@@ -121,7 +121,7 @@ class DistLoader(abc.ABC):
         positions = positions_of(order, *self._plan.bounds(batch))
         tensors = to_tensors(received)
         made = self._assembler.assemble(received, tensors)
-        self._annotate(made, dict(zip(received.layout.index, tensors, strict=True)), positions)
+        self._annotate(made, Tensors(received.layout.index, tensors), positions)
         self._stats.add(received, len(positions))
         if self.to_device is not None:
             # Waits: the slot is the sampler's again when the last tensor on the CPU is gone.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -14,14 +14,43 @@ from khop.loader.collate import to_tensor
 from khop.partition.folder import FolderMeta
 from khop.typing import EdgeType, NodeType
 
-Tensors: TypeAlias = dict[str, Tensor]
-"""A batch's arrays, as `khop.sampler.collect` names them."""
+
+class Tensors(Mapping[str, Tensor]):
+    """A batch's arrays by their names, as `khop.sampler.collect` gives them.
+
+    Args:
+        index: {name: its place}.
+        tensors: in the order of their places.
+    """
+
+    __slots__ = ("_index", "_tensors")
+
+    def __init__(self, index: Mapping[str, int], tensors: Sequence[Tensor]) -> None:
+        self._index = index
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[self._index[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index)
+
+    def __len__(self) -> int:
+        return len(self._index)
 
 
 def to_tensors(received: Received) -> list[Tensor]:
     """Wraps a batch's arrays, in their order."""
-    described = zip(received.arrays, received.layout.arrays, strict=True)
-    return [to_tensor(array, of.dtype) for array, of in described]
+    if received.layout.has_bfloat16:
+        described = zip(received.arrays, received.layout.arrays, strict=True)
+        return [to_tensor(array, of.dtype) for array, of in described]
+    return [*map(torch.from_numpy, received.arrays)]
+
+
+def add_to(batch: Any, store_name: Any, values: Mapping[str, Any]) -> None:
+    """Sets attributes, none of them None, of a batch or of one of its stores, at once."""
+    store = batch._store if store_name is None else batch[store_name]
+    store._mapping.update(values)
 
 
 _Derived: TypeAlias = Callable[[Sequence[Tensor], Sequence[int]], Any]
@@ -79,8 +108,7 @@ class Assembler:
         values.extend([derive(tensors, received.numbers) for derive in recipe.derived])
         batch: Any = HeteroData() if self._folder.heterogeneous else Data()
         for name, keys, places in recipe.stores:
-            store = batch._store if name is None else batch[name]
-            store._mapping.update(zip(keys, map(values.__getitem__, places), strict=True))
+            add_to(batch, name, dict(zip(keys, map(values.__getitem__, places), strict=True)))
         assembled: Data | HeteroData = batch
         return assembled
 

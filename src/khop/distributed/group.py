@@ -12,9 +12,10 @@ import contextlib
 import json
 import os
 import select
+import struct
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -32,8 +33,9 @@ from khop.errors import SamplerDiedError
 from khop.sampler.plan import EpochPlan
 from khop.typing import Array, Int64Array
 
-# Offsets in one message to a sampler, within what a message holds.
+# Slots and batches in one message to a sampler, within what a message holds.
 _MAX_FREED = 4096
+_MAX_ASKED = 1024
 _WORKER = "khop.distributed.worker"
 
 
@@ -205,7 +207,7 @@ class SamplerGroup:
         """
         limit = self._depth * len(self._samplers)
         enough = limit // 2 if self._in_bulk and not waiting else limit - 1
-        wanted: dict[int, bytearray] = {}
+        wanted: dict[int, list[tuple[int, int]]] = {}
         for number, epoch in self._epochs.items():
             if epoch.next_to_ask - epoch.num_taken > enough:
                 continue
@@ -213,13 +215,11 @@ class SamplerGroup:
             for batch in range(epoch.next_to_ask, last):
                 sampler = min(self._samplers, key=lambda s: len(s.owes))
                 sampler.owes[number, batch] = None
-                wanted.setdefault(sampler.number, bytearray()).extend(TWO.pack(number, batch))
+                wanted.setdefault(sampler.number, []).append((number, batch))
             epoch.next_to_ask = max(epoch.next_to_ask, last)
-        if wanted or waiting:
-            for sampler in self._samplers:
-                _tell_freed(sampler)
-                if sampler.number in wanted:
-                    sampler.process.line.post(Op.SAMPLE, bytes(wanted[sampler.number]))
+        for sampler in self._samplers if wanted else ():
+            if sampler.number in wanted:
+                _ask(sampler, wanted[sampler.number])
 
     def _wait(self) -> None:
         """Sleeps until a sampler or server speaks or ends, and takes that in."""
@@ -300,9 +300,8 @@ class SamplerGroup:
         self._samplers[self._samplers.index(dead)] = fresh
         for epoch in self._epochs.values():
             self._send_epoch(fresh, epoch)
-        for number, batch in dead.owes:
-            fresh.owes[number, batch] = None
-            fresh.process.line.post(Op.SAMPLE, TWO.pack(number, batch))
+        fresh.owes = dict(dead.owes)
+        _ask(fresh, list(dead.owes))
 
     def close(self) -> None:
         """Ends the samplers; batches that were handed out stay valid."""
@@ -318,13 +317,16 @@ class SamplerGroup:
             self._shared = None
 
 
-def _tell_freed(sampler: _Sampler) -> None:
-    """Gives slots back that destructors have left."""
-    while sampler.freed:
-        # Others may append meanwhile; nobody else takes.
-        count = min(len(sampler.freed), _MAX_FREED)
-        offsets = [sampler.freed.popleft() for _ in range(count)]
-        sampler.process.line.post(Op.FREE, np.array(offsets, "<u8").tobytes())
+def _ask(sampler: _Sampler, batches: Sequence[tuple[int, int]]) -> None:
+    """Asks for batches, and gives back the slots that destructors have left meanwhile."""
+    # Others may append; nobody else takes.
+    count = min(len(sampler.freed), _MAX_FREED)
+    freed = [sampler.freed.popleft() for _ in range(count)]
+    for start in range(0, max(len(batches), 1), _MAX_ASKED):
+        payload = struct.pack(f"<Q{len(freed)}Q", len(freed), *freed)
+        payload += b"".join(TWO.pack(*asked) for asked in batches[start : start + _MAX_ASKED])
+        sampler.process.line.post(Op.SAMPLE, payload)
+        freed = []
 
 
 def _free(line: weakref.ref[ControlLine], owner: int, slot: int) -> None:

@@ -156,10 +156,12 @@ class Sampler:
 
     def _obey(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
-            self._asked.extend(TWO.iter_unpack(message.payload))
-        elif message.op is Op.FREE:
-            for (offset,) in ONE.iter_unpack(message.payload):
+            end = ONE.size * (1 + ONE.unpack_from(message.payload)[0])
+            for (offset,) in ONE.iter_unpack(message.payload[ONE.size : end]):
                 self._ring.free(offset)
+            self._asked.extend(TWO.iter_unpack(message.payload[end:]))
+        elif message.op is Op.FREE:
+            self._ring.free(ONE.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
             self._open_epoch(message)
         elif message.op is Op.CLOSE_EPOCH:
