@@ -29,8 +29,8 @@ _UINT8 = np.dtype(np.uint8)
 
 # Batches are made ahead up to so many bytes and so many batches, where that is more than a sampler
 # has in flight.
-_AHEAD_BYTES = 16 << 20
-_MAX_AHEAD = 32
+_AHEAD_BYTES = 32 << 20
+_MAX_AHEAD = 64
 
 
 class CollocatedMaker:
