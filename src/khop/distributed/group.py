@@ -9,7 +9,6 @@ Nothing here waits without being woken by the end of a process.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import struct
@@ -250,12 +249,13 @@ class SamplerGroup:
             number, batch, offset, nbytes = BATCH.unpack_from(message.payload)
             received = read_record(self._lease(sampler, message, offset, nbytes), sampler.layouts)
             if len(message.payload) > BATCH.size:
-                received = received._replace(extras=json.loads(message.payload[BATCH.size :]))
+                extras = message._replace(payload=message.payload[BATCH.size :]).json()
+                received = received._replace(extras=extras)
             sampler.owes.pop((number, batch), None)
             if number in self._epochs:
                 self._epochs[number].arrived[batch] = received
         elif message.op is Op.LAYOUT:
-            layout = Layout.read_shared(*message.descriptors)
+            layout = Layout.read_shared(message.descriptors[0])
             sampler.layouts[layout.number] = layout
         elif message.op is Op.ERROR:
             content = message.json()
