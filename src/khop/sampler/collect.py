@@ -11,6 +11,7 @@ and `e<type>.hops`, the nodes and edges of each hop.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -24,6 +25,10 @@ from khop.data.arrays import storage_dtype
 from khop.partition.part import Part
 from khop.sampler.requests import RemoteParts, Ticket
 from khop.typing import Array, Int64Array
+
+# Rows of other parts come in replies of about this size: while one is put in its place, the owner
+# gathers the next, in memory that it has used before and that has not left its cache.
+_REPLY_BYTES = 2 << 20
 
 Allocate = Callable[[Record], Mapping[str, Array]]
 
@@ -126,9 +131,9 @@ class Collector:
             subgraph.write_trees(i, arrays[f"t{i}"])
         for table, features, own, places in local:
             self._copy(table, features, own, places, arrays)
-        if pending:
-            yield [ticket for _, ticket, _ in pending]
         for table, ticket, places in pending:
+            if not ticket.done:
+                yield [ticket]
             _place(table, ticket, places, arrays)
         return record
 
@@ -186,9 +191,9 @@ class Collector:
             read.append({name: arrays[_array_name(table, name)] for name in table.names})
         for out, (table, features, own, places) in local:
             self._copy(table, features, own, places, out)
-        if pending:
-            yield [ticket for _, (_, ticket, _) in pending]
         for out, (table, ticket, places) in pending:
+            if not ticket.done:
+                yield [ticket]
             _place(table, ticket, places, out)
         return read
 
@@ -214,6 +219,7 @@ class Collector:
             local.append((table, None, ids, None))
             counts["local"] += len(ids) if is_node else 0
             return
+        rows_at_once = self._rows_at_once(table)
         _, grouped, places, offsets = _native.split_by_owner(ids, table.bounds)
         for part in range(len(offsets) - 1):
             share = slice(offsets[part], offsets[part + 1])
@@ -229,11 +235,20 @@ class Collector:
                 local.append((table, cached.features, found[hit], where[hit]))
                 counts["cached"] += int(hit.sum())
                 wanted, where = wanted[~hit], where[~hit]
-            if len(wanted):
+            counts["remote"] += len(wanted) if is_node else 0
+            for begin in range(0, len(wanted), rows_at_once):
                 assert self._remote is not None
-                ticket = self._remote.fetch(part, table.kind, table.type_index, wanted, table.names)
-                pending.append((table, ticket, where))
-                counts["remote"] += len(wanted) if is_node else 0
+                piece = slice(begin, begin + rows_at_once)
+                ticket = self._remote.fetch(
+                    part, table.kind, table.type_index, wanted[piece], table.names
+                )
+                pending.append((table, ticket, where[piece]))
+
+    def _rows_at_once(self, table: Table) -> int:
+        """Rows in one request to another part: so many that its reply has a few megabytes."""
+        rows = self._rows_of(table, 1)
+        nbytes = sum(math.prod(r.shape) * storage_dtype(r.dtype).itemsize for r in rows)
+        return max(_REPLY_BYTES // nbytes, 1)
 
     def _feature(self, table: Table, name: str) -> Feature:
         if table.kind == "node":
@@ -325,9 +340,22 @@ def _array_name(table: Table, name: str) -> str:
 
 
 def fetch_rows(
-    part: Part, kind: str, index: int, ids: Int64Array, names: Sequence[str]
+    part: Part,
+    kind: str,
+    index: int,
+    ids: Int64Array,
+    names: Sequence[str],
+    empty: Callable[[tuple[int, ...], np.dtype[Any]], Array] = np.empty,
 ) -> list[Array]:
     """What a part answers to a fetch: its rows of each attribute, ids as int64.
+
+    Args:
+        part: the part.
+        kind: 'node' or 'edge'.
+        index: of the type.
+        ids: [n] int64, new ids of nodes or positions of edges.
+        names: of the attributes.
+        empty: makes the arrays.
 
     Raises:
         IndexError: an id that the part does not own.
@@ -343,7 +371,7 @@ def fetch_rows(
     replies = []
     for name in names:
         feature = feature_of(index, name)
-        out = np.empty((len(rows), *feature.row_shape), storage_dtype(feature.dtype))
+        out = empty((len(rows), *feature.row_shape), storage_dtype(feature.dtype))
         feature.gather(rows, out)
         replies.append(out.astype(np.int64) if name in ("id", "edge_id") else out)
     return replies
