@@ -10,7 +10,7 @@ import torch
 
 import links
 from khop.loader import LinkNeighborLoader, NeighborLoader
-from khop.stats import LoaderStats, Tally
+from khop.stats import LoaderStats, Sizes, Tally
 from khop.trace.clock import Made
 
 
@@ -139,10 +139,11 @@ def test_sparse_attributes_have_no_bytes(data):
 
 def make_stats():
     tally = Tally(2)
-    sizes = {"nodes": 1000, "edges": 2500, "rows": {"local": 800, "cached": 150, "remote": 50}}
+    sizes = Sizes(1000, 2500, 800, 150, 50)
     ms = 1_000_000
-    for ready in (0, 20):
-        tally.add(32, sizes, Made(ready, 4_000, 500, ready > 0, *(n * ms for n in (6, 3, 0, 1, 0))))
+    for overflows in (0, 1):
+        spent = [n * ms for n in (6, 3, 0, 1, 0)]
+        tally.add(32, sizes, Made(7, 7, 0, 4_000, 500, overflows, *spent))
     for place, spent in enumerate((5, 1, 94)):
         tally.trainer[place] = spent * ms
     tally.ready = 50 * ms

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from khop.sampler.collect import ROWS
 from khop.trace.clock import PHASES, Made
 
 TRAINER_PHASES = ("waiting", "collating", "consuming")
@@ -15,7 +16,7 @@ _SECOND = 1e9  # nanoseconds
 
 
 def _rows() -> dict[str, int]:
-    return {"local": 0, "cached": 0, "remote": 0}
+    return dict.fromkeys(ROWS, 0)
 
 
 def _trainer_seconds() -> dict[str, float]:
@@ -122,6 +123,16 @@ class LoaderStats:
     __str__ = summary
 
 
+class Sizes(NamedTuple):
+    """How much a batch holds: nodes, edges, and rows of nodes by where they came from."""
+
+    nodes: int
+    edges: int
+    local: int
+    cached: int
+    remote: int
+
+
 class Tally:
     """Counts the batches of a loader, in nanoseconds; cheap enough for every batch.
 
@@ -153,27 +164,29 @@ class Tally:
         """Begins anew."""
         self._batches = self._seeds = self._nodes = self._edges = 0
         self._delivered_bytes = self._remote_bytes = self._overflows = 0
-        self._rows = _rows()
+        self._rows = [0] * len(ROWS)
         self._samplers = [0] * len(PHASES)
         self.trainer = [0] * len(TRAINER_PHASES)
         self.ready = 0
 
-    def add(self, num_seeds: int, sizes: Mapping[str, Any], made: Made) -> None:
+    def add(self, num_seeds: int, sizes: Sizes, made: Made) -> None:
         """Counts a batch.
 
         Args:
             num_seeds: its seeds.
-            sizes: its 'nodes', 'edges', and 'rows' by where they came from.
+            sizes: what it holds.
             made: what it cost where it was made.
         """
+        nodes, edges, local, cached, other_parts = sizes
         self._batches += 1
         self._seeds += num_seeds
-        self._nodes += sizes["nodes"]
-        self._edges += sizes["edges"]
+        self._nodes += nodes
+        self._edges += edges
         rows = self._rows
-        for kind, count in sizes["rows"].items():
-            rows[kind] += count
-        _, nbytes, remote_bytes, overflows, sampling, gathering, remote, idle, other = made
+        rows[0] += local
+        rows[1] += cached
+        rows[2] += other_parts
+        _, _, _, nbytes, remote_bytes, overflows, sampling, gathering, remote, idle, other = made
         self._delivered_bytes += nbytes
         self._remote_bytes += remote_bytes
         self._overflows += overflows
@@ -197,7 +210,7 @@ class Tally:
             self._seeds,
             self._nodes,
             self._edges,
-            dict(self._rows),
+            dict(zip(ROWS, self._rows, strict=True)),
             self._delivered_bytes,
             self._remote_bytes,
             dict(zip(TRAINER_PHASES, trainer, strict=True)),

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from khop.distributed.collate import Tensors, batch_edge_types, to_pyg, to_tensors
+from khop.channel.layout import Received
+from khop.distributed.collate import Assembler, Tensors, batch_edge_types, to_tensors
 from khop.distributed.context import require_context
 from khop.distributed.dataset import DistDataset
-from khop.distributed.group import Delivery
 from khop.distributed.making import make_maker
 from khop.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
@@ -23,7 +23,8 @@ from khop.distributed.pipeline import PipelineSpec
 from khop.loader.epochs import EpochKeys
 from khop.sampler.plan import EpochPlan, epoch_order
 from khop.sampler.plan import seeds_of as positions_of
-from khop.stats import LoaderStats, Tally
+from khop.stats import LoaderStats, Sizes, Tally
+from khop.trace.clock import Made
 from khop.trace.watch import DeliveryWatch
 from khop.typing import Array, Int64Array
 
@@ -75,7 +76,7 @@ class DistLoader(abc.ABC):
         self.to_device = None if options.to_device is None else torch.device(options.to_device)
         self.transform = options.transform
         self._columns = columns
-        self._edge_types = batch_edge_types(data.meta)
+        self._assembler = Assembler(data.meta, data.node_labels, batch_edge_types(data.meta))
         context = require_context()
         stream = context.rank if options.stream is None else options.stream
         self._keys = EpochKeys(seed, stream, None)
@@ -123,12 +124,11 @@ class DistLoader(abc.ABC):
         if maker is not None:
             maker.close()
 
-    def _finish(self, delivery: Delivery, batch: int, order: Int64Array | None) -> Any:
-        arrays, meta = delivery
+    def _finish(self, received: Received, batch: int, order: Int64Array | None) -> Any:
         positions = positions_of(order, *self._plan.bounds(batch))
-        tensors = to_tensors(arrays)
-        made = to_pyg(tensors, meta, self.data.meta, self.data.node_labels, self._edge_types)
-        self._annotate(made, tensors, positions)
+        tensors = to_tensors(received)
+        made = self._assembler.assemble(received, tensors)
+        self._annotate(made, Tensors(received.layout.index, tensors), positions)
         if self.to_device is not None:
             # Waits: the slot is the sampler's again when the last tensor on the CPU is gone.
             made = made.to(self.to_device)
@@ -155,17 +155,17 @@ class _EpochIterator:
             raise StopIteration
         self._watch.ask()
         try:
-            delivery = self._loader._maker.take(self._epoch, self._next)
+            received = self._loader._maker.take(self._epoch, self._next)
         except BaseException:
             self._end()
             raise
         self._watch.take()
-        made = self._loader._finish(delivery, self._next, self._order)
+        made = self._loader._finish(received, self._next, self._order)
         first, last = self._loader._plan.bounds(self._next)
-        meta = delivery[1]
-        self._watch.deliver(
-            self._epoch, self._next, last - first, meta, meta["made"], meta.get("maker")
-        )
+        counter = received.counter
+        sizes = Sizes(*counter("nodes"), *counter("edges"), *counter("rows"))
+        cost = Made(*counter("made"))
+        self._watch.deliver(self._epoch, self._next, last - first, sizes, cost)
         self._next += 1
         return made
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from khop import _native
 from khop.channel.message import pack, unpack
+from khop.channel.pool import BufferPool
 from khop.distributed.fields import flag, ids, index, integer
 from khop.distributed.wire import (
     PROTOCOL,
@@ -25,6 +26,8 @@ from khop.sampler.collect import fetch_rows
 from khop.sampler.requests import Drawn, HopRequest
 from khop.trace.requests import served_since
 from khop.typing import Array
+
+_MAX_IDLE = 64 << 20
 
 Answer = Callable[[Mapping[str, Any], list[Array]], list[Array]]
 
@@ -82,6 +85,9 @@ class RequestHandler(FrameHandler):
         }
         super().__init__("partition", part.part, answers)
         self._part = part
+        # Memory of replies comes back when they have been sent. Fresh memory cost more to touch
+        # than to fill.
+        self._pool = BufferPool(_MAX_IDLE)
 
     def _sample(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
         relation, csr = self._relation(header)
@@ -133,7 +139,7 @@ class RequestHandler(FrameHandler):
         for name in names:
             if name not in known:
                 raise KeyError(f"no attribute '{name}': there are {sorted(known)}")
-        return fetch_rows(self._part, kind, place, ids(arrays), names)
+        return fetch_rows(self._part, kind, place, ids(arrays), names, self._pool.empty)
 
 
 def _reply(drawn: Drawn) -> list[Array]:

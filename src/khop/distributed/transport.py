@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from khop.channel.message import pack, unpack
 from khop.distributed.wire import PROTOCOL, pack_rows, rebuild_error
@@ -27,6 +27,9 @@ from khop.typing import Array, Int64Array
 _HEARTBEAT_MS = 1000
 _HEARTBEAT_TIMEOUT_MS = 3000
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+# As a monitor tells them: the event, and a value that is not needed. zmq.utils.monitor reads the
+# same, but imports asyncio, a tenth of the time that a sampler takes to start.
+_EVENT = struct.Struct("=Hi")
 # How often lost connections and deadlines are looked at while waiting.
 _TICK_MS = 250
 
@@ -238,7 +241,7 @@ class PartitionClient:
 
     def _watch(self, connection: _Connection) -> None:
         while connection.monitor.poll(0):
-            event = recv_monitor_message(connection.monitor)["event"]
+            event = _EVENT.unpack(connection.monitor.recv_multipart()[0])[0]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 connection.lost_since = None
                 if connection.was_connected:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from khop.stats import Tally
+from khop.stats import Sizes, Tally
 from khop.trace.clock import Phase
 from khop.trace.recording import OwnRecords
 from khop.trace.watch import Cost, DeliveryWatch
@@ -64,18 +64,12 @@ class LoaderProfile:
             batch: what was made of it.
         """
         nodes = _count(out.node)
-        sizes = {"nodes": nodes, "edges": _count(out.row), "rows": {"local": nodes}}
+        sizes = Sizes(nodes, _count(out.row), nodes, 0, 0)
         nbytes = _num_bytes(batch)
         background = self._num_threads > 0
         records.end(Phase.IDLE if background else Phase.CLOSED)
-        made = records.clock.made(nbytes)
-        return batch, (
-            *records.task,
-            num_seeds,
-            sizes,
-            made,
-            records.thread if background else None,
-        )
+        made = records.clock.made(nbytes, maker=records.thread if background else (0, 0))
+        return batch, (*records.task, num_seeds, sizes, made)
 
 
 class WatchedEpoch(Iterator[Any]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import struct
 from time import monotonic_ns
 from typing import NamedTuple
 
@@ -33,13 +32,11 @@ class Segment(NamedTuple):
     ended: int
 
 
-_MADE = struct.Struct("<9q")
-
-
 class Made(NamedTuple):
     """What a batch cost where it was made.
 
     Attributes:
+        process, thread: where that is; 0: the trainer's own thread.
         ready: when it was done, in nanoseconds of CLOCK_MONOTONIC.
         nbytes: bytes of its arrays and their header.
         remote_bytes: bytes that came from other partitions since the batch before.
@@ -47,6 +44,8 @@ class Made(NamedTuple):
         sampling, gathering, remote, idle, other: nanoseconds in each phase since the batch before.
     """
 
+    process: int
+    thread: int
     ready: int
     nbytes: int
     remote_bytes: int
@@ -56,15 +55,6 @@ class Made(NamedTuple):
     remote: int
     idle: int
     other: int
-
-    def pack(self) -> bytes:
-        """As bytes, for a control message."""
-        return _MADE.pack(*self)
-
-    @classmethod
-    def unpack(cls, payload: bytes, offset: int = 0) -> Made:
-        """From what `pack` returned, after `offset` other bytes."""
-        return cls(*_MADE.unpack_from(payload, offset))
 
 
 class PhaseClock:
@@ -100,12 +90,27 @@ class PhaseClock:
         if task is not None:
             self._task = task
 
-    def made(self, nbytes: int, remote_bytes: int = 0, overflows: int = 0) -> Made:
+    def made(
+        self,
+        nbytes: int,
+        remote_bytes: int = 0,
+        overflows: int = 0,
+        maker: tuple[int, int] = (0, 0),
+    ) -> Made:
         """What a batch cost that was ready when the present phase began; the next begins there."""
         sampling, gathering, remote, idle, other, _ = self._spent
         self._spent = [0, 0, 0, 0, 0, 0]
         return Made(
-            self.since, nbytes, remote_bytes, overflows, sampling, gathering, remote, idle, other
+            *maker,
+            self.since,
+            nbytes,
+            remote_bytes,
+            overflows,
+            sampling,
+            gathering,
+            remote,
+            idle,
+            other,
         )
 
     def keep_segments(self, wanted: bool) -> None:

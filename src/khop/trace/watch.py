@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any
 
-from khop.stats import Tally
+from khop.sampler.collect import ROWS
+from khop.stats import Sizes, Tally
 from khop.trace.clock import Made
 from khop.trace.events import Delivery, Thread
 from khop.trace.recording import Recording, current
 
-Cost = tuple[int, int, int, Mapping[str, Any], Made, Thread | None]
+Cost = tuple[int, int, int, Sizes, Made]
 """What there is to say of a batch: the arguments of `DeliveryWatch.deliver`."""
 
 _Times = tuple[int, int, int, int]
@@ -52,9 +52,8 @@ class DeliveryWatch:
         epoch: int,
         number: int,
         num_seeds: int,
-        sizes: Mapping[str, Any],
+        sizes: Sizes,
         made: Made,
-        maker: Thread | None,
     ) -> None:
         """It is finished, and handed out.
 
@@ -62,20 +61,27 @@ class DeliveryWatch:
             epoch: of the loader.
             number: of the batch in it.
             num_seeds: its seeds.
-            sizes: its 'nodes', 'edges' and 'rows'.
+            sizes: what it holds.
             made: what it cost where it was made.
-            maker: process and thread that made it; None: this thread.
         """
         times = self._count()
         self._tally.add(num_seeds, sizes, made)
-        if maker is not None and made.ready < self._taken:
+        if made.process and made.ready < self._taken:
             self._tally.ready += self._taken - made.ready
         recording = current()
         if recording is not None:
-            shown = {name: sizes[name] for name in ("nodes", "edges", "rows")}
-            shown = {"epoch": epoch, "batch": number, "seeds": num_seeds, **shown}
-            me = _record(recording, times, maker is not None, {**shown, "bytes": made.nbytes})
-            if maker is not None:
+            args = {
+                "epoch": epoch,
+                "batch": number,
+                "seeds": num_seeds,
+                "nodes": sizes.nodes,
+                "edges": sizes.edges,
+                "rows": dict(zip(ROWS, sizes[2:], strict=True)),
+                "bytes": made.nbytes,
+            }
+            me = _record(recording, times, made.process != 0, args)
+            if made.process:
+                maker = made.process, made.thread
                 recording.add_delivery(Delivery(maker, made.ready, me, self._taken))
 
     def deliver_unknown(self) -> None:
