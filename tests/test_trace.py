@@ -137,10 +137,10 @@ def test_failing_batch(tmp_path, data):
         next(epoch), next(epoch)
         with pytest.raises(KeyError):
             next(epoch)
-        time.sleep(0.2)
+        time.sleep(0.5)
         number = 2 + len(list(epoch))
     assert loader.stats().batches == number == len(loader) - 1
-    assert sum(loader.stats().sampler_seconds.values()) < loader.stats().elapsed_seconds
+    assert sum(loader.stats().sampler_seconds.values()) < 0.5 > loader.stats().elapsed_seconds
     assert (0, 2) not in Trace(tmp_path / "out.json").batches("collating")
 
 
