@@ -134,6 +134,7 @@ def gather(
     places: Int64Array | None = None,
     num_threads: int = 1,
 ) -> None: ...
+def rename(ids: Int64Array, names: IntArray) -> None: ...
 def coo_to_csr(
     keys: IntArray,
     neighbors: IntArray,

@@ -15,12 +15,13 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.loader.background import BackgroundIterator
-from khop.loader.collate import Gatherer, join_data, join_hetero_data
 from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
-from khop.loader.profile import LoaderProfile, Profiled, WatchedEpoch
+from khop.loader.join import Joiner, drawn_of_data, drawn_of_hetero_data
+from khop.loader.profile import LoaderProfile, Profiled, WatchedEpoch, size_of_drawn, size_of_output
 from khop.loader.stores import StoreJoiner, is_pair_of_stores
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.plan import EpochPlan
+from khop.sampler.pyg_output import DrawnSubgraph
 from khop.stats import LoaderStats
 from khop.trace.clock import Phase
 from khop.trace.watch import DeliveryWatch
@@ -71,6 +72,10 @@ class EpochLoader:
         """Samples a batch of the loader's input."""
         raise NotImplementedError
 
+    def _draw_planned(self, positions: KeyedBatch) -> tuple[DrawnSubgraph, Any]:
+        """Samples a batch with khop's own sampler; returns the sampler's metadata, too."""
+        raise NotImplementedError
+
     def _annotate(self, batch: Any, metadata: Any) -> None:
         """Adds what a batch says of its seeds."""
         raise NotImplementedError
@@ -95,7 +100,7 @@ class EpochLoader:
         self._shuffle = bool(kwargs.get("shuffle") or False)
         self._epochs = EpochKeys(seed, _rank() if stream is None else stream, self.generator)
         # Threads of the background share the cores; worker processes have one each.
-        self._gatherer = Gatherer(max(1, torch.get_num_threads() // max(1, self.num_workers)))
+        self._joiner = Joiner(max(1, torch.get_num_threads() // max(1, self.num_workers)))
         self._profile = LoaderProfile(self.num_workers)
         # torch guards this attribute against change; worker processes must see the keys of batches.
         self.__dict__["dataset"] = SeedPositions(num_seeds)
@@ -105,6 +110,7 @@ class EpochLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """A new epoch."""
+        self._joiner.forget()
         # Taken before torch draws anything, so that workers of any kind see the same key.
         run_key = self._epochs.next_run_key()
         if self._worker_type == "process" and self.num_workers > 0:
@@ -164,11 +170,34 @@ class EpochLoader:
 
     def _make(self, epoch: int, positions: KeyedBatch) -> Profiled:
         """Samples and joins a batch; runs in threads."""
-        records = self._profile.begin(epoch, positions.key.batch)
-        out = self._sample(positions)
+        profile = self._profile
+        records = profile.begin(epoch, positions.key.batch)
+        num_seeds = len(positions.positions)
+        if not self._is_all_ours():
+            out = self._sample(positions)
+            size = size_of_output(out)
+            records.clock.enter(Phase.GATHERING)
+            return profile.end(records, num_seeds, size, self._join(out))
+        drawn, metadata = self._draw_planned(positions)
         records.clock.enter(Phase.GATHERING)
-        batch = self._join(out)
-        return self._profile.end(records, len(positions), out, batch)
+        batch = self._joined(drawn)
+        self._annotate(batch, metadata)
+        return profile.end(records, num_seeds, size_of_drawn(drawn), batch)
+
+    def _is_all_ours(self) -> bool:
+        """Whether nobody needs a batch in PyG's form between drawing and joining it."""
+        sampler, data = self._sampler, self.data
+        if self.transform_sampler_output is not None or type(sampler) is not NeighborSampler:
+            return False
+        graph = sampler.graph
+        if isinstance(data, Data):
+            return not graph.is_heterogeneous
+        return (
+            isinstance(data, HeteroData)
+            and graph.is_heterogeneous
+            and list(data._node_store_dict) == graph.node_types
+            and list(data._edge_store_dict) == graph.edge_types
+        )
 
     def _finish(self, batch: Any) -> Any:
         """What is done to a batch in the thread that iterates."""
@@ -179,7 +208,10 @@ class EpochLoader:
         return batch
 
     def _sample(self, positions: Any) -> Any:
-        return self._draw(self.input_data[positions], getattr(positions, "key", None))
+        if isinstance(positions, KeyedBatch):
+            index = torch.from_numpy(positions.positions)
+            return self._draw(self.input_data[index], positions.key)
+        return self._draw(self.input_data[positions], None)
 
     def collate_fn(self, index: Any) -> Any:
         """Samples a batch of seeds, given by their positions in the input."""
@@ -207,11 +239,17 @@ class EpochLoader:
             return self._stores.join(out, self._sampler.edge_permutation)
         if not as_drawn or not isinstance(self._sampler, NeighborSampler):
             return None
+        drawn = None
         if isinstance(out, SamplerOutput) and isinstance(self.data, Data):
-            return join_data(self.data, out, self._gatherer)
-        if isinstance(self.data, HeteroData) and _is_complete(out, self.data):
-            return join_hetero_data(self.data, out, self._gatherer)
-        return None
+            drawn = drawn_of_data(out)
+        elif isinstance(out, HeteroSamplerOutput) and isinstance(self.data, HeteroData):
+            drawn = drawn_of_hetero_data(out, self.data)
+        return None if drawn is None else self._joined(drawn)
+
+    def _joined(self, drawn: DrawnSubgraph) -> Any:
+        if isinstance(self.data, Data):
+            return self._joiner.join_data(self.data, drawn)
+        return self._joiner.join_hetero_data(self.data, drawn)
 
     def _joined_by_pyg(self, out: Any) -> Any:
         # PyG's own method, on what it reads of a loader but without the hooks, applied already.
@@ -263,15 +301,6 @@ def _alive(loader: weakref.ref[EpochLoader]) -> EpochLoader:
     found = loader()
     assert found is not None  # whoever iterates holds it
     return found
-
-
-def _is_complete(out: Any, data: HeteroData) -> bool:
-    """Whether a sampler's output, which a user's hook may have changed, speaks of every type."""
-    if not isinstance(out, HeteroSamplerOutput) or out.edge is None:
-        return False
-    types = (set(out.node), set(out.edge), set(out.row), set(out.col))
-    edge_types = set(data.edge_types)
-    return types == (set(data.node_types), edge_types, edge_types, edge_types)
 
 
 def _rank() -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from khop.sampler.pyg_output import DrawnSubgraph
 from khop.stats import Sizes, Tally
 from khop.trace.clock import Phase
 from khop.trace.recording import OwnRecords
@@ -54,22 +55,23 @@ class LoaderProfile:
         number = name.rpartition("_")[2]
         return f"worker thread {number}" if number.isdecimal() else name
 
-    def end(self, records: OwnRecords, num_seeds: int, out: Any, batch: Any) -> Profiled:
+    def end(
+        self, records: OwnRecords, num_seeds: int, size: tuple[int, int], batch: Any
+    ) -> Profiled:
         """The batch is made.
 
         Args:
             records: from `begin`.
             num_seeds: its seeds.
-            out: what was drawn.
-            batch: what was made of it.
+            size: its nodes and edges.
+            batch: the batch.
         """
-        nodes = _count(out.node)
-        sizes = Sizes(nodes, _count(out.row), nodes, 0, 0)
+        nodes, edges = size
         nbytes = _num_bytes(batch)
         background = self._num_threads > 0
         records.end(Phase.IDLE if background else Phase.CLOSED)
         made = records.clock.made(nbytes, maker=records.thread if background else (0, 0))
-        return batch, (*records.task, num_seeds, sizes, made)
+        return batch, (*records.task, num_seeds, Sizes(nodes, edges, nodes, 0, 0), made)
 
 
 class WatchedEpoch(Iterator[Any]):
@@ -96,6 +98,19 @@ class WatchedEpoch(Iterator[Any]):
         batch = self._finish(batch)
         watch.deliver(*cost)
         return batch
+
+
+def size_of_drawn(drawn: DrawnSubgraph) -> tuple[int, int]:
+    """Nodes and edges of what khop's sampler drew."""
+    if len(drawn.nodes) == len(drawn.edge_index) == 1:
+        return drawn.nodes[0].numel(), drawn.edge_index[0].shape[1]
+    edges = sum(ends.shape[1] for ends in drawn.edge_index)
+    return sum(node.numel() for node in drawn.nodes), edges
+
+
+def size_of_output(out: Any) -> tuple[int, int]:
+    """Nodes and edges of what any sampler returned in PyG's form."""
+    return _count(out.node), _count(out.row)
 
 
 def _count(ids: Any) -> int:
