@@ -25,7 +25,7 @@ void gather(const InArray& table, const InArray& rows, const OutArray& out,
   visit_ints(rows, "rows", [&](auto* row_data) {
     int64_t bad;
     {
-      nb::gil_scoped_release release;
+      const ReleaseGil release(count * source.row_bytes);
       bad = gather_rows(source, row_data, count, place_data, static_cast<char*>(out.data()),
                         length(out), num_threads);
     }
@@ -34,6 +34,24 @@ void gather(const InArray& table, const InArray& rows, const OutArray& out,
                              " (entry " + std::to_string(bad) + ") is outside a table of " +
                              std::to_string(source.num_rows) + " rows, or its place outside " +
                              std::to_string(length(out)))
+                                .c_str());
+    }
+    return 0;
+  });
+}
+
+void rename(const Out<int64_t>& ids, const InArray& names) {
+  const auto count = static_cast<int64_t>(ids.shape(0));
+  visit_ints(names, "names", [&](auto* name_data) {
+    int64_t bad;
+    {
+      const ReleaseGil release(count * static_cast<int64_t>(sizeof(int64_t)));
+      bad = rename_ids(name_data, length(names), ids.data(), count);
+    }
+    if (bad >= 0) {
+      throw nb::index_error(("id " + std::to_string(ids.data()[bad]) + " (entry " +
+                             std::to_string(bad) + ") has no name: there are " +
+                             std::to_string(length(names)))
                                 .c_str());
     }
     return 0;
@@ -51,6 +69,11 @@ Tables may have any dtype and any number of axes; only the bytes of a row count.
 
 Raises:
     IndexError: a row or place does not exist; out is then partly written.)");
+  m.def("rename", &rename, nb::arg("ids").noconvert(), nb::arg("names"),
+        R"(ids[i] = names[ids[i]], in place.
+
+Raises:
+    IndexError: an id without a name; ids are then partly renamed.)");
 }
 
 }  // namespace khop::bindings
