@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -16,10 +17,14 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from khop.loader.background import BackgroundIterator
 from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
 from khop.loader.join import Joiner, drawn_of_data, drawn_of_hetero_data
+from khop.loader.profile import LoaderProfile, Profiled, WatchedEpoch, size_of_drawn, size_of_output
 from khop.loader.stores import StoreJoiner, is_pair_of_stores
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.plan import EpochPlan
 from khop.sampler.pyg_output import DrawnSubgraph
+from khop.stats import LoaderStats
+from khop.trace.clock import Phase
+from khop.trace.watch import DeliveryWatch
 
 WorkerType: TypeAlias = Literal["thread", "process"]
 """What `num_workers` counts."""
@@ -96,6 +101,7 @@ class EpochLoader:
         self._epochs = EpochKeys(seed, _rank() if stream is None else stream, self.generator)
         # Threads of the background share the cores; worker processes have one each.
         self._joiner = Joiner(max(1, torch.get_num_threads() // max(1, self.num_workers)))
+        self._profile = LoaderProfile(self.num_workers)
         # torch guards this attribute against change; worker processes must see the keys of batches.
         self.__dict__["dataset"] = SeedPositions(num_seeds)
         # PyG hands torch the loader's own method, torch keeps it: then only the garbage collector
@@ -110,8 +116,20 @@ class EpochLoader:
         if self._worker_type == "process" and self.num_workers > 0:
             self._run_key = run_key
             epoch: Any = super().__iter__()  # type: ignore[misc]
-            return _KeptEpoch(self, epoch) if self.persistent_workers else epoch
+            return _TorchEpoch(self, epoch)
         return self._iterate_here(self._batches(run_key))
+
+    def stats(self) -> LoaderStats:
+        """What the loader has done so far, over all its epochs or since `reset_stats()`.
+
+        Of batches that torch's worker processes make (`worker_type='process'`), only their number
+        and the trainer's time are known.
+        """
+        return self._profile.tally.snapshot()
+
+    def reset_stats(self) -> None:
+        """Begins to count anew."""
+        self._profile.tally.clear()
 
     def _get_iterator(self) -> Any:
         """Torch's iterator, whose workers end with the loader."""
@@ -127,12 +145,13 @@ class EpochLoader:
         return iterator
 
     def _iterate_here(self, batches: PlannedBatches | GivenBatches) -> Iterator[Any]:
+        make = partial(self._make, self._profile.next_epoch())
         if self.num_workers == 0:
-            made: Iterator[Any] = map(self._make, batches)
+            made: Iterator[Profiled] = map(make, batches)
         else:
             ahead = self.num_workers * (self.prefetch_factor or 2)
-            made = BackgroundIterator(self._make, batches, self.num_workers, ahead, self.timeout)
-        return map(self._finish, made)
+            made = BackgroundIterator(make, batches, self.num_workers, ahead, self.timeout)
+        return WatchedEpoch(made, self._finish, self._profile.tally)
 
     @property
     def _index_sampler(self) -> Any:
@@ -149,14 +168,21 @@ class EpochLoader:
         """Number of batches in an epoch."""
         return len(self.batch_sampler)
 
-    def _make(self, positions: KeyedBatch) -> Any:
+    def _make(self, epoch: int, positions: KeyedBatch) -> Profiled:
         """Samples and joins a batch; runs in threads."""
+        profile = self._profile
+        records = profile.begin(epoch, positions.key.batch)
+        num_seeds = len(positions.positions)
         if not self._is_all_ours():
-            return self._join(self._sample(positions))
+            out = self._sample(positions)
+            size = size_of_output(out)
+            records.clock.enter(Phase.GATHERING)
+            return profile.end(records, num_seeds, size, self._join(out))
         drawn, metadata = self._draw_planned(positions)
+        records.clock.enter(Phase.GATHERING)
         batch = self._joined(drawn)
         self._annotate(batch, metadata)
-        return batch
+        return profile.end(records, num_seeds, size_of_drawn(drawn), batch)
 
     def _is_all_ours(self) -> bool:
         """Whether nobody needs a batch in PyG's form between drawing and joining it."""
@@ -252,15 +278,20 @@ class _LazyEpoch:
         yield from _alive(self._loader)._batches(_alive(self._loader)._run_key)
 
 
-class _KeptEpoch(Iterator[Any]):
-    """An epoch of persistent workers, which end with their loader: it keeps the loader."""
+class _TorchEpoch(Iterator[Any]):
+    """An epoch of torch's worker processes. It keeps the loader: persistent ones end with that."""
 
     def __init__(self, loader: EpochLoader, epoch: Any) -> None:
         self._loader = loader
         self._epoch = epoch
+        self._watch = DeliveryWatch(loader._profile.tally)
 
     def __next__(self) -> Any:
-        return next(self._epoch)
+        self._watch.ask()
+        batch = next(self._epoch)
+        self._watch.take()
+        self._watch.deliver_unknown()
+        return batch
 
     def __len__(self) -> int:
         return len(self._epoch)
