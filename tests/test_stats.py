@@ -10,7 +10,7 @@ import torch
 
 import links
 from khop.loader import LinkNeighborLoader, NeighborLoader
-from khop.stats import LoaderStats, Sizes, Tally
+from khop.stats import LoaderStats, Tally
 from khop.trace.clock import Made
 
 
@@ -139,14 +139,12 @@ def test_sparse_attributes_have_no_bytes(data):
 
 def make_stats():
     tally = Tally(2)
-    sizes = Sizes(1000, 2500, 800, 150, 50)
+    sizes = (1000, 2500, 800, 150, 50)
     ms = 1_000_000
-    for overflows in (0, 1):
+    for overflows, trainer in ((0, (5, 1, 44)), (1, (0, 0, 50))):
         spent = [n * ms for n in (6, 3, 0, 1, 0)]
-        tally.add(32, sizes, Made(7, 7, 0, 4_000, 500, overflows, *spent))
-    for place, spent in enumerate((5, 1, 94)):
-        tally.trainer[place] = spent * ms
-    tally.ready = 50 * ms
+        made = Made(7, 7, 0, 4_000, 500, overflows, *spent)
+        tally.add(tuple(n * ms for n in trainer), 25 * ms, 32, sizes, made)
     return tally.snapshot(restarts=3)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import khop
 import links
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
-from khop.trace.clock import Phase, PhaseClock, Segment
+from khop.trace.clock import PHASES, Phase, PhaseClock, Segment
 from khop.trace.events import Names, trace_events
 from khop.trace.files import write_events
 from khop.trace.requests import Answered, RequestLog, pack_records, served_since, unpack_records
@@ -241,8 +241,8 @@ def test_a_clock_counts_every_moment_once():
     made = clock.made(7, 8, 1, (5, 6))
     assert sum(made[6:]) == ended - began
     assert made[:6] == (5, 6, clock.since, 7, 8, 1)
-    kept = [Phase(s.phase).name for s in clock.segments]
-    assert kept == ["SAMPLING", "GATHERING", "REMOTE", "GATHERING", "IDLE"]
+    kept = [PHASES[s.phase] for s in clock.segments]
+    assert kept == ["sampling", "gathering", "remote", "gathering", "idle"]
     assert all(s[1:3] == (3, 4) and s.began <= s.ended for s in clock.segments)
     assert sum(clock.made(0)[6:]) == 0
 

@@ -6,6 +6,7 @@ import abc
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from time import monotonic_ns
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from khop.distributed.pipeline import PipelineSpec
 from khop.loader.epochs import EpochKeys
 from khop.sampler.plan import EpochPlan, epoch_order
 from khop.sampler.plan import seeds_of as positions_of
-from khop.stats import LoaderStats, Sizes, Tally
+from khop.stats import LoaderStats, Tally
 from khop.trace.clock import Made
 from khop.trace.watch import DeliveryWatch
 from khop.typing import Array, Int64Array
@@ -153,19 +154,21 @@ class _EpochIterator:
         if self._next >= len(self._loader) or not self._end.alive:
             self._end()
             raise StopIteration
-        self._watch.ask()
+        asked = monotonic_ns()
         try:
             received = self._loader._maker.take(self._epoch, self._next)
         except BaseException:
             self._end()
             raise
-        self._watch.take()
+        taken = monotonic_ns()
         made = self._loader._finish(received, self._next, self._order)
         first, last = self._loader._plan.bounds(self._next)
         counter = received.counter
-        sizes = Sizes(*counter("nodes"), *counter("edges"), *counter("rows"))
+        (nodes,), (edges,) = counter("nodes"), counter("edges")
+        local, cached, remote = counter("rows")
+        sizes = nodes, edges, local, cached, remote
         cost = Made(*counter("made"))
-        self._watch.deliver(self._epoch, self._next, last - first, sizes, cost)
+        self._watch.deliver(asked, taken, self._epoch, self._next, last - first, sizes, cost)
         self._next += 1
         return made
 

@@ -57,7 +57,7 @@ class CollocatedMaker:
         weights: Mapping[str, Array],
     ) -> None:
         self._client = client
-        self._records = OwnRecords(None)
+        self._records = OwnRecords()
         self._pipeline = Pipeline(part, spec, client, weights, self._records.clock)
         self._pool = BufferPool()
         self._epochs: dict[int, tuple[int, EpochPlan, Int64Array]] = {}
@@ -93,7 +93,7 @@ class CollocatedMaker:
         try:
             record = self._run(self._pipeline.make(own, run_key, batch, allocate))
         finally:
-            records.end(Phase.CLOSED)
+            records.end()
         remote = 0 if client is None else client.bytes_received - bytes_before
         record.note("made", records.clock.made(len(memory[0]), remote))
         return record.layout.read(memory[0])._replace(extras=record.extras or None)

@@ -102,7 +102,7 @@ class Task:
     steps: Generator[list[Ticket], None, Record]
     slot: Slot
     waiting_for: list[Ticket]
-    phase: Phase = Phase.SAMPLING
+    phase: int = Phase.SAMPLING
 
 
 class Sampler:

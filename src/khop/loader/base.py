@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from functools import partial
+from threading import get_native_id
+from time import monotonic_ns
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -17,14 +18,13 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from khop.loader.background import BackgroundIterator
 from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
 from khop.loader.join import Joiner, drawn_of_data, drawn_of_hetero_data
-from khop.loader.profile import LoaderProfile, Profiled, WatchedEpoch, size_of_drawn, size_of_output
+from khop.loader.profile import LoaderProfile, Timed, size_of_drawn, size_of_output
 from khop.loader.stores import StoreJoiner, is_pair_of_stores
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.plan import EpochPlan
 from khop.sampler.pyg_output import DrawnSubgraph
 from khop.stats import LoaderStats
-from khop.trace.clock import Phase
-from khop.trace.watch import DeliveryWatch
+from khop.trace.watch import UNKNOWN, DeliveryWatch
 
 WorkerType: TypeAlias = Literal["thread", "process"]
 """What `num_workers` counts."""
@@ -145,13 +145,12 @@ class EpochLoader:
         return iterator
 
     def _iterate_here(self, batches: PlannedBatches | GivenBatches) -> Iterator[Any]:
-        make = partial(self._make, self._profile.next_epoch())
         if self.num_workers == 0:
-            made: Iterator[Profiled] = map(make, batches)
+            made: Iterator[Timed] = map(self._make, batches)
         else:
             ahead = self.num_workers * (self.prefetch_factor or 2)
-            made = BackgroundIterator(make, batches, self.num_workers, ahead, self.timeout)
-        return WatchedEpoch(made, self._finish, self._profile.tally)
+            made = BackgroundIterator(self._make, batches, self.num_workers, ahead, self.timeout)
+        return self._profile.watch(made, self._finish)
 
     @property
     def _index_sampler(self) -> Any:
@@ -168,21 +167,21 @@ class EpochLoader:
         """Number of batches in an epoch."""
         return len(self.batch_sampler)
 
-    def _make(self, epoch: int, positions: KeyedBatch) -> Profiled:
+    def _make(self, positions: KeyedBatch) -> Timed:
         """Samples and joins a batch; runs in threads."""
-        profile = self._profile
-        records = profile.begin(epoch, positions.key.batch)
-        num_seeds = len(positions.positions)
-        if not self._is_all_ours():
+        began = monotonic_ns()
+        if self._is_all_ours():
+            drawn, metadata = self._draw_planned(positions)
+            middle, size = monotonic_ns(), size_of_drawn(drawn)
+            batch = self._joined(drawn)
+            self._annotate(batch, metadata)
+        else:
             out = self._sample(positions)
-            size = size_of_output(out)
-            records.clock.enter(Phase.GATHERING)
-            return profile.end(records, num_seeds, size, self._join(out))
-        drawn, metadata = self._draw_planned(positions)
-        records.clock.enter(Phase.GATHERING)
-        batch = self._joined(drawn)
-        self._annotate(batch, metadata)
-        return profile.end(records, num_seeds, size_of_drawn(drawn), batch)
+            middle, size = monotonic_ns(), size_of_output(out)
+            batch = self._join(out)
+        number, num_seeds = positions.key.batch, len(positions.positions)
+        thread = get_native_id()
+        return Timed(batch, number, num_seeds, size, thread, began, middle, monotonic_ns())
 
     def _is_all_ours(self) -> bool:
         """Whether nobody needs a batch in PyG's form between drawing and joining it."""
@@ -287,10 +286,9 @@ class _TorchEpoch(Iterator[Any]):
         self._watch = DeliveryWatch(loader._profile.tally)
 
     def __next__(self) -> Any:
-        self._watch.ask()
+        asked = monotonic_ns()
         batch = next(self._epoch)
-        self._watch.take()
-        self._watch.deliver_unknown()
+        self._watch.deliver(asked, monotonic_ns(), *UNKNOWN)
         return batch
 
     def __len__(self) -> int:

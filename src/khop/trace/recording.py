@@ -164,46 +164,32 @@ class Recording:
 
 
 class OwnRecords:
-    """What a thread of the trainer itself does while it makes batches.
-
-    Args:
-        name: what the thread is called; None: it is the trainer's.
+    """What the trainer does while it makes batches of a partitioned graph itself.
 
     Attributes:
-        thread: its process and thread id.
-        task: epoch and batch that it makes.
-        clock: the thread's.
+        clock: of the phases.
         log: of its requests, while a recording is under way.
     """
 
-    def __init__(self, name: str | None) -> None:
-        self._name = name
-        self.thread = os.getpid(), threading.get_native_id()
-        self.task = (0, 0)
+    def __init__(self) -> None:
         self.clock = PhaseClock()
         self.log: RequestLog | None = None
 
     def begin(self, task: tuple[int, int]) -> None:
         """A batch begins: its drawing. Follows recordings that have begun or ended."""
-        recording = current()
-        self.task = task
-        if self.clock.phase < Phase.IDLE:  # the batch before has failed
-            self.clock.phase = Phase.CLOSED
-        self.clock.keep_segments(recording is not None)
+        clock, recording = self.clock, current()
+        clock.keep_segments(recording is not None)
         self.log = None if recording is None else RequestLog(task)
-        self.clock.enter(Phase.SAMPLING, task)
+        clock.enter(Phase.SAMPLING, task)
 
-    def end(self, phase: Phase) -> None:
-        """It is made, or has failed; what comes next is `phase`."""
-        self.clock.enter(phase)
+    def end(self) -> None:
+        """It is made, or has failed."""
+        self.clock.enter(Phase.CLOSED)
         segments, recording = self.clock.segments, current()
-        if segments is None:
-            return
-        if recording is not None:
-            if self._name is not None:
-                recording.name_thread(self.thread, self._name)
-            recording.add_records(self.thread, segments, self.log.answered if self.log else ())
-        segments.clear()
+        if recording is not None and segments:
+            thread = os.getpid(), threading.get_native_id()
+            recording.add_records(thread, segments, self.log.answered if self.log else ())
+            segments.clear()
 
 
 def _rank_and_world_size() -> tuple[int, int]:
