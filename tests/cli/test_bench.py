@@ -114,16 +114,14 @@ def test_without_matplotlib(bench, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     hidden = lambda name: None if name == "matplotlib" else find(name)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", hidden)
-    assert "no chart: matplotlib is not installed" in bench("gather")
+    assert "no chart: matplotlib is not installed" in bench("draws")
     assert sorted(p.suffix for p in tmp_path.iterdir()) == [".json", ".md"]
 
 
 def test_reports_go_beside_the_benchmarks_or_where_they_are_asked_for(bench, tmp_path):
     (tmp_path / "benchmarks").mkdir()
-    assert "written to benchmarks/results/bench-scale0.001-gather.json" in bench("gather")
-    assert "written to deep/er/bench-scale0.001-gather.json" in bench(
-        "gather", "--output", "deep/er"
-    )
+    assert "written to benchmarks/results/bench-scale0.001-draws.json" in bench("draws")
+    assert "written to deep/er/bench-scale0.001-draws.json" in bench("draws", "--output", "deep/er")
 
 
 def test_the_default_cache(monkeypatch):

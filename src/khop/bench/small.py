@@ -35,7 +35,7 @@ from khop.typing import Array, Int64Array
 _BATCH_SIZE = 32
 _FANOUTS = (5, 5)
 _BATCHES = 40  # for each that larger batches have in a turn: 40 of them take milliseconds
-_WAIT = 0.001  # several times what a sampler needs for a batch
+_WAIT = 0.002  # many times what a sampler needs for a batch
 
 
 def run(bench: Bench) -> list[Row]:
