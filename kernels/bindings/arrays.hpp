@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -51,6 +52,19 @@ int64_t row_bytes_of(const Array& array) {
   for (std::size_t d = 1; d < array.ndim(); ++d) bytes *= static_cast<int64_t>(array.shape(d));
   return bytes;
 }
+
+// Lets other Python threads run during work on many bytes. Handing the interpreter lock over and
+// waiting for it again takes longer than work on few.
+class ReleaseGil {
+ public:
+  explicit ReleaseGil(int64_t bytes) {
+    if (bytes >= kWorthReleasing) release_.emplace();
+  }
+
+ private:
+  static constexpr int64_t kWorthReleasing = int64_t{256} << 10;
+  std::optional<nb::gil_scoped_release> release_;
+};
 
 // Hands a buffer over to NumPy.
 template <class T>

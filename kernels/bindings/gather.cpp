@@ -25,7 +25,7 @@ void gather(const InArray& table, const InArray& rows, const OutArray& out,
   visit_ints(rows, "rows", [&](auto* row_data) {
     int64_t bad;
     {
-      nb::gil_scoped_release release;
+      const ReleaseGil release(count * source.row_bytes);
       bad = gather_rows(source, row_data, count, place_data, static_cast<char*>(out.data()),
                         length(out), num_threads);
     }

@@ -24,6 +24,8 @@ Args:
     with_edges: record the position of each drawn edge.
     disjoint: give each seed a tree of its own: nodes are the same only within a tree.)";
 
+constexpr int64_t kIdBytes = sizeof(int64_t);
+
 int32_t checked(int64_t index, std::size_t count, const char* what) {
   if (index < 0 || index >= static_cast<int64_t>(count)) {
     throw nb::index_error((std::string("no such ") + what).c_str());
@@ -225,7 +227,7 @@ NumpyArray<int64_t> keys_of(const Subgraph& self, int64_t type) {
 void write_nodes(const Subgraph& self, int64_t type, const Out<int64_t>& out) {
   const NodeSet& nodes = self.nodes(checked(type, self.num_node_types(), "node type"));
   check_length(static_cast<int64_t>(out.shape(0)), nodes.size(), "out");
-  nb::gil_scoped_release release;
+  const ReleaseGil release(nodes.size() * kIdBytes);
   const int64_t* keys = nodes.keys();
   for (int64_t i = 0; i < nodes.size(); ++i) out.data()[i] = nodes.id_of(keys[i]);
 }
@@ -233,7 +235,7 @@ void write_nodes(const Subgraph& self, int64_t type, const Out<int64_t>& out) {
 void write_trees(const Subgraph& self, int64_t type, const Out<int64_t>& out) {
   const NodeSet& nodes = self.nodes(checked(type, self.num_node_types(), "node type"));
   check_length(static_cast<int64_t>(out.shape(0)), nodes.size(), "out");
-  nb::gil_scoped_release release;
+  const ReleaseGil release(nodes.size() * kIdBytes);
   const int64_t* keys = nodes.keys();
   for (int64_t i = 0; i < nodes.size(); ++i) out.data()[i] = nodes.tree_of(keys[i]);
 }
@@ -243,7 +245,7 @@ void write_edge_index(const Subgraph& self, int64_t relation, const Out<int64_t>
   const EdgeList& edges = self.edges(checked(relation, self.num_relations(), "edge type"));
   check_length(static_cast<int64_t>(row.shape(0)), edges.sources.size(), "row");
   check_length(static_cast<int64_t>(col.shape(0)), edges.sources.size(), "col");
-  nb::gil_scoped_release release;
+  const ReleaseGil release(2 * edges.sources.size() * kIdBytes);
   edges.write_endpoints(row.data(), col.data());
 }
 
@@ -251,7 +253,7 @@ void write_edges(const Subgraph& self, int64_t relation, const Out<int64_t>& out
   const EdgeList& edges = self.edges(checked(relation, self.num_relations(), "edge type"));
   if (!self.with_edges()) throw nb::value_error("edges were not recorded: with_edges is False");
   check_length(static_cast<int64_t>(out.shape(0)), edges.edges.size(), "out");
-  nb::gil_scoped_release release;
+  const ReleaseGil release(edges.edges.size() * kIdBytes);
   if (edges.edges.size() > 0) std::copy_n(edges.edges.data(), edges.edges.size(), out.data());
 }
 

@@ -21,6 +21,8 @@ __getattr__, __dir__, _names = attach(
             "loader",
             "partition",
             "sampler",
+            "stats",
+            "trace",
             "typing",
         )
     },

@@ -78,6 +78,33 @@ def same_batches(loader, reference, attributes=ATTRIBUTES):
     return count
 
 
+def make_loader(root, num_parts, num_workers, **options):
+    """A loader of some seeds, whose trainer serves all parts; None: the trainer makes batches."""
+    from khop.distributed import (
+        CollocatedDistSamplingWorkerOptions,
+        DistDataset,
+        DistNeighborLoader,
+        MpDistSamplingWorkerOptions,
+    )
+
+    workers = CollocatedDistSamplingWorkerOptions()
+    if num_workers is not None:
+        keywords = {"channel_size": options.pop("channel_size", None)}
+        if "worker_concurrency" in options:
+            keywords["worker_concurrency"] = options.pop("worker_concurrency")
+        workers = MpDistSamplingWorkerOptions(num_workers=num_workers, **keywords)
+    return DistNeighborLoader(
+        DistDataset().load(root, 0, also_serve=range(1, num_parts)),
+        FANOUTS,
+        seeds_of_rank(0),
+        batch_size=16,
+        with_edge=True,
+        collect_features=True,
+        worker_options=workers,
+        **options,
+    )
+
+
 # Resources ------------------------------------------------------------------------------------
 
 
@@ -292,6 +319,20 @@ def job_early(arguments):
         return {"batches": len([next(iter(loader))])}
     time.sleep(2)
     return {"batches": sum(1 for _ in loader), "remote": loader.stats().rows["remote"]}
+
+
+def job_trace(arguments):
+    """Records an epoch."""
+    import khop
+    from khop.distributed import DistNeighborLoader
+
+    _, dataset, options = _load(arguments)
+    loader = DistNeighborLoader(
+        dataset, [4, 4], None, 50, worker_options=options, collect_features=True, seed=1
+    )
+    with khop.trace.record(arguments["path"]) as recording:
+        batches = sum(1 for _ in loader)
+    return {"batches": batches, "path": str(recording.path)}
 
 
 def job_slow(arguments):

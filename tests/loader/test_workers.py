@@ -2,6 +2,8 @@
 
 import gc
 import multiprocessing
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -221,6 +223,23 @@ def test_background_keeps_the_order():
 
     assert list(BackgroundIterator(work, tasks, 3, 4)) == tasks
     assert list(BackgroundIterator(work, [], 3, 4)) == []
+
+
+def test_threads_end_with_the_interpreter():
+    """Also those of an epoch that nobody has ended, while they make batches."""
+    program = """
+import torch
+from torch_geometric.data import Data
+from khop.loader import NeighborLoader
+data = Data(x=torch.rand(5000, 300), edge_index=torch.randint(5000, (2, 100000)))
+loader = NeighborLoader(data, [20, 20], batch_size=500, num_workers=2, prefetch_factor=8)
+epochs = [iter(loader) for _ in range(3)]
+print(len({len(next(epoch).input_id) for epoch in epochs}))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", "")
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

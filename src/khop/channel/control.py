@@ -7,6 +7,7 @@ payload; large data goes through memory that is passed along.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import enum
 import json
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 from khop.errors import ProtocolError
 
 MAX_PAYLOAD = 60_000
-_MAX_DESCRIPTORS = 4
+_ANCILLARY = socket.CMSG_SPACE(4 * 4)  # up to four descriptors
 
 
 class Op(enum.IntEnum):
@@ -32,14 +33,19 @@ class Op(enum.IntEnum):
     CONFIG = 1  # JSON; the process's memory
     OPEN_EPOCH = 2  # JSON; a memfd with the epoch's seeds
     CLOSE_EPOCH = 3  # epoch
-    SAMPLE = 4  # epoch, batch index
+    SAMPLE = 4  # number of slots, their offsets (free again); epoch and batch index, of any number
     FREE = 5  # offset of a slot
+    TRACE = 6  # 1: a recording is under way, 0: it has ended
     # process -> trainer
     READY = 16  # JSON
-    BATCH = 17  # epoch, batch index, offset, bytes; own memfd if the ring had no room
+    BATCH = 17  # epoch, batch index, offset, bytes; JSON if there is more to say of the batch;
+    # own memfd if the ring had no room
     ERROR = 18  # JSON
+    LAYOUT = 19  # a memfd with a layout that batches will have
+    RECORDS = 20  # of a recording: `khop.trace.requests.pack_records`
 
 
+_OPS = {int(op): op for op in Op}
 ONE = struct.Struct("<Q")
 TWO = struct.Struct("<QQ")
 BATCH = struct.Struct("<QQQQ")
@@ -142,9 +148,7 @@ class ControlLine:
         """
         while True:
             try:
-                data, descriptors, _, _ = socket.recv_fds(
-                    self._socket, MAX_PAYLOAD + 4096, _MAX_DESCRIPTORS
-                )
+                data, ancillary, _, _ = self._socket.recvmsg(MAX_PAYLOAD + 4096, _ANCILLARY)
                 break
             except BlockingIOError:
                 return None
@@ -152,15 +156,25 @@ class ControlLine:
                 # It left without reading all that it was told. The kernel says so once, before it
                 # hands out what the other side said last.
                 continue
+        descriptors = _descriptors(ancillary) if ancillary else []
         if not data:
             raise EOFError("the other side has closed the control line")
-        try:
-            return Message(Op(data[0]), data[1:], list(descriptors))
-        except ValueError:
+        op = _OPS.get(data[0])
+        if op is None:
             for descriptor in descriptors:
                 os.close(descriptor)
-            raise ProtocolError(f"unknown control message {data[0]}") from None
+            raise ProtocolError(f"unknown control message {data[0]}")
+        return Message(op, data[1:], descriptors)
 
     def close(self) -> None:
         """Closes this end; the other side notices."""
         self._socket.close()
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    """Descriptors that came with a message."""
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return found.tolist()

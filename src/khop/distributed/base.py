@@ -6,24 +6,27 @@ import abc
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from time import monotonic_ns
 from typing import Any
 
 import torch
 
-from khop.distributed.collate import Tensors, batch_edge_types, to_pyg, to_tensors
+from khop.channel.layout import Received
+from khop.distributed.collate import Assembler, Tensors, batch_edge_types, to_tensors
 from khop.distributed.context import require_context
 from khop.distributed.dataset import DistDataset
-from khop.distributed.group import Delivery
 from khop.distributed.making import make_maker
 from khop.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
 )
 from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.stats import LoaderStats
 from khop.loader.epochs import EpochKeys
 from khop.sampler.plan import EpochPlan, epoch_order
 from khop.sampler.plan import seeds_of as positions_of
+from khop.stats import LoaderStats, Tally
+from khop.trace.clock import Made
+from khop.trace.watch import DeliveryWatch
 from khop.typing import Array, Int64Array
 
 
@@ -74,7 +77,7 @@ class DistLoader(abc.ABC):
         self.to_device = None if options.to_device is None else torch.device(options.to_device)
         self.transform = options.transform
         self._columns = columns
-        self._edge_types = batch_edge_types(data.meta)
+        self._assembler = Assembler(data.meta, data.node_labels, batch_edge_types(data.meta))
         context = require_context()
         stream = context.rank if options.stream is None else options.stream
         self._keys = EpochKeys(seed, stream, None)
@@ -83,9 +86,10 @@ class DistLoader(abc.ABC):
         self._service = data.service()
         if options.even_batches and context.world_size > 1:
             self._plan = _agree_on_batches(self._plan, options.drop_last)
-        self._stats = LoaderStats()
         workers = options.worker_options or CollocatedDistSamplingWorkerOptions()
         self._maker = make_maker(data, spec, workers, options.batch_size, weights or {})
+        self._tally = Tally(self._maker.num_samplers)
+        self._restarts_before = 0
 
     @abc.abstractmethod
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
@@ -104,9 +108,13 @@ class DistLoader(abc.ABC):
         return _EpochIterator(self, epoch, order)
 
     def stats(self) -> LoaderStats:
-        """What the loader has done so far."""
-        self._stats.restarts = self._maker.num_restarts
-        return self._stats
+        """What the loader has done so far, over all its epochs or since `reset_stats()`."""
+        return self._tally.snapshot(self._maker.num_restarts - self._restarts_before)
+
+    def reset_stats(self) -> None:
+        """Begins to count anew."""
+        self._restarts_before = self._maker.num_restarts
+        self._tally.clear()
 
     def shutdown(self) -> None:
         """Ends the sampler processes; done by itself when the loader is collected."""
@@ -117,13 +125,11 @@ class DistLoader(abc.ABC):
         if maker is not None:
             maker.close()
 
-    def _finish(self, delivery: Delivery, batch: int, order: Int64Array | None) -> Any:
-        arrays, meta = delivery
+    def _finish(self, received: Received, batch: int, order: Int64Array | None) -> Any:
         positions = positions_of(order, *self._plan.bounds(batch))
-        tensors = to_tensors(arrays)
-        made = to_pyg(tensors, meta, self.data.meta, self.data.node_labels, self._edge_types)
-        self._annotate(made, tensors, positions)
-        self._stats.add(meta, len(positions))
+        tensors = to_tensors(received)
+        made = self._assembler.assemble(received, tensors)
+        self._annotate(made, Tensors(received.layout.index, tensors), positions)
         if self.to_device is not None:
             # Waits: the slot is the sampler's again when the last tensor on the CPU is gone.
             made = made.to(self.to_device)
@@ -138,6 +144,7 @@ class _EpochIterator:
         self._epoch = epoch
         self._order = order
         self._next = 0
+        self._watch = DeliveryWatch(loader._tally)
         self._end = weakref.finalize(self, loader._maker.close_epoch, epoch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -147,12 +154,21 @@ class _EpochIterator:
         if self._next >= len(self._loader) or not self._end.alive:
             self._end()
             raise StopIteration
+        asked = monotonic_ns()
         try:
-            delivery = self._loader._maker.take(self._epoch, self._next)
+            received = self._loader._maker.take(self._epoch, self._next)
         except BaseException:
             self._end()
             raise
-        made = self._loader._finish(delivery, self._next, self._order)
+        taken = monotonic_ns()
+        made = self._loader._finish(received, self._next, self._order)
+        first, last = self._loader._plan.bounds(self._next)
+        counter = received.counter
+        (nodes,), (edges,) = counter("nodes"), counter("edges")
+        local, cached, remote = counter("rows")
+        sizes = nodes, edges, local, cached, remote
+        cost = Made(*counter("made"))
+        self._watch.deliver(asked, taken, self._epoch, self._next, last - first, sizes, cost)
         self._next += 1
         return made
 

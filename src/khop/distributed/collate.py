@@ -2,66 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from khop.channel.layout import Layout, Received
 from khop.loader.collate import to_tensor
 from khop.partition.folder import FolderMeta
-from khop.typing import Array, EdgeType, NodeType
-
-Tensors: TypeAlias = dict[str, Tensor]
-"""A batch's arrays, as `khop.sampler.collect` names them."""
+from khop.typing import EdgeType, NodeType
 
 
-def to_tensors(arrays: Mapping[str, tuple[Array, str]]) -> Tensors:
-    """Wraps arrays, given with the names of their dtypes."""
-    return {name: to_tensor(array, dtype) for name, (array, dtype) in arrays.items()}
-
-
-def to_pyg(
-    tensors: Tensors,
-    meta: Mapping[str, Any],
-    folder: FolderMeta,
-    labels: Mapping[NodeType, Tensor],
-    edge_types: Sequence[EdgeType],
-) -> Data | HeteroData:
-    """A batch but for what concerns its seeds: `Data` of a homogeneous folder, else `HeteroData`.
+class Tensors(Mapping[str, Tensor]):
+    """A batch's arrays by their names, as `khop.sampler.collect` gives them.
 
     Args:
-        tensors: the batch's arrays.
-        meta: the batch's header.
+        index: {name: its place}.
+        tensors: in the order of their places.
+    """
+
+    __slots__ = ("_index", "_tensors")
+
+    def __init__(self, index: Mapping[str, int], tensors: Sequence[Tensor]) -> None:
+        self._index = index
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[self._index[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+
+def to_tensors(received: Received) -> list[Tensor]:
+    """Wraps a batch's arrays, in their order."""
+    if received.layout.has_bfloat16:
+        described = zip(received.arrays, received.layout.arrays, strict=True)
+        return [to_tensor(array, of.dtype) for array, of in described]
+    return [*map(torch.from_numpy, received.arrays)]
+
+
+def add_to(batch: Any, store_name: Any, values: Mapping[str, Any]) -> None:
+    """Sets attributes, none of them None, of a batch or of one of its stores, at once."""
+    store = batch._store if store_name is None else batch[store_name]
+    store._mapping.update(values)
+
+
+_Derived: TypeAlias = Callable[[Sequence[Tensor], Sequence[int]], Any]
+
+
+class _Recipe(NamedTuple):
+    """How batches of a layout become PyG's: what is the same for all of them.
+
+    Attributes:
+        derived: what follows a batch's tensors in the list of its values; each is computed of the
+            tensors and of the batch's numbers.
+        stores: of each of PyG's stores its name (None: that of `Data`), the names of its attributes
+            and where among the values they are.
+    """
+
+    derived: list[_Derived]
+    stores: list[tuple[Any, list[str], list[int]]]
+
+
+class Assembler:
+    """Makes PyG's batches, but for what concerns their seeds.
+
+    `Data` of a homogeneous folder, else `HeteroData`. What goes where is settled with the first
+    batch of a layout. Attributes are then put at once where PyG keeps them: a batch with 11 of
+    them takes 6 us, where setting one after the other took 36.
+
+    Args:
         folder: what the folder holds.
         labels: {node type: [num_nodes, ...]} labels that the folder does not hold, by original id.
         edge_types: what the batch calls the folder's edge types; see `batch_edge_types`.
     """
-    batch: Any = HeteroData() if folder.heterogeneous else Data()
 
-    def store_of(name: Any) -> Any:
-        return batch[name] if folder.heterogeneous else batch
+    def __init__(
+        self,
+        folder: FolderMeta,
+        labels: Mapping[NodeType, Tensor],
+        edge_types: Sequence[EdgeType],
+    ) -> None:
+        self._folder = folder
+        self._labels = labels
+        self._edge_types = edge_types
+        self._recipes: dict[Layout, _Recipe] = {}
 
-    nodes_per_hop = meta.get("nodes_per_hop")
-    for i, node_type in enumerate(folder.node_types):
-        store = store_of(node_type.name)
-        _take(store, tensors, f"n{i}", node_type.attrs)
-        if i == 0 and not folder.heterogeneous:  # in the order of PyG's attributes
-            _fill_edges(store_of, tensors, meta, folder, edge_types)
-        store.n_id = tensors[f"n{i}.id"]
-        if node_type.name in labels:
-            store.y = labels[node_type.name][store.n_id]
-        if "x" not in store:  # PyG cannot infer it
-            store.num_nodes = store.n_id.numel()
-        if f"t{i}" in tensors:
-            store.batch = tensors[f"t{i}"]
-        if nodes_per_hop is not None:
-            store.num_sampled_nodes = nodes_per_hop[i]
-    if folder.heterogeneous:
-        _fill_edges(store_of, tensors, meta, folder, edge_types)
-    joined: Data | HeteroData = batch
-    return joined
+    def assemble(self, received: Received, tensors: Sequence[Tensor]) -> Data | HeteroData:
+        """A batch.
+
+        Args:
+            received: as it was read.
+            tensors: its arrays, wrapped, in the same order.
+        """
+        recipe = self._recipes.get(received.layout)
+        if recipe is None:
+            recipe = self._recipes[received.layout] = self._recipe(received.layout)
+        values: list[Any] = [*tensors]
+        values.extend([derive(tensors, received.numbers) for derive in recipe.derived])
+        batch: Any = HeteroData() if self._folder.heterogeneous else Data()
+        for name, keys, places in recipe.stores:
+            add_to(batch, name, dict(zip(keys, map(values.__getitem__, places), strict=True)))
+        assembled: Data | HeteroData = batch
+        return assembled
+
+    def _recipe(self, layout: Layout) -> _Recipe:
+        derived: list[_Derived] = []
+        edges = [self._edge_attrs(i, layout, derived) for i in range(len(self._edge_types))]
+        if self._folder.heterogeneous:
+            types: list[Any] = [t.name for t in self._folder.node_types]
+            nodes = [self._node_attrs(i, layout, derived, {}) for i in range(len(types))]
+            named = [*zip(types, nodes, strict=True), *zip(self._edge_types, edges, strict=True)]
+        else:
+            named = [(None, self._node_attrs(0, layout, derived, edges[0]))]
+        return _Recipe(derived, [(name, [*found], [*found.values()]) for name, found in named])
+
+    def _node_attrs(
+        self, i: int, layout: Layout, derived: list[_Derived], edges: Mapping[str, int]
+    ) -> dict[str, int]:
+        """{attribute of a node type: its place}; `edges` stand where PyG has them."""
+
+        def derive(value: _Derived) -> int:
+            derived.append(value)
+            return len(layout.arrays) + len(derived) - 1
+
+        node_type, ids = self._folder.node_types[i], layout.index[f"n{i}.id"]
+        found = {**_delivered(layout, f"n{i}", node_type.attrs), **edges, "n_id": ids}
+        if node_type.name in self._labels:
+            labels = self._labels[node_type.name]
+            found["y"] = derive(lambda tensors, _: labels[tensors[ids]])
+        if "x" not in found:  # PyG cannot infer it
+            found["num_nodes"] = derive(lambda tensors, _: tensors[ids].numel())
+        if f"t{i}" in layout.index:
+            found["batch"] = layout.index[f"t{i}"]
+        if f"n{i}.hops" in layout.places:
+            found["num_sampled_nodes"] = derive(_numbers(layout, f"n{i}.hops"))
+        return found
+
+    def _edge_attrs(self, i: int, layout: Layout, derived: list[_Derived]) -> dict[str, int]:
+        """{attribute of an edge type: its place}."""
+        attrs = _delivered(layout, f"e{i}", self._folder.edge_types[i].attrs)
+        found = {"edge_index": layout.index[f"e{i}.edge_index"], **attrs}
+        if f"e{i}.edge_id" in layout.index:
+            found["e_id"] = layout.index[f"e{i}.edge_id"]
+        if f"e{i}.hops" in layout.places:
+            derived.append(_numbers(layout, f"e{i}.hops"))
+            found["num_sampled_edges"] = len(layout.arrays) + len(derived) - 1
+        return found
+
+
+def _delivered(layout: Layout, prefix: str, names: Iterable[str]) -> dict[str, int]:
+    """Those of a type's attributes that batches carry, and their places."""
+    places = {name: layout.index.get(f"{prefix}.{name}") for name in names}
+    return {name: place for name, place in places.items() if place is not None}
+
+
+def _numbers(layout: Layout, name: str) -> _Derived:
+    place = layout.places[name]
+    return lambda _, numbers: numbers[place]
 
 
 def batch_edge_types(folder: FolderMeta) -> list[EdgeType]:
@@ -93,30 +197,6 @@ def _reverse(edge_type: EdgeType) -> EdgeType:
         return edge_type
     bare = relation.removeprefix("rev_")
     return dst, f"rev_{relation}" if bare == relation else bare, src
-
-
-def _fill_edges(
-    store_of: Any,
-    tensors: Mapping[str, Tensor],
-    meta: Mapping[str, Any],
-    folder: FolderMeta,
-    names: Sequence[EdgeType],
-) -> None:
-    edges_per_hop = meta.get("edges_per_hop")
-    for i, edge_type in enumerate(folder.edge_types):
-        store = store_of(names[i])
-        store.edge_index = tensors[f"e{i}.edge_index"]
-        _take(store, tensors, f"e{i}", edge_type.attrs)
-        if f"e{i}.edge_id" in tensors:
-            store.e_id = tensors[f"e{i}.edge_id"]
-        if edges_per_hop is not None:
-            store.num_sampled_edges = edges_per_hop[i]
-
-
-def _take(store: Any, tensors: Mapping[str, Tensor], prefix: str, names: Iterable[str]) -> None:
-    for name in names:
-        if f"{prefix}.{name}" in tensors:
-            store[name] = tensors[f"{prefix}.{name}"]
 
 
 def pin_ring(address: int, nbytes: int) -> None:

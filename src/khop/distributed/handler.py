@@ -7,10 +7,12 @@ server of the part gives the same answer. Each request is checked in full before
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import monotonic_ns
 from typing import Any
 
 from khop import _native
 from khop.channel.message import pack, unpack
+from khop.channel.pool import BufferPool
 from khop.distributed.fields import flag, ids, index, integer
 from khop.distributed.wire import (
     PROTOCOL,
@@ -22,7 +24,10 @@ from khop.errors import ProtocolError
 from khop.partition.part import Part
 from khop.sampler.collect import fetch_rows
 from khop.sampler.requests import Drawn, HopRequest
+from khop.trace.requests import served_since
 from khop.typing import Array
+
+_MAX_IDLE = 64 << 20
 
 Answer = Callable[[Mapping[str, Any], list[Array]], list[Array]]
 
@@ -43,7 +48,7 @@ class FrameHandler:
 
     def __call__(self, frames: list[Any]) -> list[Any]:
         """Frames of the reply to a request's frames; never raises."""
-        number = None
+        number, began = None, monotonic_ns()
         try:
             header, arrays = unpack(frames)
             number = header.get("id")
@@ -57,7 +62,9 @@ class FrameHandler:
             answer = self._answers.get(str(header.get("op")))
             if answer is None:
                 raise ProtocolError(f"no such request '{header.get('op')}'")
-            return pack({"id": number}, answer(header, arrays))
+            reply = answer(header, arrays)
+            timed = {"served": served_since(began)} if header.get("timed") is True else {}
+            return pack({"id": number, **timed}, reply)
         except Exception as error:
             return pack({"id": number, "error": describe_error(error)}, [])
 
@@ -78,6 +85,9 @@ class RequestHandler(FrameHandler):
         }
         super().__init__("partition", part.part, answers)
         self._part = part
+        # Memory of replies comes back when they have been sent. Fresh memory cost more to touch
+        # than to fill.
+        self._pool = BufferPool(_MAX_IDLE)
 
     def _sample(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
         relation, csr = self._relation(header)
@@ -129,7 +139,7 @@ class RequestHandler(FrameHandler):
         for name in names:
             if name not in known:
                 raise KeyError(f"no attribute '{name}': there are {sorted(known)}")
-        return fetch_rows(self._part, kind, place, ids(arrays), names)
+        return fetch_rows(self._part, kind, place, ids(arrays), names, self._pool.empty)
 
 
 def _reply(drawn: Drawn) -> list[Array]:

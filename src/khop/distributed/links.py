@@ -7,10 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from khop.partition.part import Part
-from khop.sampler.link import LinkSampler
+from khop.sampler.link import Links, LinkSampler
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.negative import Candidates, NegativeSampler
 from khop.typing import Array, Int64Array
+
+__all__ = ["Links", "link_sampler"]
 
 
 def link_sampler(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from khop.distributed.base import DeliveryOptions, DistLoader
-from khop.distributed.collate import Tensors
+from khop.distributed.collate import Tensors, add_to
 from khop.distributed.dataset import DistDataset, seeds_of
 from khop.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
@@ -152,11 +152,11 @@ class DistNeighborLoader(DistLoader):
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         del tensors
-        store = batch[self._seed_type] if self.data.meta.heterogeneous else batch
-        store.input_id = torch.from_numpy(self._input_id[positions])
+        values: dict[str, Any] = {"input_id": torch.from_numpy(self._input_id[positions])}
         if self._input_time is not None:
-            store.seed_time = self._input_time[torch.from_numpy(positions)]
-        store.batch_size = len(positions)
+            values["seed_time"] = self._input_time[torch.from_numpy(positions)]
+        values["batch_size"] = len(positions)
+        add_to(batch, self._seed_type if self.data.meta.heterogeneous else None, values)
 
 
 class DistSubGraphLoader(DistNeighborLoader):

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from khop.channel.message import Block, read_block
+from khop.channel.layout import Received, Record
 from khop.channel.pool import BufferPool
 from khop.data.arrays import storage_dtype
 from khop.distributed.collate import pin_ring
 from khop.distributed.dataset import DistDataset
-from khop.distributed.group import Delivery, SamplerGroup
+from khop.distributed.group import SamplerGroup
 from khop.distributed.options import MpDistSamplingWorkerOptions
 from khop.distributed.pipeline import Pipeline, PipelineSpec
 from khop.distributed.transport import PartitionClient
 from khop.partition.folder import AttrMeta, EdgeTypeMeta, FolderMeta, NodeTypeMeta
 from khop.partition.part import Part
 from khop.sampler.plan import EpochPlan
+from khop.sampler.requests import Ticket
+from khop.trace.clock import Phase
+from khop.trace.recording import OwnRecords
 from khop.typing import Array, Int64Array
 
 _UINT8 = np.dtype(np.uint8)
+
+# Batches are made ahead up to so many bytes and so many batches, where that is more than a sampler
+# has in flight.
+_AHEAD_BYTES = 32 << 20
+_MAX_AHEAD = 64
 
 
 class CollocatedMaker:
@@ -38,6 +46,7 @@ class CollocatedMaker:
         weights: see `Pipeline`.
     """
 
+    num_samplers = 0
     num_restarts = 0
 
     def __init__(
@@ -48,7 +57,8 @@ class CollocatedMaker:
         weights: Mapping[str, Array],
     ) -> None:
         self._client = client
-        self._pipeline = Pipeline(part, spec, client, weights)
+        self._records = OwnRecords()
+        self._pipeline = Pipeline(part, spec, client, weights, self._records.clock)
         self._pool = BufferPool()
         self._epochs: dict[int, tuple[int, EpochPlan, Int64Array]] = {}
         self._num_epochs = 0
@@ -64,21 +74,44 @@ class CollocatedMaker:
         """Ends an epoch."""
         self._epochs.pop(number, None)
 
-    def take(self, number: int, batch: int) -> Delivery:
+    def take(self, number: int, batch: int) -> Received:
         """Makes a batch."""
         run_key, plan, columns = self._epochs[number]
         first, last = plan.bounds(batch)
-        blocks: list[Array] = []
+        memory: list[Array] = []
 
-        def allocate(block: Block) -> Mapping[str, Array]:
-            blocks.append(self._pool.empty((block.nbytes,), _UINT8))
-            return block.write(blocks[0].data)
+        def allocate(record: Record) -> Mapping[str, Array]:
+            memory.append(self._pool.empty((record.nbytes,), _UINT8))
+            return record.write(memory[0].data)
 
         own = np.ascontiguousarray(columns[:, first:last])
-        for tickets in self._pipeline.make(own, run_key, batch, allocate):
+        records, client = self._records, self._client
+        records.begin((number, batch))
+        bytes_before = 0
+        if client is not None:
+            client.log, bytes_before = records.log, client.bytes_received
+        try:
+            record = self._run(self._pipeline.make(own, run_key, batch, allocate))
+        finally:
+            records.end()
+        remote = 0 if client is None else client.bytes_received - bytes_before
+        record.note("made", records.clock.made(len(memory[0]), remote))
+        return record.layout.read(memory[0])._replace(extras=record.extras or None)
+
+    def _run(self, steps: Generator[list[Ticket], None, Record]) -> Record:
+        """Makes a batch, waiting for other partitions where it has to."""
+        clock = self._records.clock
+        while True:
+            try:
+                tickets = next(steps)
+            except StopIteration as stop:
+                record: Record = stop.value
+                return record
             assert self._client is not None
+            phase = clock.phase
+            clock.enter(Phase.REMOTE)
             self._client.wait(tickets)  # type: ignore[arg-type]
-        return read_block(blocks[0])
+            clock.enter(phase)
 
     def close(self) -> None:
         """Closes the connections to other partitions."""
@@ -123,11 +156,13 @@ def make_maker(
         "timeout": options.rpc_timeout,
         "concurrency": options.worker_concurrency,
     }
+    ring = plan_ring(data.meta, spec, options, batch_size)
     return SamplerGroup(
         config,
         options.num_workers,
-        options.worker_concurrency,
-        ring_bytes(data.meta, spec, options, batch_size),
+        ring.depth,
+        ring.in_bulk,
+        ring.nbytes,
         options.max_restarts,
         service,
         _pin(options),
@@ -144,25 +179,51 @@ def _pin(options: MpDistSamplingWorkerOptions) -> Callable[[int, int], None] | N
     return pin_ring
 
 
-def ring_bytes(
+class RingPlan(NamedTuple):
+    """A sampler's shared memory, and what it holds.
+
+    Attributes:
+        nbytes: its size.
+        depth: batches that the sampler makes ahead of the trainer.
+        in_bulk: batches are so small that messages are for many at a time.
+    """
+
+    nbytes: int
+    depth: int
+    in_bulk: bool
+
+
+def plan_ring(
     meta: FolderMeta, spec: PipelineSpec, options: MpDistSamplingWorkerOptions, batch_size: int
-) -> int:
-    """Bytes of shared memory for one sampler: what is asked for, or room for its batches in flight.
+) -> RingPlan:
+    """What is asked for, or room for the batches in flight.
 
     A batch is estimated by its fan-outs (-1 counts as twice the mean degree) and bounded by the
-    graph. Untouched memory costs nothing; at most an eighth of the machine's is promised.
+    graph. Of small batches, samplers make more ahead than they have in flight, so that a message
+    does for many. Untouched memory costs nothing; at most an eighth of the machine's is promised.
     """
+    batch_bytes = _batch_bytes(meta, spec, batch_size)
     if options.channel_size is not None:
-        return max(int(options.channel_size) // options.num_workers, 1 << 16)
+        nbytes = max(int(options.channel_size) // options.num_workers, 1 << 16)
+        small = min(nbytes // 2, _AHEAD_BYTES) // batch_bytes
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        limit = max(memory // 8 // options.num_workers, 1 << 20)
+        nbytes = min(batch_bytes * (options.worker_concurrency + 2), limit)
+        small = _AHEAD_BYTES // batch_bytes
+    depth = min(small, _MAX_AHEAD)
+    if depth <= options.worker_concurrency:
+        return RingPlan(nbytes, options.worker_concurrency, False)
+    return RingPlan(max(nbytes, 2 * depth * batch_bytes), depth, True)
+
+
+def _batch_bytes(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> int:
     num_nodes, num_edges = _largest_batch(meta, spec, batch_size)
     node_bytes = 8 + 8 * spec.collect.with_trees + _widest(meta.node_types, spec.collect.node_attrs)
     edge_bytes = 16
     if any(spec.collect.with_edge):
         edge_bytes += 8 + _widest(meta.edge_types, spec.collect.edge_attrs)
-    batch_bytes = num_nodes * node_bytes + num_edges * edge_bytes + (64 << 10)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = max(memory // 8 // options.num_workers, 1 << 20)
-    return min(batch_bytes * (options.worker_concurrency + 2), limit)
+    return num_nodes * node_bytes + num_edges * edge_bytes + (64 << 10)
 
 
 def _largest_batch(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> tuple[int, int]:

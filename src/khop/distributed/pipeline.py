@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from khop import _native
-from khop.distributed.links import link_sampler
+from khop.channel.layout import Record
 from khop.partition.part import Part
 from khop.sampler.collect import Allocate, Collector, CollectSpec
 from khop.sampler.engine import Engine
-from khop.sampler.link import Links, LinkSampler
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.requests import RemoteParts, SeedSet, Ticket
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
+from khop.trace.clock import Phase, PhaseClock
 from khop.typing import Array, Int64Array
+
+if TYPE_CHECKING:
+    from khop.sampler.link import LinkSampler
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Pipeline:
         remote: the other partitions, if there are any.
         weights: how likely nodes are drawn as the ends of negatives, by original id: 'src_weight'
             and 'dst_weight', [num_nodes] float64, as far as they are given.
+        clock: enters GATHERING when a batch's neighbours are drawn. Whoever runs the steps enters
+            the other phases.
     """
 
     def __init__(
@@ -68,17 +73,23 @@ class Pipeline:
         spec: PipelineSpec,
         remote: RemoteParts | None,
         weights: Mapping[str, Array] | None = None,
+        clock: PhaseClock | None = None,
     ) -> None:
         self._spec = spec
+        self._clock = clock or PhaseClock()
         self._engine = Engine(GraphView.of_part(part), spec.sampling, remote)
         self._collector = Collector(part, spec.collect, remote)
         self._links: LinkSampler | None = None
         if spec.link is not None:
+            # Imported here: samplers of nodes start 30 ms earlier without.
+            from khop.distributed.links import Links, link_sampler
+
+            self._links_of = Links
             self._links = link_sampler(part, spec.link, spec.sampling.temporal, weights or {})
 
     def make(
         self, columns: Int64Array, run_key: int, batch: int, allocate: Allocate
-    ) -> Generator[list[Ticket], None, None]:
+    ) -> Generator[list[Ticket], None, Record]:
         """Makes a batch; yields the tickets that it waits for.
 
         Args:
@@ -87,16 +98,21 @@ class Pipeline:
                 temporal sampling also their times.
             run_key: key of the epoch.
             batch: index of the batch.
-            allocate: called with the batch's layout; returns the arrays to fill.
+            allocate: called with the batch's layout and sizes; returns the arrays to fill.
+
+        Returns:
+            The batch.
         """
         extras: Mapping[str, Int64Array] = {}
         subgraph: _native.Subgraph
         if self._links is not None:
-            links = Links(*columns)
+            links = self._links_of(*columns)
             subgraph, seeds = yield from self._links.sample(self._engine, links, run_key, batch)
             extras = seeds.index
         else:
             nodes = [SeedSet(self._spec.seed_type, *columns)]
             subgraph = yield from self._engine.sample(nodes, run_key, batch)
-        yield from self._collector.collect(subgraph, allocate, {"batch": batch}, extras)
+        self._clock.enter(Phase.GATHERING)
+        record = yield from self._collector.collect(subgraph, allocate, batch, extras)
         self._engine.release(subgraph)
+        return record

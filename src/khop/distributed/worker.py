@@ -8,31 +8,36 @@ messages of its trainer or replies of servers, and sleeps otherwise.
 from __future__ import annotations
 
 import contextlib
+import json
 import mmap
 import os
+import select
 import sys
 import traceback
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zmq
 
 from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, TWO, ControlLine, Message, Op
-from khop.channel.message import Block
+from khop.channel.layout import Layout, Record
 from khop.channel.ring import RingWriter, create_memory, map_memory
 from khop.channel.shared import read_shared
 from khop.distributed.child import start_up
 from khop.distributed.pipeline import Pipeline, PipelineSpec
-from khop.distributed.transport import Credentials, Endpoint, PartitionClient
 from khop.distributed.wire import describe_error
 from khop.partition.folder import PartitionFolder
 from khop.partition.part import Part
 from khop.sampler.plan import EpochPlan
 from khop.sampler.requests import Ticket
+from khop.trace.clock import Made, Phase, PhaseClock
+from khop.trace.requests import RequestLog, pack_records
 from khop.typing import Array, Int64Array
+
+if TYPE_CHECKING:
+    from khop.distributed.transport import PartitionClient
 
 _TICK_MS = 250
 _NOTHING = np.empty(0, np.int64)
@@ -48,26 +53,35 @@ class Epoch:
 
 
 class Slot:
-    """Where a batch is written: a slot of the ring, or own memory if the ring has no room."""
+    """Where a batch is written: a slot of the ring, or own memory if the ring has no room.
 
-    def __init__(self, ring: RingWriter) -> None:
+    Args:
+        ring: the ring.
+        announce: called with the batch's layout before anything is written.
+    """
+
+    def __init__(self, ring: RingWriter, announce: Callable[[Layout], None]) -> None:
         self._ring = ring
+        self._announce = announce
+        self.record: Record | None = None
         self.offset = 0
         self.nbytes = 0
         self.own_memory: int | None = None
         self._is_taken = False
 
-    def allocate(self, block: Block) -> Mapping[str, Array]:
-        """Takes memory for a batch and writes its header."""
-        self.nbytes = block.nbytes
-        slot = self._ring.allocate(block.nbytes)
+    def allocate(self, record: Record) -> Mapping[str, Array]:
+        """Takes memory for a batch and writes its numbers."""
+        self._announce(record.layout)
+        self.record = record
+        self.nbytes = record.nbytes
+        slot = self._ring.allocate(record.nbytes)
         if slot is not None:
             self.offset, memory = slot
             self._is_taken = True
-            return block.write(memory)
-        self.own_memory = create_memory(block.nbytes, "khop-batch")
+            return record.write(memory)
+        self.own_memory = create_memory(record.nbytes, "khop-batch")
         mapped: mmap.mmap = map_memory(self.own_memory)
-        return block.write(memoryview(mapped)[: block.nbytes])
+        return record.write(memoryview(mapped)[: record.nbytes])
 
     def abandon(self) -> None:
         """Gives the memory back: the batch failed or is not wanted any more."""
@@ -85,9 +99,10 @@ class Task:
 
     epoch: int
     batch: int
-    steps: Generator[list[Ticket], None, None]
+    steps: Generator[list[Ticket], None, Record]
     slot: Slot
     waiting_for: list[Ticket]
+    phase: int = Phase.SAMPLING
 
 
 class Sampler:
@@ -113,15 +128,28 @@ class Sampler:
         self._client = _client(config)
         part = Part(PartitionFolder(config["root"]), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
-        self._pipeline = Pipeline(part, spec, self._client, arrays)
+        self._clock = PhaseClock()
+        self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock)
         self._concurrency: int = config["concurrency"]
         self._epochs: dict[int, Epoch] = {}
         self._asked: deque[tuple[int, int]] = deque()
         self._tasks: list[Task] = []
-        self._poller = zmq.Poller()
-        self._poller.register(line.fileno(), zmq.POLLIN)
-        for socket in self._client.sockets() if self._client else []:
-            self._poller.register(socket, zmq.POLLIN)
+        self._bytes_told = 0
+        self._announced: set[int] = set()
+        self._poller = self._make_poller()
+
+    def _make_poller(self) -> Any:
+        """Tells when the trainer or a server has spoken."""
+        if self._client is None:
+            poller: Any = select.poll()
+        else:
+            import zmq
+
+            poller = zmq.Poller()
+            for socket in self._client.sockets():
+                poller.register(socket, zmq.POLLIN)
+        poller.register(self._line.fileno(), select.POLLIN)
+        return poller
 
     def run(self) -> None:
         """Makes batches until the trainer closes the line.
@@ -137,7 +165,10 @@ class Sampler:
             if self._start_next() or progressed:
                 continue
             # Nothing to do until somebody speaks; a tick lets waiting requests expire.
+            idle = Phase.IDLE if self._epochs else Phase.CLOSED
+            self._clock.enter(Phase.REMOTE if self._tasks else idle)
             self._poller.poll(_TICK_MS if self._tasks else None)
+            self._clock.enter(Phase.OTHER)
 
     def _listen(self) -> None:
         while (message := self._line.receive()) is not None:
@@ -145,13 +176,21 @@ class Sampler:
 
     def _obey(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
-            self._asked.append(TWO.unpack(message.payload))
+            end = ONE.size * (1 + ONE.unpack_from(message.payload)[0])
+            for (offset,) in ONE.iter_unpack(message.payload[ONE.size : end]):
+                self._ring.free(offset)
+            self._asked.extend(TWO.iter_unpack(message.payload[end:]))
         elif message.op is Op.FREE:
             self._ring.free(ONE.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
             self._open_epoch(message)
         elif message.op is Op.CLOSE_EPOCH:
             self._close_epoch(ONE.unpack(message.payload)[0])
+        elif message.op is Op.TRACE:
+            wanted = bool(ONE.unpack(message.payload)[0])
+            self._clock.keep_segments(wanted)
+            if self._client is not None:
+                self._client.log = RequestLog() if wanted else None
 
     def _open_epoch(self, message: Message) -> None:
         content = message.json()
@@ -178,7 +217,7 @@ class Sampler:
             return False
         number, batch = self._asked.popleft()
         epoch = self._epochs[number]  # lines keep the order: it is open
-        slot = Slot(self._ring)
+        slot = Slot(self._ring, self._announce)
         first, last = epoch.plan.bounds(batch)
         columns = np.ascontiguousarray(epoch.columns[:, first:last])
         steps = self._pipeline.make(columns, epoch.run_key, batch, slot.allocate)
@@ -194,24 +233,67 @@ class Sampler:
         return bool(ready)
 
     def _step(self, task: Task) -> None:
+        self._clock.enter(task.phase, (task.epoch, task.batch))
+        if self._client is not None and self._client.log is not None:
+            self._client.log.task = task.epoch, task.batch
         try:
             task.waiting_for = next(task.steps)
+            task.phase = self._clock.phase
+            self._clock.enter(Phase.OTHER)
         except StopIteration:
+            self._clock.enter(Phase.OTHER)
             self._tasks.remove(task)
             self._deliver(task)
         except Exception as error:
+            self._clock.enter(Phase.OTHER)
             self._tasks.remove(task)
             task.slot.abandon()
             self._report(task, error)
 
+    def _announce(self, layout: Layout) -> None:
+        """Tells the trainer a layout, before the first batch of it."""
+        if layout.number in self._announced:
+            return
+        memory = layout.share()
+        try:
+            self._line.send(Op.LAYOUT, b"", [memory])
+        finally:
+            os.close(memory)
+        self._announced.add(layout.number)
+
     def _deliver(self, task: Task) -> None:
         slot = task.slot
+        self._tell_records()
         payload = BATCH.pack(task.epoch, task.batch, slot.offset, slot.nbytes)
+        if slot.record is not None:
+            slot.record.note("made", self._made(slot))
+            if slot.record.extras:
+                payload += json.dumps(slot.record.extras).encode()
         if slot.own_memory is None:
             self._line.send(Op.BATCH, payload)
         else:
             self._line.send(Op.BATCH, payload, [slot.own_memory])
             os.close(slot.own_memory)
+
+    def _made(self, slot: Slot) -> Made:
+        """What a batch cost that is ready."""
+        received = self._client.bytes_received if self._client is not None else 0
+        remote_bytes, self._bytes_told = received - self._bytes_told, received
+        me = os.getpid()
+        overflows = int(slot.own_memory is not None)
+        return self._clock.made(slot.nbytes, remote_bytes, overflows, (me, me))
+
+    def _tell_records(self) -> None:
+        """While a recording is under way: what happened since the batch before."""
+        segments = self._clock.segments
+        if not segments:
+            return
+        log = None if self._client is None else self._client.log
+        for payload in pack_records(segments, [] if log is None else log.answered):
+            self._line.send(Op.RECORDS, payload)
+        segments.clear()
+        if log is not None:
+            log.answered.clear()
 
     def _report(self, task: Task, error: Exception) -> None:
         content = {"epoch": task.epoch, "batch": task.batch, **_described(error)}
@@ -233,6 +315,9 @@ def _described(error: Exception) -> dict[str, str]:
 def _client(config: Mapping[str, Any]) -> PartitionClient | None:
     if not config["endpoints"]:
         return None
+    # Imported here: without other partitions a sampler starts 60 ms earlier without ZeroMQ.
+    from khop.distributed.transport import Credentials, Endpoint, PartitionClient
+
     credentials = config["credentials"]
     return PartitionClient(
         {int(part): Endpoint(**e) for part, e in config["endpoints"].items()},

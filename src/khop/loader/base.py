@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from threading import get_native_id
+from time import monotonic_ns
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -14,11 +16,15 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.loader.background import BackgroundIterator
-from khop.loader.collate import Gatherer, join_data, join_hetero_data
 from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
+from khop.loader.join import Joiner, drawn_of_data, drawn_of_hetero_data
+from khop.loader.profile import LoaderProfile, Timed, size_of_drawn, size_of_output
 from khop.loader.stores import StoreJoiner, is_pair_of_stores
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.plan import EpochPlan
+from khop.sampler.pyg_output import DrawnSubgraph
+from khop.stats import LoaderStats
+from khop.trace.watch import UNKNOWN, DeliveryWatch
 
 WorkerType: TypeAlias = Literal["thread", "process"]
 """What `num_workers` counts."""
@@ -66,6 +72,10 @@ class EpochLoader:
         """Samples a batch of the loader's input."""
         raise NotImplementedError
 
+    def _draw_planned(self, positions: KeyedBatch) -> tuple[DrawnSubgraph, Any]:
+        """Samples a batch with khop's own sampler; returns the sampler's metadata, too."""
+        raise NotImplementedError
+
     def _annotate(self, batch: Any, metadata: Any) -> None:
         """Adds what a batch says of its seeds."""
         raise NotImplementedError
@@ -90,7 +100,8 @@ class EpochLoader:
         self._shuffle = bool(kwargs.get("shuffle") or False)
         self._epochs = EpochKeys(seed, _rank() if stream is None else stream, self.generator)
         # Threads of the background share the cores; worker processes have one each.
-        self._gatherer = Gatherer(max(1, torch.get_num_threads() // max(1, self.num_workers)))
+        self._joiner = Joiner(max(1, torch.get_num_threads() // max(1, self.num_workers)))
+        self._profile = LoaderProfile(self.num_workers)
         # torch guards this attribute against change; worker processes must see the keys of batches.
         self.__dict__["dataset"] = SeedPositions(num_seeds)
         # PyG hands torch the loader's own method, torch keeps it: then only the garbage collector
@@ -99,13 +110,26 @@ class EpochLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """A new epoch."""
+        self._joiner.forget()
         # Taken before torch draws anything, so that workers of any kind see the same key.
         run_key = self._epochs.next_run_key()
         if self._worker_type == "process" and self.num_workers > 0:
             self._run_key = run_key
             epoch: Any = super().__iter__()  # type: ignore[misc]
-            return _KeptEpoch(self, epoch) if self.persistent_workers else epoch
+            return _TorchEpoch(self, epoch)
         return self._iterate_here(self._batches(run_key))
+
+    def stats(self) -> LoaderStats:
+        """What the loader has done so far, over all its epochs or since `reset_stats()`.
+
+        Of batches that torch's worker processes make (`worker_type='process'`), only their number
+        and the trainer's time are known.
+        """
+        return self._profile.tally.snapshot()
+
+    def reset_stats(self) -> None:
+        """Begins to count anew."""
+        self._profile.tally.clear()
 
     def _get_iterator(self) -> Any:
         """Torch's iterator, whose workers end with the loader."""
@@ -122,11 +146,11 @@ class EpochLoader:
 
     def _iterate_here(self, batches: PlannedBatches | GivenBatches) -> Iterator[Any]:
         if self.num_workers == 0:
-            made: Iterator[Any] = map(self._make, batches)
+            made: Iterator[Timed] = map(self._make, batches)
         else:
             ahead = self.num_workers * (self.prefetch_factor or 2)
             made = BackgroundIterator(self._make, batches, self.num_workers, ahead, self.timeout)
-        return map(self._finish, made)
+        return self._profile.watch(made, self._finish)
 
     @property
     def _index_sampler(self) -> Any:
@@ -143,9 +167,36 @@ class EpochLoader:
         """Number of batches in an epoch."""
         return len(self.batch_sampler)
 
-    def _make(self, positions: KeyedBatch) -> Any:
+    def _make(self, positions: KeyedBatch) -> Timed:
         """Samples and joins a batch; runs in threads."""
-        return self._join(self._sample(positions))
+        began = monotonic_ns()
+        if self._is_all_ours():
+            drawn, metadata = self._draw_planned(positions)
+            middle, size = monotonic_ns(), size_of_drawn(drawn)
+            batch = self._joined(drawn)
+            self._annotate(batch, metadata)
+        else:
+            out = self._sample(positions)
+            middle, size = monotonic_ns(), size_of_output(out)
+            batch = self._join(out)
+        number, num_seeds = positions.key.batch, len(positions.positions)
+        thread = get_native_id()
+        return Timed(batch, number, num_seeds, size, thread, began, middle, monotonic_ns())
+
+    def _is_all_ours(self) -> bool:
+        """Whether nobody needs a batch in PyG's form between drawing and joining it."""
+        sampler, data = self._sampler, self.data
+        if self.transform_sampler_output is not None or type(sampler) is not NeighborSampler:
+            return False
+        graph = sampler.graph
+        if isinstance(data, Data):
+            return not graph.is_heterogeneous
+        return (
+            isinstance(data, HeteroData)
+            and graph.is_heterogeneous
+            and list(data._node_store_dict) == graph.node_types
+            and list(data._edge_store_dict) == graph.edge_types
+        )
 
     def _finish(self, batch: Any) -> Any:
         """What is done to a batch in the thread that iterates."""
@@ -156,7 +207,10 @@ class EpochLoader:
         return batch
 
     def _sample(self, positions: Any) -> Any:
-        return self._draw(self.input_data[positions], getattr(positions, "key", None))
+        if isinstance(positions, KeyedBatch):
+            index = torch.from_numpy(positions.positions)
+            return self._draw(self.input_data[index], positions.key)
+        return self._draw(self.input_data[positions], None)
 
     def collate_fn(self, index: Any) -> Any:
         """Samples a batch of seeds, given by their positions in the input."""
@@ -184,11 +238,17 @@ class EpochLoader:
             return self._stores.join(out, self._sampler.edge_permutation)
         if not as_drawn or not isinstance(self._sampler, NeighborSampler):
             return None
+        drawn = None
         if isinstance(out, SamplerOutput) and isinstance(self.data, Data):
-            return join_data(self.data, out, self._gatherer)
-        if isinstance(self.data, HeteroData) and _is_complete(out, self.data):
-            return join_hetero_data(self.data, out, self._gatherer)
-        return None
+            drawn = drawn_of_data(out)
+        elif isinstance(out, HeteroSamplerOutput) and isinstance(self.data, HeteroData):
+            drawn = drawn_of_hetero_data(out, self.data)
+        return None if drawn is None else self._joined(drawn)
+
+    def _joined(self, drawn: DrawnSubgraph) -> Any:
+        if isinstance(self.data, Data):
+            return self._joiner.join_data(self.data, drawn)
+        return self._joiner.join_hetero_data(self.data, drawn)
 
     def _joined_by_pyg(self, out: Any) -> Any:
         # PyG's own method, on what it reads of a loader but without the hooks, applied already.
@@ -217,15 +277,19 @@ class _LazyEpoch:
         yield from _alive(self._loader)._batches(_alive(self._loader)._run_key)
 
 
-class _KeptEpoch(Iterator[Any]):
-    """An epoch of persistent workers, which end with their loader: it keeps the loader."""
+class _TorchEpoch(Iterator[Any]):
+    """An epoch of torch's worker processes. It keeps the loader: persistent ones end with that."""
 
     def __init__(self, loader: EpochLoader, epoch: Any) -> None:
         self._loader = loader
         self._epoch = epoch
+        self._watch = DeliveryWatch(loader._profile.tally)
 
     def __next__(self) -> Any:
-        return next(self._epoch)
+        asked = monotonic_ns()
+        batch = next(self._epoch)
+        self._watch.deliver(asked, monotonic_ns(), *UNKNOWN)
+        return batch
 
     def __len__(self) -> int:
         return len(self._epoch)
@@ -235,15 +299,6 @@ def _alive(loader: weakref.ref[EpochLoader]) -> EpochLoader:
     found = loader()
     assert found is not None  # whoever iterates holds it
     return found
-
-
-def _is_complete(out: Any, data: HeteroData) -> bool:
-    """Whether a sampler's output, which a user's hook may have changed, speaks of every type."""
-    if not isinstance(out, HeteroSamplerOutput) or out.edge is None:
-        return False
-    types = (set(out.node), set(out.edge), set(out.row), set(out.col))
-    edge_types = set(data.edge_types)
-    return types == (set(data.node_types), edge_types, edge_types, edge_types)
 
 
 def _rank() -> int:

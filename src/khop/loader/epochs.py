@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,16 +11,19 @@ from torch import Tensor
 from khop import _native
 from khop.sampler.neighbor import BatchKey
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
+from khop.typing import Int64Array
 
 
-class KeyedBatch(list[int]):
-    """Positions of a batch's seeds in the input, with the key of its draws."""
+class KeyedBatch(NamedTuple):
+    """What is to be made: a batch of a loader's input.
 
+    Attributes:
+        positions: [n] int64, where the batch's seeds stand in the input; nobody else's.
+        key: of the batch's draws.
+    """
+
+    positions: Int64Array
     key: BatchKey
-
-    def __init__(self, positions: Any, key: BatchKey) -> None:
-        super().__init__(positions)
-        self.key = key
 
 
 class EpochKeys:
@@ -68,7 +71,7 @@ class PlannedBatches:
     def __iter__(self) -> Iterator[KeyedBatch]:
         for batch in range(self._plan.num_batches):
             positions = seeds_of(self._order, *self._plan.bounds(batch))
-            yield KeyedBatch(positions.tolist(), BatchKey(self._run_key, batch))
+            yield KeyedBatch(positions.copy(), BatchKey(self._run_key, batch))
 
 
 class GivenBatches:
@@ -80,7 +83,8 @@ class GivenBatches:
 
     def __iter__(self) -> Iterator[KeyedBatch]:
         for number, given in enumerate(self._batches):
-            positions = given.tolist() if isinstance(given, Tensor) else given
+            listed = given.tolist() if isinstance(given, Tensor) else given
+            positions = torch.tensor(listed, dtype=torch.int64).numpy()
             yield KeyedBatch(positions, BatchKey(self._run_key, number))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch_geometric.loader
@@ -17,10 +18,13 @@ from khop.loader.base import (
     exact_times,
 )
 from khop.loader.collate import annotate_links
+from khop.loader.epochs import KeyedBatch
+from khop.loader.inputs import LinkInputs
 from khop.loader.link_input import check_times, checked_links
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.neighbor import BatchKey, NeighborSampler
-from khop.sampler.pyg_links import LinkOptions
+from khop.sampler.pyg_links import LinkOptions, link_metadata
+from khop.sampler.pyg_output import DrawnSubgraph
 from khop.sampler.source import as_input
 
 
@@ -173,6 +177,16 @@ class LinkNeighborLoader(
         return self.link_sampler.sample_from_edges(
             inputs, neg_sampling, key, strict_negatives=strict, exclude_seed_edges=exclude
         )
+
+    @cached_property
+    def _inputs(self) -> LinkInputs:
+        return LinkInputs(self.link_sampler, self.input_data, self._options)
+
+    def _draw_planned(self, positions: KeyedBatch) -> tuple[DrawnSubgraph, Any]:
+        links, tags = self._inputs.take(positions.positions)
+        sampler = self._inputs.sampler
+        drawn, seeds = self.link_sampler.draw_links(sampler, links, positions.key)
+        return drawn, link_metadata(tags, sampler.spec, seeds)
 
     def _annotate(self, batch: Any, metadata: Any) -> None:
         triplets = self.neg_sampling is not None and self.neg_sampling.is_triplet()

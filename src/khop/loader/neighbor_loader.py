@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,10 @@ from khop.loader.base import (
     exact_times,
 )
 from khop.loader.collate import annotate_seeds
+from khop.loader.epochs import KeyedBatch
+from khop.loader.inputs import NodeInputs
 from khop.sampler.neighbor import BatchKey, NeighborSampler
+from khop.sampler.pyg_output import DrawnSubgraph
 from khop.sampler.source import as_input, open_input
 from khop.typing import NODE
 
@@ -135,7 +139,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             **kwargs,
         )
         if isinstance(neighbor_sampler, NeighborSampler):
-            neighbor_sampler.check_seeds(self.input_data)
+            neighbor_sampler.seed_set(self.input_data)  # what is wrong is said now
         self._set_up(num_seeds, seed, stream, worker_type, kwargs)
 
     @property
@@ -146,6 +150,14 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         if getattr(self.node_sampler, "is_keyed", False):
             return self.node_sampler.sample_from_nodes(inputs, key=key)
         return self.node_sampler.sample_from_nodes(inputs)
+
+    @cached_property
+    def _inputs(self) -> NodeInputs:
+        return NodeInputs(self.node_sampler, self.input_data)
+
+    def _draw_planned(self, positions: KeyedBatch) -> tuple[DrawnSubgraph, Any]:
+        seeds, metadata = self._inputs.take(positions.positions)
+        return self.node_sampler.draw_nodes(seeds, positions.key), metadata
 
     def _annotate(self, batch: Any, metadata: Any) -> None:
         annotate_seeds(batch, self.input_data.input_type, metadata)

@@ -40,9 +40,17 @@ class SubGraphLoader(NeighborLoader):
         hops = [] if num_neighbors is None else num_neighbors
         super().__init__(data, hops, input_nodes, subgraph_type="induced", **kwargs)
 
-    def _join(self, out: Any) -> Any:
-        batch = super()._join(out)
+    def _annotate(self, batch: Any, metadata: Any) -> None:
+        super()._annotate(batch, metadata)
+        self._map_seeds(batch)
+
+    def _joined_by_pyg(self, out: Any) -> Any:
+        batch = super()._joined_by_pyg(out)
+        self._map_seeds(batch)
+        return batch
+
+    def _map_seeds(self, batch: Any) -> None:
+        """Adds where the seeds are."""
         seed_type = self.input_data.input_type
         store = batch if seed_type is None else batch[seed_type]
         store.mapping = torch.arange(store.batch_size)
-        return batch

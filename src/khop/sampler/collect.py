@@ -4,11 +4,14 @@ Rows come from three places: the part at hand, its copies of other parts' hot ro
 of the rest, which are asked before anything is copied here. Arrays are named `n<type>.<attribute>`
 and `e<type>.<attribute>`; `id` holds original node ids, `edge_id` original edge ids, `edge_index`
 the endpoints' numbers in the batch, `t<type>` the trees of a disjoint batch's nodes, and `s.<name>`
-what the caller adds, seeds' places for example.
+what the caller adds, seeds' places for example. Counters of a batch: `batch` (its index),
+`nodes` and `edges` (how many), `rows` (see `ROWS`), `made` (see `khop.trace.clock.Made`), and
+`n<type>.hops` and `e<type>.hops`, the nodes and edges of each hop.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,14 +19,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from khop import _native
-from khop.channel.message import ArraySpec, Block
+from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.partition.part import Part
 from khop.sampler.requests import RemoteParts, Ticket
+from khop.trace.clock import Made
 from khop.typing import Array, Int64Array
 
-Allocate = Callable[[Block], Mapping[str, Array]]
+# Rows of other parts come in replies of about this size: while one is put in its place, the owner
+# gathers the next, in memory that it has used before and that has not left its cache.
+_REPLY_BYTES = 2 << 20
+
+Allocate = Callable[[Record], Mapping[str, Array]]
+
+ROWS = ("local", "cached", "remote")
+"""Where rows of nodes come from: this part, its copies of others' hot rows, the others."""
 
 
 @dataclass(frozen=True)
@@ -68,68 +79,89 @@ class Collector:
         self._spec = spec
         self._remote = remote
         self._is_single = part.meta.num_parts == 1
+        node_types, edge_types = part.meta.node_types, part.meta.edge_types
+        self._tables = [
+            Table("node", i, ["id", *spec.node_attrs[i]], t.bounds)
+            for i, t in enumerate(node_types[: len(spec.node_attrs)])
+        ]
+        self._tables += [
+            Table("edge", i, ["edge_id", *spec.edge_attrs[i]], t.bounds)
+            for i, t in enumerate(edge_types[: len(spec.with_edge)])
+            if spec.with_edge[i]
+        ]
+        self._layouts: dict[Any, Layout] = {}
 
     def collect(
         self,
         subgraph: _native.Subgraph,
         allocate: Allocate,
-        meta: Mapping[str, Any],
+        batch: int,
         extras: Mapping[str, Array] | None = None,
-    ) -> Generator[list[Ticket], None, None]:
+    ) -> Generator[list[Ticket], None, Record]:
         """Writes a batch.
 
         Args:
             subgraph: as the engine returned it.
-            allocate: called once with the batch's layout; returns the arrays to fill.
-            meta: entries for the batch's header; hop counts and row counts are added.
+            allocate: called once with the batch's layout and sizes; returns the arrays to fill.
+            batch: index of the batch.
             extras: further arrays of the batch, by name.
+
+        Returns:
+            The batch.
         """
         extras = extras or {}
-        node_types, edge_types = self._part.meta.node_types, self._part.meta.edge_types
-        tables = [
-            Table("node", i, ["id", *self._spec.node_attrs[i]], t.bounds)
-            for i, t in enumerate(node_types)
-        ]
-        tables += [
-            Table("edge", i, ["edge_id", *self._spec.edge_attrs[i]], t.bounds)
-            for i, t in enumerate(edge_types)
-            if self._spec.with_edge[i]
-        ]
-        rows = [self._ids_of(subgraph, table) for table in tables]
+        rows = [self._ids_of(subgraph, table) for table in self._tables]
         pending: list[tuple[Table, Ticket, Int64Array]] = []
         local: list[tuple[Table, dict[str, Feature] | None, Int64Array, Int64Array]] = []
-        counts = {"local": 0, "cached": 0, "remote": 0}
-        for table, ids in zip(tables, rows, strict=True):
+        counts = dict.fromkeys(ROWS, 0)
+        for table, ids in zip(self._tables, rows, strict=True):
             self._locate(table, ids, local, pending, counts)
 
-        layout = self._layout(subgraph, tables, rows)
-        layout += [ArraySpec(f"s.{n}", str(a.dtype), a.shape) for n, a in extras.items()]
-        arrays = allocate(Block(layout, {**meta, **self._sizes(subgraph), "rows": counts}))
+        record = self._record(subgraph, extras)
+        arrays = allocate(record)
+        self._count(record, subgraph, batch, counts)
         for name, values in extras.items():
             np.copyto(arrays[f"s.{name}"], values)
-        for i in range(len(edge_types)):
+        for i in range(len(self._part.meta.edge_types)):
             edge_index = arrays[f"e{i}.edge_index"]
             subgraph.write_edge_index(i, edge_index[0], edge_index[1])
-        for i in range(len(node_types)) if self._spec.with_trees else ():
+        for i in range(len(self._part.meta.node_types)) if self._spec.with_trees else ():
             subgraph.write_trees(i, arrays[f"t{i}"])
         for table, features, own, places in local:
             self._copy(table, features, own, places, arrays)
-        if pending:
-            yield [ticket for _, ticket, _ in pending]
         for table, ticket, places in pending:
+            if not ticket.done:
+                yield [ticket]
             _place(table, ticket, places, arrays)
+        return record
 
-    def _sizes(self, subgraph: _native.Subgraph) -> dict[str, Any]:
+    def _record(self, subgraph: _native.Subgraph, extras: Mapping[str, Array]) -> Record:
+        """The batch's layout, made with the first batch of its kind, and its sizes."""
+        key = tuple((name, array.dtype, array.ndim) for name, array in extras.items())
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._layouts[key] = self._layout(len(self._layouts), subgraph, extras)
+        meta = self._part.meta
+        sizes = [subgraph.num_nodes(i) for i in range(len(meta.node_types))]
+        sizes += [subgraph.num_edges(i) for i in range(len(meta.edge_types))]
+        for array in extras.values():
+            sizes += array.shape
+        return Record(layout, sizes)
+
+    def _count(
+        self, record: Record, subgraph: _native.Subgraph, batch: int, counts: Mapping[str, int]
+    ) -> None:
         meta = self._part.meta
         node_types, edge_types = range(len(meta.node_types)), range(len(meta.edge_types))
-        sizes: dict[str, Any] = {
-            "nodes": sum(subgraph.num_nodes(i) for i in node_types),
-            "edges": sum(subgraph.num_edges(i) for i in edge_types),
-        }
+        record.note("batch", batch)
+        record.note("nodes", sum(subgraph.num_nodes(i) for i in node_types))
+        record.note("edges", sum(subgraph.num_edges(i) for i in edge_types))
+        record.note("rows", [counts[kind] for kind in ROWS])
         if self._spec.counts_hops:
-            sizes["nodes_per_hop"] = [subgraph.nodes_per_hop(i) for i in node_types]
-            sizes["edges_per_hop"] = [subgraph.edges_per_hop(i) for i in edge_types]
-        return sizes
+            for i in node_types:
+                record.note(f"n{i}.hops", subgraph.nodes_per_hop(i))
+            for i in edge_types:
+                record.note(f"e{i}.hops", subgraph.edges_per_hop(i))
 
     def read(
         self, wanted: Sequence[tuple[Table, Int64Array]]
@@ -147,7 +179,7 @@ class Collector:
         pending: list[tuple[dict[str, Array], Any]] = []
         read = []
         for table, ids in wanted:
-            specs = self._row_specs(table, len(ids))
+            specs = self._rows_of(table, len(ids))
             arrays = {s.name: np.empty(s.shape, storage_dtype(s.dtype)) for s in specs}
             at_hand: list[Any] = []
             on_their_way: list[Any] = []
@@ -185,6 +217,7 @@ class Collector:
             local.append((table, None, ids, None))
             counts["local"] += len(ids) if is_node else 0
             return
+        rows_at_once = self._rows_at_once(table)
         _, grouped, places, offsets = _native.split_by_owner(ids, table.bounds)
         for part in range(len(offsets) - 1):
             share = slice(offsets[part], offsets[part + 1])
@@ -200,11 +233,20 @@ class Collector:
                 local.append((table, cached.features, found[hit], where[hit]))
                 counts["cached"] += int(hit.sum())
                 wanted, where = wanted[~hit], where[~hit]
-            if len(wanted):
+            counts["remote"] += len(wanted) if is_node else 0
+            for begin in range(0, len(wanted), rows_at_once):
                 assert self._remote is not None
-                ticket = self._remote.fetch(part, table.kind, table.type_index, wanted, table.names)
-                pending.append((table, ticket, where))
-                counts["remote"] += len(wanted) if is_node else 0
+                piece = slice(begin, begin + rows_at_once)
+                ticket = self._remote.fetch(
+                    part, table.kind, table.type_index, wanted[piece], table.names
+                )
+                pending.append((table, ticket, where[piece]))
+
+    def _rows_at_once(self, table: Table) -> int:
+        """Rows in one request to another part: so many that its reply has a few megabytes."""
+        rows = self._rows_of(table, 1)
+        nbytes = sum(math.prod(r.shape) * storage_dtype(r.dtype).itemsize for r in rows)
+        return max(_REPLY_BYTES // nbytes, 1)
 
     def _feature(self, table: Table, name: str) -> Feature:
         if table.kind == "node":
@@ -235,32 +277,54 @@ class Collector:
                 feature.gather(rows, out, places)
 
     def _layout(
-        self,
-        subgraph: _native.Subgraph,
-        tables: Sequence[Table],
-        rows: Sequence[Int64Array],
-    ) -> list[ArraySpec]:
-        specs = [
-            ArraySpec(f"e{i}.edge_index", "int64", (2, subgraph.num_edges(i)))
-            for i in range(len(self._part.meta.edge_types))
+        self, number: int, subgraph: _native.Subgraph, extras: Mapping[str, Array]
+    ) -> Layout:
+        """The layout of batches; sizes are nodes of each type, edges, the axes of `extras`."""
+        num_nodes, num_edges = len(self._part.meta.node_types), len(self._part.meta.edge_types)
+        node_axes = [-1 - i for i in range(num_nodes)]
+        edge_axes = [-1 - num_nodes - i for i in range(num_edges)]
+        arrays = [
+            ArrayLayout(f"e{i}.edge_index", "int64", (2, axis)) for i, axis in enumerate(edge_axes)
         ]
         if self._spec.with_trees:
-            counts = [subgraph.num_nodes(i) for i in range(len(self._part.meta.node_types))]
-            specs += [ArraySpec(f"t{i}", "int64", (n,)) for i, n in enumerate(counts)]
-        for table, ids in zip(tables, rows, strict=True):
-            specs += self._row_specs(table, len(ids))
-        return specs
+            arrays += [ArrayLayout(f"t{i}", "int64", (axis,)) for i, axis in enumerate(node_axes)]
+        for table in self._tables:
+            axes = node_axes if table.kind == "node" else edge_axes
+            arrays += self._rows_of(table, axes[table.type_index])
+        used = num_nodes + num_edges
+        for name, array in extras.items():
+            axes = [-1 - used - i for i in range(array.ndim)]
+            used += array.ndim
+            arrays.append(ArrayLayout(f"s.{name}", array.dtype.name, tuple(axes)))
+        counters = [
+            CounterLayout("batch", 1),
+            CounterLayout("nodes", 1),
+            CounterLayout("edges", 1),
+            CounterLayout("rows", len(ROWS)),
+            CounterLayout("made", len(Made._fields)),
+        ]
+        if self._spec.counts_hops:
+            counters += [
+                CounterLayout(f"n{i}.hops", len(subgraph.nodes_per_hop(i)))
+                for i in range(num_nodes)
+            ]
+            counters += [
+                CounterLayout(f"e{i}.hops", len(subgraph.edges_per_hop(i)))
+                for i in range(num_edges)
+            ]
+        return Layout(number, arrays, counters)
 
-    def _row_specs(self, table: Table, count: int) -> list[ArraySpec]:
-        specs = []
+    def _rows_of(self, table: Table, count: int) -> list[ArrayLayout]:
+        """The arrays that hold `count` rows of a table."""
+        arrays = []
         for name in table.names:
             if name in ("id", "edge_id"):
-                specs.append(ArraySpec(_array_name(table, name), "int64", (count,)))
+                arrays.append(ArrayLayout(_array_name(table, name), "int64", (count,)))
             else:
                 feature = self._feature(table, name)
                 shape = (count, *feature.row_shape)
-                specs.append(ArraySpec(_array_name(table, name), feature.dtype, shape))
-        return specs
+                arrays.append(ArrayLayout(_array_name(table, name), feature.dtype, shape))
+        return arrays
 
 
 def _place(table: Table, ticket: Ticket, places: Int64Array, arrays: Mapping[str, Array]) -> None:
@@ -274,9 +338,22 @@ def _array_name(table: Table, name: str) -> str:
 
 
 def fetch_rows(
-    part: Part, kind: str, index: int, ids: Int64Array, names: Sequence[str]
+    part: Part,
+    kind: str,
+    index: int,
+    ids: Int64Array,
+    names: Sequence[str],
+    empty: Callable[[tuple[int, ...], np.dtype[Any]], Array] = np.empty,
 ) -> list[Array]:
     """What a part answers to a fetch: its rows of each attribute, ids as int64.
+
+    Args:
+        part: the part.
+        kind: 'node' or 'edge'.
+        index: of the type.
+        ids: [n] int64, new ids of nodes or positions of edges.
+        names: of the attributes.
+        empty: makes the arrays.
 
     Raises:
         IndexError: an id that the part does not own.
@@ -292,7 +369,7 @@ def fetch_rows(
     replies = []
     for name in names:
         feature = feature_of(index, name)
-        out = np.empty((len(rows), *feature.row_shape), storage_dtype(feature.dtype))
+        out = empty((len(rows), *feature.row_shape), storage_dtype(feature.dtype))
         feature.gather(rows, out)
         replies.append(out.astype(np.int64) if name in ("id", "edge_id") else out)
     return replies

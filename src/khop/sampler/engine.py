@@ -47,6 +47,8 @@ class Engine:
         self.spec = spec
         self._remote = remote
         self._idle: list[_native.Subgraph] = []
+        self._is_whole = view.is_whole
+        self._weighted = [spec.is_weighted(r) for r in range(len(view.relations))]
 
     def release(self, subgraph: _native.Subgraph) -> None:
         """Gives a subgraph's buffers back, to be reused."""
@@ -60,7 +62,15 @@ class Engine:
         exclude: Sequence[Exclusion] = (),
     ) -> _native.Subgraph:
         """As `sample`, for graphs all of whose rows are at hand."""
-        subgraph: _native.Subgraph = finish(self.sample(seeds, run_key, batch, exclude))
+        view, spec = self.view, self.spec
+        subgraph = self._begin(seeds, exclude)
+        subgraph.sample(
+            view.csrs, spec.fanouts, spec.replace, self._weighted, spec.last, run_key, batch
+        )
+        if spec.subgraph_type == "bidirectional":
+            subgraph.add_reverses(spec.reversals, spec.keep_edge)
+        elif spec.subgraph_type == "induced":
+            subgraph.induce(view.csrs)
         return subgraph
 
     def sample(
@@ -85,27 +95,27 @@ class Engine:
         Raises:
             IndexError: a seed does not exist.
         """
+        if self._is_whole:
+            return self.sample_local(seeds, run_key, batch, exclude)
         view, spec = self.view, self.spec
         subgraph = self._begin(seeds, exclude)
-        if view.is_whole:
-            weighted = [spec.is_weighted(r) for r in range(len(view.relations))]
-            subgraph.sample(
-                view.csrs, spec.fanouts, spec.replace, weighted, spec.last, run_key, batch
-            )
-        else:
-            for hop in range(spec.num_hops):
-                for relation, fanouts in enumerate(spec.fanouts[: len(view.relations)]):
-                    request = HopRequest(
-                        fanouts[hop],
-                        spec.replace,
-                        spec.with_edge,
-                        _native.step_key(run_key, batch, hop, relation),
-                        spec.is_weighted(relation),
-                        spec.last,
-                    )
-                    yield from self._hop_over_parts(subgraph, relation, request, exclude)
-                subgraph.end_hop()
-        yield from self._complete(subgraph, exclude)
+        for hop in range(spec.num_hops):
+            for relation, fanouts in enumerate(spec.fanouts[: len(view.relations)]):
+                request = HopRequest(
+                    fanouts[hop],
+                    spec.replace,
+                    spec.with_edge,
+                    _native.step_key(run_key, batch, hop, relation),
+                    self._weighted[relation],
+                    spec.last,
+                )
+                yield from self._hop_over_parts(subgraph, relation, request, exclude)
+            subgraph.end_hop()
+        if spec.subgraph_type == "bidirectional":
+            subgraph.add_reverses(spec.reversals, spec.keep_edge)
+        elif spec.subgraph_type == "induced":
+            for relation in range(len(view.relations)):
+                yield from self._induce_over_parts(subgraph, relation, exclude)
         return subgraph
 
     def _begin(self, seeds: Sequence[SeedSet], exclude: Sequence[Exclusion]) -> _native.Subgraph:
@@ -122,19 +132,6 @@ class Engine:
         for relation, rows, neighbors in exclude:
             subgraph.exclude(relation, rows, neighbors)
         return subgraph
-
-    def _complete(
-        self, subgraph: _native.Subgraph, exclude: Sequence[Exclusion]
-    ) -> Generator[list[Ticket], None, None]:
-        """Turns the drawn edges into what the subgraph type asks for."""
-        view, spec = self.view, self.spec
-        if spec.subgraph_type == "bidirectional":
-            subgraph.add_reverses(spec.reversals, spec.keep_edge)
-        elif spec.subgraph_type == "induced" and view.is_whole:
-            subgraph.induce(view.csrs)
-        elif spec.subgraph_type == "induced":
-            for relation in range(len(view.relations)):
-                yield from self._induce_over_parts(subgraph, relation, exclude)
 
     def _hop_over_parts(
         self,

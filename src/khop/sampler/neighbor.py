@@ -23,15 +23,10 @@ from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
 from khop.sampler.engine import Engine, finish
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
+from khop.sampler.link import Links, LinkSampler, LinkSeeds, link_of_tree
 from khop.sampler.link_spec import ExcludeSeedEdges
-from khop.sampler.pyg_links import (
-    LinkOptions,
-    LinkSamplers,
-    link_metadata,
-    links_of,
-    number_by_link,
-)
-from khop.sampler.pyg_output import OutputWriter
+from khop.sampler.pyg_links import LinkOptions, LinkSamplers, link_metadata, links_of
+from khop.sampler.pyg_output import DrawnSubgraph, SubgraphWriter, to_pyg
 from khop.sampler.requests import SeedSet
 from khop.sampler.seed_times import seed_times
 from khop.sampler.source import graph_of
@@ -173,7 +168,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         by_type = {t: list(hops) for t, hops in zip(graph.edge_types, spec.fanouts, strict=False)}
         self._num_neighbors = by_type if graph.is_heterogeneous else list(spec.fanouts[0])
         self._engine = Engine(GraphView.of_graph(graph), spec)
-        self._writer = OutputWriter(graph, spec, self._backward)
+        self._writer = SubgraphWriter(graph, spec, self._backward)
         self._link_samplers = LinkSamplers(graph, spec.disjoint)
 
     @property
@@ -230,29 +225,32 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         """
         if kwargs:
             raise TypeError(f"unexpected arguments {list(kwargs)}")
-        seeds = self._seed_set(index)
-        run, batch = key or next_key(self.seed, self.stream, self._calls)
-        subgraph = self._engine.sample_local([seeds], run, batch)
-        return self._output(subgraph, (index.input_id, index.time))
+        drawn = self.draw_nodes(self.seed_set(index), key)
+        return to_pyg(drawn, self.graph, (index.input_id, index.time))
 
-    def check_seeds(self, index: NodeSamplerInput) -> None:
-        """Raises what `sample_from_nodes` would raise for these seeds."""
-        self._seed_set(index)
-
-    def _seed_set(self, index: NodeSamplerInput) -> SeedSet:
+    def seed_set(self, index: NodeSamplerInput) -> SeedSet:
+        """The seeds that PyG asks for, checked; raises what `sample_from_nodes` raises."""
         node_type = self._seed_type(index.input_type)
         seeds = to_int64(index.node, "seeds")
         check_range(seeds, self.graph.num_nodes[node_type], "seeds")
         times = seed_times(self.graph, node_type, seeds, index.time)
         return SeedSet(self.graph.node_types.index(node_type), seeds, times)
 
-    def _output(
-        self, subgraph: _native.Subgraph, metadata: tuple[Any, ...]
-    ) -> SamplerOutput | HeteroSamplerOutput:
-        """A drawn subgraph in PyG's form; its buffers are then free for the next."""
-        out = self._writer.write(subgraph, metadata)
+    def draw_nodes(self, seeds: SeedSet, key: BatchKey | None = None) -> DrawnSubgraph:
+        """Draws the neighbourhood of seeds that `seed_set` made, or of some of them.
+
+        Args:
+            seeds: the seeds.
+            key: as for `sample_from_nodes`.
+        """
+        run, batch = key or next_key(self.seed, self.stream, self._calls)
+        return self._written(self._engine.sample_local([seeds], run, batch))
+
+    def _written(self, subgraph: _native.Subgraph) -> DrawnSubgraph:
+        """A drawn subgraph as arrays; its buffers are then free for the next."""
+        drawn = self._writer.write(subgraph)
         self._engine.release(subgraph)
-        return out
+        return drawn
 
     def _seed_type(self, input_type: NodeType | None) -> NodeType:
         if not self.graph.is_heterogeneous:
@@ -295,17 +293,37 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         options = LinkOptions(
             NegativeSampling.cast(neg_sampling), strict_negatives, exclude_seed_edges
         )
-        sampler = self._link_samplers.get(index.input_type, options)
-        links = links_of(index, self.graph, sampler.spec)
+        sampler = self.link_sampler(index.input_type, options)
+        drawn, seeds = self.draw_links(sampler, links_of(index, self.graph, sampler.spec), key)
+        return to_pyg(drawn, self.graph, link_metadata(index, sampler.spec, seeds))
+
+    def draw_links(
+        self, sampler: LinkSampler, links: Links, key: BatchKey | None = None
+    ) -> tuple[DrawnSubgraph, LinkSeeds]:
+        """Draws the neighbourhood of links that `links_of` made, or of some of them.
+
+        Args:
+            sampler: from `link_sampler`.
+            links: the links.
+            key: as for `sample_from_edges`.
+
+        Returns:
+            The subgraph, whose trees count links, and where in it the links' ends are.
+        """
         run, batch = key or next_key(self.seed, self.stream, self._calls)
         subgraph, seeds = finish(sampler.sample(self._engine, links, run, batch))
-        out = self._output(subgraph, link_metadata(index, sampler.spec, seeds))
-        number_by_link(out, seeds.num_links)
-        return out
+        drawn = self._written(subgraph)
+        for tree in drawn.trees or ():
+            tree.copy_(link_of_tree(tree, seeds.num_links))
+        return drawn, seeds
+
+    def link_sampler(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
+        """What draws batches of links of a type; raises ValueError for options that do not fit."""
+        return self._link_samplers.get(link_type, options)
 
     def check_link_options(self, link_type: EdgeType | None, options: LinkOptions) -> None:
         """Raises what batches of links of a type would raise for these options."""
-        self._link_samplers.get(link_type, options)
+        self.link_sampler(link_type, options)
 
     def sample_prob(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -33,14 +34,14 @@ class EpochPlan:
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1 (got {self.batch_size})")
 
-    @property
+    @cached_property
     def num_batches_alone(self) -> int:
         """Number of batches that the batch size alone makes."""
         if self.drop_last:
             return self.num_seeds // self.batch_size
         return -(-self.num_seeds // self.batch_size)
 
-    @property
+    @cached_property
     def num_batches(self) -> int:
         """Number of batches."""
         if self.num_batches_asked is None:

@@ -1,8 +1,8 @@
-"""Drawn subgraphs in PyG's form."""
+"""Drawn subgraphs as tensors, and in PyG's form."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,101 +13,107 @@ from khop import _native
 from khop.channel.pool import BufferPool
 from khop.data import Graph
 from khop.sampler.spec import SamplingSpec
-from khop.typing import Array
+from khop.typing import Int64Array
 
 _INT64 = np.dtype(np.int64)
 
 
-class OutputWriter:
-    """Writes subgraphs as PyG's `SamplerOutput` and `HeteroSamplerOutput`.
+class DrawnSubgraph(NamedTuple):
+    """A batch's subgraph, an entry for each node type or edge type, in the graph's order.
+
+    Attributes:
+        nodes: [num_nodes] ids.
+        edge_index: [2, num_edges] numbers of sources and destinations in `nodes`.
+        edges: [num_edges] the user's edge ids; None of a type whose edges have none.
+        trees: [num_nodes] the tree of each node; None unless the batch is disjoint.
+        nodes_per_hop: number of seeds, then of the nodes that each hop added; None where hops
+            cannot be told apart.
+        edges_per_hop: number of edges that each hop added, likewise.
+    """
+
+    nodes: list[Tensor]
+    edge_index: list[Tensor]
+    edges: list[Tensor | None]
+    trees: list[Tensor] | None
+    nodes_per_hop: list[list[int]] | None
+    edges_per_hop: list[list[int]] | None
+
+
+class SubgraphWriter:
+    """Writes what an engine drew to tensors of their own.
 
     Args:
-        graph: the graph that they are drawn from.
+        graph: the graph that subgraphs are drawn from.
         spec: how they are drawn.
         backward: neighbours were drawn along the edges: rows and columns are exchanged.
     """
 
     def __init__(self, graph: Graph, spec: SamplingSpec, backward: bool = False) -> None:
-        self._graph = graph
         self._spec = spec
-        self._backward = backward
         self._pool = BufferPool()
+        self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
+        names = [t.edge_ids for t in graph.topologies.values()]
+        self._output = _native.SubgraphOutput(names, backward)
 
-    def write(
-        self, subgraph: _native.Subgraph, metadata: tuple[Any, ...]
-    ) -> SamplerOutput | HeteroSamplerOutput:
-        """A subgraph; every type of a heterogeneous graph is there.
-
-        Args:
-            subgraph: as the engine returned it.
-            metadata: what the loader shall find in the output.
-        """
-        node_types, edge_types = self._graph.node_types, self._graph.edge_types
-        nodes = [self._nodes_of(subgraph, i) for i in range(len(node_types))]
-        edges = [self._edges_of(subgraph, i) for i in range(len(edge_types))]
-        num_nodes = num_edges = batch = None
-        if self._spec.counts_hops:
-            num_nodes = [subgraph.nodes_per_hop(i) for i in range(len(node_types))]
-            num_edges = [subgraph.edges_per_hop(i) for i in range(len(edge_types))]
-        if self._spec.disjoint:
-            batch = [self._trees_of(subgraph, i) for i in range(len(node_types))]
-        if not self._graph.is_heterogeneous:
-            row, col, edge = edges[0]
-            return SamplerOutput(
-                nodes[0],
-                row,
-                col,
-                edge,
-                batch and batch[0],
-                num_nodes and num_nodes[0],
-                num_edges and num_edges[0],
-                metadata=metadata,
-            )
-        rows, cols, ids = ([e[i] for e in edges] for i in range(3))
-        return HeteroSamplerOutput(
-            node=_by_type(node_types, nodes),
-            row=_by_type(edge_types, rows),
-            col=_by_type(edge_types, cols),
-            edge=_by_type(edge_types, ids),
-            batch=_by_type(node_types, batch),
-            num_sampled_nodes=_by_type(node_types, num_nodes),
-            num_sampled_edges=_by_type(edge_types, num_edges),
-            metadata=metadata,
+    def write(self, subgraph: _native.Subgraph) -> DrawnSubgraph:
+        """A subgraph that the engine returned."""
+        num_nodes, num_edges, node_hops, edge_hops = self._output.sizes(subgraph)
+        nodes = [self._empty(n) for n in num_nodes]
+        ends = [self._empty(2, n) for n in num_edges]
+        with_ids = zip(num_edges, self._has_ids, strict=True)
+        edges = [self._empty(n) if has_ids else None for n, has_ids in with_ids]
+        trees = [self._empty(n) for n in num_nodes] if self._spec.disjoint else None
+        self._output.write(subgraph, nodes, ends, edges, trees)
+        wrap, counts_hops = torch.from_numpy, self._spec.counts_hops
+        return DrawnSubgraph(
+            [wrap(n) for n in nodes],
+            [wrap(e) for e in ends],
+            [None if e is None else wrap(e) for e in edges],
+            None if trees is None else [wrap(t) for t in trees],
+            node_hops if counts_hops else None,
+            edge_hops if counts_hops else None,
         )
 
-    def _nodes_of(self, subgraph: _native.Subgraph, node_type: int) -> Tensor:
-        node = self._pool.empty((subgraph.num_nodes(node_type),), _INT64)
-        subgraph.write_nodes(node_type, node)
-        return torch.from_numpy(node)
+    def _empty(self, *shape: int) -> Int64Array:
+        return self._pool.empty(shape, _INT64)
 
-    def _trees_of(self, subgraph: _native.Subgraph, node_type: int) -> Tensor:
-        tree = self._pool.empty((subgraph.num_nodes(node_type),), _INT64)
-        subgraph.write_trees(node_type, tree)
-        return torch.from_numpy(tree)
 
-    def _edges_of(
-        self, subgraph: _native.Subgraph, relation: int
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        edge_index = self._pool.empty((2, subgraph.num_edges(relation)), _INT64)
-        if self._backward:
-            subgraph.write_edge_index(relation, edge_index[1], edge_index[0])
-        else:
-            subgraph.write_edge_index(relation, edge_index[0], edge_index[1])
-        row, col = torch.from_numpy(edge_index)
-        recorded = self._spec.records_edge(relation)
-        return row, col, self._edge_ids(subgraph, relation) if recorded else None
+def to_pyg(
+    drawn: DrawnSubgraph, graph: Graph, metadata: tuple[Any, ...]
+) -> SamplerOutput | HeteroSamplerOutput:
+    """A subgraph in PyG's form; every type of a heterogeneous graph is there.
 
-    def _edge_ids(self, subgraph: _native.Subgraph, relation: int) -> Tensor:
-        count = subgraph.num_edges(relation)
-        positions: Array = self._pool.empty((count,), _INT64)
-        subgraph.write_edges(relation, positions)
-        edge_ids = self._graph.topologies[self._graph.edge_types[relation]].edge_ids
-        if edge_ids is None:
-            return torch.from_numpy(positions)
-        named = self._pool.empty((count,), edge_ids.dtype)
-        _native.gather(edge_ids, positions, named)
-        np.copyto(positions, named)
-        return torch.from_numpy(positions)
+    Args:
+        drawn: the subgraph.
+        graph: the graph that it was drawn from.
+        metadata: what a loader shall find in the output.
+    """
+    nodes, _, edges, trees, node_hops, edge_hops = drawn
+    # Halves of one tensor, which loaders need not stack again.
+    ends = [edge_index.unbind() for edge_index in drawn.edge_index]
+    rows, cols = [row for row, _ in ends], [col for _, col in ends]
+    if not graph.is_heterogeneous:
+        return SamplerOutput(
+            nodes[0],
+            rows[0],
+            cols[0],
+            edges[0],
+            trees and trees[0],
+            node_hops and node_hops[0],
+            edge_hops and edge_hops[0],
+            metadata=metadata,
+        )
+    node_types, edge_types = graph.node_types, graph.edge_types
+    return HeteroSamplerOutput(
+        node=_by_type(node_types, nodes),
+        row=_by_type(edge_types, rows),
+        col=_by_type(edge_types, cols),
+        edge=_by_type(edge_types, edges),
+        batch=_by_type(node_types, trees),
+        num_sampled_nodes=_by_type(node_types, node_hops),
+        num_sampled_edges=_by_type(edge_types, edge_hops),
+        metadata=metadata,
+    )
 
 
 def _by_type(types: list[Any], values: list[Any] | None) -> dict[Any, Any] | None:

@@ -1,0 +1,324 @@
+"""Batches in memory: what is the same for all is said once, a batch carries numbers alone.
+
+The batches of a loader have the same arrays, each time of other sizes. A `Layout` lists the arrays,
+their dtypes and the axes that are the same for all; the sampler tells the trainer each layout once,
+as JSON, before the first batch of it. A batch (a `Record`) then begins with a few integers:
+
+    layout number | how many integers follow | sizes | counters | padding | arrays
+
+`sizes` are the lengths of the axes that differ. `counters` are whatever else there is to count of a
+batch: hop by hop, rows by where they came from, nanoseconds by what they were spent on. They have
+names and places in the layout, and may be written until the batch is delivered. What has no fixed
+length travels beside the batch (`khop.channel.control.Op.BATCH`).
+
+Every array lies at a multiple of 64 bytes. All that is read is checked: a layout in full, once; of
+a batch that its numbers are those of the layout, sizes not negative, and arrays within its memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from khop.channel.ring import create_memory
+from khop.data.arrays import storage_dtype
+from khop.errors import ProtocolError
+from khop.typing import Array, Int64Array
+
+_ALIGNMENT = 64
+_PREFIX = struct.Struct("<qq")
+_MAX_NUMBERS = 1 << 16
+_MAX_ENTRIES = 1 << 14
+_MAX_AXES = 16
+_MAX_SIZE = 1 << 48
+_MAX_TEXT = 64 << 20
+
+
+class ArrayLayout(NamedTuple):
+    """An array of all batches.
+
+    Attributes:
+        name: of the array.
+        dtype: name of its dtype.
+        shape: its axes; -1 - i stands for the i-th of a batch's sizes.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class CounterLayout(NamedTuple):
+    """Integers of all batches: `length` of them."""
+
+    name: str
+    length: int
+
+
+class _Plan(NamedTuple):
+    """What of an array is the same for all batches.
+
+    Of an array with one axis that differs, `before` and `after` are the axes around it, `size` says
+    which of the sizes it is; of any other `size` is -1.
+    """
+
+    dtype: np.dtype[Any]
+    row_bytes: int
+    size: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class Layout:
+    """The arrays and counters that batches of a kind have.
+
+    Args:
+        number: by which batches name it.
+        arrays: the arrays.
+        counters: the counters.
+
+    Attributes:
+        places: {counter: slice of a batch's integers}.
+        num_sizes: number of sizes of a batch.
+        index: {array: its place}.
+        has_bfloat16: whether there are arrays that NumPy knows as uint16.
+    """
+
+    def __init__(
+        self, number: int, arrays: Sequence[ArrayLayout], counters: Sequence[CounterLayout]
+    ) -> None:
+        self.number = number
+        self.arrays = tuple(arrays)
+        self.counters = tuple(counters)
+        self.num_sizes = max((-axis for a in arrays for axis in a.shape if axis < 0), default=0)
+        self.index = {array.name: i for i, array in enumerate(self.arrays)}
+        self.has_bfloat16 = any(array.dtype == "bfloat16" for array in self.arrays)
+        self.places: dict[str, slice] = {}
+        end = self.num_sizes
+        for counter in self.counters:
+            self.places[counter.name] = slice(end, end + counter.length)
+            end += counter.length
+        self.num_numbers = end
+        self._numbers = struct.Struct(f"<{1 + end}q")  # their number first
+        self._begin = 8 + self._numbers.size
+        self._plans = [_plan(array) for array in self.arrays]
+        self._dtypes = [plan.dtype for plan in self._plans]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON object."""
+        return {"number": self.number, "arrays": self.arrays, "counters": self.counters}
+
+    def share(self) -> int:
+        """Writes it, as JSON, into new memory; returns its descriptor, to be passed on, closed."""
+        text = json.dumps(self.to_json()).encode()
+        memory = create_memory(len(text), "khop-layout")
+        os.pwrite(memory, text, 0)
+        return memory
+
+    @classmethod
+    def read_shared(cls, descriptor: int) -> Layout:
+        """Reads what `share` wrote; closes the descriptor.
+
+        Raises:
+            ProtocolError: malformed.
+        """
+        try:
+            text = os.pread(descriptor, min(os.fstat(descriptor).st_size, _MAX_TEXT), 0)
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"a layout is not JSON: {error}") from None
+        finally:
+            os.close(descriptor)
+        if not isinstance(content, dict):
+            raise ProtocolError("a layout is not a JSON object")
+        return cls.from_json(content)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Layout:
+        """From what `to_json` returned, after its journey.
+
+        Raises:
+            ProtocolError: malformed.
+        """
+        number = content.get("number")
+        if type(number) is not int or number < 0:
+            raise ProtocolError("a layout has no number")
+        arrays = [_array(entry) for entry in _entries(content.get("arrays"), 3)]
+        counters = [_counter(entry) for entry in _entries(content.get("counters"), 2)]
+        layout = cls(number, arrays, counters)
+        names = len(layout.index) < len(arrays) or len(layout.places) < len(counters)
+        if names or layout.num_numbers > _MAX_NUMBERS:
+            raise ProtocolError("a layout names something twice, or has too many numbers")
+        return layout
+
+    def shapes(self, sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int], int]:
+        """Shape and begin of each array of a batch, and where the last one ends."""
+        shapes, begins, end = [], [], self._begin
+        for _, row_bytes, place, before, after, shape in self._plans:
+            if place >= 0:
+                size = sizes[place]
+                shapes.append((*before, size, *after))
+                nbytes = row_bytes * size
+            else:
+                actual = tuple([sizes[-1 - axis] if axis < 0 else axis for axis in shape])
+                shapes.append(actual)
+                nbytes = row_bytes * math.prod(sizes[-1 - axis] for axis in shape if axis < 0)
+            begin = (end + _ALIGNMENT - 1) & -_ALIGNMENT
+            begins.append(begin)
+            end = begin + nbytes
+        return shapes, begins, end
+
+    def read(self, raw: Array) -> Received:
+        """Reads a batch that says to be of this layout; see `read_record`."""
+        if len(raw) < self._begin:
+            raise ProtocolError(f"a batch of {len(raw)} bytes has no room for its numbers")
+        # Copied before they are looked at: what is checked is what is used.
+        count, *numbers = self._numbers.unpack_from(raw.data, 8)
+        if count != self.num_numbers:
+            raise ProtocolError(f"a batch has {count} numbers instead of {self.num_numbers}")
+        sizes = numbers[: self.num_sizes]
+        if sizes and (min(sizes) < 0 or max(sizes) >= _MAX_SIZE):
+            raise ProtocolError(f"a batch has axes of {sizes}")
+        shapes, begins, end = self.shapes(numbers)
+        if end > len(raw):
+            raise ProtocolError(f"a batch of {len(raw)} bytes promises {end}")
+        arrays = [
+            np.ndarray(shape, dtype, raw, begin)
+            for shape, dtype, begin in zip(shapes, self._dtypes, begins, strict=True)
+        ]
+        return Received(self, arrays, numbers)
+
+    def write_numbers(self, buffer: memoryview, sizes: Sequence[int]) -> Int64Array:
+        """Writes what comes before the arrays; returns a view of sizes and counters, these zero."""
+        _PREFIX.pack_into(buffer, 0, self.number, self.num_numbers)
+        numbers = np.frombuffer(buffer, np.int64, self.num_numbers, _PREFIX.size)
+        numbers[: self.num_sizes] = sizes
+        numbers[self.num_sizes :] = 0
+        return numbers
+
+
+class Received(NamedTuple):
+    """A batch as it was read.
+
+    Attributes:
+        layout: its layout.
+        arrays: views of its arrays, in the layout's order.
+        numbers: its sizes and counters; see `Layout.places`.
+        extras: what has no fixed length, if there is any.
+    """
+
+    layout: Layout
+    arrays: list[Array]
+    numbers: list[int]
+    extras: Mapping[str, Any] | None = None
+
+    def counter(self, name: str) -> list[int]:
+        """The integers of a counter."""
+        return self.numbers[self.layout.places[name]]
+
+    def named(self) -> dict[str, tuple[Array, str]]:
+        """{name: (array, name of its dtype)}."""
+        described = zip(self.layout.arrays, self.arrays, strict=True)
+        return {of.name: (array, of.dtype) for of, array in described}
+
+
+class Record:
+    """A batch to be written.
+
+    Args:
+        layout: its layout.
+        sizes: the lengths of the axes that differ.
+
+    Attributes:
+        nbytes: the memory that it needs.
+        numbers: once written: a view of its sizes and counters.
+        extras: what shall travel beside it; anything that JSON can hold.
+    """
+
+    def __init__(self, layout: Layout, sizes: Sequence[int]) -> None:
+        self.layout = layout
+        self._sizes = sizes
+        self._shapes, self._begins, self.nbytes = layout.shapes(sizes)
+        self.numbers: Int64Array | None = None
+        self.extras: dict[str, Any] = {}
+
+    def write(self, buffer: memoryview) -> dict[str, Array]:
+        """Writes the numbers; returns a view of each array, to be filled by the caller."""
+        self.numbers = self.layout.write_numbers(buffer, self._sizes)
+        described = zip(
+            self.layout.arrays, self.layout._plans, self._shapes, self._begins, strict=True
+        )
+        return {
+            of.name: np.ndarray(shape, plan.dtype, buffer, begin)
+            for of, plan, shape, begin in described
+        }
+
+    def note(self, name: str, values: int | Sequence[int]) -> None:
+        """Sets a counter; the batch must have been written and not delivered."""
+        assert self.numbers is not None
+        self.numbers[self.layout.places[name]] = values
+
+
+def read_record(raw: Array, layouts: Mapping[int, Layout]) -> Received:
+    """Reads what `Record.write` wrote.
+
+    Args:
+        raw: [nbytes] uint8.
+        layouts: those that batches may have, by number.
+
+    Raises:
+        ProtocolError: the batch is of none of them, or promises more than there is.
+    """
+    if len(raw) < _PREFIX.size:
+        raise ProtocolError(f"a batch of {len(raw)} bytes has no layout")
+    number = _PREFIX.unpack_from(raw.data)[0]
+    layout = layouts.get(number)
+    if layout is None:
+        raise ProtocolError(f"a batch has layout {number}, which nobody has described")
+    return layout.read(raw)
+
+
+def _plan(array: ArrayLayout) -> _Plan:
+    dtype, shape = storage_dtype(array.dtype), array.shape
+    row_bytes = math.prod(axis for axis in shape if axis >= 0) * dtype.itemsize
+    differing = [i for i, axis in enumerate(shape) if axis < 0]
+    if len(differing) != 1:
+        return _Plan(dtype, row_bytes, -1, (), (), shape)
+    i = differing[0]
+    return _Plan(dtype, row_bytes, -1 - shape[i], shape[:i], shape[i + 1 :], shape)
+
+
+def _entries(entries: Any, count: int) -> list[list[Any]]:
+    if not isinstance(entries, list) or len(entries) > _MAX_ENTRIES:
+        raise ProtocolError("a layout does not list its arrays and counters")
+    if any(not isinstance(entry, list) or len(entry) != count for entry in entries):
+        raise ProtocolError(f"a layout's entry does not have {count} fields")
+    return entries
+
+
+def _array(entry: list[Any]) -> ArrayLayout:
+    name, dtype, shape = entry
+    if not isinstance(name, str) or not isinstance(dtype, str) or not isinstance(shape, list):
+        raise ProtocolError("an array is not described by name, dtype and shape")
+    axes_known = all(type(n) is int and -_MAX_NUMBERS <= n < _MAX_SIZE for n in shape)
+    if len(shape) > _MAX_AXES or not axes_known:
+        raise ProtocolError("an array's shape is malformed")
+    try:
+        storage_dtype(dtype)
+    except TypeError as error:
+        raise ProtocolError(str(error)) from None
+    return ArrayLayout(name, dtype, tuple(shape))
+
+
+def _counter(entry: list[Any]) -> CounterLayout:
+    name, count = entry
+    if not isinstance(name, str) or type(count) is not int or not 0 <= count <= _MAX_NUMBERS:
+        raise ProtocolError("a counter is not described by its name and number of integers")
+    return CounterLayout(name, count)

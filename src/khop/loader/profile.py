@@ -1,0 +1,166 @@
+"""What batches of graphs in memory cost.
+
+Whoever makes a batch reads the clock three times; all else is done by the thread that iterates. A
+batch of one seed took 75 us of a busy processor without this and 87 us with it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from khop.sampler.pyg_output import DrawnSubgraph
+from khop.stats import Tally
+from khop.trace.clock import Made, Phase, Segment
+from khop.trace.recording import current
+from khop.trace.watch import DeliveryWatch
+
+
+class Timed(NamedTuple):
+    """A batch, and when a thread was at work on it, in nanoseconds of CLOCK_MONOTONIC.
+
+    Attributes:
+        batch: the batch.
+        number: its number in the epoch.
+        seeds: its seeds.
+        size: its nodes and edges.
+        thread: native id of the thread.
+        began, drawn, ended: when its drawing began and ended, and when it was made.
+    """
+
+    batch: Any
+    number: int
+    seeds: int
+    size: tuple[int, int]
+    thread: int
+    began: int
+    drawn: int
+    ended: int
+
+
+class LoaderProfile:
+    """Counts what a loader does.
+
+    Args:
+        num_threads: threads that make batches; 0: the one that iterates.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self.num_threads = num_threads
+        self._num_epochs = 0
+        self.tally = Tally(num_threads)
+
+    def __reduce__(self) -> tuple[type[LoaderProfile], tuple[int]]:
+        """Another process counts for itself."""
+        return LoaderProfile, (self.num_threads,)
+
+    def watch(self, made: Iterator[Timed], finish: Callable[[Any], Any]) -> WatchedEpoch:
+        """The batches of an epoch that begins now, counted.
+
+        Args:
+            made: the batches.
+            finish: what is still to be done to a batch.
+        """
+        self._num_epochs += 1
+        return WatchedEpoch(made, finish, self, self._num_epochs - 1)
+
+
+class WatchedEpoch(Iterator[Any]):
+    """The batches of an epoch, handed out and counted; see `LoaderProfile.watch`."""
+
+    def __init__(
+        self,
+        made: Iterator[Timed],
+        finish: Callable[[Any], Any],
+        profile: LoaderProfile,
+        epoch: int,
+    ) -> None:
+        self._made = made
+        self._finish = finish
+        self._in_background = profile.num_threads > 0
+        self._epoch = epoch
+        self._watch = DeliveryWatch(profile.tally)
+        self._ended: dict[int, int] = {}  # thread -> when its last batch was made
+
+    def __next__(self) -> Any:
+        asked = monotonic_ns()
+        try:
+            timed = next(self._made)
+            taken = monotonic_ns()
+            nbytes = _num_bytes(timed[0])
+            batch = self._finish(timed[0])
+        except BaseException:
+            self._watch.fail()
+            raise
+        _, number, seeds, (nodes, edges), thread, began, drawn, ended = timed
+        process = idle = 0
+        if self._in_background:
+            process = os.getpid()
+            idle = began - self._ended.get(thread, began)
+            self._ended[thread] = ended
+        work = drawn - began, ended - drawn, 0, idle, 0
+        made = Made(process, thread, ended, nbytes, 0, 0, *work)
+        if current() is not None:
+            self._record(timed, began - idle)
+        sizes = nodes, edges, nodes, 0, 0
+        self._watch.deliver(asked, taken, self._epoch, number, seeds, sizes, made)
+        return batch
+
+    def _record(self, timed: Timed, free_since: int) -> None:
+        """Keeps what the thread did that made a batch."""
+        recording = current()
+        assert recording is not None
+        thread = os.getpid(), timed.thread
+        if self._in_background:
+            recording.name_thread(thread, _name_of(timed.thread))
+        segments = (
+            Segment(Phase.IDLE, 0, 0, free_since, timed.began),
+            Segment(Phase.SAMPLING, self._epoch, timed.number, timed.began, timed.drawn),
+            Segment(Phase.GATHERING, self._epoch, timed.number, timed.drawn, timed.ended),
+        )
+        recording.add_records(thread, segments)
+
+
+def _name_of(native_id: int) -> str:
+    """What a thread is called in recordings: by its place among those of its epoch."""
+    names = [t.name for t in threading.enumerate() if t.native_id == native_id]
+    number = names[0].rpartition("_")[2] if names else ""
+    return f"worker thread {number}" if number.isdecimal() else "worker thread"
+
+
+def size_of_drawn(drawn: DrawnSubgraph) -> tuple[int, int]:
+    """Nodes and edges of what khop's sampler drew."""
+    if len(drawn.nodes) == len(drawn.edge_index) == 1:
+        return drawn.nodes[0].numel(), drawn.edge_index[0].shape[1]
+    edges = sum(ends.shape[1] for ends in drawn.edge_index)
+    return sum(node.numel() for node in drawn.nodes), edges
+
+
+def size_of_output(out: Any) -> tuple[int, int]:
+    """Nodes and edges of what any sampler returned in PyG's form."""
+    return _count(out.node), _count(out.row)
+
+
+def _count(ids: Any) -> int:
+    """Entries of a tensor, or of one for each type."""
+    if isinstance(ids, Tensor):
+        return ids.numel()
+    return 0 if ids is None else sum(map(_count, ids.values()))
+
+
+def _num_bytes(batch: Any) -> int:
+    """Bytes of a batch's tensors."""
+    total = 0
+    for store in getattr(batch, "stores", ()):
+        for value in store._mapping.values():
+            if type(value) is Tensor:
+                try:
+                    total += value.nbytes
+                except RuntimeError:  # torch does not count those of sparse tensors
+                    continue
+    return total

@@ -1,0 +1,221 @@
+"""What a loader has done so far, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from khop.sampler.collect import ROWS
+from khop.trace.clock import PHASES, Made
+
+TRAINER_PHASES = ("waiting", "collating", "consuming")
+"""What the thread that iterates does, one after the other."""
+
+_SECOND = 1e9  # nanoseconds
+_NUM_COLUMNS = len(TRAINER_PHASES) + 5 + len(ROWS) + len(Made._fields)
+_MAX_NOTED = 64
+
+
+def _rows() -> dict[str, int]:
+    return dict.fromkeys(ROWS, 0)
+
+
+def _trainer_seconds() -> dict[str, float]:
+    return dict.fromkeys(TRAINER_PHASES, 0.0)
+
+
+def _sampler_seconds() -> dict[str, float]:
+    return dict.fromkeys(PHASES, 0.0)
+
+
+@dataclass
+class LoaderStats:
+    """What the batches of a loader cost, over all epochs or since `reset_stats()`.
+
+    `print(loader.stats())` shows it as a table. Epochs of one loader that are iterated at the same
+    time are added up, also in seconds.
+
+    Attributes:
+        batches: batches delivered.
+        seeds: seeds in them; of link loaders, links.
+        nodes, edges: nodes and edges in them.
+        rows: node rows that came from the home partition ('local'), from copies of hot rows
+            ('cached') and from other partitions ('remote').
+        delivered_bytes: bytes of the batches.
+        remote_bytes: bytes that came from other partitions: neighbours and attributes.
+        trainer_seconds: the time of the thread that iterates: 'waiting' in the loader until a
+            batch was there (if it makes batches itself: making them), 'collating' (from arrays to
+            PyG's batch, transform, copy to a device), 'consuming' (outside the loader, between one
+            batch and the next).
+        sampler_seconds: the time of those who make batches while an epoch is open, summed over
+            them: 'sampling' (drawing neighbours), 'gathering' (copying attributes), 'remote'
+            (nothing to do but wait for other partitions), 'idle' (no batch was asked for: they are
+            ahead of the trainer), 'other' (messages). These add up to their time until they made
+            the last batch that was delivered.
+        ready_seconds: how long batches lay ready before the trainer took them, summed.
+        overflows: batches that found no room in the ring and got memory of their own.
+        num_samplers: sampler processes or threads; 0: the trainer makes batches itself.
+        restarts: samplers that died and were started again.
+    """
+
+    batches: int = 0
+    seeds: int = 0
+    nodes: int = 0
+    edges: int = 0
+    rows: dict[str, int] = field(default_factory=_rows)
+    delivered_bytes: int = 0
+    remote_bytes: int = 0
+    trainer_seconds: dict[str, float] = field(default_factory=_trainer_seconds)
+    sampler_seconds: dict[str, float] = field(default_factory=_sampler_seconds)
+    ready_seconds: float = 0.0
+    overflows: int = 0
+    num_samplers: int = 0
+    restarts: int = 0
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """The trainer's time with the loader: waiting, collating and consuming."""
+        return sum(self.trainer_seconds.values())
+
+    @property
+    def queue_depth(self) -> float:
+        """Batches that lay ready, on average over time; 0: the trainer always waits for the next.
+
+        The time that batches lay ready, over the time that passed (Little's law).
+        """
+        return self.ready_seconds / (self.elapsed_seconds or 1.0)
+
+    def shares(self) -> dict[str, float]:
+        """Shares of local, cached and remote rows."""
+        return _shares(self.rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All attributes, with 'elapsed_seconds' and 'queue_depth': what JSON can hold."""
+        derived = {"elapsed_seconds": self.elapsed_seconds, "queue_depth": self.queue_depth}
+        return {**asdict(self), **derived}
+
+    def summary(self) -> str:
+        """A table of a few lines; see the attributes for what the words mean."""
+        lines = [
+            f"{self.batches:,} batches, {self.seeds:,} seeds, {self.nodes:,} nodes, "
+            f"{self.edges:,} edges in {_seconds(self.elapsed_seconds)}",
+            _line("trainer", self.trainer_seconds),
+        ]
+        is_known = any(self.sampler_seconds.values())
+        if is_known:
+            who = f"{self.num_samplers} samplers" if self.num_samplers else "making"
+            lines.append(_line(who, self.sampler_seconds))
+        if is_known and self.num_samplers:
+            each = _seconds(self.ready_seconds / max(self.batches, 1))
+            lines.append(f"{'ready':<12}{self.queue_depth:.2f} batches on average, each for {each}")
+        if self.overflows or self.restarts:
+            lines.append(
+                f"{'trouble':<12}{self.overflows:,} batches without room in the ring, "
+                f"{self.restarts} samplers restarted"
+            )
+        if any(self.rows.values()):
+            lines.append(_line("rows", self.rows))
+        lines.append(
+            f"{'bytes':<12}{_bytes(self.delivered_bytes)} delivered, "
+            f"{_bytes(self.remote_bytes)} from other partitions"
+        )
+        return "\n".join(lines)
+
+    __str__ = summary
+
+
+Sizes = tuple[int, int, int, int, int]
+"""How much a batch holds: nodes, edges, and rows of nodes by where they came from (`ROWS`)."""
+
+
+class Tally:
+    """Counts the batches of a loader, in nanoseconds.
+
+    Batches are only noted down, and summed up together: all at once takes a third of the time.
+
+    Args:
+        num_samplers: see `LoaderStats`.
+    """
+
+    def __init__(self, num_samplers: int) -> None:
+        self._num_samplers = num_samplers
+        self.clear()
+
+    def clear(self) -> None:
+        """Begins anew."""
+        self._noted: list[tuple[int, ...]] = []
+        self._sums = [0] * _NUM_COLUMNS
+
+    def add(
+        self, times: tuple[int, int, int], ready: int, seeds: int, sizes: Sizes, made: Made
+    ) -> None:
+        """Counts a batch.
+
+        Args:
+            times: the trainer's, in each of `TRAINER_PHASES`.
+            ready: how long the batch lay ready.
+            seeds: its seeds.
+            sizes: what it holds.
+            made: what it cost where it was made.
+        """
+        noted = self._noted
+        noted.append((*times, ready, 1, seeds, *sizes, *made))
+        if len(noted) == _MAX_NOTED:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        columns = zip(self._sums, *self._noted, strict=True)
+        self._sums = [sum(column) for column in columns]
+        self._noted.clear()
+
+    def snapshot(self, restarts: int = 0) -> LoaderStats:
+        """What was counted so far; samplers have been started again `restarts` times."""
+        self._sum_up()
+        waiting, collating, consuming, ready, batches, seeds, nodes, edges, *rest = self._sums
+        rows, made = rest[: len(ROWS)], Made(*rest[len(ROWS) :])
+        trainer = [spent / _SECOND for spent in (waiting, collating, consuming)]
+        samplers = [getattr(made, phase) / _SECOND for phase in PHASES]
+        return LoaderStats(
+            batches=batches,
+            seeds=seeds,
+            nodes=nodes,
+            edges=edges,
+            rows=dict(zip(ROWS, rows, strict=True)),
+            delivered_bytes=made.nbytes,
+            remote_bytes=made.remote_bytes,
+            trainer_seconds=dict(zip(TRAINER_PHASES, trainer, strict=True)),
+            sampler_seconds=dict(zip(PHASES, samplers, strict=True)),
+            ready_seconds=ready / _SECOND,
+            overflows=made.overflows,
+            num_samplers=self._num_samplers,
+            restarts=restarts,
+        )
+
+
+def _shares(parts: Mapping[str, float]) -> dict[str, float]:
+    total = sum(parts.values()) or 1
+    return {name: value / total for name, value in parts.items()}
+
+
+def _line(what: str, parts: Mapping[str, float]) -> str:
+    def shown(value: float) -> str:
+        return f"{value:,}" if isinstance(value, int) else _seconds(value)
+
+    shares = _shares(parts)
+    cells = [f"{name} {shown(value)} ({shares[name]:.1%})" for name, value in parts.items()]
+    return f"{what:<12}{'  '.join(cells)}"
+
+
+def _seconds(value: float) -> str:
+    if value < 1:
+        return f"{1e3 * value:.3g} ms"
+    return f"{value:,.2f} s" if value < 100 else f"{value:,.0f} s"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:,.4g} TB"

@@ -1,0 +1,204 @@
+"""Recordings: what is kept of a trace until it is written."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from time import monotonic_ns
+from types import TracebackType
+from typing import Any
+
+from khop._version import __version__
+from khop.trace.clock import PHASES, Phase, PhaseClock, Segment
+from khop.trace.events import Delivery, Names, Span, Thread, trace_events
+from khop.trace.files import of_rank, write_events
+from khop.trace.requests import Answered, RequestLog, unpack_records
+
+_current: Recording | None = None
+
+
+def current() -> Recording | None:
+    """The recording that is under way in this process, if any."""
+    return _current
+
+
+def record(path: str | os.PathLike[str], *, limit: int = 1_000_000) -> Recording:
+    """Records what loaders do, for a time line of samplers, partition servers and the trainer.
+
+        with khop.trace.record("out.json"):
+            for batch in loader:
+                ...
+
+    Open the file in https://ui.perfetto.dev or chrome://tracing. All loaders of this process are
+    recorded, also those that were made before; batches that samplers had begun before lack what
+    happened until then. Nothing is recorded outside of the `with` block, and it costs nothing
+    there. Batches that torch's worker processes make (`worker_type='process'`) show in the trainer
+    alone.
+
+    Args:
+        path: the file to write, in Chrome's trace event format; gzipped if it ends in '.gz'. Of
+            several trainers, that of rank r goes to `<name>-rank<r>.json`; `merge` joins those of
+            one machine.
+        limit: spans to keep, at most; further ones are dropped, counted in the file and told in a
+            warning. A span takes about 300 bytes here and 200 in the file; a batch has three of
+            the trainer, about three of its sampler, and two for each request to another partition.
+
+    Returns:
+        The recording, a context manager. When it ends, also by an exception, the file is written.
+
+    Raises:
+        FileNotFoundError: the file's folder does not exist.
+        ValueError: a limit below 1.
+        RuntimeError: when entered: another recording is under way.
+    """
+    return Recording(path, limit)
+
+
+class Recording:
+    """A recording; see `record`.
+
+    Attributes:
+        path: the file; known for good when the recording has ended.
+        dropped: spans beyond the limit.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], limit: int = 1_000_000) -> None:
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1 (got {limit})")
+        self.path = Path(path)
+        if not self.path.absolute().parent.is_dir():
+            raise FileNotFoundError(f"'{self.path.parent}' is no folder: make it first")
+        self.dropped = 0
+        self._limit = limit
+        self._spans: list[Span] = []
+        self._requests: list[tuple[Thread, Answered]] = []
+        self._deliveries: list[Delivery] = []
+        self._makers: dict[int, str] = {}
+        self._threads: dict[Thread, str] = {}
+        self._began = 0
+        self._owner = os.getpid()
+
+    def __enter__(self) -> Recording:
+        global _current  # noqa: PLW0603
+        if _current is not None:
+            raise RuntimeError(f"a recording to '{_current.path}' is under way: end it first")
+        self._began = monotonic_ns()
+        _current = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        global _current  # noqa: PLW0603
+        _current = None
+        if os.getpid() == self._owner:  # not in a fork
+            self._write()
+
+    def add(self, thread: Thread, name: str, began: int, ended: int, args: dict[str, Any]) -> None:
+        """Keeps what a thread did, as far as it lies within the recording."""
+        began = max(began, self._began)
+        if ended <= began:
+            return
+        if self._has_room():
+            self._spans.append(Span(thread, name, began, ended, args))
+
+    def add_delivery(self, delivery: Delivery) -> None:
+        """Keeps how a batch came to the trainer, as long as there is room for spans."""
+        if len(self._spans) < self._limit and delivery.ready >= self._began:
+            self._deliveries.append(delivery)
+
+    def _has_room(self) -> bool:
+        room = len(self._spans) + len(self._requests) < self._limit
+        self.dropped += not room
+        return room
+
+    def add_records(
+        self, thread: Thread, segments: Iterable[Segment], answered: Iterable[Answered] = ()
+    ) -> None:
+        """Keeps the segments and requests of whoever makes batches."""
+        for phase, epoch, batch, began, ended in segments:
+            works = phase < Phase.REMOTE  # waiting is not for one batch
+            args = {"epoch": epoch, "batch": batch} if works else {}
+            self.add(thread, PHASES[phase], began, ended, args)
+        for request in answered:
+            if request.sent >= self._began and self._has_room():
+                self._requests.append((thread, request))
+
+    def add_message(self, pid: int, number: int, payload: bytes) -> None:
+        """Keeps what a sampler process sent; see `pack_records`."""
+        self._makers[pid] = f"sampler {number}"
+        self._threads[pid, pid] = "batches"
+        self.add_records((pid, pid), *unpack_records(payload))
+
+    def name_thread(self, thread: Thread, name: str) -> None:
+        """Says what a thread shall be called."""
+        self._threads[thread] = name
+
+    def _write(self) -> None:
+        rank, world_size = _rank_and_world_size()
+        of_trainer = f" (rank {rank})"
+        if world_size > 1:
+            self.path = of_rank(self.path, rank)
+        me = self._owner
+        main = me, threading.main_thread().native_id or me
+        makers = {pid: name + of_trainer * (world_size > 1) for pid, name in self._makers.items()}
+        names = Names(
+            me, {me: f"trainer{of_trainer}", **makers}, {main: "trainer", **self._threads}
+        )
+        about = {"recorder": f"khop {__version__}", "rank": rank, "dropped_spans": self.dropped}
+        events = trace_events(self._spans, self._requests, self._deliveries, names)
+        write_events(self.path, events, about)
+        if self.dropped:
+            warnings.warn(
+                f"{self.dropped:,} spans beyond limit={self._limit:,} are missing in "
+                f"'{self.path}': record for a shorter time, or pass a higher limit",
+                stacklevel=3,
+            )
+
+
+class OwnRecords:
+    """What the trainer does while it makes batches of a partitioned graph itself.
+
+    Attributes:
+        clock: of the phases.
+        log: of its requests, while a recording is under way.
+    """
+
+    def __init__(self) -> None:
+        self.clock = PhaseClock()
+        self.log: RequestLog | None = None
+
+    def begin(self, task: tuple[int, int]) -> None:
+        """A batch begins: its drawing. Follows recordings that have begun or ended."""
+        clock, recording = self.clock, current()
+        clock.keep_segments(recording is not None)
+        self.log = None if recording is None else RequestLog(task)
+        clock.enter(Phase.SAMPLING, task)
+
+    def end(self) -> None:
+        """It is made, or has failed."""
+        self.clock.enter(Phase.CLOSED)
+        segments, recording = self.clock.segments, current()
+        if recording is not None and segments:
+            thread = os.getpid(), threading.get_native_id()
+            recording.add_records(thread, segments, self.log.answered if self.log else ())
+            segments.clear()
+
+
+def _rank_and_world_size() -> tuple[int, int]:
+    """This trainer's; nothing is imported for it that the process does not use already."""
+    distributed = sys.modules.get("khop.distributed.context")
+    context = None if distributed is None else distributed.get_context()
+    if context is not None:
+        return context.rank, context.world_size
+    group = getattr(sys.modules.get("torch"), "distributed", None)
+    if group is not None and group.is_available() and group.is_initialized():
+        return group.get_rank(), group.get_world_size()
+    return 0, 1

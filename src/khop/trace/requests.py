@@ -1,0 +1,113 @@
+"""What a recording knows of requests to other partitions, and how it reaches the trainer."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from khop.channel.control import TWO
+from khop.trace.clock import Segment
+
+REQUESTS = ("sample", "induce", "has_edges", "fetch")
+"""Names of requests; their places stand for them."""
+
+_MAX_RECORDS = 300  # in a control message, which holds 60,000 bytes
+_NOTHING_SERVED = (0, 0, 0, 0)
+
+
+class Asked(NamedTuple):
+    """A request on its way: what was asked when, for which batch."""
+
+    epoch: int
+    batch: int
+    part: int
+    kind: int
+    rows: int
+    sent: int
+
+
+class Answered(NamedTuple):
+    """A request and its answer; all times in nanoseconds of CLOCK_MONOTONIC.
+
+    Attributes:
+        epoch, batch: what it was for.
+        part: the partition.
+        kind: index into `REQUESTS`.
+        rows: rows that were asked for.
+        sent, received: when, by the clock of who asked.
+        nbytes: bytes of the answer.
+        began, ended: when the server was at work, by its own clock.
+        pid, thread: of the server; 0 if it did not say.
+    """
+
+    epoch: int
+    batch: int
+    part: int
+    kind: int
+    rows: int
+    sent: int
+    received: int
+    nbytes: int
+    began: int
+    ended: int
+    pid: int
+    thread: int
+
+
+class RequestLog:
+    """Keeps the requests of batches while a recording is under way.
+
+    Args:
+        task: epoch and batch that requests are for; may be set.
+
+    Attributes:
+        answered: what has been answered.
+    """
+
+    def __init__(self, task: tuple[int, int] = (0, 0)) -> None:
+        self.task = task
+        self.answered: list[Answered] = []
+
+    def ask(self, part: int, op: str, rows: int) -> Asked | None:
+        """Notes that a request leaves; None if its kind is not recorded."""
+        if op not in REQUESTS:
+            return None
+        return Asked(*self.task, part, REQUESTS.index(op), rows, monotonic_ns())
+
+    def answer(self, asked: Asked, served: Any, nbytes: int) -> None:
+        """Notes that a reply has come; `served`: from `served_since`, if anything."""
+        plain = isinstance(served, list) and len(served) == len(_NOTHING_SERVED)
+        if not plain or any(type(n) is not int or not 0 <= n < 2**63 for n in served):
+            served = _NOTHING_SERVED
+        self.answered.append(Answered(*asked, monotonic_ns(), nbytes, *served))
+
+
+def served_since(began: int) -> list[int]:
+    """What a server says of its work: when it began and ended, its process and thread."""
+    return [began, monotonic_ns(), os.getpid(), threading.get_native_id()]
+
+
+def pack_records(segments: list[Segment], answered: list[Answered]) -> Iterator[bytes]:
+    """Segments and requests as payloads of control messages; none if there is nothing to say."""
+    while segments or answered:
+        first, segments = segments[:_MAX_RECORDS], segments[_MAX_RECORDS:]
+        room = _MAX_RECORDS - len(first)
+        second, answered = answered[:room], answered[room:]
+        counts = TWO.pack(len(first), len(second))
+        arrays = np.array(first, np.int64), np.array(second, np.int64)
+        yield counts + arrays[0].tobytes() + arrays[1].tobytes()
+
+
+def unpack_records(payload: bytes) -> tuple[list[Segment], list[Answered]]:
+    """Segments and requests, from a payload that `pack_records` made."""
+    num_segments, _ = TWO.unpack_from(payload)
+    numbers = np.frombuffer(payload, np.int64, offset=TWO.size)
+    first, second = np.split(numbers, [num_segments * len(Segment._fields)])
+    segments = list(map(Segment._make, first.reshape(-1, len(Segment._fields)).tolist()))
+    rows = second.reshape(-1, len(Answered._fields)).tolist()
+    return segments, [Answered(*row) for row in rows]
