@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 
 import numpy as np
@@ -80,12 +81,22 @@ def test_a_failed_making_leaves_nothing(graphs, tmp_path, monkeypatch):
     assert graphs.products().num_nodes > 0
 
 
-def test_what_a_killed_run_left_is_cleared(graphs, tmp_path):
-    left = tmp_path / "v1" / f".products-scale{SCALE:g}.unfinished"
+@pytest.mark.parametrize("name", [f"products-scale{SCALE:g}", "something-else0.5"])
+def test_what_a_killed_run_left_is_cleared(graphs, tmp_path, name):
+    left = tmp_path / "v1" / f".{name}.unfinished"
     left.mkdir(parents=True)
     (left / "half.npy").write_bytes(b"x")
     graphs.products()
     assert names(tmp_path) == [f"products-scale{SCALE:g}"]
+
+
+def test_what_another_run_is_making_is_left_alone(graphs, tmp_path):
+    busy = tmp_path / "v1" / ".something-else.unfinished"
+    busy.mkdir(parents=True)
+    with busy.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        graphs.products()
+        assert busy.is_dir()
 
 
 def test_two_runs_make_one_graph(tmp_path, said):

@@ -5,11 +5,12 @@
 
 A name says all that its content depends on. Whoever makes something holds a lock and works in a
 folder beside that is moved at the end: what is in the cache is complete, and what a killed run left
-is removed by the next.
+is removed by the next one that makes anything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import shutil
@@ -111,11 +112,12 @@ class Graphs:
         if folder.is_dir():
             return folder
         root.mkdir(parents=True, exist_ok=True)
+        _sweep(root)
         with _locked(root / f".{name}.lock"):
             if not folder.is_dir():  # nobody else has made it meanwhile
                 self._say(f"making {folder}")
                 workshop = root / f".{name}.unfinished"
-                shutil.rmtree(workshop, ignore_errors=True)
+                shutil.rmtree(workshop, ignore_errors=True)  # of whoever held the lock until now
                 workshop.mkdir()
                 try:
                     make(workshop / name)
@@ -179,6 +181,14 @@ def _mapped_source(folder: Path) -> GraphSource:
     attrs = {name: Feature(array) for name, array in mapped.items()}
     count = len(mapped["train_mask"])
     return GraphSource({NODE: NodeSource(count, attrs)}, {EDGE: EdgeSource(src, dst)})
+
+
+def _sweep(root: Path) -> None:
+    """Removes what killed runs left: unfinished folders whose lock nobody holds."""
+    for workshop in root.glob(".*.unfinished"):
+        with workshop.with_suffix(".lock").open("w") as opened, contextlib.suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(workshop, ignore_errors=True)
 
 
 @contextmanager
