@@ -74,8 +74,8 @@ class Assembler:
     """Makes PyG's batches, but for what concerns their seeds.
 
     `Data` of a homogeneous folder, else `HeteroData`. What goes where is settled with the first
-    batch of a layout. Attributes are then put at once where PyG keeps them: 11 of them one by one,
-    through its attribute access, took 86 us, and this takes 3.
+    batch of a layout. Attributes are then put at once where PyG keeps them: a batch with 11 of
+    them takes 6 us, where setting one after the other took 36.
 
     Args:
         folder: what the folder holds.
