@@ -40,24 +40,6 @@ void gather(const InArray& table, const InArray& rows, const OutArray& out,
   });
 }
 
-void rename(const Out<int64_t>& ids, const InArray& names) {
-  const auto count = static_cast<int64_t>(ids.shape(0));
-  visit_ints(names, "names", [&](auto* name_data) {
-    int64_t bad;
-    {
-      const ReleaseGil release(count * static_cast<int64_t>(sizeof(int64_t)));
-      bad = rename_ids(name_data, length(names), ids.data(), count);
-    }
-    if (bad >= 0) {
-      throw nb::index_error(("id " + std::to_string(ids.data()[bad]) + " (entry " +
-                             std::to_string(bad) + ") has no name: there are " +
-                             std::to_string(length(names)))
-                                .c_str());
-    }
-    return 0;
-  });
-}
-
 }  // namespace
 
 void bind_gather(nb::module_& m) {
@@ -69,11 +51,6 @@ Tables may have any dtype and any number of axes; only the bytes of a row count.
 
 Raises:
     IndexError: a row or place does not exist; out is then partly written.)");
-  m.def("rename", &rename, nb::arg("ids").noconvert(), nb::arg("names"),
-        R"(ids[i] = names[ids[i]], in place.
-
-Raises:
-    IndexError: an id without a name; ids are then partly renamed.)");
 }
 
 }  // namespace khop::bindings

@@ -60,6 +60,7 @@ void bind_rng(nb::module_& m);
 void bind_graph(nb::module_& m);
 void bind_sample(nb::module_& m);
 void bind_subgraph(nb::module_& m);
+void bind_output(nb::module_& m);
 void bind_links(nb::module_& m);
 void bind_gather(nb::module_& m);
 void bind_convert(nb::module_& m);

@@ -7,6 +7,7 @@ NB_MODULE(_native, m) {
   bind_graph(m);
   bind_sample(m);
   bind_subgraph(m);
+  bind_output(m);
   bind_links(m);
   bind_gather(m);
   bind_convert(m);

@@ -96,7 +96,8 @@ int64_t gather_rows(const RowTable& table, const Index* rows, int64_t count, con
 }
 
 template <class Name>
-int64_t rename_ids(const Name* names, int64_t num_names, int64_t* ids, int64_t count) {
+int64_t rename_ids(const Name* names, int64_t num_names, const int64_t* ids, int64_t count,
+                   int64_t* out) {
   for (int64_t i = 0; i < count; ++i) {
     if (i + kLinesAhead < count) {
       const int64_t next = ids[i + kLinesAhead];
@@ -104,13 +105,13 @@ int64_t rename_ids(const Name* names, int64_t num_names, int64_t* ids, int64_t c
     }
     const int64_t id = ids[i];
     if (id < 0 || id >= num_names) return i;
-    ids[i] = static_cast<int64_t>(names[id]);
+    out[i] = static_cast<int64_t>(names[id]);
   }
   return -1;
 }
 
-template int64_t rename_ids<int32_t>(const int32_t*, int64_t, int64_t*, int64_t);
-template int64_t rename_ids<int64_t>(const int64_t*, int64_t, int64_t*, int64_t);
+template int64_t rename_ids<int32_t>(const int32_t*, int64_t, const int64_t*, int64_t, int64_t*);
+template int64_t rename_ids<int64_t>(const int64_t*, int64_t, const int64_t*, int64_t, int64_t*);
 
 template int64_t gather_rows<int32_t>(const RowTable&, const int32_t*, int64_t, const int64_t*,
                                       char*, int64_t, int);

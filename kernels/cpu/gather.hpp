@@ -18,9 +18,10 @@ template <class Index>
 int64_t gather_rows(const RowTable& table, const Index* rows, int64_t count, const int64_t* places,
                     char* out, int64_t num_out, int num_threads);
 
-// ids[i] = names[ids[i]]. Returns -1, or the first i whose id has no name; then ids are partly
-// renamed.
+// out[i] = names[ids[i]]. Returns -1, or the first i whose id has no name; then out is partly
+// written.
 template <class Name>
-int64_t rename_ids(const Name* names, int64_t num_names, int64_t* ids, int64_t count);
+int64_t rename_ids(const Name* names, int64_t num_names, const int64_t* ids, int64_t count,
+                   int64_t* out);
 
 }  // namespace khop

@@ -97,6 +97,20 @@ class Subgraph:
     def write_edge_index(self, relation: int, row: Int64Array, col: Int64Array) -> None: ...
     def write_edges(self, relation: int, out: Int64Array) -> None: ...
 
+class SubgraphOutput:
+    def __init__(self, edge_names: Sequence[IntArray | None], backward: bool = False) -> None: ...
+    def sizes(
+        self, subgraph: Subgraph
+    ) -> tuple[list[int], list[int], list[list[int]], list[list[int]]]: ...
+    def write(
+        self,
+        subgraph: Subgraph,
+        nodes: list[Int64Array],
+        ends: list[Int64Array],
+        edges: list[Int64Array | None],
+        trees: list[Int64Array] | None = None,
+    ) -> None: ...
+
 def sample_rows(
     graph: Csr,
     ids: Int64Array,
@@ -134,7 +148,6 @@ def gather(
     places: Int64Array | None = None,
     num_threads: int = 1,
 ) -> None: ...
-def rename(ids: Int64Array, names: IntArray) -> None: ...
 def coo_to_csr(
     keys: IntArray,
     neighbors: IntArray,

@@ -109,29 +109,3 @@ def test_bad_arguments():
         _native.gather(table, one, np.zeros((2, 2), np.float32))
     with pytest.raises(TypeError, match="rows must be int32 or int64"):
         _native.gather(table, np.zeros(1), np.zeros((1, 2), np.float32))
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 100_000])
-def test_rename(dtype, count):
-    """Ids are replaced where they stand by their names, of either width."""
-    rng = np.random.default_rng(count)
-    names = rng.permutation(1000).astype(dtype)
-    ids = rng.integers(0, 1000, count)
-    renamed = ids.copy()
-    _native.rename(renamed, names)
-    assert np.array_equal(renamed, names[ids])
-
-
-def test_rename_refuses():
-    """Ids without a name are named; ids that cannot be written are refused, not converted."""
-    for bad in (-1, 3, 2**40):
-        with pytest.raises(IndexError, match=rf"id {bad} \(entry 1\) has no name: there are 3"):
-            _native.rename(np.array([2, bad, 0]), np.arange(3))
-    frozen = np.zeros(2, np.int64)
-    frozen.flags.writeable = False
-    for ids in (frozen, np.zeros(4, np.int64)[::2], np.zeros(2, np.int32)):
-        with pytest.raises(TypeError):
-            _native.rename(ids, np.arange(3))
-    with pytest.raises(TypeError, match="names must be int32 or int64"):
-        _native.rename(np.zeros(2, np.int64), np.zeros(3))

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from khop.data.arrays import DTYPES
 from khop.typing import Array, EdgeType, NodeType
 
 
@@ -23,6 +24,22 @@ def to_tensor(array: Array, dtype: str | None = None) -> Tensor:
     if dtype == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is an array, or a tensor that is one to NumPy: on the CPU, row after row.
+
+    Not so a tensor that requires gradients: torch's own selection is differentiable.
+    """
+    if isinstance(value, Tensor):
+        name = str(value.dtype).removeprefix("torch.")
+        on_cpu = value.layout == torch.strided and value.device.type == "cpu"
+        return on_cpu and value.is_contiguous() and name in DTYPES and not value.requires_grad
+    return (
+        isinstance(value, np.ndarray)
+        and bool(value.flags.c_contiguous)
+        and value.dtype.name in DTYPES
+    )
 
 
 def stack_endpoints(row: Tensor, col: Tensor) -> Tensor:

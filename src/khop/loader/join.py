@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
@@ -18,9 +17,8 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.channel.pool import BufferPool
 from khop.data import Feature
-from khop.data.arrays import DTYPES
 from khop.loader.adjacency import Drawn, sampled_adjacency
-from khop.loader.collate import stack_endpoints, to_tensor
+from khop.loader.collate import is_plain, stack_endpoints, to_tensor
 from khop.loader.shell import data_around, hetero_data_around
 from khop.sampler.pyg_output import DrawnSubgraph
 from khop.typing import Array, EdgeType, NodeType
@@ -155,7 +153,7 @@ class StorePlan:
         self._gathered = [
             (value, value.data_ptr())
             for value in self.template.values()
-            if isinstance(value, Tensor) and _is_gatherable(value)
+            if isinstance(value, Tensor) and is_plain(value)
         ]
 
     def is_for(self, store: Any) -> bool:
@@ -219,7 +217,7 @@ class _Rows:
         self._value = value
         self._dim = dim
         self._joiner = joiner
-        self._feature = Feature(value) if dim == 0 and _is_gatherable(value) else None
+        self._feature = Feature(value) if dim == 0 and is_plain(value) else None
 
     def take(self, index: Tensor, ids: Array) -> Any:
         """The rows at `index`, also given as array."""
@@ -228,19 +226,6 @@ class _Rows:
         if isinstance(self._value, Tensor):
             index = index.to(self._value.device)
         return index_select(self._value, index, dim=self._dim)
-
-
-def _is_gatherable(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        name = str(value.dtype).removeprefix("torch.")
-        on_cpu = value.layout == torch.strided and value.device.type == "cpu"
-        # Torch's own selection is differentiable.
-        return on_cpu and value.is_contiguous() and name in DTYPES and not value.requires_grad
-    return (
-        isinstance(value, np.ndarray)
-        and bool(value.flags.c_contiguous)
-        and value.dtype.name in DTYPES
-    )
 
 
 def _put(mapping: dict[str, Any], name: str, value: Any) -> None:

@@ -129,7 +129,7 @@ def lay_out(
             "dst_neg_index": np.ascontiguousarray(shaped[:, 0] if amount == 1 else shaped),
         }
     else:
-        index = {"edge_label_index": np.stack([src_places, dst_places])}
+        index = {"edge_label_index": np.concatenate([src_places, dst_places]).reshape(2, -1)}
     return LinkSeeds(sets, index, count, spec.num_negatives(count))
 
 
@@ -157,15 +157,24 @@ def _distinct(
 ) -> tuple[list[SeedSet], Int64Array, Int64Array]:
     """Each node a seed, ascending by id."""
     if spec.src_type != spec.dst_type:
-        src_ids, src_places = np.unique(src, return_inverse=True)
-        dst_ids, dst_places = np.unique(dst, return_inverse=True)
+        src_ids, src_places = _numbered(src)
+        dst_ids, dst_places = _numbered(dst)
         return (
             [SeedSet(spec.src_type, src_ids), SeedSet(spec.dst_type, dst_ids)],
             src_places,
             dst_places,
         )
-    ids, places = np.unique(np.concatenate([src, dst]), return_inverse=True)
+    ids, places = _numbered(np.concatenate([src, dst]))
     return [SeedSet(spec.src_type, ids)], places[: len(src)], places[len(src) :]
+
+
+def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The distinct values, ascending, and the place of each value among them.
+
+    As `np.unique` with `return_inverse`, in half its time for few values.
+    """
+    ids = np.unique(values)
+    return ids, np.searchsorted(ids, values)
 
 
 class LinkSampler:

@@ -13,7 +13,7 @@ from khop import _native
 from khop.channel.pool import BufferPool
 from khop.data import Graph
 from khop.sampler.spec import SamplingSpec
-from khop.typing import IntArray
+from khop.typing import Int64Array
 
 _INT64 = np.dtype(np.int64)
 
@@ -49,51 +49,33 @@ class SubgraphWriter:
     """
 
     def __init__(self, graph: Graph, spec: SamplingSpec, backward: bool = False) -> None:
-        self._node_types = range(len(graph.node_types))
         self._spec = spec
-        self._backward = backward
         self._pool = BufferPool()
         self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
-        self._edge_ids: list[IntArray | None] = [t.edge_ids for t in graph.topologies.values()]
+        names = [t.edge_ids for t in graph.topologies.values()]
+        self._output = _native.SubgraphOutput(names, backward)
 
     def write(self, subgraph: _native.Subgraph) -> DrawnSubgraph:
         """A subgraph that the engine returned."""
-        node_types, edge_types = self._node_types, range(len(self._has_ids))
-        counts_hops = self._spec.counts_hops
+        num_nodes, num_edges, node_hops, edge_hops = self._output.sizes(subgraph)
+        nodes = [self._empty(n) for n in num_nodes]
+        ends = [self._empty(2, n) for n in num_edges]
+        with_ids = zip(num_edges, self._has_ids, strict=True)
+        edges = [self._empty(n) if has_ids else None for n, has_ids in with_ids]
+        trees = [self._empty(n) for n in num_nodes] if self._spec.disjoint else None
+        self._output.write(subgraph, nodes, ends, edges, trees)
+        wrap, counts_hops = torch.from_numpy, self._spec.counts_hops
         return DrawnSubgraph(
-            [self._nodes_of(subgraph, t) for t in node_types],
-            [self._ends_of(subgraph, r) for r in edge_types],
-            [self._edges_of(subgraph, r) if self._has_ids[r] else None for r in edge_types],
-            [self._trees_of(subgraph, t) for t in node_types] if self._spec.disjoint else None,
-            [subgraph.nodes_per_hop(t) for t in node_types] if counts_hops else None,
-            [subgraph.edges_per_hop(r) for r in edge_types] if counts_hops else None,
+            [wrap(n) for n in nodes],
+            [wrap(e) for e in ends],
+            [None if e is None else wrap(e) for e in edges],
+            None if trees is None else [wrap(t) for t in trees],
+            node_hops if counts_hops else None,
+            edge_hops if counts_hops else None,
         )
 
-    def _nodes_of(self, subgraph: _native.Subgraph, node_type: int) -> Tensor:
-        nodes = self._pool.empty((subgraph.num_nodes(node_type),), _INT64)
-        subgraph.write_nodes(node_type, nodes)
-        return torch.from_numpy(nodes)
-
-    def _trees_of(self, subgraph: _native.Subgraph, node_type: int) -> Tensor:
-        trees = self._pool.empty((subgraph.num_nodes(node_type),), _INT64)
-        subgraph.write_trees(node_type, trees)
-        return torch.from_numpy(trees)
-
-    def _ends_of(self, subgraph: _native.Subgraph, relation: int) -> Tensor:
-        ends = self._pool.empty((2, subgraph.num_edges(relation)), _INT64)
-        row, col = ends
-        if self._backward:
-            row, col = col, row
-        subgraph.write_edge_index(relation, row, col)
-        return torch.from_numpy(ends)
-
-    def _edges_of(self, subgraph: _native.Subgraph, relation: int) -> Tensor:
-        edges = self._pool.empty((subgraph.num_edges(relation),), _INT64)
-        subgraph.write_edges(relation, edges)
-        names = self._edge_ids[relation]
-        if names is not None:
-            _native.rename(edges, names)
-        return torch.from_numpy(edges)
+    def _empty(self, *shape: int) -> Int64Array:
+        return self._pool.empty(shape, _INT64)
 
 
 def to_pyg(
