@@ -10,6 +10,7 @@ NB_MODULE(_native, m) {
   bind_output(m);
   bind_links(m);
   bind_gather(m);
+  bind_floor(m);
   bind_convert(m);
   bind_partition(m);
   bind_weights(m);

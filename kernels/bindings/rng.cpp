@@ -1,11 +1,14 @@
 #include "khop/rng.hpp"
 
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
+#include <string>
 #include <tuple>
 
 #include "graph.hpp"
 #include "khop/pick.hpp"
+#include "lanes.hpp"
 #include "shuffle.hpp"
 
 namespace khop::bindings {
@@ -19,6 +22,38 @@ NumpyArray<int64_t> permutation_of(int64_t count, uint64_t key) {
     permutation(key, count, order.data());
   }
   return to_numpy(std::move(order));
+}
+
+nb::list lane_instructions() {
+  nb::list names;
+  for (const LanePicker& picker : lane_pickers()) names.append(picker.instructions);
+  return names;
+}
+
+NumpyArray<uint32_t> draw_lanes(const std::string& instructions, uint64_t key,
+                                const In<uint64_t>& nodes, const In<uint32_t>& trees,
+                                const In<uint32_t>& degrees, int count, bool replace) {
+  if (nodes.shape(0) != kLanes || trees.shape(0) != kLanes || degrees.shape(0) != kLanes) {
+    throw nb::value_error("there are 16 lanes");
+  }
+  if (count < 0 || count > kScanLimit) throw nb::value_error("lanes draw at most 48 positions");
+  RowLanes rows;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    rows.node_low[lane] = static_cast<uint32_t>(nodes.data()[lane]);
+    rows.node_high[lane] = static_cast<uint32_t>(nodes.data()[lane] >> 32);
+    rows.tree[lane] = trees.data()[lane];
+    rows.degree[lane] = degrees.data()[lane];
+    if (rows.degree[lane] > kWideDegree || (!replace && rows.degree[lane] <= uint32_t(count))) {
+      throw nb::value_error("a lane's degree is too large or too small");
+    }
+  }
+  for (const LanePicker& picker : lane_pickers()) {
+    if (picker.instructions != instructions) continue;
+    Buffer<uint32_t> picks(int64_t{count} * kLanes);
+    picker.pick(key, rows, count, replace, picks.data());
+    return to_numpy(std::move(picks));
+  }
+  throw nb::value_error(("this machine has no instructions " + instructions).c_str());
 }
 
 }  // namespace
@@ -38,6 +73,12 @@ void bind_rng(nb::module_& m) {
         nb::arg("edge_type"), "Key of one hop over one edge type in one batch.");
   m.def("permutation", &permutation_of, nb::arg("count"), nb::arg("key"),
         "A permutation of 0 .. count - 1 that depends on the key alone.");
+  m.def("lane_instructions", &lane_instructions,
+        "What rows can be drawn with on this machine, sixteen at a time; the first is used.");
+  m.def("draw_lanes", &draw_lanes, nb::arg("instructions"), nb::arg("key"),
+        nb::arg("nodes").noconvert(), nb::arg("trees").noconvert(), nb::arg("degrees").noconvert(),
+        nb::arg("count"), nb::arg("replace"),
+        "[count * 16] positions, the i-th of row l at 16 * i + l; nodes uint64, others uint32.");
   m.attr("SHUFFLE_HOP") = kShuffleHop;
 }
 

@@ -75,6 +75,12 @@ class Buffer {
 
   void push_back(T value) { *extend(1) = value; }
 
+  void drop_front(int64_t count) {
+    if (count == 0) return;
+    size_ -= count;
+    std::memmove(data_, data_ + count, static_cast<std::size_t>(size_) * sizeof(T));
+  }
+
  private:
   void swap(Buffer& other) noexcept {
     std::swap(data_, other.data_);

@@ -1,6 +1,6 @@
 #include "dedup.hpp"
 
-#include <cstring>
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -10,8 +10,11 @@ namespace {
 constexpr int kMinBits = 10;
 constexpr int64_t kMaxNodes = int64_t{1} << 31;
 constexpr int64_t kNarrowLimit = 0xFFFFFFFF;
+constexpr uint32_t kMaxStamp = uint32_t{1} << 31;
 
-// At most half of the slots are taken, which keeps probes near one.
+// At most half of the slots are taken: probes stay near one. Twice as many slots cost more in cache
+// misses than they save in probes, half as many the other way round (both about a quarter of a
+// batch's time).
 int bits_for(int64_t count) {
   int bits = kMinBits;
   while ((int64_t{1} << bits) < 2 * count) ++bits;
@@ -59,32 +62,32 @@ template void NodeSet::check_ids<int64_t>(const int64_t*, int64_t) const;
 
 void NodeSet::clear() {
   const int needed = bits_for(nodes_.size());
+  const uint32_t beyond = stamp_ + static_cast<uint32_t>(nodes_.size());
   nodes_.clear();
-  // One size of slack: a run of small batches must not pay for one large one, nor flip-flop.
-  rebuild(bits_ > needed + 1 ? needed : bits_);
+  // One size of slack: a run of small batches must not pay for one large one, nor flip-flop. And
+  // the numbers of another batch must fit above the stamp.
+  if (bits_ > needed + 1 || beyond > kMaxStamp) {
+    rebuild(bits_ > needed + 1 ? needed : bits_);
+  } else {
+    stamp_ = beyond;
+  }
 }
 
 void NodeSet::rebuild(int bits) {
   bits_ = bits;
+  stamp_ = kFirstStamp;
   slots_.clear();
   slots_.resize(int64_t{1} << bits);
-  std::memset(slots_.data(), 0xFF, static_cast<std::size_t>(slots_.size()) * sizeof(uint64_t));
-  const int64_t mask = slots_.size() - 1;
+  std::fill_n(slots_.data(), slots_.size(), kFreeSlot);
+  const uint64_t mask = static_cast<uint64_t>(slots_.size()) - 1;
   for (int64_t i = 0; i < nodes_.size(); ++i) {
+    if (find(nodes_[i]) >= 0) continue;  // seeds may repeat; the first number stands
     const uint64_t id = static_cast<uint64_t>(nodes_[i]);
     const uint64_t hash = hash_id(id);
+    uint64_t slot = slot_index(hash, bits_);
+    while (!is_free(slots_[static_cast<int64_t>(slot)], stamp_)) slot = (slot + 1) & mask;
     const uint32_t tag = narrow_ ? slot_tag<true>(id, hash) : slot_tag<false>(id, hash);
-    int64_t slot = static_cast<int64_t>(slot_index(hash, bits_));
-    bool duplicate = false;
-    while (slots_[slot] != kEmptySlot) {
-      // Seeds may repeat; the first number stands.
-      if (tag_of(slots_[slot]) == tag && nodes_[number_of(slots_[slot])] == nodes_[i]) {
-        duplicate = true;
-        break;
-      }
-      slot = (slot + 1) & mask;
-    }
-    if (!duplicate) slots_[slot] = make_slot(tag, static_cast<uint32_t>(i));
+    slots_[static_cast<int64_t>(slot)] = make_slot(tag, stamp_ + static_cast<uint32_t>(i));
   }
 }
 
@@ -100,38 +103,14 @@ void NodeSet::reserve(int64_t count) {
 }
 
 template <bool kNarrow>
-int32_t NodeSet::find_or_add(uint64_t id, bool append_always) {
-  const uint64_t hash = hash_id(id);
-  const uint32_t tag = slot_tag<kNarrow>(id, hash);
-  const int64_t mask = slots_.size() - 1;
-  int64_t slot = static_cast<int64_t>(slot_index(hash, bits_));
-  for (;; slot = (slot + 1) & mask) {
-    const uint64_t found = slots_[slot];
-    if (found == kEmptySlot) {
-      const uint32_t number = static_cast<uint32_t>(nodes_.size());
-      slots_[slot] = make_slot(tag, number);
-      *nodes_.extend(1) = static_cast<int64_t>(id);
-      return static_cast<int32_t>(number);
-    }
-    if (tag_of(found) == tag) {
-      const uint32_t number = number_of(found);
-      if (kNarrow || nodes_[number] == static_cast<int64_t>(id)) {
-        if (append_always) *nodes_.extend(1) = static_cast<int64_t>(id);
-        return static_cast<int32_t>(number);
-      }
-    }
-  }
-}
-
-template <bool kNarrow>
 int32_t NodeSet::find_impl(int64_t key) const {
   const uint64_t hash = hash_id(static_cast<uint64_t>(key));
   const uint32_t tag = slot_tag<kNarrow>(static_cast<uint64_t>(key), hash);
   const int64_t mask = slots_.size() - 1;
   int64_t slot = static_cast<int64_t>(slot_index(hash, bits_));
-  for (; slots_[slot] != kEmptySlot; slot = (slot + 1) & mask) {
+  for (; !is_free(slots_[slot], stamp_); slot = (slot + 1) & mask) {
     if (tag_of(slots_[slot]) != tag) continue;
-    const uint32_t number = number_of(slots_[slot]);
+    const uint32_t number = number_of(slots_[slot], stamp_);
     // A narrow tag is the key only of keys that are narrow: one from elsewhere may not be.
     if (nodes_[number] == key) return static_cast<int32_t>(number);
   }
@@ -142,23 +121,26 @@ template int32_t NodeSet::find_impl<true>(int64_t) const;
 template int32_t NodeSet::find_impl<false>(int64_t) const;
 
 void NodeSet::add_seeds(const int64_t* keys, int64_t count) {
-  reserve(count);
   for (int64_t i = 0; i < count; ++i) {
-    const uint64_t id = static_cast<uint64_t>(keys[i]);
-    narrow_ ? find_or_add<true>(id, true) : find_or_add<false>(id, true);
-  }
-}
-
-template <bool kNarrow, class Id>
-void NodeSet::insert_impl(const Id* ids, int64_t count, int32_t* numbers) {
-  for (int64_t i = 0; i < count; ++i) {
-    numbers[i] = find_or_add<kNarrow>(static_cast<uint64_t>(ids[i]), false);
+    const int64_t size = nodes_.size();
+    int32_t number;
+    insert(keys + i, 1, &number);
+    if (nodes_.size() == size) nodes_.push_back(keys[i]);
   }
 }
 
 template <class Id>
 void NodeSet::insert(const Id* ids, int64_t count, int32_t* numbers) {
-  narrow_ ? insert_impl<true>(ids, count, numbers) : insert_impl<false>(ids, count, numbers);
+  constexpr int64_t kAhead = 32;
+  reserve(count);
+  const auto run = [&](auto inserter) {
+    for (int64_t i = 0; i < std::min(kAhead, count); ++i) inserter.prefetch(ids[i]);
+    for (int64_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) inserter.prefetch(ids[i + kAhead]);
+      numbers[i] = inserter.number(static_cast<int64_t>(ids[i]));
+    }
+  };
+  narrow_ ? run(Inserter<true>(*this)) : run(Inserter<false>(*this));
 }
 
 template void NodeSet::insert<int32_t>(const int32_t*, int64_t, int32_t*);

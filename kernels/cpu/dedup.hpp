@@ -18,7 +18,7 @@ class NodeSet {
   // Throws std::invalid_argument if it is negative.
   NodeSet(int64_t num_nodes, bool disjoint);
 
-  // Empties the set. The table keeps the size that the last batches needed.
+  // Empties the set. The table keeps the size that the last batches needed, and is not touched.
   void clear();
 
   // Most trees whose keys fit 63 bits.
@@ -47,10 +47,62 @@ class NodeSet {
   int64_t tree_of(int64_t key) const { return (key & ~id_mask_) >> id_bits_; }
   int id_bits() const { return id_bits_; }
 
-  // Numbers `count` keys in order, adding those not seen before. Call prefetch for the same keys a
-  // few hundred inserts earlier.
+  // Numbers `count` keys in order, adding those not seen before: slots are asked for some keys
+  // ahead.
   template <class Id>
   void insert(const Id* ids, int64_t count, int32_t* numbers);
+
+  // What numbers keys in a loop: the set's fields, held in registers. The set is out of use until
+  // the inserter ends, and must have room for all that it adds.
+  template <bool kNarrow>
+  class Inserter {
+   public:
+    explicit Inserter(NodeSet& set)
+        : set_(set),
+          slots_(set.slots_.data()),
+          keys_(set.nodes_.data()),
+          size_(static_cast<uint32_t>(set.nodes_.size())),
+          stamp_(set.stamp_),
+          bits_(set.bits_),
+          mask_((uint64_t{1} << set.bits_) - 1) {}
+    Inserter(const Inserter&) = delete;
+    Inserter& operator=(const Inserter&) = delete;
+    ~Inserter() { set_.nodes_.resize(size_); }
+
+    void prefetch(int64_t key) const {
+      __builtin_prefetch(&slots_[slot_index(hash_id(static_cast<uint64_t>(key)), bits_)], 1);
+    }
+
+    // Number of a key, which is added if it is new.
+    int32_t number(int64_t key) {
+      const uint64_t hash = hash_id(static_cast<uint64_t>(key));
+      const uint32_t tag = slot_tag<kNarrow>(static_cast<uint64_t>(key), hash);
+      for (uint64_t i = slot_index(hash, bits_);; i = (i + 1) & mask_) {
+        const uint64_t slot = slots_[i];
+        if (is_free(slot, stamp_)) {
+          slots_[i] = make_slot(tag, stamp_ + size_);
+          keys_[size_] = key;
+          return static_cast<int32_t>(size_++);
+        }
+        if (tag_of(slot) == tag) {
+          const uint32_t found = number_of(slot, stamp_);
+          if (kNarrow || keys_[found] == key) return static_cast<int32_t>(found);
+        }
+      }
+    }
+
+   private:
+    NodeSet& set_;
+    uint64_t* const slots_;
+    int64_t* const keys_;
+    uint32_t size_;
+    const uint32_t stamp_;
+    const int bits_;
+    const uint64_t mask_;
+  };
+
+  // Whether the table is the narrow one: which Inserter to use.
+  bool narrow() const { return narrow_; }
 
   // Number of a key, or -1.
   int32_t find(int64_t key) const { return narrow_ ? find_impl<true>(key) : find_impl<false>(key); }
@@ -70,10 +122,6 @@ class NodeSet {
   const int64_t* keys() const { return nodes_.data(); }
 
  private:
-  template <bool kNarrow, class Id>
-  void insert_impl(const Id* ids, int64_t count, int32_t* numbers);
-  template <bool kNarrow>
-  int32_t find_or_add(uint64_t id, bool append_always);
   template <bool kNarrow>
   int32_t find_impl(int64_t key) const;
   void rebuild(int bits);
@@ -83,6 +131,7 @@ class NodeSet {
   int64_t id_mask_;
   bool narrow_ = true;
   int bits_ = 0;
+  uint32_t stamp_ = kFirstStamp;
   Buffer<uint64_t> slots_;
   Buffer<int64_t> nodes_;
 };

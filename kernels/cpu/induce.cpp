@@ -20,11 +20,10 @@ template <class Ptr, class Col>
 void induce_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
                  const NodeSet& members, const PairSet* excluded, bool with_edges,
                  InducedRows& out) {
-  const HopSpec whole{-1, false, 0};
-  const RowDrawer<Ptr, Col> drawer(graph, whole);
+  const RowFinder<Ptr, Col> finder(graph);
   Buffer<int64_t> keys;
   for (int64_t i = 0; i < num_rows; ++i) {
-    const auto row = drawer.find_row(rows, i);
+    const Row row = finder.find(rows, i);
     const PairSet::Span hidden =
         excluded == nullptr ? PairSet::Span{nullptr, nullptr} : excluded->of(row.id);
     const int64_t before = out.sources.size();

@@ -4,21 +4,16 @@
 #include <array>
 #include <stdexcept>
 
+#include "draw.hpp"
+#include "stream.hpp"
+
 namespace khop {
 namespace {
 
-// Rows are drawn in blocks: while one block's columns are on their way from memory, the next block
-// is drawn and the last one is numbered. 64 rows of 15 picks keep about a thousand lines in flight.
-constexpr int64_t kBlockRows = 64;
-
-// A block of rows on its way through draw, read and number.
-template <class Col>
-struct Block {
-  int64_t first = 0;  // place of its first row in the frontier
-  int64_t last = 0;
-  Buffer<int64_t> positions;
-  Buffer<Col> columns;
-};
+// Rows whose pointers are asked for ahead of the draw.
+constexpr int64_t kRowsAhead = 64;
+// Rows drawn at a time.
+constexpr int64_t kBlockRows = kLanes;
 
 // Ids, trees and times of a block of a frontier: numbering may grow the node list that the frontier
 // lies in, so they are copied.
@@ -45,51 +40,6 @@ class RowBlock {
   std::array<int32_t, kBlockRows> trees_;
   std::array<int64_t, kBlockRows> times_;
 };
-
-// Numbers the neighbours of a frontier's rows, block by block.
-template <class Col>
-class Numberer {
- public:
-  Numberer(const Frontier& frontier, NodeSet& sources) : frontier_(frontier), sources_(sources) {}
-
-  // Says which keys will be numbered soon: columns of the rows first .. last - 1.
-  void announce(const Buffer<Col>& columns, int64_t first, int64_t last, const int32_t* counts) {
-    if (!frontier_.disjoint) {
-      sources_.prefetch(columns.data(), columns.size());
-      return;
-    }
-    sources_.check_ids(columns.data(), columns.size());
-    keys_.clear();
-    int64_t* key = keys_.extend(columns.size());
-    const Col* column = columns.data();
-    const int64_t* rows = frontier_.nodes.keys() + frontier_.begin;
-    for (int64_t i = first; i < last; ++i) {
-      const int64_t tree = frontier_.nodes.tree_of(rows[i]);
-      for (int32_t j = 0; j < counts[i]; ++j) *key++ = sources_.key(tree, *column++);
-    }
-    sources_.prefetch(keys_.data(), keys_.size());
-  }
-
-  // Numbers the columns that were announced last.
-  void number(const Buffer<Col>& columns, int32_t* out) {
-    sources_.reserve(columns.size());
-    if (!frontier_.disjoint) {
-      sources_.insert(columns.data(), columns.size(), out);
-    } else {
-      sources_.insert(keys_.data(), keys_.size(), out);
-    }
-  }
-
- private:
-  const Frontier& frontier_;
-  NodeSet& sources_;
-  Buffer<int64_t> keys_;  // where keys are more than columns
-};
-
-template <class Ptr, class Col>
-void read_columns(const CsrView<Ptr, Col>& graph, const Buffer<int64_t>& positions, Col* out) {
-  for (int64_t j = 0; j < positions.size(); ++j) out[j] = graph.indices[positions[j]];
-}
 
 // What a hop appends to an edge list; undone if the hop fails, so that counts and hops agree.
 class Appended {
@@ -122,9 +72,30 @@ class Appended {
   bool done_ = false;
 };
 
-void append_edges(const Buffer<int64_t>& positions, int64_t first_edge, Buffer<int64_t>& edges) {
-  int64_t* out = edges.extend(positions.size());
-  for (int64_t j = 0; j < positions.size(); ++j) out[j] = first_edge + positions[j];
+// Draws all rows of a frontier, block by block, and calls `drawn` after each.
+template <class Ptr, class Col, class Drawn>
+void draw_frontier(RowDrawer<Ptr, Col>& drawer, const Frontier& frontier, int32_t* counts,
+                   Buffer<int64_t>& positions, Drawn&& drawn) {
+  RowBlock rows;
+  std::array<int64_t, kBlockRows> coming;
+  const int64_t num_rows = frontier.end - frontier.begin;
+  // The node list may grow, and move, with each block.
+  const auto prefetch = [&](int64_t first) {
+    const int64_t last = std::min(first + kBlockRows, num_rows);
+    const int64_t* keys = frontier.nodes.keys() + frontier.begin;
+    for (int64_t i = first; i < last; ++i) {
+      coming[static_cast<std::size_t>(i - first)] = frontier.nodes.id_of(keys[i]);
+    }
+    drawer.prefetch_rows(coming.data(), std::max<int64_t>(last - first, 0));
+  };
+  for (int64_t first = 0; first < kRowsAhead; first += kBlockRows) prefetch(first);
+  for (int64_t first = 0; first < num_rows; first += kBlockRows) {
+    prefetch(first + kRowsAhead);
+    const int64_t last = std::min(first + kBlockRows, num_rows);
+    const RowSet block = rows.read(frontier, first, last);
+    drawer.draw(block, last - first, counts + first, positions);
+    drawn(block, last - first, counts + first);
+  }
 }
 
 }  // namespace
@@ -133,76 +104,69 @@ template <class Ptr, class Col>
 void sample_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
                  const HopSpec& spec, bool with_edges, DrawnRows<Col>& out) {
   RowDrawer<Ptr, Col> drawer(graph, spec);
-  std::array<Buffer<int64_t>, 2> positions;
+  Buffer<int64_t>& positions = out.edges;
   out.counts.clear();
   out.neighbors.clear();
-  out.edges.clear();
+  positions.clear();
   out.counts.resize(num_rows);
-  const int64_t num_blocks = (num_rows + kBlockRows - 1) / kBlockRows;
-  drawer.prefetch_rows(rows.ids, std::min(kBlockRows, num_rows));
-  for (int64_t t = 0; t <= num_blocks; ++t) {
-    if (t < num_blocks) {
-      const int64_t first = t * kBlockRows;
-      const int64_t next = std::min(first + kBlockRows, num_rows);
-      drawer.prefetch_rows(rows.ids + next, std::min(kBlockRows, num_rows - next));
-      auto& drawn = positions[static_cast<std::size_t>(t % 2)];
-      drawn.clear();
-      drawer.draw(rows.from(first), next - first, out.counts.data() + first, drawn);
+  int64_t read = 0;
+  const auto read_columns = [&](int64_t end) {
+    for (; read < end; ++read) out.neighbors[read] = graph.indices[positions[read]];
+  };
+  drawer.prefetch_rows(rows.ids, std::min(kRowsAhead, num_rows));
+  for (int64_t first = 0; first < num_rows; first += kBlockRows) {
+    const int64_t coming = std::min(first + kRowsAhead, num_rows);
+    drawer.prefetch_rows(rows.ids + coming, std::min(kBlockRows, num_rows - coming));
+    const int64_t before = positions.size();
+    drawer.draw(rows.from(first), std::min(kBlockRows, num_rows - first), out.counts.data() + first,
+                positions);
+    for (int64_t j = before; j < positions.size(); ++j) {
+      __builtin_prefetch(&graph.indices[positions[j]]);
     }
-    if (t >= 1) {
-      const auto& ready = positions[static_cast<std::size_t>((t - 1) % 2)];
-      read_columns(graph, ready, out.neighbors.extend(ready.size()));
-      if (with_edges) append_edges(ready, graph.first_edge, out.edges);
-    }
+    out.neighbors.resize(positions.size());
+    read_columns(before);  // those of the block before
   }
+  read_columns(positions.size());
+  if (!with_edges) positions.clear();
+  for (int64_t j = 0; j < positions.size(); ++j) positions[j] += graph.first_edge;
 }
 
 template <class Ptr, class Col>
 void sample_hop(const CsrView<Ptr, Col>& graph, const Frontier& frontier, const HopSpec& spec,
                 bool with_edges, NodeSet& sources, EdgeList& out) {
   RowDrawer<Ptr, Col> drawer(graph, spec);
-  Numberer<Col> numberer(frontier, sources);
-  RowBlock rows;
-  std::array<int64_t, kBlockRows> next_ids;
-  std::array<Block<Col>, 3> blocks;
-  const int64_t num_rows = frontier.end - frontier.begin;
-  const int64_t num_blocks = (num_rows + kBlockRows - 1) / kBlockRows;
   Appended appended(out);
-  int32_t* const counts = out.counts.extend(num_rows);
-
-  const auto prefetch_rows = [&](int64_t first) {
-    const int64_t last = std::min(first + kBlockRows, num_rows);
-    const int64_t* keys = frontier.nodes.keys() + frontier.begin;
-    for (int64_t i = first; i < last; ++i) {
-      next_ids[static_cast<std::size_t>(i - first)] = frontier.nodes.id_of(keys[i]);
-    }
-    drawer.prefetch_rows(next_ids.data(), std::max<int64_t>(last - first, 0));
+  int32_t* const counts = out.counts.extend(frontier.end - frontier.begin);
+  EdgeSink sink{out.sources, with_edges ? &out.edges : nullptr, graph.first_edge};
+  const auto run = [&](auto stream) {
+    draw_frontier(drawer, frontier, counts, stream.positions(),
+                  [&](const RowSet& rows, int64_t num_rows, const int32_t* drawn) {
+                    stream.advance(rows, num_rows, drawn);
+                  });
+    stream.finish();
   };
-  prefetch_rows(0);
-  for (int64_t t = 0; t < num_blocks + 2; ++t) {
-    if (t < num_blocks) {  // draw block t
-      auto& drawn = blocks[static_cast<std::size_t>(t % 3)];
-      drawn.first = t * kBlockRows;
-      drawn.last = std::min(drawn.first + kBlockRows, num_rows);
-      prefetch_rows(drawn.last);
-      drawn.positions.clear();
-      drawer.draw(rows.read(frontier, drawn.first, drawn.last), drawn.last - drawn.first,
-                  counts + drawn.first, drawn.positions);
-    }
-    if (t >= 2) {  // number block t - 2
-      auto& arrived = blocks[static_cast<std::size_t>((t - 2) % 3)];
-      const int64_t count = arrived.columns.size();
-      numberer.number(arrived.columns, out.sources.extend(count));
-      if (with_edges) append_edges(arrived.positions, graph.first_edge, out.edges);
-    }
-    if (t >= 1 && t - 1 < num_blocks) {  // read the columns of block t - 1
-      auto& ready = blocks[static_cast<std::size_t>((t - 1) % 3)];
-      ready.columns.clear();
-      read_columns(graph, ready.positions, ready.columns.extend(ready.positions.size()));
-      numberer.announce(ready.columns, ready.first, ready.last, counts);
-    }
+  if (frontier.disjoint) {
+    sources.narrow() ? run(EdgeStream<Col, true, true>(graph.indices, sources, sink))
+                     : run(EdgeStream<Col, true, false>(graph.indices, sources, sink));
+  } else {
+    sources.narrow() ? run(EdgeStream<Col, false, true>(graph.indices, sources, sink))
+                     : run(EdgeStream<Col, false, false>(graph.indices, sources, sink));
   }
   appended.finish(frontier);
+}
+
+// Keys of the neighbours of the i-th row of a frontier.
+template <class Col>
+void append_keys(const Frontier& frontier, int64_t i, const Col* neighbors, int64_t count,
+                 const NodeSet& sources, Buffer<int64_t>& keys) {
+  int64_t* key = keys.extend(count);
+  if (!frontier.disjoint) {
+    std::copy_n(neighbors, count, key);
+    return;
+  }
+  sources.check_ids(neighbors, count);
+  const int64_t tree = frontier.nodes.tree_of(frontier.nodes.keys()[frontier.begin + i]);
+  for (int64_t j = 0; j < count; ++j) key[j] = sources.key(tree, neighbors[j]);
 }
 
 template <class Col>
@@ -215,13 +179,12 @@ void merge_hop(const int32_t* owners, const std::vector<OwnerReply<Col>>& replie
     int64_t neighbor = 0;
   };
   std::vector<Cursor> cursors(replies.size());
-  Numberer<Col> numberer(frontier, sources);
-  Buffer<Col> columns;
+  Buffer<int64_t> keys;
   int32_t* const counts = out.counts.extend(num_rows);
 
   for (int64_t first = 0; first < num_rows; first += kBlockRows) {
     const int64_t last = std::min(first + kBlockRows, num_rows);
-    columns.clear();
+    keys.clear();
     for (int64_t i = first; i < last; ++i) {
       const auto owner = static_cast<std::size_t>(owners[i]);
       if (owner >= replies.size()) throw std::invalid_argument("a row's owner sent no reply");
@@ -235,14 +198,13 @@ void merge_hop(const int32_t* owners, const std::vector<OwnerReply<Col>>& replie
         throw std::invalid_argument("a reply's counts do not match its neighbours");
       }
       counts[i] = count;
-      std::copy_n(reply.neighbors + cursor.neighbor, count, columns.extend(count));
+      append_keys(frontier, i, reply.neighbors + cursor.neighbor, count, sources, keys);
       if (with_edges) {
         std::copy_n(reply.edges + cursor.neighbor, count, out.edges.extend(count));
       }
       cursor.neighbor += count;
     }
-    numberer.announce(columns, first, last, counts);
-    numberer.number(columns, out.sources.extend(columns.size()));
+    sources.insert(keys.data(), keys.size(), out.sources.extend(keys.size()));
   }
   for (std::size_t p = 0; p < replies.size(); ++p) {
     if (cursors[p].row != replies[p].num_rows || cursors[p].neighbor != replies[p].num_neighbors) {
@@ -267,10 +229,15 @@ void EdgeList::write_endpoints(int64_t* row, int64_t* col) const {
     for (int64_t j = 0; j < destinations.size(); ++j) col[j] = destinations[j];
     return;
   }
+  // Most rows are short: a fixed number of places, of which the next row overwrites some, takes no
+  // branch on their length.
+  constexpr int32_t kShort = 16;
   const int32_t* count = counts.data();
+  const int64_t* const end = col + sources.size();
   for (const Hop& hop : hops) {
     for (int64_t i = 0; i < hop.num_destinations; ++i, ++count) {
-      std::fill_n(col, *count, hop.first_destination + i);
+      const bool fits = *count <= kShort && end - col >= kShort;
+      std::fill_n(col, fits ? kShort : *count, hop.first_destination + i);
       col += *count;
     }
   }

@@ -18,6 +18,16 @@ def philox(key: int, c0: int, c1: int, c2: int, c3: int) -> tuple[int, int, int,
 def run_key(seed: int, epoch: int, stream: int) -> int: ...
 def step_key(run: int, batch: int, hop: int, edge_type: int) -> int: ...
 def permutation(count: int, key: int) -> Int64Array: ...
+def lane_instructions() -> list[str]: ...
+def draw_lanes(
+    instructions: str,
+    key: int,
+    nodes: UInt64Array,
+    trees: UInt32Array,
+    degrees: UInt32Array,
+    count: int,
+    replace: bool,
+) -> UInt32Array: ...
 
 class Csr:
     def __init__(
@@ -148,6 +158,14 @@ def gather(
     places: Int64Array | None = None,
     num_threads: int = 1,
 ) -> None: ...
+
+class SampleFloor:
+    def __init__(self, graph: Csr) -> None: ...
+    def touch(
+        self, rows: Int64Array, counts: Int32Array, edges: Int64Array, num_nodes: int
+    ) -> int: ...
+
+def gather_floor(table: Array, rows: IntArray, out: Array) -> int: ...
 def coo_to_csr(
     keys: IntArray,
     neighbors: IntArray,

@@ -289,7 +289,9 @@ def test_interrupted_trainer(folder_of, tmp_path):
     """Ctrl-C reaches the trainer; its children end with it and print nothing."""
     code = (
         f"import sys; sys.path.insert(0, {str(Path(jobs.__file__).parent)!r}); import jobs\n"
-        "import time\n"
+        "import signal, time\n"
+        # A shell that runs the tests in the background has them ignore it, and what they start.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from khop.distributed import *\n"
         f"data = DistDataset().load({str(folder_of('random', 2))!r}, 0, also_serve=[1])\n"
         "loader = DistNeighborLoader(data, [3], worker_options=MpDistSamplingWorkerOptions(2))\n"

@@ -41,24 +41,35 @@ struct WeightedRow {
   KHOP_HD uint64_t before(int64_t position) const { return position == 0 ? 0 : sums[position - 1]; }
   KHOP_HD uint64_t weight(int64_t position) const { return sums[position] - before(position); }
 
-  // The position whose interval [before, sum) holds `point`, which must be below the row's sum.
-  KHOP_HD int64_t find(uint64_t point) const {
+  // Positions [low, high], one of which holds a point.
+  struct Stretch {
+    int64_t low;
+    int64_t high;
+  };
+
+  KHOP_HD Stretch stretch(uint64_t point) const {
     const int64_t bucket = guide_bucket(point, count);
     int64_t low = guide[bucket];
     int64_t high = bucket + 1 < count ? static_cast<int64_t>(guide[bucket + 1]) : count - 1;
     // A damaged file must not lead out of the row.
     if (low >= count) low = 0;
     if (high >= count) high = count - 1;
-    while (low < high) {
-      const int64_t middle = low + (high - low) / 2;
+    return {low, high};
+  }
+
+  // The position whose interval [before, sum) holds `point`, which must be below the row's sum.
+  KHOP_HD int64_t find(uint64_t point, Stretch in) const {
+    while (in.low < in.high) {
+      const int64_t middle = in.low + (in.high - in.low) / 2;
       if (sums[middle] > point) {
-        high = middle;
+        in.high = middle;
       } else {
-        low = middle + 1;
+        in.low = middle + 1;
       }
     }
-    return low;
+    return in.low;
   }
+  KHOP_HD int64_t find(uint64_t point) const { return find(point, stretch(point)); }
 };
 
 // A stretch of the axis that is not to be drawn from.

@@ -3,5 +3,6 @@
 from khop.datasets.debian_hetero import DebianPackagesHetero
 from khop.datasets.debian_packages import DebianPackages
 from khop.datasets.powerlaw import PowerLaw
+from khop.datasets.powerlaw_hetero import PowerLawHetero
 
-__all__ = ["DebianPackages", "DebianPackagesHetero", "PowerLaw"]
+__all__ = ["DebianPackages", "DebianPackagesHetero", "PowerLaw", "PowerLawHetero"]

@@ -1,0 +1,122 @@
+"""The goals of khop's speed, in one table, and where a run stands with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from khop.bench.measure import Row, ratio
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound on a row, or on the ratio of one to another.
+
+    Attributes:
+        suite: where the rows are.
+        group: their group.
+        ours: khop's row.
+        against: the row it is compared with: that one's cost per unit of work over ours. None: the
+            bound is on our own value.
+        bound: the bound.
+        at_least: whether less misses the goal, or more.
+        unit: of the bound, where it is one on a value.
+    """
+
+    suite: str
+    group: str
+    ours: str
+    against: str | None
+    bound: float
+    at_least: bool = True
+    unit: str = "x"
+
+    def text(self) -> str:
+        """The goal, without its bound."""
+        versus = "" if self.against is None else f" against {self.against}"
+        return f"{self.suite}, {self.group}: {self.ours}{versus}"
+
+    def bound_text(self) -> str:
+        """The bound."""
+        return f"{'>=' if self.at_least else '<='} {self.bound:g} {self.unit}"
+
+    def is_met(self, value: float) -> bool:
+        """Whether a measured value meets it."""
+        return value >= self.bound if self.at_least else value <= self.bound
+
+
+FLOOR = "floor"
+KHOP = "khop"
+PYG_LIB = "pyg-lib"
+TORCH_SPARSE = "torch-sparse"
+
+GOALS = (
+    Goal("kernels", "uniform", KHOP, PYG_LIB, 10),
+    Goal("kernels", "uniform", KHOP, TORCH_SPARSE, 40),
+    Goal("kernels", "uniform", KHOP, FLOOR, 0.5),
+    Goal("kernels", "heterogeneous", KHOP, PYG_LIB, 7),
+    Goal("kernels", "weighted", KHOP, PYG_LIB, 20),
+    Goal("kernels", "temporal", KHOP, PYG_LIB, 4),
+    Goal("gather", "rows of a batch", KHOP, FLOOR, 0.85),
+    Goal("loaders", "end to end", "khop, in process", "PyG, pyg-lib, in process", 7),
+    Goal("loaders", "end to end", "khop, 2 samplers", "PyG, pyg-lib, 2 workers", 7),
+    Goal("loaders", "end to end", "khop, 2 samplers, 2 partitions", "PyG, pyg-lib, 2 workers", 3),
+    Goal("small", "in process", "overhead", None, 150, False, "us"),
+    Goal("small", "1 sampler", "trainer's time", None, 60, False, "us"),
+    Goal("startup", "first batch", KHOP, None, 1.0, False, "s"),
+    Goal("startup", "private memory", "sampler", None, 150, False, "MB"),
+    Goal("growth", "sampling", "edges", "edges x 10", 1.6, False),
+    Goal("growth", "gather", "edges", "edges x 10", 1.6, False),
+    Goal("growth", "in process", "edges", "edges x 10", 1.6, False),
+    Goal("growth", "2 samplers", "edges", "edges x 10", 1.6, False),
+    Goal("growth", "first batch", "edges", "edges x 10", 1.25, False),
+    Goal("growth", "private memory", "edges", "edges x 10", 1.25, False),
+)
+"""What is aimed at; ratios are of costs in one run."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A goal, and what a run says of it.
+
+    Attributes:
+        goal: the goal.
+        measured: the value; None if a row is missing.
+    """
+
+    goal: Goal
+    measured: float | None
+
+    @property
+    def verdict(self) -> str:
+        """'met', 'missed' or 'not measured'."""
+        if self.measured is None:
+            return "not measured"
+        return "met" if self.goal.is_met(self.measured) else "missed"
+
+    def to_json(self) -> dict[str, Any]:
+        """As in the JSON report."""
+        return {**asdict(self.goal), "measured": self.measured, "verdict": self.verdict}
+
+
+def standings(rows: Mapping[str, Sequence[Row]]) -> list[Standing]:
+    """Where a run stands with the goals of its suites.
+
+    Args:
+        rows: by suite.
+    """
+    return [
+        Standing(goal, _measured(goal, rows[goal.suite])) for goal in GOALS if goal.suite in rows
+    ]
+
+
+def _measured(goal: Goal, rows: Sequence[Row]) -> float | None:
+    found = {row.name: row for row in rows if row.group == goal.group}
+    ours = found.get(goal.ours)
+    if ours is None:
+        return None
+    if goal.against is None:
+        return ours.median
+    other = found.get(goal.against)
+    return None if other is None else ratio(other, ours)

@@ -1,0 +1,78 @@
+"""A run of some suites, from the first line to the files."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from khop.bench import chart, report
+from khop.bench.bench import Bench
+from khop.bench.goals import standings
+from khop.bench.graphs import Graphs
+from khop.bench.machine import describe_machine, describe_software
+from khop.bench.measure import Row
+from khop.bench.peers import Peers
+from khop.bench.settings import DEFAULT, SUITES, Settings
+
+
+def run_suites(
+    names: Sequence[str],
+    settings: Settings,
+    output: Path,
+    say: Callable[[str], None] = print,
+) -> list[Path]:
+    """Measures suites and writes what was found.
+
+    Args:
+        names: of the suites.
+        settings: how.
+        output: folder for the report; made if need be.
+        say: called with each line of progress.
+
+    Returns:
+        The files: `bench-scale<scale>[-<suites>]` with .json, .md and, with matplotlib, .png.
+
+    Raises:
+        OSError: the cache or the output folder cannot be written.
+    """
+    peers = Peers()
+    about = {
+        "settings": settings.to_json(),
+        "machine": describe_machine(),
+        "software": describe_software(peers),
+    }
+    bench = Bench(settings, Graphs(settings.cache, settings.scale, say), peers, say)
+    for section in ("machine", "software"):
+        say(", ".join(f"{k} {v}" for k, v in about[section].items() if v is not None))
+    for line in peers.left_out:
+        bench.leave_out(line)
+    output.mkdir(parents=True, exist_ok=True)  # fail before the work rather than after it
+    rows: dict[str, list[Row]] = {}
+    for name in names:
+        say(f"\n{name}: {SUITES[name]}")
+        begin = time.perf_counter()
+        rows[name] = importlib.import_module(f"khop.bench.{name}").run(bench)
+        gc.collect()  # a suite's graph may be large, and objects may know one another in circles
+        say(f"({time.perf_counter() - begin:.0f} s)\n")
+        for line in report.row_lines(rows[name]):
+            say(line)
+
+    found = standings(rows)
+    if found:
+        say("")
+        for line in report.goal_lines(found):
+            say(line)
+    arguments = (about, rows, found, bench.notes, bench.left_out)
+    name = f"bench-scale{settings.scale:g}"
+    if tuple(names) != DEFAULT:
+        name += "-" + "-".join(names)
+    files = report.write(output, name, report.to_json(*arguments), report.to_markdown(*arguments))
+    if chart.can_draw():
+        files.append(output / f"{name}.png")
+        chart.draw(rows, f"khop bench, scale {settings.scale:g}", files[-1])
+    else:
+        say("no chart: matplotlib is not installed (pip install 'khop[plot]')")
+    return files

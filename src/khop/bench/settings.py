@@ -1,0 +1,73 @@
+"""What can be measured, what a run is asked for, and what all suites have in common."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SUITES = {
+    "kernels": "sampling alone on one thread: uniform, weighted, temporal, disjoint, heterogeneous",
+    "gather": "the feature rows of a batch on one thread",
+    "loaders": "batches with features, end to end",
+    "small": "what a small batch costs beside its kernels",
+    "startup": "time to the first batch, and samplers' private memory",
+    "growth": "the same at ten times the edges",
+    "options": "what each sampling option costs",
+    "draws": "what one draw costs, by degree",
+}
+"""Suite (and its module) -> what it measures."""
+
+DEFAULT = tuple(SUITES)[:6]
+"""Those that are run when none are named."""
+
+FANOUTS = (15, 10, 5)
+"""Fan-outs of the batches of the products-shaped graph."""
+
+BATCH_SIZE = 1024
+"""Seeds in such a batch, where the graph has so many."""
+
+_LARGE = 0.5
+_BATCHES = {True: 10, False: 2}
+
+
+def default_cache() -> Path:
+    """`$XDG_CACHE_HOME/khop/bench`, or `~/.cache/khop/bench`."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "khop" / "bench"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is asked for.
+
+    Attributes:
+        scale: size of the graphs; 1 is that of ogbn-products.
+        repeat: turns that each case has.
+        batches: batches that a turn times.
+        cache: folder of graphs.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+
+    scale: float = 0.05
+    repeat: int = 5
+    batches: int = 0
+    cache: Path = field(default_factory=default_cache)
+
+    def __post_init__(self) -> None:
+        """Checks, and chooses the number of batches if it is 0."""
+        if not 0.0005 <= self.scale <= 100:
+            raise ValueError(f"--scale must be in 0.0005 ... 100 (got {self.scale:g})")
+        if self.repeat < 1:
+            raise ValueError(f"--repeat must be 1 or more (got {self.repeat})")
+        if self.batches < 0:
+            raise ValueError(f"--batches must be 1 or more (got {self.batches})")
+        if self.batches == 0:
+            object.__setattr__(self, "batches", _BATCHES[self.scale >= _LARGE])
+
+    def to_json(self) -> dict[str, Any]:
+        """As in the JSON report."""
+        return {"scale": self.scale, "repeat": self.repeat, "batches": self.batches}

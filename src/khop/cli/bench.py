@@ -1,0 +1,75 @@
+"""`khop bench`: khop, a floor and its peers, measured in turns on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from khop.bench.settings import DEFAULT, SUITES, Settings, default_cache
+
+_EPILOG = """\
+Cases of a suite take turns, so that a slow minute hits all of them. Figures are medians over turns;
+ratios are to the first case of a group, per unit of work where work is counted. Peers (PyG with
+pyg-lib or torch-sparse, GraphLearn-for-PyTorch, GraphBolt) are measured where they can be imported.
+Graphs are made once and kept in the cache; remove its folder to be rid of them.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    suites = "\n".join(f"  {name:8s} {text}" for name, text in SUITES.items())
+    parser.epilog = f"suites:\n{suites}\n\n{_EPILOG}"
+    add = parser.add_argument
+    add(
+        "suites", nargs="*", metavar="SUITE", help=f"what to measure (default: {' '.join(DEFAULT)})"
+    )
+    add(
+        "--scale",
+        type=float,
+        default=0.05,
+        metavar="S",
+        help="size of the graphs; 1 is that of ogbn-products (default: 0.05)",
+    )
+    add("--repeat", type=int, default=5, metavar="N", help="turns of each case (default: 5)")
+    add(
+        "--batches",
+        type=int,
+        metavar="N",
+        help="batches that a turn times (default: 2, and 10 from scale 0.5 on)",
+    )
+    add("--cache", type=Path, metavar="DIR", help=f"of graphs (default: {default_cache()})")
+    add(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="for the report (default: benchmarks/results, or the working directory where there "
+        "is no folder 'benchmarks')",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measures, prints, writes."""
+    unknown = [name for name in arguments.suites if name not in SUITES]
+    if unknown:
+        raise ValueError(f"no suite '{unknown[0]}': there are {', '.join(SUITES)}")
+    if arguments.batches is not None and arguments.batches < 1:
+        raise ValueError(f"--batches must be 1 or more (got {arguments.batches})")
+    settings = Settings(
+        arguments.scale,
+        arguments.repeat,
+        arguments.batches or 0,
+        arguments.cache or default_cache(),
+    )
+    wanted = arguments.suites or DEFAULT
+    names = [name for name in SUITES if name in wanted]  # in order, and once
+    from khop.bench.run import run_suites  # imports torch, which bad arguments need not wait for
+
+    for file in run_suites(names, settings, arguments.output or _default_output()):
+        print(f"written to {file}")
+    return 0
+
+
+def _default_output() -> Path:
+    folder = Path("benchmarks")
+    return folder / "results" if folder.is_dir() else Path()

@@ -1,0 +1,203 @@
+"""Synthetic heterogeneous graphs with heavy-tailed degrees, made in a stream.
+
+The method is that of `khop.datasets.powerlaw`, with weights of their own for the sources and for
+the destinations of each edge type: what is cited much need not be written by many.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch_geometric.data import HeteroData
+
+from khop.datasets.powerlaw import (
+    _PAIRS_PER_BLOCK,
+    _Permutation,
+    _random_bits,
+    _require,
+    _weight_classes,
+    _WeightClasses,
+)
+from khop.typing import EdgeType, Int64Array, NodeType, UInt64Array
+
+# Streams of random bits: two orders of nodes and the pairs of each edge type.
+_STREAMS = 3
+_FIRST_STREAM = 16  # those of `PowerLaw` are below
+
+
+@dataclass(frozen=True)
+class PowerLawHetero:
+    """A random heterogeneous graph whose degrees have heavy tails; equal arguments, equal graphs.
+
+    Both ends of an edge are drawn independently, in proportion to the weights that the nodes have
+    for this edge type. There are no attributes.
+
+    Args:
+        num_nodes: {node type: number of nodes}, each 2 to 2^40.
+        num_edges: {edge type: number of edges}.
+        mirrored: edge types that come with their reverses: of `(a, 'r', b)` there is also
+            `(b, 'rev_r', a)`, edge i of the one being edge i of the other. Default: all.
+        exponent: of the tail of the degree distributions, above 2. Default: 3.13.
+        seed: 0 to 2^64 - 1. Default: 0.
+
+    Raises:
+        ValueError: an argument out of its range, an edge type between unknown node types.
+
+    Example:
+        >>> PowerLawHetero({"a": 9, "b": 5}, {("a", "to", "b"): 20}).edge_types
+        [('a', 'to', 'b'), ('b', 'rev_to', 'a')]
+    """
+
+    num_nodes: Mapping[NodeType, int]
+    num_edges: Mapping[EdgeType, int]
+    _: KW_ONLY
+    mirrored: tuple[EdgeType, ...] | None = None
+    exponent: float = 3.13
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the arguments."""
+        for node_type, count in self.num_nodes.items():
+            _require(2 <= count <= 2**40, f"num_nodes['{node_type}']", "in 2 ... 2^40", count)
+        for edge_type, count in self.num_edges.items():
+            _require(count >= 0, f"num_edges[{edge_type}]", "0 or more", count)
+            known = edge_type[0] in self.num_nodes and edge_type[2] in self.num_nodes
+            _require(known, "num_edges", f"between {list(self.num_nodes)}", edge_type)
+        for edge_type in self.mirrored or ():
+            _require(edge_type in self.num_edges, "mirrored", "of num_edges", edge_type)
+        distinct = len(set(self.edge_types)) == len(self.edge_types)
+        _require(distinct, "mirrored", "without types whose reverse is given", self.mirrored)
+        _require(self.exponent > 2, "exponent", "above 2", self.exponent)
+        _require(0 <= self.seed < 2**64, "seed", "in 0 ... 2^64 - 1", self.seed)
+
+    @classmethod
+    def academic(cls, scale: float = 1.0, *, seed: int = 0) -> PowerLawHetero:
+        """Papers, authors, fields and institutions: six edge types of very unequal sizes.
+
+        At scale 1 there are 5.1 M nodes and 124 M edges, as many as in `PowerLaw.products`: papers
+        with their authors (72 M edges, both ways together) and fields (48 M), authors with their
+        institutions (4 M). Mean degrees go from 0.7 (an author's institutions) to 400 (a field's
+        papers). Scale multiplies nodes and edges.
+        """
+        nodes = {"paper": 2_000_000, "author": 3_000_000, "field": 60_000, "institution": 10_000}
+        edges = {
+            ("author", "writes", "paper"): 36_000_000,
+            ("paper", "has_topic", "field"): 24_000_000,
+            ("author", "affiliated_with", "institution"): 2_000_000,
+        }
+        return cls(
+            {t: max(2, round(n * scale)) for t, n in nodes.items()},
+            {t: round(n * scale) for t, n in edges.items()},
+            seed=seed,
+        )
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """All edge types; a reverse follows what it reverses."""
+        found = []
+        for edge_type in self.num_edges:
+            found.append(edge_type)
+            if self.mirrored is None or edge_type in self.mirrored:
+                found.append(_reverse(edge_type))
+        return found
+
+    def iter_edge_types(self) -> Iterator[tuple[EdgeType, Int64Array]]:
+        """Yields the edge types in order, each with its edges, int64 [2, num_edges]."""
+        for edge_type in self.num_edges:
+            pair = self._draw(edge_type)
+            yield edge_type, pair
+            if self.mirrored is None or edge_type in self.mirrored:
+                yield _reverse(edge_type), np.ascontiguousarray(pair[::-1])
+
+    def data(self) -> HeteroData:
+        """The graph as PyG data, in memory: 16 bytes an edge."""
+        data = HeteroData()
+        for node_type, count in self.num_nodes.items():
+            data[node_type].num_nodes = count
+        for edge_type, pair in self.iter_edge_types():
+            data[edge_type].edge_index = torch.from_numpy(pair)
+        return data
+
+    def write(self, directory: str | Path) -> None:
+        """Writes `edge_index` of each type as `.npy` (int32 if ids fit), named by `file_name`.
+
+        The directory is complete or absent.
+
+        Raises:
+            FileExistsError: the directory is not empty.
+        """
+        directory = Path(directory)
+        if directory.exists() and any(directory.iterdir()):
+            raise FileExistsError(f"'{directory}' is not empty; remove it or choose another name")
+        unfinished = directory.with_name(f".{directory.name}.{os.getpid()}")
+        unfinished.mkdir(parents=True)
+        narrow = max(self.num_nodes.values()) <= 2**31
+        try:
+            for edge_type, pair in self.iter_edge_types():
+                file = unfinished / self.file_name(edge_type)
+                np.save(file, pair.astype(np.int32) if narrow else pair)
+            unfinished.replace(directory)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+    @staticmethod
+    def file_name(edge_type: EdgeType) -> str:
+        """Name of the file that holds the edges of a type."""
+        return "__".join(edge_type) + ".npy"
+
+    def _draw(self, edge_type: EdgeType) -> Int64Array:
+        """The edges of a type that is no reverse."""
+        source, _, destination = edge_type
+        stream = _FIRST_STREAM + _STREAMS * list(self.num_edges).index(edge_type)
+        count = self.num_edges[edge_type]
+        ends = [
+            _Ends.create(self.num_nodes[node_type], count, self.exponent, self._order(stream + i))
+            for i, node_type in enumerate((source, destination))
+        ]
+        edges = np.empty((2, count), np.int64)
+        for block, first in enumerate(range(0, count, _PAIRS_PER_BLOCK)):
+            num_pairs = min(_PAIRS_PER_BLOCK, count - first)
+            raw = _random_bits(self.seed, stream + 2, block, 2 * num_pairs).reshape(2, num_pairs)
+            for end, bits, drawn in zip(ends, raw, edges, strict=True):
+                drawn[first : first + num_pairs] = end.draw(bits)
+        return edges
+
+    def _order(self, stream: int) -> int:
+        """Seed of an order of nodes: each edge type has heavy nodes of its own."""
+        return int(_random_bits(self.seed, stream, 0, 1)[0])
+
+
+class _Ends(NamedTuple):
+    """What one end of an edge type's edges is drawn by: weights of ranks, and whose rank it is."""
+
+    weights: _WeightClasses
+    order: _Permutation
+
+    @classmethod
+    def create(cls, num_nodes: int, num_edges: int, exponent: float, seed: int) -> _Ends:
+        mean = Decimal(max(num_edges, 1)) / num_nodes
+        # As `PowerLaw`: the heaviest node has the square root of 5 edges in expectation.
+        ratio = max(math.isqrt(5 * num_edges) / mean, Decimal(4))
+        return cls(
+            _weight_classes(num_nodes, Decimal(exponent), ratio), _Permutation(num_nodes, seed)
+        )
+
+    def draw(self, raw: UInt64Array) -> Int64Array:
+        """Nodes, int64 [n], of random bits, uint64 [n]."""
+        return self.order(self.weights.draw_rank(raw))
+
+
+def _reverse(edge_type: EdgeType) -> EdgeType:
+    """`(b, 'rev_r', a)` of `(a, 'r', b)`, and back."""
+    source, relation, destination = edge_type
+    turned = relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
+    return (destination, turned, source)

@@ -1,0 +1,163 @@
+"""`khop bench`: tiny runs of every suite, as a user starts them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from khop.bench.settings import DEFAULT, SUITES, default_cache
+from khop.cli.main import main
+
+TINY = ("--scale", "0.001", "--repeat", "1", "--batches", "1")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def bench(cache, tmp_path, monkeypatch, capsys):
+    """Runs the command in an empty directory; returns what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        assert main(["bench", *arguments, *TINY, "--cache", str(cache)]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+GROUPS = {
+    "kernels": {"uniform", "weighted", "temporal", "disjoint", "heterogeneous"},
+    "gather": {"rows of a batch"},
+    "loaders": {"end to end"},
+    "small": {"in process", "1 sampler"},
+    "startup": {"first batch", "private memory"},
+    "growth": {
+        *("sampling", "gather", "in process", "2 samplers", "first batch", "private memory")
+    },
+}
+
+
+def check_report(report, suites):
+    """The schema that `khop.bench.report.to_json` promises."""
+    assert set(report) == {
+        *("schema", "settings", "machine", "software", "suites", "goals", "notes", "left_out")
+    }
+    assert report["schema"] == 1
+    assert report["settings"] == {"scale": 0.001, "repeat": 1, "batches": 1}
+    assert list(report["suites"]) == list(suites)
+    for rows in report["suites"].values():
+        for row in rows:
+            keys = {"group", "name", "unit", "median", "min", "max", "ratio", "values"}
+            if "work_unit" in row:
+                keys |= {"work_unit", "work", "per_work"}
+                assert len(row["work"]) == 1
+            assert set(row) == keys
+            assert len(row["values"]) == 1
+            assert row["min"] <= row["median"] <= row["max"]
+    assert {goal["suite"] for goal in report["goals"]} <= set(suites)
+    assert {goal["verdict"] for goal in report["goals"]} <= {"met", "missed", "not measured"}
+
+
+@pytest.mark.parametrize(
+    "suites", [("kernels", "gather"), ("loaders", "startup"), ("small",), ("growth",)]
+)
+def test_suites(bench, suites, tmp_path):
+    out = bench(*suites)
+    name = f"bench-scale0.001-{'-'.join(suites)}"
+    report = json.loads((tmp_path / f"{name}.json").read_text())
+    check_report(report, suites)
+    for suite in suites:
+        assert {row["group"] for row in report["suites"][suite]} == GROUPS[suite]
+    table = (tmp_path / f"{name}.md").read_text()
+    assert table.count("\n## ") == len(suites) + 2  # and goals, and notes
+    for line in report["left_out"]:
+        assert line in out
+        assert line in table
+    chart = importlib.util.find_spec("matplotlib") is not None
+    assert (tmp_path / f"{name}.png").exists() == chart
+    assert out.count("written to ") == 2 + chart
+
+
+def test_suites_of_details(bench, tmp_path):
+    bench("draws", "options", "draws")
+    (file,) = tmp_path.glob("*.json")
+    assert file.stem == "bench-scale0.001-options-draws"  # in order, and once
+    report = json.loads(file.read_text())
+    assert report["goals"] == []
+    options = {row["group"] for row in report["suites"]["options"]}
+    assert {"uniform", "by weight", "induced", "bidirectional", "latest"} <= options
+    degrees = {row["group"] for row in report["suites"]["draws"]}
+    assert degrees == {"degree 20", "degree 200", "degree 2,000"}
+
+
+def test_the_cache_is_reused_and_peers_that_are_not_there_are_named(bench, cache, monkeypatch):
+    for name in ("pyg_lib", "torch_sparse", "graphlearn_torch", "dgl", "dgl.graphbolt"):
+        monkeypatch.setitem(sys.modules, name, None)
+    bench("gather")
+    kept = {p: p.stat().st_mtime_ns for p in (cache / "v1").iterdir() if p.is_dir()}
+    out = bench("gather")
+    assert "making" not in out
+    assert kept == {p: p.stat().st_mtime_ns for p in (cache / "v1").iterdir() if p.is_dir()}
+    for name in ("pyg-lib", "torch-sparse", "GLT", "GraphBolt"):
+        assert f"{name} is left out: " in out
+
+
+def test_without_matplotlib(bench, tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    hidden = lambda name: None if name == "matplotlib" else find(name)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", hidden)
+    assert "no chart: matplotlib is not installed" in bench("gather")
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".json", ".md"]
+
+
+def test_reports_go_beside_the_benchmarks_or_where_they_are_asked_for(bench, tmp_path):
+    (tmp_path / "benchmarks").mkdir()
+    assert "written to benchmarks/results/bench-scale0.001-gather.json" in bench("gather")
+    assert "written to deep/er/bench-scale0.001-gather.json" in bench(
+        "gather", "--output", "deep/er"
+    )
+
+
+def test_the_default_cache(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert default_cache() == Path("/somewhere/khop/bench")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_cache() == Path.home() / ".cache" / "khop" / "bench"
+
+
+def test_help_names_the_suites(command):
+    done = command("bench", "--help")
+    assert done.returncode == 0
+    for name, text in SUITES.items():
+        assert f"{name:8s} {text}" in done.stdout
+    assert f"(default: {' '.join(DEFAULT)})" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["kernel"], "no suite 'kernel': there are kernels, gather,"),
+        (["--scale", "0"], "--scale must be in 0.0005 ... 100 (got 0)"),
+        (["--scale", "nan"], "--scale must be in"),
+        (["--repeat", "0"], "--repeat must be 1 or more (got 0)"),
+        (["--batches", "0"], "--batches must be 1 or more (got 0)"),
+    ],
+)
+def test_bad_arguments(fails, arguments, message, tmp_path):
+    assert message in fails("bench", *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_an_output_that_cannot_be_written(fails, tmp_path, cache):
+    tmp_path.chmod(0o500)
+    message = fails("bench", "gather", *TINY, "--output", "out", "--cache", cache)
+    assert "Permission denied" in message
