@@ -128,7 +128,7 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
 @functools.cache
 def _name_of(dtype: np.dtype[Any]) -> str:
     """NumPy makes the name anew each time, at 10 us."""
-    return dtype.name
+    return str(dtype.name)
 
 
 def _parse(text: bytes) -> dict[str, Any]:

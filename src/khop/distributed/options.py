@@ -52,7 +52,7 @@ class MpDistSamplingWorkerOptions:
         num_workers: sampler processes of this loader; 0 samples in the trainer's process.
         worker_devices: devices of the samplers; only CPUs so far.
         worker_concurrency: batches that a sampler keeps in flight, and makes ahead of the trainer;
-            1 to 32.
+            1 to 32. Of small batches it makes up to 64 ahead.
         master_addr, master_port, num_rpc_threads: accepted, not needed.
         rpc_timeout: seconds that a request to another partition may take.
         channel_size: bytes of shared memory for all samplers together, '1GB' or a number; default:

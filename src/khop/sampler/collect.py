@@ -189,9 +189,9 @@ class Collector:
             read.append({name: arrays[_array_name(table, name)] for name in table.names})
         for out, (table, features, own, places) in local:
             self._copy(table, features, own, places, out)
+        if pending:
+            yield [ticket for _, (_, ticket, _) in pending]
         for out, (table, ticket, places) in pending:
-            if not ticket.done:
-                yield [ticket]
             _place(table, ticket, places, out)
         return read
 

@@ -1,0 +1,53 @@
+"""How much memory a sampler gets, and how far ahead of the trainer it works."""
+
+import jobs
+import pytest
+
+from khop.distributed import DistDataset, MpDistSamplingWorkerOptions
+from khop.distributed.making import plan_ring
+from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.sampling import collect_spec, sampling_spec
+
+
+def plan_of(root, batch_size, **options):
+    data = DistDataset().load(root, 0)
+    sampling = sampling_spec(
+        data,
+        jobs.FANOUTS,
+        replace=False,
+        with_edge=True,
+        subgraph_type="directional",
+        disjoint=False,
+        temporal_strategy="uniform",
+        time_attr=None,
+        weight_attr=None,
+    )
+    spec = PipelineSpec(sampling, collect_spec(data.meta, sampling, True))
+    return plan_ring(data.meta, spec, MpDistSamplingWorkerOptions(**options), batch_size)
+
+
+def test_small_batches_are_made_ahead_in_bulk(folder_of):
+    """More than are in flight, with room for as many again that the trainer still looks into."""
+    one = plan_of(folder_of("random", 1), 1)
+    assert one.in_bulk
+    assert 4 < one.depth <= 64
+    assert one.nbytes >= 2 * one.depth * (64 << 10)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 32])
+def test_depth_is_never_below_the_concurrency(folder_of, concurrency):
+    for size in ("1KB", "256KB", "1GB", None):
+        plan = plan_of(folder_of("random", 1), 8, worker_concurrency=concurrency, channel_size=size)
+        assert plan.depth >= concurrency
+        assert plan.in_bulk == (plan.depth > concurrency)
+
+
+@pytest.mark.parametrize(
+    ("size", "nbytes"), [("1KB", 1 << 16), ("256KB", 1 << 17), ("1GB", 1 << 29)]
+)
+def test_rings_have_the_size_that_was_asked_for(folder_of, size, nbytes):
+    """Shared among samplers, but 64 KB at least; batches ahead take half of it at most."""
+    plan = plan_of(folder_of("random", 1), 8, num_workers=2, channel_size=size)
+    assert plan.nbytes == nbytes
+    if plan.in_bulk:
+        assert plan.depth * (64 << 10) <= nbytes // 2
