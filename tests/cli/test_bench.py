@@ -70,7 +70,13 @@ def check_report(report, suites):
     "suites", [("kernels", "gather"), ("loaders", "startup"), ("small",), ("growth",)]
 )
 def test_suites(bench, suites, tmp_path):
-    out = bench(*suites)
+    traced = ("--trace", "t.json") if "loaders" in suites else ()
+    out = bench(*suites, *traced)
+    if traced:
+        events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+        names = {e["args"]["name"] for e in events if e.get("name") == "process_name"}
+        assert len(names) > 1  # the trainer, and its samplers
+        (tmp_path / "t.json").unlink()
     name = f"bench-scale0.001-{'-'.join(suites)}"
     report = json.loads((tmp_path / f"{name}.json").read_text())
     check_report(report, suites)
@@ -146,6 +152,8 @@ def test_help_names_the_suites(command):
         (["--scale", "0"], "--scale must be in 0.0005 ... 100 (got 0)"),
         (["--scale", "nan"], "--scale must be in"),
         (["--repeat", "0"], "--repeat must be 1 or more (got 0)"),
+        (["gather", "--trace", "t.json"], "--trace records the suite 'loaders', which is not of"),
+        (["loaders", "--trace", "no/t.json"], "--trace: 'no' is no folder: make it first"),
         (["--batches", "0"], "--batches must be 1 or more (got 0)"),
     ],
 )

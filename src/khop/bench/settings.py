@@ -47,15 +47,18 @@ class Settings:
         repeat: turns that each case has.
         batches: batches that a turn times.
         cache: folder of graphs.
+        trace: where to write a trace of the loaders of khop; None: nowhere.
 
     Raises:
         ValueError: a value out of its range.
+        FileNotFoundError: the trace's folder does not exist.
     """
 
     scale: float = 0.05
     repeat: int = 5
     batches: int = 0
     cache: Path = field(default_factory=default_cache)
+    trace: Path | None = None
 
     def __post_init__(self) -> None:
         """Checks, and chooses the number of batches if it is 0."""
@@ -65,6 +68,8 @@ class Settings:
             raise ValueError(f"--repeat must be 1 or more (got {self.repeat})")
         if self.batches < 0:
             raise ValueError(f"--batches must be 1 or more (got {self.batches})")
+        if self.trace is not None and not self.trace.absolute().parent.is_dir():
+            raise FileNotFoundError(f"--trace: '{self.trace.parent}' is no folder: make it first")
         if self.batches == 0:
             object.__setattr__(self, "batches", _BATCHES[self.scale >= _LARGE])
 

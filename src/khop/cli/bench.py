@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for the report (default: benchmarks/results, or the working directory where there "
         "is no folder 'benchmarks')",
     )
+    add(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="also record a turn of khop's loaders, to be opened in ui.perfetto.dev",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,9 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.repeat,
         arguments.batches or 0,
         arguments.cache or default_cache(),
+        arguments.trace,
     )
     wanted = arguments.suites or DEFAULT
     names = [name for name in SUITES if name in wanted]  # in order, and once
+    if settings.trace is not None and "loaders" not in names:
+        raise ValueError(f"--trace records the suite 'loaders', which is not of {' '.join(names)}")
     from khop.bench.run import run_suites  # imports torch, which bad arguments need not wait for
 
     for file in run_suites(names, settings, arguments.output or _default_output()):
