@@ -44,12 +44,12 @@ class EdgeStream {
     }
     keys_.resize(positions_.size());
     sink_.sources.resize(first_ + positions_.size());
-    move(positions_.size(), kColumnsAhead, kSlotsAhead);
+    move<kColumnsAhead, kSlotsAhead>(positions_.size());
     if (numbered_ >= kDoneAtOnce) hand_over();
   }
 
   void finish() {
-    move(positions_.size(), 0, 0);
+    move<0, 0>(positions_.size());
     hand_over();
   }
 
@@ -59,34 +59,39 @@ class EdgeStream {
   // Done edges are dropped when there are this many: buffers stay in the nearest caches.
   static constexpr int64_t kDoneAtOnce = 1024;
 
-  // Asks for all columns up to `end`, reads all but the last `columns_ahead` of them, numbers all
-  // but the last `slots_ahead` of these.
-  void move(int64_t end, int64_t columns_ahead, int64_t slots_ahead) {
+  // Asks for all columns up to `end`, reads all but the last `kBehind` of them, numbers all but the
+  // last `kFurther` of these.
+  template <int64_t kBehind, int64_t kFurther>
+  void move(int64_t end) {
     sources_.reserve(end - numbered_);
     NodeSet::Inserter<kNarrow> inserter(sources_);
     const int64_t* const positions = positions_.data();
     int64_t* const keys = keys_.data();
     int32_t* const numbers = sink_.sources.data() + first_;
-    int64_t asked = asked_, read = read_, numbered = numbered_;
-    const auto read_next = [&] {
-      keys[read] = key(read, columns_[positions[read]]);
-      inserter.prefetch(keys[read++]);
+    const auto ask = [&](int64_t edge) { __builtin_prefetch(&columns_[positions[edge]]); };
+    const auto read = [&](int64_t edge) {
+      keys[edge] = key(edge, columns_[positions[edge]]);
+      inserter.prefetch(keys[edge]);
     };
-    const auto number_next = [&] {
-      numbers[numbered] = inserter.number(keys[numbered]);
-      ++numbered;
-    };
-    while (asked < end) {
-      __builtin_prefetch(&columns_[positions[asked++]]);
-      if (asked - read <= columns_ahead) continue;
-      read_next();
-      if (read - numbered > slots_ahead) number_next();
+    const auto number = [&](int64_t edge) { numbers[edge] = inserter.number(keys[edge]); };
+    int64_t next = asked_;
+    // Until the distances are as they should be; from then on one count tells all three places.
+    for (; next < end && next < numbered_ + kBehind + kFurther; ++next) {
+      ask(next);
+      if (next >= read_ + kBehind) read(read_++);
     }
-    while (read < end - columns_ahead) read_next();
-    while (numbered < read - slots_ahead) number_next();
-    asked_ = asked;
-    read_ = read;
-    numbered_ = numbered;
+    if (next < end) {
+      for (; next < end; ++next) {
+        ask(next);
+        read(next - kBehind);
+        number(next - kBehind - kFurther);
+      }
+      read_ = end - kBehind;
+      numbered_ = read_ - kFurther;
+    }
+    asked_ = end;
+    for (; read_ < end - kBehind; ++read_) read(read_);
+    for (; numbered_ < read_ - kFurther; ++numbered_) number(numbered_);
   }
 
   int64_t key(int64_t edge, Col column) const {

@@ -28,6 +28,8 @@ from khop.errors import FolderError, PartitionUnavailableError, SamplerDiedError
 from khop.loader import NeighborLoader
 
 SOON = 5.0
+# A ring so small that samplers do not make an epoch's small batches all ahead: they owe some.
+FEW_AHEAD = "256KB"
 
 
 @contextlib.contextmanager
@@ -69,7 +71,7 @@ def make_reference(graph):
 @pytest.mark.parametrize("num_parts", [1, 2])
 def test_killed_samplers_are_replaced(graph, folder_of, num_parts):
     """Samplers killed in the middle of an epoch, one after the other: the same batches arrive."""
-    loader = make_loader(folder_of("random", num_parts), num_parts)
+    loader = make_loader(folder_of("random", num_parts), num_parts, channel_size=FEW_AHEAD)
     batches = []
     with within(SOON):
         for number, batch in enumerate(loader):
@@ -91,7 +93,9 @@ def test_sampler_killed_between_epochs(graph, folder_of):
 
 def test_sampler_killed_too_often(folder_of):
     """Beyond max_restarts: an exception that says how it ended and what was due."""
-    loader = make_loader(folder_of("random", 1), 1, num_workers=1, max_restarts=0)
+    loader = make_loader(
+        folder_of("random", 1), 1, num_workers=1, max_restarts=0, channel_size=FEW_AHEAD
+    )
     iterator = iter(loader)
     next(iterator)
     os.kill(loader._maker.pids[0], signal.SIGKILL)
@@ -116,7 +120,7 @@ def test_exception_in_a_sampler(folder_of, tmp_path):
 
 def test_killed_server(folder_of):
     """The trainer that started a server hears of its end."""
-    loader = make_loader(folder_of("random", 2), 2)
+    loader = make_loader(folder_of("random", 2), 2, channel_size=FEW_AHEAD)
     iterator = iter(loader)
     next(iterator)
     for server in loader.data.service()._servers.values():
