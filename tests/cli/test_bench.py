@@ -42,6 +42,12 @@ GROUPS = {
     "growth": {
         *("sampling", "gather", "in process", "2 samplers", "first batch", "private memory")
     },
+    "partitions": {
+        "a batch",
+        *(f"sampler, {what}" for what in ("sampling", "gathering", "remote", "idle", "other")),
+        *("server, drawing", "server, copying rows"),
+        *("trainer, waiting", "trainer, collating", "trainer, consuming"),
+    },
 }
 
 
@@ -67,7 +73,7 @@ def check_report(report, suites):
 
 
 @pytest.mark.parametrize(
-    "suites", [("kernels", "gather"), ("loaders", "startup"), ("small",), ("growth",)]
+    "suites", [("kernels", "gather"), ("loaders", "startup"), ("small", "partitions"), ("growth",)]
 )
 def test_suites(bench, suites, tmp_path):
     traced = ("--trace", "t.json") if "loaders" in suites else ()

@@ -14,12 +14,13 @@ SUITES = {
     "small": "what a small batch costs beside its kernels",
     "startup": "time to the first batch, and samplers' private memory",
     "growth": "the same at ten times the edges",
+    "partitions": "what a second partition on the same machine adds, and where",
     "options": "what each sampling option costs",
     "draws": "what one draw costs, by degree",
 }
 """Suite (and its module) -> what it measures."""
 
-DEFAULT = tuple(SUITES)[:6]
+DEFAULT = tuple(SUITES)[:7]
 """Those that are run when none are named."""
 
 FANOUTS = (15, 10, 5)
