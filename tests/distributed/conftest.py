@@ -92,5 +92,4 @@ def _check_what_is_left():
     before = jobs.resources()
     yield
     shutdown_worker_group()
-    left = jobs.wait_for_resources(before)
-    assert left == before
+    assert jobs.wait_for_end_of_resources(before) == (set(), 0, set())

@@ -138,7 +138,7 @@ def _is_alive(pid):
 
 
 def resources():
-    """(children, memfds that are open or mapped, socket folders) of khop."""
+    """(children, memfds that are open or mapped, socket folders) of khop: sets, but for memory."""
     gc.collect()
     memory = 0
     for descriptor in Path("/proc/self/fd").iterdir():
@@ -147,16 +147,22 @@ def resources():
         except OSError:
             continue
     memory += Path("/proc/self/maps").read_text().count("memfd:khop")
-    sockets = sorted(p.name for p in Path(tempfile.gettempdir()).glob("khop-*"))
-    return len(khop_processes()), memory, sockets
+    sockets = {p.name for p in Path(tempfile.gettempdir()).glob("khop-*")}
+    return set(khop_processes()), memory, sockets
 
 
-def wait_for_resources(wanted, seconds=5.0):
-    """The resources, once they are as wanted or the time is over."""
+def wait_for_end_of_resources(before, seconds=5.0):
+    """What is there that was not before, when nothing of the kind is left or the time is over."""
     end = time.monotonic() + seconds
-    while (found := resources()) != wanted and time.monotonic() < end:
+    while any(new := _beyond(before)) and time.monotonic() < end:
         time.sleep(0.05)
-    return found
+    return new
+
+
+def _beyond(before):
+    # Of what was there before, left by other tests, some may be gone by now.
+    processes, memory, sockets = resources()
+    return processes - before[0], max(memory - before[1], 0), sockets - before[2]
 
 
 # Running trainers -----------------------------------------------------------------------------
