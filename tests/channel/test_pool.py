@@ -108,3 +108,16 @@ def test_forked_processes_do_not_share_it():
     assert os.waitpid(child, 0)[1] == 0
     assert (living == 1).all()
     assert (pool.empty(_BIG, _FLOAT) != 2).all()
+
+
+def test_batches_that_lie_around_a_class_share_a_block():
+    """What is a little smaller takes the larger block, once that is free; what is much smaller not."""
+    pool = BufferPool()
+    large = pool.empty((9 << 20,), np.dtype(np.uint8))
+    address = large.ctypes.data
+    del large
+    smaller = pool.empty((8 << 20,), np.dtype(np.uint8))
+    assert smaller.ctypes.data == address
+    assert len(smaller) == 8 << 20
+    del smaller
+    assert pool.empty((4 << 20,), np.dtype(np.uint8)).ctypes.data != address

@@ -6,6 +6,7 @@ over memory that comes back when the last array or tensor looking into it has be
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 from collections import defaultdict, deque
@@ -56,22 +57,29 @@ class BufferPool:
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < _MIN_POOLED:
             return np.empty(shape, dtype)
-        size = _size_class(nbytes)
-        idle = self._idle[size]
-        try:
-            block = idle.pop()
-        except IndexError:
-            block = _Block(size)
+        block = self._take(nbytes)
 
         def release() -> None:
-            if self.idle_bytes + size <= self._max_idle:
-                idle.append(block)
+            if self.idle_bytes + block.nbytes <= self._max_idle:
+                self._idle[block.nbytes].append(block)
 
         raw = np.asarray(Lease(block, block.address, nbytes, release))
         return raw.view(dtype).reshape(shape)
 
+    def _take(self, nbytes: int) -> _Block:
+        """A block with room for so many bytes: one that was used before, if there is one."""
+        sizes = _size_classes(nbytes)
+        for size in sizes:
+            with contextlib.suppress(IndexError):
+                return self._idle[size].pop()
+        return _Block(sizes[0])
 
-def _size_class(nbytes: int) -> int:
-    """Rounds up to an eighth of a power of two, so that batches of similar size share blocks."""
+
+def _size_classes(nbytes: int) -> range:
+    """Sizes of blocks that serve: the next multiple of an eighth of a power of two, and two more.
+
+    Batches of similar size share blocks so, also where their sizes lie around a multiple.
+    """
     step = max(1 << (nbytes.bit_length() - 4), mmap.PAGESIZE)
-    return -(-nbytes // step) * step
+    least = -(-nbytes // step) * step
+    return range(least, least + 3 * step, step)
