@@ -111,7 +111,7 @@ def test_forked_processes_do_not_share_it():
 
 
 def test_batches_that_lie_around_a_class_share_a_block():
-    """What is a little smaller takes a larger block, once that is free; what is much smaller not."""
+    """What is a little smaller takes a larger block, once that is free; one much smaller not."""
     pool = BufferPool()
     large = pool.empty((9 << 20,), np.dtype(np.uint8))
     address = large.ctypes.data
