@@ -6,6 +6,7 @@ import pytest
 
 from khop.bench.goals import Goal, standings
 from khop.bench.measure import Case, Row, Turn, take_joint_turns, take_turns
+from khop.bench.report import row_lines
 
 
 def case(name, log, values, work=1.0):
@@ -49,6 +50,8 @@ def test_a_base_of_zero_gives_no_ratio():
     rows = [Row("x", "a", "us"), Row("x", "b", "us")]
     take_joint_turns(rows, lambda _: [Turn(0), Turn(1e-6)], 1)
     assert rows[1].ratio != rows[1].ratio  # NaN
+    assert rows[1].to_json()["ratio"] is None
+    assert row_lines(rows)[-1].split("|")[-2].strip() == ""
 
 
 def test_goals_are_judged_by_the_rows_that_are_there(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -94,7 +95,7 @@ def _draw_bar(axes: Any, place: float, row: Row) -> None:
     middle = values[len(values) // 2]
     axes.barh(place, middle, height=0.8, color=_color(row.name))
     axes.plot([values[0], values[-1]], [place, place], color="0.25", linewidth=1)
-    ratio = "" if row.ratio == 1 else f"  (x {row.ratio:.2f})"
+    ratio = "" if row.ratio == 1 or math.isnan(row.ratio) else f"  (x {row.ratio:.2f})"
     axes.annotate(
         f"{number(middle)}{ratio}",
         (values[-1], place),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,8 @@ class Row:
         work_unit: what `work` counts; None: nothing.
         values: a turn each.
         work: a turn each.
-        ratio: of this case's cost, per unit of work, to the first one's: the median over turns.
+        ratio: of this case's cost, per unit of work, to the first one's: the median over turns;
+            NaN if that one cost nothing.
     """
 
     group: str
@@ -85,7 +87,7 @@ class Row:
             "median": self.median,
             "min": min(self.values),
             "max": max(self.values),
-            "ratio": self.ratio,
+            "ratio": None if math.isnan(self.ratio) else self.ratio,
             "values": self.values,
         }
         if self.work_unit is not None:

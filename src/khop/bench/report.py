@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -32,7 +33,11 @@ def _cells(row: Row) -> tuple[str, ...]:
     if row.work_unit is not None:
         middle = sorted(row.per_work)[len(row.per_work) // 2]
         per = f"{number(middle)} ns/{row.work_unit}"
-    return (row.name, f"{number(row.median)} {row.unit}", spread, per, f"{row.ratio:.2f}")
+    return (row.name, f"{number(row.median)} {row.unit}", spread, per, _ratio(row))
+
+
+def _ratio(row: Row) -> str:
+    return "" if math.isnan(row.ratio) else f"{row.ratio:.2f}"
 
 
 def goal_lines(found: Sequence[Standing]) -> list[str]:
@@ -88,8 +93,8 @@ def to_json(
 
     Returns:
         `schema`, what `about` has, `suites` ({suite: rows}), `goals`, `notes` and `left_out`. Of a
-        row: group, name, unit, median, min, max, ratio, values; where work is counted also
-        work_unit, work and per_work.
+        row: group, name, unit, median, min, max, ratio (or null), values; where work is counted
+        also work_unit, work and per_work.
     """
     return {
         "schema": SCHEMA,
