@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import stat
 import threading
 from pathlib import Path
@@ -13,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop import _native
-from khop.channel.control import ControlLine, socket_pair
+from khop.channel.control import ControlLine, Op, socket_pair
 from khop.channel.message import pack, unpack
+from khop.distributed.child import ChildProcess
 from khop.distributed.server import PartitionServer, RequestHandler
 from khop.distributed.transport import Credentials, Endpoint, PartitionClient
 from khop.distributed.wire import PROTOCOL
@@ -243,3 +245,28 @@ def test_socket_folder_is_the_owners_alone(folder_of):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert folder.stat().st_uid == os.getuid()
     assert endpoint.server_key is None
+
+
+def test_server_that_is_interrupted_while_it_tidies_up(folder_of, tmp_path, monkeypatch):
+    """Of a trainer that is terminated the line closes, and SIGTERM comes: no folder is left."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    place = tmp_path / "khop-socket"
+    place.mkdir()
+    process = ChildProcess(
+        "interrupted_server",
+        {
+            "root": str(folder_of("random", 1)),
+            "part": 0,
+            "ipc_path": str(place / "server"),
+            "tcp_host": None,
+            "curve": None,
+            "num_threads": 1,
+        },
+    )
+    poller = select.poll()
+    poller.register(process.line.fileno(), select.POLLIN)
+    assert poller.poll(30_000)
+    assert process.line.receive().op is Op.READY
+    assert (place / "server").exists()
+    process.close()
+    assert not place.exists()

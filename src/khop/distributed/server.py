@@ -7,6 +7,7 @@ let in) for those of others.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import sys
 import threading
@@ -163,6 +164,10 @@ def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> Non
     """
     line, message = start_up()
     config = message.json()
+    if config["ipc_path"] is not None:
+        # Once more at exit: a signal may interrupt the removal at the end of this function, between
+        # the socket and its folder, and the signal comes once only.
+        atexit.register(remove_socket, config["ipc_path"])
     try:
         server = PartitionServer(
             make_handler(config),

@@ -1,0 +1,20 @@
+"""A partition server that is told to end while it removes its socket, before the socket's folder."""
+
+import os
+import signal
+from pathlib import Path
+
+from khop.distributed import server
+
+_unlink = Path.unlink
+
+
+def _unlink_and_interrupt(self, *args):
+    _unlink(self, *args)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main():
+    """The server's program."""
+    Path.unlink = _unlink_and_interrupt
+    server.main()
