@@ -1,4 +1,4 @@
-"""A partition server that is told to end while it removes its socket, before the socket's folder."""
+"""A partition server that SIGTERM interrupts between removing its socket and the socket's folder."""
 
 import os
 import signal
