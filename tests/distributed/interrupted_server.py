@@ -1,4 +1,4 @@
-"""A partition server that SIGTERM interrupts between removing its socket and the socket's folder."""
+"""A partition server that SIGTERM interrupts between removing its socket and the folder of that."""
 
 import os
 import signal
