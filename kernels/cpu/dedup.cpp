@@ -13,7 +13,7 @@ constexpr int64_t kNarrowLimit = 0xFFFFFFFF;
 constexpr uint32_t kMaxStamp = uint32_t{1} << 31;
 
 // At most half of the slots are taken: probes stay near one. Twice as many slots cost more in cache
-// misses than they save in probes, half as many the other way round (both about a quarter of a
+// misses than they save in probes, half as many the other way round (both about a fifth of a
 // batch's time).
 int bits_for(int64_t count) {
   int bits = kMinBits;
@@ -121,29 +121,24 @@ template int32_t NodeSet::find_impl<true>(int64_t) const;
 template int32_t NodeSet::find_impl<false>(int64_t) const;
 
 void NodeSet::add_seeds(const int64_t* keys, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t size = nodes_.size();
-    int32_t number;
-    insert(keys + i, 1, &number);
-    if (nodes_.size() == size) nodes_.push_back(keys[i]);
-  }
-}
-
-template <class Id>
-void NodeSet::insert(const Id* ids, int64_t count, int32_t* numbers) {
-  constexpr int64_t kAhead = 32;
   reserve(count);
   const auto run = [&](auto inserter) {
-    for (int64_t i = 0; i < std::min(kAhead, count); ++i) inserter.prefetch(ids[i]);
-    for (int64_t i = 0; i < count; ++i) {
-      if (i + kAhead < count) inserter.prefetch(ids[i + kAhead]);
-      numbers[i] = inserter.number(static_cast<int64_t>(ids[i]));
-    }
+    for (int64_t i = 0; i < count; ++i) inserter.append(keys[i]);
   };
   narrow_ ? run(Inserter<true>(*this)) : run(Inserter<false>(*this));
 }
 
-template void NodeSet::insert<int32_t>(const int32_t*, int64_t, int32_t*);
-template void NodeSet::insert<int64_t>(const int64_t*, int64_t, int32_t*);
+void NodeSet::insert(const int64_t* keys, int64_t count, int32_t* numbers) {
+  constexpr int64_t kAhead = 32;
+  reserve(count);
+  const auto run = [&](auto inserter) {
+    for (int64_t i = 0; i < std::min(kAhead, count); ++i) inserter.prefetch(keys[i]);
+    for (int64_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) inserter.prefetch(keys[i + kAhead]);
+      numbers[i] = inserter.number(keys[i]);
+    }
+  };
+  narrow_ ? run(Inserter<true>(*this)) : run(Inserter<false>(*this));
+}
 
 }  // namespace khop

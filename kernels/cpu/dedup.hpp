@@ -49,8 +49,7 @@ class NodeSet {
 
   // Numbers `count` keys in order, adding those not seen before: slots are asked for some keys
   // ahead.
-  template <class Id>
-  void insert(const Id* ids, int64_t count, int32_t* numbers);
+  void insert(const int64_t* keys, int64_t count, int32_t* numbers);
 
   // What numbers keys in a loop: the set's fields, held in registers. The set is out of use until
   // the inserter ends, and must have room for all that it adds.
@@ -89,6 +88,13 @@ class NodeSet {
           if (kNarrow || keys_[found] == key) return static_cast<int32_t>(found);
         }
       }
+    }
+
+    // Adds a key also if it is there.
+    void append(int64_t key) {
+      const uint32_t before = size_;
+      number(key);
+      if (size_ == before) keys_[size_++] = key;
     }
 
    private:

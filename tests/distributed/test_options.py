@@ -22,17 +22,7 @@ TIMES = torch.arange(len(SEEDS)) % 21
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory):
     """Returns folder_of(graph, num_parts, kind, strategy): a partitioning of a fixed graph."""
-    base, made = tmp_path_factory.mktemp("options"), {}
-
-    def folder_of(graph, num_parts, kind="plain", strategy="by_dst"):
-        key = (graph, num_parts, kind, strategy)
-        if key not in made:
-            data = getattr(twins, graph)()
-            root = base / twins.folder_name(*key)
-            made[key] = twins.partitioned(data, root, num_parts, kind, strategy)
-        return made[key]
-
-    return folder_of
+    return twins.partitions_in(tmp_path_factory.mktemp("options"))
 
 
 def loaders(data, dataset, num_workers, fanouts, seeds, **options):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NeighborLoader as PygNeighborLoader
 from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput, SamplerOutput
@@ -358,6 +358,17 @@ def test_rows(graph, dataset):
             assert got.dtype == want.dtype and torch.equal(got, want), (name, index)
     edges = dataset.get_tensor(("node", "to", "node"), "edge_attr", torch.tensor([2999, 0]))
     assert edges.tolist() == [[2999.0], [0.0]]
+
+
+def test_attributes_without_columns(tmp_path):
+    """They take no bytes, also where another part has the rows."""
+    edges = torch.randint(40, (2, 100), generator=torch.Generator().manual_seed(0))
+    data = Data(edge_index=edges, x=torch.empty(40, 0), y=torch.arange(40))
+    RandomPartitioner.from_data(data, tmp_path / "parts", 2).partition()
+    dataset = open_dataset(tmp_path / "parts", 2)
+    assert dataset.get_tensor(None, "x", torch.arange(40)).shape == (40, 0)
+    batch = next(iter(NeighborLoader((dataset, dataset), [3], torch.arange(8), batch_size=8)))
+    assert batch.x.shape == (batch.num_nodes, 0) and torch.equal(batch.y, batch.n_id)
 
 
 def test_masks_and_views(graph, dataset, typed, typed_dataset):

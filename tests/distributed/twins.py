@@ -372,3 +372,17 @@ def twins_or_errors(make_loader, make_twin):
 def folder_name(*parts):
     """A name for a folder of these properties."""
     return "-".join(map(str, parts))
+
+
+def partitions_in(base):
+    """Returns folder_of(graph, num_parts, kind, strategy): a partitioning, made once in `base`."""
+    made = {}
+
+    def folder_of(graph, num_parts, kind="plain", strategy="by_dst"):
+        key = (graph, num_parts, kind, strategy)
+        if key not in made:
+            root = base / folder_name(*key)
+            made[key] = partitioned(globals()[graph](), root, num_parts, kind, strategy)
+        return made[key]
+
+    return folder_of

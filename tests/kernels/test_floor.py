@@ -19,9 +19,13 @@ def test_row_pointers_are_read():
     assert touch([0, 2], [0, 0], np.zeros(0, np.int64)) == 0 + 2 + 2 + 5
 
 
-def test_any_batch():
-    for _ in range(3):
-        touch([2, 0, 1], [2, 1, 0], [4, 2, 0])
+def test_slots_are_read_and_written():
+    """The second time a batch's slots hold what the first wrote there: the places of its edges."""
+    floor = _native.SampleFloor(GRAPH)
+    batch = np.array([2, 0, 1]), np.array([2, 1, 0], np.int32), np.array([4, 2, 0])
+    floor.touch(*batch, 3)
+    row_pointers = (2 + 5) + (0 + 2) + (2 + 2)
+    assert floor.touch(*batch, 3) == row_pointers + 0 + 1 + 2
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ class Collector:
         """Rows in one request to another part: so many that its reply has a few megabytes."""
         rows = self._rows_of(table, 1)
         nbytes = sum(math.prod(r.shape) * storage_dtype(r.dtype).itemsize for r in rows)
-        return max(_REPLY_BYTES // nbytes, 1)
+        return max(_REPLY_BYTES // max(nbytes, 1), 1)  # an attribute may have no columns
 
     def _feature(self, table: Table, name: str) -> Feature:
         if table.kind == "node":
