@@ -31,3 +31,12 @@ def data():
         edge_index=torch.from_numpy(_power_law(num_nodes, num_edges, 1)),
         edge_attr=torch.arange(num_edges, dtype=torch.float32).view(-1, 1),
     )
+
+
+@pytest.fixture
+def two_threads():
+    """Torch has two threads, as on any machine where something may be done beside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import khop
 import links
-from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader, base
 from khop.trace.clock import PHASES, Phase, PhaseClock, Segment
 from khop.trace.events import Names, trace_events
 from khop.trace.files import write_events
@@ -49,7 +49,7 @@ def test_batches(tmp_path, data, kind, num_workers):
     total = 1600 if kind == "links" else 200
     for name, batch in zip(names, batches, strict=True):
         (sampling,), (gathering,), (collating,) = (of_phase[name] for of_phase in phases)
-        assert sampling.ended == gathering.began
+        assert sampling.ended <= gathering.began
         assert gathering.ended <= collating.began
         assert collating.args["nodes"] == collating.args["rows"]["local"] == batch.num_nodes
         assert collating.args["edges"] == batch.num_edges
@@ -76,12 +76,22 @@ def test_threads(tmp_path, data):
     assert len(changes) == 2 * len(batches)
 
 
-def test_no_workers(tmp_path, data):
+def test_no_workers(tmp_path, data, monkeypatch):
     """What the trainer does itself is on its own thread, and there is no waiting besides."""
+    monkeypatch.setattr(base, "_WORTH_A_THREAD", 10**18)
     trace, _ = record(tmp_path / "out.json", make_loader("nodes", data))
     assert {s.thread for s in trace.spans} == {"trainer"}
     assert {s.name for s in trace.spans} == {"sampling", "gathering", "collating", "consuming"}
     assert not trace.arrows
+
+
+def test_drawn_beside(tmp_path, data, monkeypatch, two_threads):
+    """What is drawn beside the trainer is on a thread of its own, and at the same time."""
+    monkeypatch.setattr(base, "_WORTH_A_THREAD", -1)
+    trace, batches = record(tmp_path / "out.json", make_loader("nodes", data))
+    assert {s.thread for s in trace.of("gathering")} == {"trainer"}
+    drawn = sorted(trace.of("sampling"), key=lambda s: s.batch)
+    assert [s.thread for s in drawn] == ["trainer"] + ["worker thread 0"] * (len(batches) - 1)
 
 
 def test_heterogeneous(tmp_path):

@@ -1,6 +1,7 @@
 #include "gather.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -13,6 +14,8 @@ constexpr int64_t kLinesAhead = 64;
 constexpr int64_t kLine = 64;
 // Below this many bytes a second thread costs more than it brings.
 constexpr int64_t kBytesPerThread = int64_t{2} << 20;
+// What a thread copies at a time: its start, which waits for memory once, is little of it.
+constexpr int64_t kBytesPerChunk = int64_t{256} << 10;
 
 // A fixed width lets the compiler turn the copy into a few moves.
 template <int64_t kBytes>
@@ -56,19 +59,26 @@ int64_t gather_threaded(const RowTable& table, const Index* rows, int64_t count,
   const int64_t threads = std::clamp<int64_t>(bytes / kBytesPerThread, 1, std::max(num_threads, 1));
   if (threads == 1) return gather_range(table, rows, 0, count, places, out, num_out, copy);
 
-  std::vector<int64_t> bad(static_cast<std::size_t>(threads), -1);
-  std::vector<std::thread> workers;
+  // Threads take chunks as they go: one that shares its core with others takes fewer.
+  const int64_t chunk = std::max<int64_t>(kBytesPerChunk / table.row_bytes, 1);
+  std::atomic<int64_t> next{0};
+  std::vector<int64_t> bad(static_cast<std::size_t>(threads), count);
   const auto run = [&](int64_t t) {
-    bad[static_cast<std::size_t>(t)] = gather_range(
-        table, rows, count * t / threads, count * (t + 1) / threads, places, out, num_out, copy);
+    for (int64_t begin; (begin = next.fetch_add(chunk, std::memory_order_relaxed)) < count;) {
+      const int64_t end = std::min(begin + chunk, count);
+      const int64_t first = gather_range(table, rows, begin, end, places, out, num_out, copy);
+      if (first >= 0) {
+        bad[static_cast<std::size_t>(t)] = first;
+        return;
+      }
+    }
   };
+  std::vector<std::thread> workers;
   for (int64_t t = 1; t < threads; ++t) workers.emplace_back(run, t);
   run(0);
   for (std::thread& worker : workers) worker.join();
-  for (const int64_t first : bad) {
-    if (first >= 0) return first;
-  }
-  return -1;
+  const int64_t first = *std::min_element(bad.begin(), bad.end());
+  return first < count ? first : -1;
 }
 
 }  // namespace

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from threading import get_native_id
 from time import monotonic_ns
 from types import SimpleNamespace
@@ -18,7 +19,13 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from khop.loader.background import BackgroundIterator
 from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
 from khop.loader.join import Joiner, drawn_of_data, drawn_of_hetero_data
-from khop.loader.profile import LoaderProfile, Timed, size_of_drawn, size_of_output
+from khop.loader.profile import (
+    DrawnBatch,
+    LoaderProfile,
+    Timed,
+    size_of_drawn,
+    size_of_output,
+)
 from khop.loader.stores import StoreJoiner, is_pair_of_stores
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.plan import EpochPlan
@@ -28,6 +35,11 @@ from khop.trace.watch import UNKNOWN, DeliveryWatch
 
 WorkerType: TypeAlias = Literal["thread", "process"]
 """What `num_workers` counts."""
+
+# Nanoseconds of drawing from which another thread is asked to draw the next batches meanwhile, and
+# how many until that is looked at again.
+_WORTH_A_THREAD = 2_000_000
+_BATCHES_BESIDE = 64
 
 
 class EpochLoader:
@@ -145,8 +157,9 @@ class EpochLoader:
         return iterator
 
     def _iterate_here(self, batches: PlannedBatches | GivenBatches) -> Iterator[Any]:
+        made: Iterator[Timed]
         if self.num_workers == 0:
-            made: Iterator[Timed] = map(self._make, batches)
+            made = map(self._join_drawn, self._drawn_beside(batches))
         else:
             ahead = self.num_workers * (self.prefetch_factor or 2)
             made = BackgroundIterator(self._make, batches, self.num_workers, ahead, self.timeout)
@@ -167,21 +180,54 @@ class EpochLoader:
         """Number of batches in an epoch."""
         return len(self.batch_sampler)
 
+    def _drawn_beside(self, batches: Iterable[KeyedBatch]) -> Iterator[DrawnBatch]:
+        """Draws batches, each beside the thread that joins and consumes the one before it.
+
+        That is not to be seen: what a batch of khop's own draws does not depend on when. Nothing is
+        drawn ahead where drawing is short (two batches in a row must have taken long: a first one
+        always does), where torch was told to use one core, and of seeds that a user's own sampler
+        names when it is asked.
+        """
+        may = not self._given and torch.get_num_threads() > 1 and self._is_all_ours()
+        tasks, last = iter(batches), 0
+        for task in tasks:
+            drawn = self._draw_timed(task)
+            took = drawn.ended - drawn.began
+            if may and min(last, took) > _WORTH_A_THREAD:
+                next_ones = itertools.islice(tasks, _BATCHES_BESIDE)
+                beside = BackgroundIterator(self._draw_timed, next_ones, 1, num_ahead=1)
+                yield drawn
+                yield from beside
+            else:
+                yield drawn
+            last = took
+
     def _make(self, positions: KeyedBatch) -> Timed:
         """Samples and joins a batch; runs in threads."""
-        began = monotonic_ns()
+        return self._join_drawn(self._draw_timed(positions))
+
+    def _draw_timed(self, positions: KeyedBatch) -> DrawnBatch:
+        """Samples a batch; runs in threads."""
+        began, metadata = monotonic_ns(), None
         if self._is_all_ours():
             drawn, metadata = self._draw_planned(positions)
-            middle, size = monotonic_ns(), size_of_drawn(drawn)
-            batch = self._joined(drawn)
-            self._annotate(batch, metadata)
+            size = size_of_drawn(drawn)
         else:
-            out = self._sample(positions)
-            middle, size = monotonic_ns(), size_of_output(out)
-            batch = self._join(out)
+            drawn = self._sample(positions)
+            size = size_of_output(drawn)
         number, num_seeds = positions.key.batch, len(positions.positions)
-        thread = get_native_id()
-        return Timed(batch, number, num_seeds, size, thread, began, middle, monotonic_ns())
+        ended = monotonic_ns()
+        return DrawnBatch(drawn, metadata, number, num_seeds, size, get_native_id(), began, ended)
+
+    def _join_drawn(self, drawn: DrawnBatch) -> Timed:
+        """Joins what was drawn with its attributes; runs in threads."""
+        began, subgraph = monotonic_ns(), drawn.subgraph
+        if isinstance(subgraph, DrawnSubgraph):
+            batch = self._joined(subgraph)
+            self._annotate(batch, drawn.metadata)
+        else:
+            batch = self._join(subgraph)
+        return Timed(batch, drawn, get_native_id(), began, monotonic_ns())
 
     def _is_all_ours(self) -> bool:
         """Whether nobody needs a batch in PyG's form between drawing and joining it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from threading import get_native_id
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
@@ -21,25 +22,43 @@ from khop.trace.recording import current
 from khop.trace.watch import DeliveryWatch
 
 
-class Timed(NamedTuple):
-    """A batch, and when a thread was at work on it, in nanoseconds of CLOCK_MONOTONIC.
+class DrawnBatch(NamedTuple):
+    """What was drawn for a batch, and when, in nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
-        batch: the batch.
-        number: its number in the epoch.
-        seeds: its seeds.
+        subgraph: as its sampler returned it.
+        metadata: what is known of the seeds, if khop's own sampler drew; else None.
+        number: of the batch in the epoch.
+        seeds: number of its seeds.
         size: its nodes and edges.
-        thread: native id of the thread.
-        began, drawn, ended: when its drawing began and ended, and when it was made.
+        thread: native id of the thread that drew.
+        began, ended: when it did.
     """
 
-    batch: Any
+    subgraph: Any
+    metadata: Any
     number: int
     seeds: int
     size: tuple[int, int]
     thread: int
     began: int
-    drawn: int
+    ended: int
+
+
+class Timed(NamedTuple):
+    """A batch, and when a thread was at work on it, in nanoseconds of CLOCK_MONOTONIC.
+
+    Attributes:
+        batch: the batch.
+        drawn: what it was joined of.
+        thread: native id of the thread that joined it.
+        began, ended: when it did.
+    """
+
+    batch: Any
+    drawn: DrawnBatch
+    thread: int
+    began: int
     ended: int
 
 
@@ -97,33 +116,36 @@ class WatchedEpoch(Iterator[Any]):
         except BaseException:
             self._watch.fail()
             raise
-        _, number, seeds, (nodes, edges), thread, began, drawn, ended = timed
+        _, drawn, thread, joining, ended = timed
+        nodes, edges = drawn.size
         process = idle = 0
         if self._in_background:
             process = os.getpid()
-            idle = began - self._ended.get(thread, began)
+            idle = drawn.began - self._ended.get(thread, drawn.began)
             self._ended[thread] = ended
-        work = drawn - began, ended - drawn, 0, idle, 0
+        work = drawn.ended - drawn.began, ended - joining, 0, idle, 0
         made = Made(process, thread, ended, nbytes, 0, 0, *work)
         if current() is not None:
-            self._record(timed, began - idle)
+            self._record(timed, idle)
         sizes = nodes, edges, nodes, 0, 0
-        self._watch.deliver(asked, taken, self._epoch, number, seeds, sizes, made)
+        self._watch.deliver(asked, taken, self._epoch, drawn.number, drawn.seeds, sizes, made)
         return batch
 
-    def _record(self, timed: Timed, free_since: int) -> None:
-        """Keeps what the thread did that made a batch."""
+    def _record(self, timed: Timed, idle: int) -> None:
+        """Keeps what the threads did that made a batch, and that it came `idle` after another."""
         recording = current()
         assert recording is not None
-        thread = os.getpid(), timed.thread
-        if self._in_background:
-            recording.name_thread(thread, _name_of(timed.thread))
-        segments = (
-            Segment(Phase.IDLE, 0, 0, free_since, timed.began),
-            Segment(Phase.SAMPLING, self._epoch, timed.number, timed.began, timed.drawn),
-            Segment(Phase.GATHERING, self._epoch, timed.number, timed.drawn, timed.ended),
+        drawn, pid, me = timed.drawn, os.getpid(), get_native_id()
+        task = self._epoch, drawn.number
+        drawing = (
+            Segment(Phase.IDLE, 0, 0, drawn.began - idle, drawn.began),
+            Segment(Phase.SAMPLING, *task, drawn.began, drawn.ended),
         )
-        recording.add_records(thread, segments)
+        joining = (Segment(Phase.GATHERING, *task, timed.began, timed.ended),)
+        for thread, segments in ((drawn.thread, drawing), (timed.thread, joining)):
+            if thread != me:
+                recording.name_thread((pid, thread), _name_of(thread))
+            recording.add_records((pid, thread), segments)
 
 
 def _name_of(native_id: int) -> str:
