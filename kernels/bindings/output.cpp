@@ -124,9 +124,13 @@ class SubgraphOutput {
       std::copy_n(list.edges.data(), count, out);
       return;
     }
-    const int64_t bad = visit_ints(*names, "edge_names", [&](auto* data) {
-      return rename_ids(data, length(*names), list.edges.data(), count, out);
-    });
+    const RowTable table{static_cast<const char*>(names->data()), length(*names),
+                         row_bytes_of(*names)};
+    const RowTarget target{reinterpret_cast<char*>(out), count, nullptr};
+    const int64_t* ids = list.edges.data();
+    const int64_t bad = table.row_bytes == sizeof(int32_t)
+                            ? gather_widened(table, ids, count, target, 1)
+                            : gather_rows(table, ids, count, target, 1);
     if (bad >= 0) {
       throw std::out_of_range("edge " + std::to_string(list.edges[bad]) + " of type " +
                               std::to_string(relation) + " has no name: there are " +

@@ -91,7 +91,7 @@ uint64_t SampleFloor::touch(const CsrView<Ptr, Col>& graph, const DrawnBatch& ba
 template <class Index>
 uint64_t touch_rows(const RowTable& table, const Index* rows, int64_t count, char* out) {
   const int64_t width = table.row_bytes;
-  const int64_t ahead = std::max<int64_t>(2, 64 / std::max<int64_t>(1, (width + 63) / kLine));
+  const int64_t ahead = width > 2 * kLine ? 16 : 64;  // as in gather_range.hpp
   for (int64_t i = 0; i < count; ++i) {
     const auto row = static_cast<int64_t>(rows[i]);
     if (row < 0 || row >= table.num_rows) throw std::out_of_range("there is no such row");
@@ -100,8 +100,8 @@ uint64_t touch_rows(const RowTable& table, const Index* rows, int64_t count, cha
   for (int64_t i = 0; i < count; ++i) {
     if (i + ahead < count) {
       const char* const coming = table.data + static_cast<int64_t>(rows[i + ahead]) * width;
-      for (int64_t at = 0; at < width; at += kLine) __builtin_prefetch(coming + at);
-      __builtin_prefetch(coming + width - 1);
+      __builtin_prefetch(coming);
+      __builtin_prefetch(coming + std::min(kLine, width - 1));
     }
     const char* const from = table.data + static_cast<int64_t>(rows[i]) * width;
     for (int64_t at = 0; at < width; at += kLine) sum += static_cast<unsigned char>(from[at]);

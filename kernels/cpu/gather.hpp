@@ -11,17 +11,23 @@ struct RowTable {
   int64_t row_bytes;
 };
 
-// out[i] = table[rows[i]], or out[places[i]] = table[rows[i]] if places is given. `out` holds
-// num_out rows. Returns -1, or the first i whose row or place does not exist; then out is partly
-// written. Uses up to num_threads threads where the copy is long enough to pay for them.
-template <class Index>
-int64_t gather_rows(const RowTable& table, const Index* rows, int64_t count, const int64_t* places,
-                    char* out, int64_t num_out, int num_threads);
+// Where rows go: the i-th to row places[i], or, without places, to row i.
+struct RowTarget {
+  char* data;
+  int64_t num_rows;
+  const int64_t* places;
+};
 
-// out[i] = names[ids[i]]. Returns -1, or the first i whose id has no name; then out is partly
-// written.
-template <class Name>
-int64_t rename_ids(const Name* names, int64_t num_names, const int64_t* ids, int64_t count,
-                   int64_t* out);
+// Copies table[rows[i]] for each of `count` rows, or table[i] if `rows` is null. Returns -1, or the
+// first i whose row or place does not exist; then the target is partly written. Uses up to
+// num_threads threads where the copy is long enough to pay for them.
+template <class Index>
+int64_t gather_rows(const RowTable& table, const Index* rows, int64_t count,
+                    const RowTarget& target, int num_threads);
+
+// The same from a table of int32 to a target of int64.
+template <class Index>
+int64_t gather_widened(const RowTable& table, const Index* rows, int64_t count,
+                       const RowTarget& target, int num_threads);
 
 }  // namespace khop

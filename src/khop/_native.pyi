@@ -153,7 +153,7 @@ def accumulate_hotness(
 ) -> None: ...
 def gather(
     table: Array,
-    rows: IntArray,
+    rows: IntArray | None,
     out: Array,
     places: Int64Array | None = None,
     num_threads: int = 1,

@@ -60,6 +60,49 @@ def test_places_leave_other_rows_alone():
     assert out.tolist() == [[2, 3], [-1, -1], [-1, -1], [-1, -1], [-1, -1], [6, 7]]
 
 
+@pytest.mark.parametrize("shape", [(0,), (9,), (9, 3), (9, 40), (9, 0)])
+def test_all_rows(shape):
+    """Without a choice of rows, the table is spread over the places."""
+    table = table_of(shape[0], shape[1:], np.dtype(np.float32))
+    places = np.random.default_rng(0).permutation(20)[: len(table)]
+    out = np.zeros((20, *shape[1:]), np.float32)
+    _native.gather(table, None, out, places)
+    assert out[places].tobytes() == table.tobytes()
+    assert not np.delete(out, places, axis=0).any()
+    with pytest.raises(ValueError, match=f"{len(table)} rows for {len(table) + 1} places"):
+        _native.gather(table, None, out, np.arange(len(table) + 1))
+    if len(table):
+        places[5] = 20
+        with pytest.raises(IndexError, match=r"row 5 \(entry 5\)"):
+            _native.gather(table, None, out, places)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("spread", [False, True])
+def test_widened(spread, threads):
+    """Integers of 32 bits go to places of 64; nothing else changes its width."""
+    rng = np.random.default_rng(0)
+    table = rng.integers(-(2**31), 2**31, 1000).astype(np.int32)
+    rows = rng.integers(0, 1000, 3_000_000)
+    places = rng.permutation(len(rows)) if spread else None
+    out = np.empty(len(rows), np.int64)
+    _native.gather(table, rows, out, places, num_threads=threads)
+    assert np.array_equal(out if places is None else out[places], table[rows])
+    rows[2_500_000] = 1000
+    with pytest.raises(IndexError, match=r"row 1000 \(entry 2500000\)"):
+        _native.gather(table, rows, out, places, num_threads=threads)
+    few = rows[:4]
+    for source, wanted in (
+        (table.view(np.uint32), np.int64),
+        (table.view(np.float32), np.int64),
+        (table, np.uint64),
+        (table, np.float64),
+        (table.astype(np.int16), np.int32),
+    ):
+        with pytest.raises(ValueError, match="bytes but rows of out"):
+            _native.gather(source, few, np.empty(4, wanted))
+
+
 def test_inputs_that_are_read_only_or_strided():
     table = np.arange(20.0).reshape(10, 2)
     rows = np.array([7, 0, 2])

@@ -58,7 +58,8 @@ class Feature:
 
         Args:
             rows: [n] int32 or int64.
-            out: [n, *row_shape] (or longer, with `places`), of the feature's storage dtype.
+            out: [n, *row_shape] (or longer, with `places`), of the feature's storage dtype; int64
+                will do for [n] int32.
             places: [n] int64, where in `out` each row goes; default: one after the other.
             num_threads: threads to use where the copy is long enough to pay for them.
 

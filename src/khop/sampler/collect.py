@@ -20,6 +20,7 @@ import numpy as np
 
 from khop import _native
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
+from khop.channel.pool import BufferPool
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.partition.part import Part
@@ -30,6 +31,7 @@ from khop.typing import Array, Int64Array
 # Rows of other parts come in replies of about this size: while one is put in its place, the owner
 # gathers the next, in memory that it has used before and that has not left its cache.
 _REPLY_BYTES = 2 << 20
+_INT64 = np.dtype(np.int64)
 
 Allocate = Callable[[Record], Mapping[str, Array]]
 
@@ -90,6 +92,7 @@ class Collector:
             if spec.with_edge[i]
         ]
         self._layouts: dict[Any, Layout] = {}
+        self._scratch = BufferPool()
 
     def collect(
         self,
@@ -197,10 +200,10 @@ class Collector:
 
     def _ids_of(self, subgraph: _native.Subgraph, table: Table) -> Int64Array:
         if table.kind == "node":
-            ids = np.empty(subgraph.num_nodes(table.type_index), np.int64)
+            ids = self._scratch.empty((subgraph.num_nodes(table.type_index),), _INT64)
             subgraph.write_nodes(table.type_index, ids)
         else:
-            ids = np.empty(subgraph.num_edges(table.type_index), np.int64)
+            ids = self._scratch.empty((subgraph.num_edges(table.type_index),), _INT64)
             subgraph.write_edges(table.type_index, ids)
         return ids
 
@@ -267,14 +270,7 @@ class Collector:
                 np.copyto(out, rows)
                 continue
             feature = features[name] if features is not None else self._feature(table, name)
-            if name in ("id", "edge_id") and feature.array.dtype != np.int64:
-                widened = feature.gather(rows).astype(np.int64)
-                if places is None:
-                    np.copyto(out, widened)
-                else:
-                    out[places] = widened
-            else:
-                feature.gather(rows, out, places)
+            feature.gather(rows, out, places)
 
     def _layout(
         self, number: int, subgraph: _native.Subgraph, extras: Mapping[str, Array]
@@ -330,7 +326,7 @@ class Collector:
 def _place(table: Table, ticket: Ticket, places: Int64Array, arrays: Mapping[str, Array]) -> None:
     """Puts the rows of a reply where they belong."""
     for name, values in zip(table.names, ticket.result(), strict=True):
-        _native.gather(values, np.arange(len(values)), arrays[_array_name(table, name)], places)
+        _native.gather(values, None, arrays[_array_name(table, name)], places)
 
 
 def _array_name(table: Table, name: str) -> str:
@@ -369,7 +365,7 @@ def fetch_rows(
     replies = []
     for name in names:
         feature = feature_of(index, name)
-        out = empty((len(rows), *feature.row_shape), storage_dtype(feature.dtype))
-        feature.gather(rows, out)
-        replies.append(out.astype(np.int64) if name in ("id", "edge_id") else out)
+        dtype = _INT64 if name in ("id", "edge_id") else storage_dtype(feature.dtype)
+        out = empty((len(rows), *feature.row_shape), dtype)
+        replies.append(feature.gather(rows, out))
     return replies

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
 from khop import _native
 from khop.channel.pool import BufferPool
 from khop.data import Feature
@@ -108,7 +106,7 @@ class RowReader:
         for request, where in pending:
             (values,) = request.result()
             values = values.astype(out.dtype, copy=False)  # ids travel in 64 bits
-            _native.gather(values, np.arange(len(values)), out, where)
+            _native.gather(values, None, out, where)
 
 
 class AttributeSlices:
