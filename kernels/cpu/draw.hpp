@@ -21,12 +21,13 @@
 
 namespace khop {
 
+// Most rows drawn at a time. That many take turns if drawn from by weight (if sixteen do, a batch
+// takes 1.07 of the time); otherwise sixteen are drawn at once.
+constexpr int64_t kBlockRows = 4 * kLanes;
+
 template <class Ptr, class Col>
 class RowDrawer {
  public:
-  // Most rows of one call of `draw`.
-  static constexpr int64_t kBlockRows = kLanes;
-
   RowDrawer(const CsrView<Ptr, Col>& graph, const HopSpec& spec)
       : graph_(graph), spec_(spec), finder_(graph), narrowed_(graph, spec) {
     if (spec.weighted && graph.weight_sums == nullptr) {
@@ -47,14 +48,18 @@ class RowDrawer {
   // Appends the picked edge positions of a block of rows, and says how many of each.
   void draw(const RowSet& rows, int64_t count, int32_t* counts, Buffer<int64_t>& positions) {
     std::array<Row, kBlockRows> found;
-    finder_.find(rows, count, found.data());
-    if (spec_.weighted) {
-      narrowed_.draw_by_weight(found.data(), count, counts, positions);
-    } else if (spec_.excluded == nullptr) {
-      draw_block(found.data(), count, counts, positions);
-    } else {
-      draw_around_exclusions(found.data(), count, counts, positions);
+    for (int64_t first = 0; first < count; first += kLanes) {
+      const int64_t some = std::min<int64_t>(kLanes, count - first);
+      Row* const block = found.data() + first;
+      finder_.find(rows.from(first), some, block);
+      if (spec_.weighted) continue;
+      if (spec_.excluded == nullptr) {
+        draw_block(block, some, counts + first, positions);
+      } else {
+        draw_around_exclusions(block, some, counts + first, positions);
+      }
     }
+    if (spec_.weighted) narrowed_.draw_by_weight(found.data(), count, counts, positions);
   }
 
  private:
@@ -87,7 +92,7 @@ class RowDrawer {
       return;
     }
     RowLanes lanes;
-    std::array<Lane, kBlockRows> drawn;
+    std::array<Lane, kLanes> drawn;
     int num_drawn = 0;
     const int64_t first = positions.size();
     int64_t total = 0;

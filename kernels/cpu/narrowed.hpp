@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
@@ -13,9 +12,9 @@
 #include "khop/csr.hpp"
 #include "khop/pick.hpp"
 #include "khop/weights.hpp"
-#include "lanes.hpp"
 #include "rows.hpp"
 #include "uniform.hpp"
+#include "weighted_turns.hpp"
 
 namespace khop {
 
@@ -51,31 +50,38 @@ class NarrowedDrawer {
     }
   }
 
-  // Appends positions drawn by weight from up to kLanes rows. Each draw from a row depends on the
-  // one before it and reads two places at random: rows take turns, so that they wait together.
+  // Appends positions drawn by weight from a block of rows.
   void draw_by_weight(const Row* rows, int64_t count, int32_t* counts, Buffer<int64_t>& positions) {
-    num_drawn_ = 0;
-    for (int64_t i = 0; i < count && spec_.fanout != 0; ++i) {
-      if (rows[i].begin == rows[i].end) continue;
-      __builtin_prefetch(&graph_.weight_sums[rows[i].begin]);
-      __builtin_prefetch(&graph_.weight_sums[rows[i].end - 1]);
+    if (spec_.fanout == 0) {
+      std::fill_n(counts, count, 0);
+      return;
     }
+    for (int64_t i = 0; i < count; ++i) {
+      if (rows[i].begin == rows[i].end) continue;
+      __builtin_prefetch(&graph_.weight_sums[rows[i].end - 1]);
+      // Only rows that are taken whole, or from within, are read from the beginning.
+      const bool from_begin = spec_.last || rows[i].end - rows[i].begin <= spec_.fanout;
+      if (from_begin) __builtin_prefetch(&graph_.weight_sums[rows[i].begin]);
+    }
+    turns_.begin(spec_.fanout, spec_.replace);
     taken_.clear();
     for (int64_t i = 0; i < count; ++i) {
       const int64_t before = taken_.size();
       const bool drawn = begin_row(rows[i]);
       counts[i] = drawn ? -1 : checked_count(taken_.size() - before);
     }
-    draw_in_turns();
+    turns_.draw();
     // In the order of rows.
     const int64_t* taken = taken_.data();
-    const Turn* turn = turns_.data();
+    int64_t turn = 0;
     for (int64_t i = 0; i < count; ++i) {
-      const bool drawn = counts[i] < 0;
-      if (drawn) counts[i] = checked_count(turn->num_picked);
-      const int64_t* from = drawn ? picked_.data() + (turn - turns_.data()) * spec_.fanout : taken;
-      std::copy_n(from, counts[i], positions.extend(counts[i]));
-      drawn ? static_cast<void>(++turn) : static_cast<void>(taken += counts[i]);
+      if (counts[i] < 0) {
+        counts[i] = checked_count(turns_.num_picked(turn));
+        std::copy_n(turns_.picked(turn++), counts[i], positions.extend(counts[i]));
+      } else {
+        std::copy_n(taken, counts[i], positions.extend(counts[i]));
+        taken += counts[i];
+      }
     }
   }
 
@@ -177,18 +183,6 @@ class NarrowedDrawer {
     }
   }
 
-  // A row that is drawn from by weight, between its draws.
-  struct Turn {
-    WeightedRow weights;
-    int64_t row_begin;
-    uint64_t base;   // weight before what may be drawn
-    uint64_t total;  // weight of what may still be drawn
-    uint64_t point;
-    WeightedRow::Stretch stretch;
-    DrawStream stream;
-    int64_t num_picked;
-  };
-
   // Takes a row whole, or prepares drawing from it, which it returns.
   bool begin_row(const Row& row) {
     if (spec_.fanout == 0) return false;
@@ -203,76 +197,17 @@ class NarrowedDrawer {
       return false;
     }
     if (rest.begin == row.end) return false;
-    const WeightedRow weights = weights_of(row);
-    const uint64_t base = weights.before(rest.begin - row.begin);
-    uint64_t total = weights.sums[row.end - 1 - row.begin] - base;
-    std::vector<Gap>& gaps = gaps_[num_drawn_];
-    gaps.clear();
-    for (std::size_t hole = rest.first_hole; hole < holes_.size(); ++hole) {
-      total -= add_gap(weights, holes_[hole] - row.begin, base, gaps);
-    }
-    const Turn turn{weights, row.begin, base, total, 0, {}, DrawStream(draws_of(row), true), 0};
-    if (num_drawn_ < turns_.size()) {
-      turns_[num_drawn_] = turn;
-    } else {
-      turns_.push_back(turn);
-    }
-    ++num_drawn_;
+    turns_.add(weights_of(row), row.begin, {rest.begin, row.end}, holes_.data() + rest.first_hole,
+               num_holes(rest), draws_of(row));
     return true;
-  }
-
-  void draw_in_turns() {
-    if (num_drawn_ == 0) return;
-    picked_.resize(static_cast<int64_t>(num_drawn_) * spec_.fanout);
-    for (int64_t j = 0; j < spec_.fanout; ++j) {
-      for (std::size_t t = 0; t < num_drawn_; ++t) draw_point(turns_[t], gaps_[t]);
-      for (std::size_t t = 0; t < num_drawn_; ++t) look_into_guide(turns_[t]);
-      for (std::size_t t = 0; t < num_drawn_; ++t) {
-        take(turns_[t], gaps_[t], picked_.data() + static_cast<int64_t>(t) * spec_.fanout);
-      }
-    }
-  }
-
-  static void draw_point(Turn& turn, const std::vector<Gap>& gaps) {
-    if (turn.total == 0) return;
-    const uint64_t point = turn.stream.below(turn.total);
-    turn.point = turn.base + step_over(gaps.data(), static_cast<int64_t>(gaps.size()), point);
-    __builtin_prefetch(&turn.weights.guide[guide_bucket(turn.point, turn.weights.count)]);
-  }
-
-  static void look_into_guide(Turn& turn) {
-    if (turn.total == 0) return;
-    turn.stretch = turn.weights.stretch(turn.point);
-    const int64_t middle = turn.stretch.low + (turn.stretch.high - turn.stretch.low) / 2;
-    __builtin_prefetch(&turn.weights.sums[middle]);
-  }
-
-  void take(Turn& turn, std::vector<Gap>& gaps, int64_t* picked) {
-    if (turn.total == 0) return;
-    const int64_t position = turn.weights.find(turn.point, turn.stretch);
-    picked[turn.num_picked++] = turn.row_begin + position;
-    if (!spec_.replace) turn.total -= add_gap(turn.weights, position, turn.base, gaps);
-  }
-
-  static uint64_t add_gap(const WeightedRow& weights, int64_t position, uint64_t base,
-                          std::vector<Gap>& gaps) {
-    const Gap gap{weights.before(position) - base, weights.weight(position)};
-    const auto place =
-        std::upper_bound(gaps.begin(), gaps.end(), gap.start,
-                         [](uint64_t start, const Gap& other) { return start < other.start; });
-    gaps.insert(place, gap);
-    return gap.length;
   }
 
   const CsrView<Ptr, Col>& graph_;
   const HopSpec& spec_;
   UniformPicker picker_;
   std::vector<int64_t> holes_;  // excluded edges of the row at hand, ascending
-  std::vector<Turn> turns_;
-  std::array<std::vector<Gap>, kLanes> gaps_;  // beside turns_
-  std::size_t num_drawn_ = 0;
-  Buffer<int64_t> taken_;   // of rows that are taken whole
-  Buffer<int64_t> picked_;  // `fanout` places a turn
+  WeightedTurns turns_;
+  Buffer<int64_t> taken_;  // of rows that are taken whole
 };
 
 }  // namespace khop

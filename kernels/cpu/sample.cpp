@@ -12,8 +12,6 @@ namespace {
 
 // Rows whose pointers are asked for ahead of the draw.
 constexpr int64_t kRowsAhead = 64;
-// Rows drawn at a time.
-constexpr int64_t kBlockRows = kLanes;
 
 // Ids, trees and times of a block of a frontier: numbering may grow the node list that the frontier
 // lies in, so they are copied.
