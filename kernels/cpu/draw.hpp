@@ -24,6 +24,8 @@ namespace khop {
 // Most rows drawn at a time. That many take turns if drawn from by weight (if sixteen do, a batch
 // takes 1.07 of the time); otherwise sixteen are drawn at once.
 constexpr int64_t kBlockRows = 4 * kLanes;
+// Fewer rows take turns where each draws many neighbours: each pick takes 24 bytes until then.
+constexpr int64_t kMaxTurnPicks = int64_t{1} << 16;
 
 template <class Ptr, class Col>
 class RowDrawer {
@@ -59,7 +61,13 @@ class RowDrawer {
         draw_around_exclusions(block, some, counts + first, positions);
       }
     }
-    if (spec_.weighted) narrowed_.draw_by_weight(found.data(), count, counts, positions);
+    if (!spec_.weighted) return;
+    const int64_t turns =
+        std::clamp<int64_t>(kMaxTurnPicks / std::max<int64_t>(spec_.fanout, 1), 1, kBlockRows);
+    for (int64_t first = 0; first < count; first += turns) {
+      const int64_t some = std::min(turns, count - first);
+      narrowed_.draw_by_weight(found.data() + first, some, counts + first, positions);
+    }
   }
 
  private:

@@ -55,7 +55,8 @@ class LoaderStats:
             the last batch that was delivered.
         ready_seconds: how long batches lay ready before the trainer took them, summed.
         overflows: batches that found no room in the ring and got memory of their own.
-        num_samplers: sampler processes or threads; 0: the trainer makes batches itself.
+        num_samplers: sampler processes or threads; 0: the trainer makes batches itself (what a
+            thread draws beside it counts as sampling, at the same time as gathering or consuming).
         restarts: samplers that died and were started again.
     """
 

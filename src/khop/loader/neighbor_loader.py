@@ -69,7 +69,9 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         stream: separates loaders of the same seed. Default: the rank of the trainer if
             torch.distributed is initialised, else 0, so that trainers draw differently.
         worker_type: what `num_workers` counts: 'thread' (default; no copy of the graph, no
-            pickling) or 'process' (torch's worker processes, for heavy Python transforms).
+            pickling) or 'process' (torch's worker processes, for heavy Python transforms). Without
+            workers, the next batch is still drawn in a thread, attributes apart, where drawing
+            takes more than 2 ms and torch may use more than one thread.
         **kwargs: those of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
             `num_workers`, `generator`, `sampler`, ...
 
