@@ -185,7 +185,6 @@ class NarrowedDrawer {
 
   // Takes a row whole, or prepares drawing from it, which it returns.
   bool begin_row(const Row& row) {
-    if (spec_.fanout == 0) return false;
     holes_.clear();
     if (spec_.excluded != nullptr) {
       const PairSet::Span excluded = spec_.excluded->of(row.id);
