@@ -1,9 +1,9 @@
 #include "floor.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
+#include "gather_range.hpp"
 #include "khop/dedup.hpp"
 
 namespace khop {
@@ -11,7 +11,6 @@ namespace {
 
 constexpr int64_t kRowsAhead = 64;
 constexpr int64_t kEdgesAhead = 64;
-constexpr int64_t kLine = 64;
 
 template <class Ptr, class Col>
 void check(const CsrView<Ptr, Col>& graph, const DrawnBatch& batch) {
@@ -91,7 +90,7 @@ uint64_t SampleFloor::touch(const CsrView<Ptr, Col>& graph, const DrawnBatch& ba
 template <class Index>
 uint64_t touch_rows(const RowTable& table, const Index* rows, int64_t count, char* out) {
   const int64_t width = table.row_bytes;
-  const int64_t ahead = width > 2 * kLine ? 16 : 64;  // as in gather_range.hpp
+  const int64_t ahead = rows_ahead(width);
   for (int64_t i = 0; i < count; ++i) {
     const auto row = static_cast<int64_t>(rows[i]);
     if (row < 0 || row >= table.num_rows) throw std::out_of_range("there is no such row");
@@ -101,7 +100,7 @@ uint64_t touch_rows(const RowTable& table, const Index* rows, int64_t count, cha
     if (i + ahead < count) {
       const char* const coming = table.data + static_cast<int64_t>(rows[i + ahead]) * width;
       __builtin_prefetch(coming);
-      __builtin_prefetch(coming + std::min(kLine, width - 1));
+      __builtin_prefetch(coming + second_line(width));
     }
     const char* const from = table.data + static_cast<int64_t>(rows[i]) * width;
     for (int64_t at = 0; at < width; at += kLine) sum += static_cast<unsigned char>(from[at]);

@@ -12,6 +12,13 @@ constexpr int64_t kLine = 64;
 constexpr int64_t kNarrowAhead = 64;
 constexpr int64_t kWideAhead = 16;
 
+constexpr int64_t rows_ahead(int64_t width) {
+  return width > 2 * kLine ? kWideAhead : kNarrowAhead;
+}
+
+// Where in a row the second line lies that is asked for.
+constexpr int64_t second_line(int64_t width) { return width > kLine ? kLine : width - 1; }
+
 // Of a row only two lines are asked for. A core waits for ten or twelve lines at a time, whoever
 // asked; the others the second cache fetches by itself, as it sees the row being read in order.
 // Rows of 400 bytes take 0.9 of the time that they took when all lines were asked for, rows of 1024
@@ -21,8 +28,8 @@ int64_t gather_range(const RowTable& table, const Index* rows, int64_t begin, in
                      const RowTarget& target, Copy copy) {
   const int64_t width = table.row_bytes;
   const int64_t out_width = Copy::kWidens * width;
-  const int64_t second = width > kLine ? kLine : width - 1;
-  const int64_t ahead = width > 2 * kLine ? kWideAhead : kNarrowAhead;
+  const int64_t second = second_line(width);
+  const int64_t ahead = rows_ahead(width);
   for (int64_t i = begin; i < end; ++i) {
     if (rows != nullptr && i + ahead < end) {
       const int64_t row = static_cast<int64_t>(rows[i + ahead]);

@@ -123,7 +123,7 @@ class WeightedTurns {
     const int64_t middle = turn.stretch.low + (turn.stretch.high - turn.stretch.low) / 2;
     // Where a position's weight begins is the sum before it, which may lie in another line.
     __builtin_prefetch(&turn.weights.sums[middle]);
-    __builtin_prefetch(&turn.weights.sums[middle] - 1);
+    __builtin_prefetch(&turn.weights.sums[middle > 0 ? middle - 1 : 0]);
   }
 
   int64_t take(Turn& turn, bool closes) {
