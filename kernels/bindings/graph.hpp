@@ -67,6 +67,7 @@ void bind_floor(nb::module_& m);
 void bind_convert(nb::module_& m);
 void bind_partition(nb::module_& m);
 void bind_weights(nb::module_& m);
+void bind_device(nb::module_& m);
 void bind_cuda(nb::module_& m);
 
 }  // namespace khop::bindings

@@ -14,5 +14,6 @@ NB_MODULE(_native, m) {
   bind_convert(m);
   bind_partition(m);
   bind_weights(m);
+  bind_device(m);
   bind_cuda(m);
 }

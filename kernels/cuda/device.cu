@@ -1,5 +1,7 @@
 #include <cuda_runtime.h>
 
+#include "../device/device_on.hpp"
+#include "backend.cuh"
 #include "device.hpp"
 
 namespace khop::cuda {
@@ -15,6 +17,12 @@ DeviceStatus device_status() {
     cudaGetLastError();  // the error is reported here and must not surface elsewhere
   }
   return status;
+}
+
+std::unique_ptr<Device> make_device(int index, uintptr_t stream, Allocator allocator) {
+  return std::make_unique<DeviceOn<Backend>>("cuda:" + std::to_string(index), index,
+                                             reinterpret_cast<cudaStream_t>(stream),
+                                             std::move(allocator));
 }
 
 }  // namespace khop::cuda

@@ -1,7 +1,12 @@
 // What CUDA this build and this machine have.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string>
+
+#include "../device/allocator.hpp"
+#include "../device/device.hpp"
 
 namespace khop::cuda {
 
@@ -14,5 +19,9 @@ struct DeviceStatus {
 
 // Never throws: on a machine without a driver `error` says so.
 DeviceStatus device_status();
+
+// GPU number `index`. Work goes to `stream` (a cudaStream_t; 0: one of its own), memory comes from
+// `allocator`, or else from the driver's pool. Throws std::runtime_error if there is no such GPU.
+std::unique_ptr<Device> make_device(int index, uintptr_t stream, Allocator allocator);
 
 }  // namespace khop::cuda

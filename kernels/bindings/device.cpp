@@ -1,0 +1,116 @@
+#include "device.hpp"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "graph.hpp"
+
+#ifdef KHOP_WITH_CUDA
+#include "../cuda/device.hpp"
+#endif
+
+namespace khop::bindings {
+namespace {
+
+std::shared_ptr<PyDevice> emulated_device(uint64_t seed, int num_threads) {
+  if (num_threads < 1) throw nb::value_error("num_threads must be at least 1");
+  return std::make_shared<PyDevice>(PyDevice{make_emulated_device(seed, num_threads), false, 0});
+}
+
+#ifdef KHOP_WITH_CUDA
+// Memory from two Python functions, which must live as long as the device.
+Allocator python_allocator(nb::callable allocate, nb::callable release) {
+  return {[allocate](std::size_t bytes) {
+            const nb::gil_scoped_acquire lock;
+            return reinterpret_cast<void*>(nb::cast<uintptr_t>(allocate(bytes)));
+          },
+          [release](void* memory) {
+            const nb::gil_scoped_acquire lock;
+            release(reinterpret_cast<uintptr_t>(memory));
+          }};
+}
+
+std::shared_ptr<PyDevice> cuda_device(int index, uintptr_t stream,
+                                      const std::optional<nb::callable>& allocate,
+                                      const std::optional<nb::callable>& release) {
+  if (allocate.has_value() != release.has_value()) {
+    throw nb::value_error("allocate and release belong together: give both or neither");
+  }
+  Allocator allocator;
+  if (allocate.has_value()) allocator = python_allocator(*allocate, *release);
+  return std::make_shared<PyDevice>(
+      PyDevice{cuda::make_device(index, stream, std::move(allocator)), true, index});
+}
+#endif
+
+void gather(const PyDevice& self, const AnyArray& table, const AnyArray& rows, const AnyOut& out) {
+  self.check_place(table, "table");
+  self.check_place(rows, "rows");
+  self.check_place(out, "out");
+  if (table.ndim() < 1 || out.ndim() < 1 || rows.ndim() != 1) {
+    throw nb::value_error("table and out need a row axis, rows exactly one axis");
+  }
+  if (row_bytes_of(table) != row_bytes_of(out) || rows.shape(0) != out.shape(0)) {
+    throw nb::value_error("out must have a row of the table's width for each of rows");
+  }
+  visit_ints(rows, "rows", [&](auto* data) {
+    int64_t bad;
+    {
+      nb::gil_scoped_release release;
+      bad = self->gather(table.data(), static_cast<int64_t>(table.shape(0)), row_bytes_of(table),
+                         data, sizeof(*data), static_cast<int64_t>(rows.shape(0)), out.data());
+    }
+    if (bad >= 0) {
+      throw nb::index_error(("entry " + std::to_string(bad) + " of rows is outside a table of " +
+                             std::to_string(table.shape(0)) + " rows")
+                                .c_str());
+    }
+    return 0;
+  });
+}
+
+}  // namespace
+
+void bind_device(nb::module_& m) {
+  nb::class_<PyDevice>(m, "Device", R"(What runs thread-parallel kernels: a GPU, or one emulated.
+
+Arrays handed to it lie in its memory: CUDA arrays (anything with DLPack) for a GPU, NumPy arrays
+for an emulated device. Its memory must not be used by two threads at a time.)")
+      .def_prop_ro(
+          "name", [](const PyDevice& self) { return self->name(); }, "'cuda:0', ... or 'emulated'.")
+      .def_prop_ro("is_cuda", [](const PyDevice& self) { return self.is_cuda; })
+      .def_prop_ro(
+          "num_launches", [](const PyDevice& self) { return self->num_launches(); },
+          "Kernels launched so far.")
+      .def(
+          "synchronize", [](const PyDevice& self) { self->synchronize(); },
+          nb::call_guard<nb::gil_scoped_release>(), "Waits for everything that was asked for.")
+      .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out"),
+           R"(out[i] = table[rows[i]], on the device.
+
+Raises:
+    IndexError: a row does not exist; the other rows are written.
+    RuntimeError: a CUDA call failed; names the call.)");
+  m.def("emulated_device", &emulated_device, nb::arg("seed") = 0, nb::arg("num_threads") = 1,
+        R"(A device emulated on the CPU, for tests of what runs on GPUs.
+
+Args:
+    seed: determines the order in which the items of each kernel run.
+    num_threads: threads that run them at the same time.)");
+#ifdef KHOP_WITH_CUDA
+  m.def("cuda_device", &cuda_device, nb::arg("index") = 0, nb::arg("stream") = 0,
+        nb::arg("allocate").none() = nb::none(), nb::arg("release").none() = nb::none(),
+        R"(A GPU.
+
+Args:
+    index: its number.
+    stream: address of a cudaStream_t; 0: a stream of its own.
+    allocate, release: take a number of bytes and return an address, and take it back; None: the
+        driver's pool.
+
+Raises:
+    RuntimeError: there is no such GPU, or a CUDA call failed; names the call.)");
+#endif
+}
+
+}  // namespace khop::bindings

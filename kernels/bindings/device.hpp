@@ -1,0 +1,37 @@
+// Devices in Python, and arrays that they may read or write.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "../device/device.hpp"
+#include "arrays.hpp"
+
+namespace khop::bindings {
+
+// Arrays on any device; `check_place` says whether a device can use one.
+using AnyArray = nb::ndarray<nb::ro, nb::c_contig>;
+using AnyOut = nb::ndarray<nb::c_contig>;
+
+// A device, and whether its memory is that of CUDA arrays or of NumPy's.
+struct PyDevice {
+  std::unique_ptr<Device> device;
+  bool is_cuda;
+  int index;
+
+  Device& operator*() const { return *device; }
+  Device* operator->() const { return device.get(); }
+
+  template <class Array>
+  void check_place(const Array& array, const char* name) const {
+    const bool fits =
+        is_cuda ? array.device_type() == nb::device::cuda::value && array.device_id() == index
+                : array.device_type() == nb::device::cpu::value;
+    if (fits) return;
+    throw nb::value_error(
+        (std::string(name) + " is not in the memory of device '" + device->name() + "'").c_str());
+  }
+};
+
+}  // namespace khop::bindings

@@ -1,0 +1,212 @@
+// The backend of a GPU: steps are kernels on one stream.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <thrust/iterator/counting_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+#include <utility>
+
+#include "../device/allocator.hpp"
+#include "check.hpp"
+#include "khop/parallel/backend.hpp"
+
+namespace khop::cuda {
+
+constexpr int kThreads = 256;
+constexpr int64_t kMaxBlocks = int64_t{1} << 16;
+
+template <class Step>
+__global__ void __launch_bounds__(kThreads) run_step(Count items, Step step) {
+  const int64_t count = items.value();
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += stride) {
+    step(i);
+  }
+}
+
+// What a scan reads: entry i of a step's numbers, or 0 beyond their count.
+template <class In>
+struct SumEntry {
+  Count items;
+  In in;
+
+  __host__ __device__ int64_t operator()(int64_t i) const {
+#ifdef __CUDA_ARCH__
+    return i < items.value() ? static_cast<int64_t>(in(i)) : 0;
+#else
+    return 0;  // never called: the count lies on the device
+#endif
+  }
+};
+
+// Makes a device current for as long as it lives.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    KHOP_CUDA_CHECK(cudaGetDevice(&before_));
+    if (before_ != device) KHOP_CUDA_CHECK(cudaSetDevice(device));
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() { cudaSetDevice(before_); }
+
+ private:
+  int before_ = 0;
+};
+
+class Backend {
+ public:
+  // `stream` 0: one of its own.
+  Backend(int device, cudaStream_t stream, Allocator allocator)
+      : device_(device), stream_(stream), allocator_(std::move(allocator)) {
+    const OnDevice on(device_);
+    if (stream_ == nullptr) {
+      KHOP_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+      owns_stream_ = true;
+    }
+  }
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+  ~Backend() {
+    // Nothing can be done about failures here; the process may have lost its device.
+    int before = 0;
+    cudaGetDevice(&before);
+    cudaSetDevice(device_);
+    if (scratch_ != nullptr) release(scratch_);
+    if (owns_stream_) {
+      cudaStreamSynchronize(stream_);
+      cudaStreamDestroy(stream_);
+    }
+    cudaSetDevice(before);
+  }
+
+  void* allocate(std::size_t bytes) {
+    if (bytes == 0) bytes = 1;
+    if (allocator_.allocate) return allocator_.allocate(bytes);
+    const OnDevice on(device_);
+    void* memory = nullptr;
+    KHOP_CUDA_CHECK(cudaMallocAsync(&memory, bytes, stream_));
+    return memory;
+  }
+  void release(void* memory) noexcept {
+    if (allocator_.release) {
+      allocator_.release(memory);
+    } else {
+      cudaFreeAsync(memory, stream_);
+    }
+  }
+
+  void upload(void* to, const void* from, std::size_t bytes) {
+    copy(to, from, bytes, cudaMemcpyHostToDevice);
+  }
+  void download(void* to, const void* from, std::size_t bytes) {
+    copy(to, from, bytes, cudaMemcpyDeviceToHost);
+    synchronize();
+  }
+  void fill(void* memory, int byte, std::size_t bytes) {
+    const OnDevice on(device_);
+    if (bytes > 0) KHOP_CUDA_CHECK(cudaMemsetAsync(memory, byte, bytes, stream_));
+  }
+  void synchronize() {
+    const OnDevice on(device_);
+    KHOP_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  }
+
+  // Registers pages that are not registered yet: files in memory read-only, as they are mapped.
+  const void* map_host(const void* memory, std::size_t bytes) {
+    const OnDevice on(device_);
+    auto* host = const_cast<void*>(memory);
+    KHOP_CUDA_CHECK(cudaHostRegister(
+        host, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable | cudaHostRegisterReadOnly));
+    void* mapped = nullptr;
+    KHOP_CUDA_CHECK(cudaHostGetDevicePointer(&mapped, host, 0));
+    return mapped;
+  }
+  void unmap_host(const void* memory) {
+    const OnDevice on(device_);
+    KHOP_CUDA_CHECK(cudaHostUnregister(const_cast<void*>(memory)));
+  }
+
+  template <class Step>
+  void run(Count items, Step step) {
+    if (items.most <= 0) return;
+    const OnDevice on(device_);
+    const int64_t blocks = std::min((items.most + kThreads - 1) / kThreads, kMaxBlocks);
+    run_step<<<static_cast<unsigned>(blocks), kThreads, 0, stream_>>>(items, step);
+    ++num_launches_;
+    KHOP_CUDA_CHECK(cudaGetLastError());
+  }
+
+  template <class In>
+  void sum(Count items, In in, int64_t* out) {
+    const OnDevice on(device_);
+    const auto entries = thrust::make_transform_iterator(thrust::counting_iterator<int64_t>(0),
+                                                         SumEntry<In>{items, in});
+    std::size_t bytes = 0;
+    KHOP_CUDA_CHECK(
+        cub::DeviceScan::ExclusiveSum(nullptr, bytes, entries, out, items.most + 1, stream_));
+    void* const scratch = scratch_of(bytes);
+    KHOP_CUDA_CHECK(
+        cub::DeviceScan::ExclusiveSum(scratch, bytes, entries, out, items.most + 1, stream_));
+    num_launches_ += 2;  // initialisation and scan
+  }
+
+  void sort(int64_t count, SortPairs pairs, int bits) {
+    if (count == 0) return;
+    const OnDevice on(device_);
+    cub::DoubleBuffer<uint64_t> keys(pairs.keys, pairs.other_keys);
+    cub::DoubleBuffer<int64_t> values(pairs.values, pairs.other_values);
+    std::size_t bytes = 0;
+    KHOP_CUDA_CHECK(
+        cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, values, count, 0, bits, stream_));
+    void* const scratch = scratch_of(bytes);
+    KHOP_CUDA_CHECK(
+        cub::DeviceRadixSort::SortPairs(scratch, bytes, keys, values, count, 0, bits, stream_));
+    num_launches_ += 1 + (bits + 7) / 8;
+    keep(pairs.keys, keys.Current(), count);
+    keep(pairs.values, values.Current(), count);
+  }
+
+  int64_t num_launches() const { return num_launches_; }
+  cudaStream_t stream() const { return stream_; }
+  int device() const { return device_; }
+
+ private:
+  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    const OnDevice on(device_);
+    if (bytes > 0) KHOP_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream_));
+  }
+
+  template <class T>
+  void keep(T* wanted, const T* sorted, int64_t count) {
+    if (sorted == wanted) return;
+    copy(wanted, sorted, static_cast<std::size_t>(count) * sizeof(T), cudaMemcpyDeviceToDevice);
+  }
+
+  // Memory for a scan or a sort: all are on one stream, so they share it.
+  void* scratch_of(std::size_t bytes) {
+    if (bytes > scratch_bytes_) {
+      if (scratch_ != nullptr) release(std::exchange(scratch_, nullptr));
+      scratch_bytes_ = 0;
+      scratch_ = allocate(bytes);
+      scratch_bytes_ = bytes;
+    }
+    return scratch_;
+  }
+
+  int device_;
+  cudaStream_t stream_;
+  Allocator allocator_;
+  bool owns_stream_ = false;
+  void* scratch_ = nullptr;
+  std::size_t scratch_bytes_ = 0;
+  int64_t num_launches_ = 0;
+};
+
+}  // namespace khop::cuda

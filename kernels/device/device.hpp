@@ -1,0 +1,42 @@
+// A device that draws and gathers: a GPU, or one emulated on the CPU. What callers see of it.
+//
+// Everything happens in the order of the calls. Pointers named `on_device` are to memory that the
+// device reads: its own, or the host's after `map_host`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace khop {
+
+class Device {
+ public:
+  Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  virtual ~Device() = default;
+
+  virtual std::string name() const = 0;  // "cuda:0", "emulated"
+  virtual int64_t num_launches() const = 0;
+
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void release(void* on_device) = 0;
+  virtual void upload(void* on_device, const void* from, std::size_t bytes) = 0;
+  virtual void download(void* to, const void* on_device, std::size_t bytes) = 0;  // waits
+  virtual void synchronize() = 0;
+  // Makes host memory readable in place; returns where the device sees it.
+  virtual const void* map_host(const void* memory, std::size_t bytes) = 0;
+  virtual void unmap_host(const void* memory) = 0;
+
+  // out[i] = table[rows[i]] for rows of `row_bytes` bytes. Waits. Returns -1, or the first i whose
+  // row does not exist; out[i] is then left as it was.
+  virtual int64_t gather(const void* table, int64_t num_rows, int64_t row_bytes, const void* rows,
+                         int row_width, int64_t count, void* out) = 0;
+};
+
+// One on the CPU. Steps run in orders that `seed` determines, on so many threads.
+std::unique_ptr<Device> make_emulated_device(uint64_t seed, int num_threads);
+
+}  // namespace khop

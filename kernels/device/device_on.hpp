@@ -1,0 +1,49 @@
+// A device made of a backend: each operation is a thread-parallel algorithm of khop/parallel.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "device.hpp"
+#include "khop/parallel/gather.hpp"
+
+namespace khop {
+
+template <class Backend>
+class DeviceOn final : public Device {
+ public:
+  template <class... Args>
+  explicit DeviceOn(std::string name, Args&&... args)
+      : name_(std::move(name)), backend_(std::forward<Args>(args)...) {}
+
+  std::string name() const override { return name_; }
+  int64_t num_launches() const override { return backend_.num_launches(); }
+
+  void* allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
+  void release(void* on_device) override { backend_.release(on_device); }
+  void upload(void* on_device, const void* from, std::size_t bytes) override {
+    backend_.upload(on_device, from, bytes);
+  }
+  void download(void* to, const void* on_device, std::size_t bytes) override {
+    backend_.download(to, on_device, bytes);
+  }
+  void synchronize() override { backend_.synchronize(); }
+  const void* map_host(const void* memory, std::size_t bytes) override {
+    return backend_.map_host(memory, bytes);
+  }
+  void unmap_host(const void* memory) override { backend_.unmap_host(memory); }
+
+  int64_t gather(const void* table, int64_t num_rows, int64_t row_bytes, const void* rows,
+                 int row_width, int64_t count, void* out) override {
+    const parallel::RowTable source{table, num_rows, row_bytes};
+    return row_width == 4
+               ? parallel::gather(backend_, source, static_cast<const int32_t*>(rows), count, out)
+               : parallel::gather(backend_, source, static_cast<const int64_t*>(rows), count, out);
+  }
+
+ private:
+  std::string name_;
+  Backend backend_;
+};
+
+}  // namespace khop

@@ -1,0 +1,112 @@
+// A device that is emulated on the CPU: steps run in random orders, on one thread or several.
+//
+// For tests of thread-parallel code on machines without a GPU. An algorithm whose result depends on
+// the order of its items, or that reads what it never wrote (memory comes filled with a pattern),
+// gives itself away.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "khop/parallel/backend.hpp"
+
+namespace khop {
+
+class EmulatedBackend {
+ public:
+  EmulatedBackend(uint64_t seed, int num_threads) : random_(seed), num_threads_(num_threads) {}
+
+  void* allocate(std::size_t bytes) {
+    void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    std::memset(memory, kPattern, bytes);
+    return memory;
+  }
+  void release(void* memory) { std::free(memory); }
+
+  void upload(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
+  void download(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
+  void copy(void* to, const void* from, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  void fill(void* memory, int byte, std::size_t bytes) {
+    if (bytes > 0) std::memset(memory, byte, bytes);
+  }
+  void synchronize() {}
+
+  // Host memory that the device reads in place.
+  const void* map_host(const void* memory, std::size_t) { return memory; }
+  void unmap_host(const void*) {}
+
+  template <class Step>
+  void run(Count items, Step step) {
+    const int64_t count = items.value();
+    shuffle(count);
+    ++num_launches_;
+    if (num_threads_ <= 1 || count < kWorthThreads) {
+      for (const int64_t i : order_) step(i);
+      return;
+    }
+    // Dealt out like cards, so that neighbouring items run at the same time.
+    std::vector<std::thread> threads;
+    for (int t = 0; t < num_threads_; ++t) {
+      threads.emplace_back([this, t, count, &step] {
+        for (int64_t j = t; j < count; j += num_threads_) step(order_[static_cast<std::size_t>(j)]);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  template <class In>
+  void sum(Count items, In in, int64_t* out) {
+    const int64_t count = items.value();
+    ++num_launches_;
+    int64_t total = 0;
+    for (int64_t i = 0; i <= items.most; ++i) {
+      out[i] = total;
+      if (i < count) total += in(i);
+    }
+  }
+
+  void sort(int64_t count, SortPairs pairs, int bits) {
+    ++num_launches_;
+    const uint64_t mask = bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1;
+    order_.resize(static_cast<std::size_t>(count));
+    std::iota(order_.begin(), order_.end(), int64_t{0});
+    std::stable_sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) {
+      return (pairs.keys[a] & mask) < (pairs.keys[b] & mask);
+    });
+    for (int64_t i = 0; i < count; ++i) {
+      pairs.other_keys[i] = pairs.keys[order_[static_cast<std::size_t>(i)]];
+      pairs.other_values[i] = pairs.values[order_[static_cast<std::size_t>(i)]];
+    }
+    std::copy_n(pairs.other_keys, count, pairs.keys);
+    std::copy_n(pairs.other_values, count, pairs.values);
+  }
+
+  int64_t num_launches() const { return num_launches_; }
+
+ private:
+  static constexpr int kPattern = 0xA5;
+  static constexpr int64_t kWorthThreads = 64;
+
+  void shuffle(int64_t count) {
+    order_.resize(static_cast<std::size_t>(count));
+    std::iota(order_.begin(), order_.end(), int64_t{0});
+    std::shuffle(order_.begin(), order_.end(), random_);
+  }
+
+  std::mt19937_64 random_;
+  int num_threads_;
+  std::vector<int64_t> order_;
+  int64_t num_launches_ = 0;
+};
+
+}  // namespace khop

@@ -1,0 +1,126 @@
+// What thread-parallel algorithms are written in: steps, sums and sorts, run by a backend.
+//
+// A step is a function object that is called once for each item, in any order and at the same time
+// as for all others. It may read what earlier steps wrote, write what no other item of the step
+// writes or reads, and change shared words by the atomic functions below; what it leaves behind
+// must not depend on the order. The same step runs on a GPU (cuda/backend.cuh) and, in random
+// orders and on several threads, on the CPU (device/emulated.hpp), which is how it is tested on any
+// machine.
+//
+// A backend has
+//   void* allocate(bytes); void release(pointer);
+//   void upload(to, from_host, bytes); void download(to_host, from, bytes);   // the latter waits
+//   void fill(pointer, byte, bytes);
+//   template <class Step> void run(Count, Step);            step(i) for each i below the count
+//   template <class In> void sum(Count, In, int64_t* out);  out[i] = in(0) + ... + in(i - 1), for i
+//                                                           up to and including count.most; in
+//                                                           counts as 0 beyond the count
+//   void sort(int64_t count, SortPairs, int bits);          stable, by the lowest bits of the keys
+// All of it happens in the order of the calls; nothing but `download` waits.
+#pragma once
+
+#include <cstdint>
+
+#include "khop/rng.hpp"
+
+namespace khop {
+
+// How many items a step has. The caller knows what they are at most; how many there are may be
+// known only on the device: `total` of them, as far as they fit above `used`.
+struct Count {
+  int64_t most;
+  const int64_t* total = nullptr;
+  const int64_t* used = nullptr;
+  int64_t capacity = 0;  // with `used`
+
+  KHOP_HD int64_t value() const {
+    int64_t count = most;
+    if (total != nullptr && *total < count) count = *total;
+    if (used != nullptr && capacity - *used < count) count = capacity - *used;
+    return count < 0 ? 0 : count;
+  }
+};
+
+// Keys with values that travel along. What is sorted ends up in `keys` and `values`; the others
+// are memory to work in.
+struct SortPairs {
+  uint64_t* keys;
+  int64_t* values;
+  uint64_t* other_keys;
+  int64_t* other_values;
+};
+
+// Words that items of one step share. All return what was there before.
+
+KHOP_HD uint64_t atomic_load(const uint64_t* word) {
+#ifdef __CUDA_ARCH__
+  return *reinterpret_cast<const volatile unsigned long long*>(word);
+#else
+  return __atomic_load_n(word, __ATOMIC_RELAXED);
+#endif
+}
+
+KHOP_HD uint64_t atomic_exchange_if(uint64_t* word, uint64_t expected, uint64_t desired) {
+#ifdef __CUDA_ARCH__
+  return atomicCAS(reinterpret_cast<unsigned long long*>(word), expected, desired);
+#else
+  __atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return expected;
+#endif
+}
+
+KHOP_HD uint64_t atomic_min(uint64_t* word, uint64_t value) {
+#ifdef __CUDA_ARCH__
+  return atomicMin(reinterpret_cast<unsigned long long*>(word), value);
+#else
+  uint64_t old = __atomic_load_n(word, __ATOMIC_RELAXED);
+  while (value < old && !__atomic_compare_exchange_n(word, &old, value, true, __ATOMIC_RELAXED,
+                                                     __ATOMIC_RELAXED)) {
+  }
+  return old;
+#endif
+}
+
+KHOP_HD int64_t atomic_add(int64_t* word, int64_t value) {
+#ifdef __CUDA_ARCH__
+  return static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(word),
+                                        static_cast<unsigned long long>(value)));
+#else
+  return __atomic_fetch_add(word, value, __ATOMIC_RELAXED);
+#endif
+}
+
+// What went wrong on a device. The first item to say so is heard; the step goes on.
+struct Fault {
+  enum Code : uint64_t {
+    kNone,
+    kNoSuchRow,       // detail: the node
+    kCorruptRow,      // detail: the row
+    kNoSuchNeighbor,  // detail: the id
+    kTooMany,         // detail: how much room was needed
+    kNoSuchEntry,     // detail: the entry's place
+  };
+  uint64_t code;
+  int64_t detail;
+
+  KHOP_HD void report(Code what, int64_t about) {
+    if (atomic_exchange_if(&code, kNone, what) == kNone) detail = about;
+  }
+};
+
+// The last place in sums[0 .. count] whose sum is not above `item`: whose items it is among.
+KHOP_HD int64_t owner_of(const int64_t* sums, int64_t count, int64_t item) {
+  int64_t low = 0;
+  int64_t high = count;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    if (sums[middle] <= item) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+}  // namespace khop
