@@ -102,7 +102,7 @@ Raises:
 Args:
     seed: determines the order in which the items of each kernel run.
     num_threads: threads that run them at the same time.
-    maps_host: whether it reads host memory in place that it did not allocate.
+    maps_host: whether it can register host memory that it did not allocate.
     island: devices of the same island read each other's memory.)");
 #ifdef KHOP_WITH_CUDA
   m.def("cuda_device", &cuda_device, nb::arg("index") = 0, nb::arg("stream") = 0,

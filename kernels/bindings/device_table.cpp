@@ -66,7 +66,7 @@ class PyTable {
 
   DeviceTable& table() const { return *table_; }
 
-  void gather(const AnyArray& rows, const AnyOut& out) const {
+  void gather(const AnyArray& rows, const AnyOut& out, int num_threads) const {
     const bool rows_on_host =
         mode_ == TableMode::kHost && rows.device_type() == nb::device::cpu::value;
     if (!rows_on_host) device_->check_place(rows, "rows");
@@ -86,7 +86,7 @@ class PyTable {
       int64_t bad;
       {
         const nb::gil_scoped_release release;
-        bad = table_->gather(data, sizeof(*data), rows_on_host, count, out.data());
+        bad = table_->gather(data, sizeof(*data), rows_on_host, count, out.data(), num_threads);
       }
       if (bad >= 0) refuse(bad, data, rows_on_host);
       return 0;
@@ -169,10 +169,11 @@ memory that the driver would not register), 'device, mapped', 'device, pinned co
           },
           "Rows that came from the memory of devices, and from the host's.")
       .def("reset_served", [](const PyTable& self) { self.table().reset_served(); })
-      .def("gather", &PyTable::gather, nb::arg("rows"), nb::arg("out"),
+      .def("gather", &PyTable::gather, nb::arg("rows"), nb::arg("out"), nb::arg("num_threads") = 1,
            R"(out[i] = table[rows[i]], on the device, in one launch.
 
-Only the bytes of a row count. In mode 'CPU' `rows` may also be a NumPy array.
+Only the bytes of a row count. In mode 'CPU' `rows` may also be a NumPy array, and up to
+`num_threads` threads gather.
 
 Raises:
     IndexError: a row does not exist; names the first. What `out` holds is then undefined.

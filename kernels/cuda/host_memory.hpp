@@ -49,30 +49,20 @@ inline void unregister(uintptr_t start) noexcept {
 // Says whether the driver agreed. As read-only where the device knows that: files that are mapped
 // read-only can be registered in no other way, and private mappings are not copied. Not all devices
 // and drivers do (a B300 with driver 610 does not).
-inline bool register_pages(int device, uintptr_t start, std::size_t bytes) {
+inline bool register_pages(bool knows_read_only, uintptr_t start, std::size_t bytes) noexcept {
   auto* const memory = reinterpret_cast<void*>(start);
   const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
-  if (has(cudaDevAttrHostRegisterReadOnlySupported, device) &&
+  if (knows_read_only &&
       cudaHostRegister(memory, bytes, flags | cudaHostRegisterReadOnly) == cudaSuccess) {
     return true;
   }
   cudaGetLastError();
-  const cudaError_t error = cudaHostRegister(memory, bytes, flags);
-  switch (error) {
-    case cudaSuccess:
-      return true;
-    case cudaErrorInvalidValue:                 // mapped read-only
-    case cudaErrorNotSupported:                 // not on this device
-    case cudaErrorNotPermitted:                 // or not in this process
-    case cudaErrorOperatingSystem:              // a file system that does not let pages be locked
-    case cudaErrorMemoryAllocation:             // or a limit on locked pages
-    case cudaErrorHostMemoryAlreadyRegistered:  // in part, by somebody else
-      cudaGetLastError();
-      return false;
-    default:
-      check(error, "cudaHostRegister");
-      return false;
-  }
+  // Refused are files mapped read-only (cudaErrorInvalidValue), pages that somebody else registered
+  // in part (cudaErrorHostMemoryAlreadyRegistered), more pages than may be locked, and others. If
+  // the device is lost, the allocation of the copy will say so.
+  if (cudaHostRegister(memory, bytes, flags) == cudaSuccess) return true;
+  cudaGetLastError();
+  return false;
 }
 
 // Arrays that are smaller lie among others on the heap (glibc's threshold for pages of their own),
@@ -109,9 +99,12 @@ inline const void* map_host(int device, const void* memory, std::size_t bytes,
   if (bytes < kWorthRegistering) return nullptr;
   HostPages& pages = registered_pages();
   const auto begin = reinterpret_cast<uintptr_t>(memory);
+  const bool knows_read_only = has(cudaDevAttrHostRegisterReadOnlySupported, device);
   const std::vector<uintptr_t> pieces = pages.acquire(
       memory, bytes, owner,
-      [&](uintptr_t start, std::size_t size) { return register_pages(device, start, size); },
+      [&](uintptr_t start, std::size_t size) {
+        return register_pages(knows_read_only, start, size);
+      },
       &unregister);
   if (pieces.empty()) {
     // Somebody else may have registered or allocated it so (torch's pinned tensors), from end to

@@ -57,7 +57,7 @@ class Device {
 
 // What an emulated device can do.
 struct EmulatedAbilities {
-  bool maps_host = true;  // read host memory in place that it did not allocate
+  bool maps_host = true;  // register host memory that it did not allocate
   int island = 0;         // devices of one island read each other's memory
 };
 

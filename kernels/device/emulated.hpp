@@ -14,7 +14,6 @@
 #include <new>
 #include <numeric>
 #include <random>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -25,22 +24,20 @@
 namespace khop {
 
 // Registers memory as CUDA's driver does: whole pages, no page twice, and only what was registered
-// can be given back.
+// can be given back. Ends the process otherwise, for where that happens nobody could be told.
 class EmulatedDriver {
  public:
   bool add(uintptr_t start, std::size_t bytes) {
     const uintptr_t begin = HostPages::page_of(start);
     const uintptr_t end = HostPages::page_after(start + bytes);
     for (const auto& [other, range] : ranges_) {
-      if (begin < range.second && range.first < end) {
-        throw std::logic_error("a page was registered twice");
-      }
+      if (begin < range.second && range.first < end) std::abort();
     }
     ranges_[start] = {begin, end};
     return true;
   }
   void remove(uintptr_t start) {
-    if (ranges_.erase(start) == 0) std::abort();  // in a destructor, so nobody could be told
+    if (ranges_.erase(start) == 0) std::abort();
   }
 
  private:
@@ -72,11 +69,12 @@ class EmulatedBackend {
 
   const void* map_host(const void* memory, std::size_t bytes,
                        const std::shared_ptr<const void>& owner) {
-    if (!abilities_.maps_host) return nullptr;
     Host& host = Host::get();
     const auto pieces = host.pages.acquire(
         memory, bytes, owner,
-        [&](uintptr_t start, std::size_t size) { return host.driver.add(start, size); },
+        [&](uintptr_t start, std::size_t size) {
+          return abilities_.maps_host && host.driver.add(start, size);
+        },
         [&](uintptr_t start) { host.driver.remove(start); });
     return pieces.empty() ? nullptr : memory;
   }

@@ -23,21 +23,24 @@ namespace khop {
 class HostPages {
  public:
   // Makes [memory, memory + bytes) registered. `add(start, bytes)` registers a piece and says
-  // whether it could, `remove(start)` takes that back. Returns where the pieces start, or nothing
-  // if the driver refused one.
+  // whether it could, without throwing; `remove(start)` takes that back. Returns where the pieces
+  // start, or nothing if the driver refused one.
   template <class Add, class Remove>
   std::vector<uintptr_t> acquire(const void* memory, std::size_t bytes,
                                  const std::shared_ptr<const void>& owner, Add add, Remove remove) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto begin = reinterpret_cast<uintptr_t>(memory);
     std::vector<uintptr_t> added;
+    bool complete = true;
     for (const auto& [start, end] : uncovered(begin, begin + bytes)) {
-      if (!add(start, end - start)) {
-        for (const uintptr_t piece : added) drop(piece, remove);
-        return {};
-      }
+      complete = add(start, end - start);
+      if (!complete) break;
       pieces_.emplace(start, Piece{end, 0, owner});
       added.push_back(start);
+    }
+    if (!complete) {
+      for (const uintptr_t piece : added) drop(piece, remove);
+      return {};
     }
     std::vector<uintptr_t> used;
     visit(begin, begin + bytes, [&](auto piece) {

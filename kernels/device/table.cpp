@@ -12,7 +12,7 @@ namespace khop {
 namespace {
 
 constexpr int64_t kStagingBytes = int64_t{16} << 20;
-constexpr int kHostThreads = 4;
+constexpr int kUploadThreads = 4;
 
 std::vector<int64_t> checked(std::vector<int64_t> ids, int64_t num_rows) {
   std::vector<bool> seen(static_cast<std::size_t>(num_rows), false);
@@ -99,7 +99,7 @@ void HotRows::copy_part(const HostRows& table, int64_t part, PinnedMemory& stagi
     }
     const auto count = static_cast<int64_t>(rows.size());
     gather_rows(source, rows.data(), count, RowTarget{staging.data(), count, nullptr},
-                kHostThreads);
+                kUploadThreads);
     const auto bytes = static_cast<std::size_t>(count * row_bytes_);
     device.upload(to, staging.data(), bytes);
     device.synchronize();  // before the staging memory is written again, and before peers read
@@ -192,10 +192,10 @@ std::string DeviceTable::place() const {
 }
 
 int64_t DeviceTable::gather(const void* rows, int row_width, bool rows_on_host, int64_t count,
-                            void* out) {
+                            void* out, int num_threads) {
   if (count == 0) return -1;
   if (mode_ == TableMode::kHost) {
-    return gather_on_host(rows, row_width, rows_on_host, count, out);
+    return gather_on_host(rows, row_width, rows_on_host, count, out, num_threads);
   }
   if (hot_ == nullptr && row_bytes_ > 0) {
     const int64_t bad =
@@ -215,7 +215,7 @@ int64_t DeviceTable::gather(const void* rows, int row_width, bool rows_on_host, 
 }
 
 int64_t DeviceTable::gather_on_host(const void* rows, int row_width, bool rows_on_host,
-                                    int64_t count, void* out) {
+                                    int64_t count, void* out, int num_threads) {
   if (!rows_on_host) {
     const auto bytes = static_cast<std::size_t>(count * row_width);
     PinnedMemory& here = staging(staged_rows_, bytes);
@@ -228,8 +228,8 @@ int64_t DeviceTable::gather_on_host(const void* rows, int row_width, bool rows_o
   const RowTarget target{gathered.data(), count, nullptr};
   const int64_t bad =
       row_width == 4
-          ? gather_rows(source, static_cast<const int32_t*>(rows), count, target, kHostThreads)
-          : gather_rows(source, static_cast<const int64_t*>(rows), count, target, kHostThreads);
+          ? gather_rows(source, static_cast<const int32_t*>(rows), count, target, num_threads)
+          : gather_rows(source, static_cast<const int64_t*>(rows), count, target, num_threads);
   if (bad >= 0 || row_bytes_ == 0) return bad;
   device_->upload(out, gathered.data(), bytes);
   device_->synchronize();  // before the staging memory is written again

@@ -99,13 +99,14 @@ class DeviceTable {
 
   // out[i] = table[rows[i]], with `rows` of `row_width` bytes each and `out` on the device; `rows`
   // too, but for those of a host's table. Waits. Returns -1, or the first i whose row does not
-  // exist; what `out` holds is then undefined.
-  int64_t gather(const void* rows, int row_width, bool rows_on_host, int64_t count, void* out);
+  // exist; what `out` holds is then undefined. `num_threads` gather for a host's table.
+  int64_t gather(const void* rows, int row_width, bool rows_on_host, int64_t count, void* out,
+                 int num_threads);
 
  private:
   void split(std::shared_ptr<const HotRows> hot);
   int64_t gather_on_host(const void* rows, int row_width, bool rows_on_host, int64_t count,
-                         void* out);
+                         void* out, int num_threads);
   PinnedMemory& staging(std::unique_ptr<PinnedMemory>& memory, std::size_t bytes);
 
   std::shared_ptr<Device> device_;

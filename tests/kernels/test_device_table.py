@@ -211,6 +211,42 @@ def test_arrays_that_share_pages(device, seed):
     assert alive() is None
 
 
+def test_a_shared_page_stays_what_it_was():
+    """An array lives as long as another needs the page that both have a part of."""
+    device = _native.emulated_device()
+    base = np.arange(3 << 12)
+    first, second = base[:5000], base[5000:]
+    alive = [weakref.ref(first), weakref.ref(second)]
+    expected = second.copy()
+    one = _native.DeviceTable(device, first, "ZERO_COPY")
+    two = _native.DeviceTable(device, second, "ZERO_COPY")
+    del first, second, base, one
+    gc.collect()
+    assert all(array() is not None for array in alive)
+    got = gathered(device, two, np.arange(100), (100,), np.int64)
+    assert np.array_equal(got, expected[:100])
+    del two
+    gc.collect()
+    assert all(array() is None for array in alive)
+
+
+def test_a_device_that_registers_only_a_part():
+    """It leaves what others registered, and reads that in place."""
+    able, unable = _native.emulated_device(), _native.emulated_device(maps_host=False)
+    array = np.arange(1 << 14)
+    middle = array[5000:9000]
+    first = _native.DeviceTable(able, middle, "ZERO_COPY")
+    whole = _native.DeviceTable(unable, array, "ZERO_COPY")
+    part = _native.DeviceTable(unable, middle[1000:2000], "ZERO_COPY")
+    assert [t.place for t in (first, whole, part)] == ["mapped", "pinned copy", "mapped"]
+    for device, table, values in ((able, first, middle), (unable, whole, array)):
+        got = gathered(device, table, np.arange(50), (50,), np.int64)
+        assert np.array_equal(got, values[:50])
+    del first
+    got = gathered(unable, part, np.arange(50), (50,), np.int64)
+    assert np.array_equal(got, array[6000:6050])
+
+
 @pytest.mark.parametrize("split", [False, True])
 def test_memory_that_cannot_be_registered(split):
     """It is copied into memory that can; the array is then free."""

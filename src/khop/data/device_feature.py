@@ -195,13 +195,15 @@ class DeviceFeature:
         """Counts anew."""
         self._table.reset_served()
 
-    def gather(self, rows: Any, out: Any) -> Any:
+    def gather(self, rows: Any, out: Any, num_threads: int = 1) -> Any:
         """Copies rows: out[i] = feature[rows[i]].
 
         Args:
             rows: [n] int32 or int64 in the device's memory (in mode 'CPU' NumPy arrays will do).
             out: [n, *row_shape] in the device's memory, of the feature's dtype (bfloat16 also as
                 uint16).
+            num_threads: threads to use in mode 'CPU', where the copy is long enough to pay for
+                them.
 
         Returns:
             `out`.
@@ -218,5 +220,5 @@ class DeviceFeature:
             raise ValueError(
                 f"out must have shape {(len(rows), *self.row_shape)} (got {tuple(out.shape)})"
             )
-        self._table.gather(rows, out)
+        self._table.gather(rows, out, num_threads)
         return out
