@@ -1,6 +1,5 @@
 """Tables that a device gathers from, wherever their rows lie, against NumPy's indexing."""
 
-import gc
 import weakref
 
 import numpy as np
@@ -129,7 +128,6 @@ def test_devices_of_a_group_share_hot_rows():
         for device, table in zip(devices, tables, strict=False):
             assert np.array_equal(gathered(device, table, rows, (300, 4), float), array[rows])
         tables.pop()
-        gc.collect()
 
 
 def test_places(device):
@@ -165,13 +163,11 @@ def test_arrays_live_as_long_as_they_are_read(device, mode):
     expected, alive = array.copy(), weakref.ref(array)
     table = open_table(device, array, mode)
     del array
-    gc.collect()
     assert (alive() is None) == (mode in ("CUDA", "CUDA 3"))
     rows = np.arange(0, 20000, 77)
     got = gathered(device, table, rows, (len(rows), 4), float)
     assert np.array_equal(got, expected[rows])
     del table
-    gc.collect()
     assert alive() is None
 
 
@@ -182,7 +178,6 @@ def test_mapped_files(device, mode, tmp_path):
     array = np.load(tmp_path / "x.npy", mmap_mode="r")
     table = open_table(device, array, mode)
     del array
-    gc.collect()
     (tmp_path / "x.npy").unlink()
     rows = np.random.default_rng(1).integers(0, 9000, 500)
     got = gathered(device, table, rows, (500, 5), float)
@@ -207,7 +202,6 @@ def test_arrays_that_share_pages(device, seed):
             got = gathered(device, table, rows, rows.shape, np.int64)
             assert np.array_equal(got, array[rows])
     del base, view, array, table, tables
-    gc.collect()
     assert alive() is None
 
 
@@ -221,12 +215,10 @@ def test_a_shared_page_stays_what_it_was():
     one = _native.DeviceTable(device, first, "ZERO_COPY")
     two = _native.DeviceTable(device, second, "ZERO_COPY")
     del first, second, base, one
-    gc.collect()
     assert all(array() is not None for array in alive)
     got = gathered(device, two, np.arange(100), (100,), np.int64)
     assert np.array_equal(got, expected[:100])
     del two
-    gc.collect()
     assert all(array() is None for array in alive)
 
 
@@ -258,7 +250,6 @@ def test_memory_that_cannot_be_registered(split):
     else:
         table = _native.DeviceTable(device, array, "ZERO_COPY")
     del array
-    gc.collect()
     assert alive() is None
     assert table.place == ("device, pinned copy" if split else "pinned copy")
     rows = np.arange(0, 100, 3)
