@@ -34,4 +34,7 @@ struct PyDevice {
   }
 };
 
+void bind_device_operations(nb::class_<PyDevice>& device);
+void bind_device_links(nb::class_<PyDevice>& device);
+
 }  // namespace khop::bindings
