@@ -104,7 +104,8 @@ void bind_device_operations(nb::class_<PyDevice>& device) {
              nb::arg("neighbor_map").noconvert().none() = nb::none(),
              R"(As `_native.coo_to_csr`, on arrays in the device's memory, by a stable radix sort.
 
-Takes 32 bytes an edge beside its arguments.
+Takes 32 bytes an edge beside its arguments. Waits for the check of the ids, not for the rows: see
+`synchronize`.
 
 Args:
     keys, neighbors: [num_edges] int32 or int64; edge e lies in row keys[e].
@@ -124,7 +125,7 @@ Raises:
              R"(As `_native.accumulate_hotness`, on arrays in the device's memory: the same bits.
 
 Each node's terms are added in the order of their rows, by one thread. Takes 32 bytes an edge beside
-its arguments.
+its arguments. Waits for the check of the graph, not for the sums: see `synchronize`.
 
 Raises:
     IndexError, RuntimeError: the graph has neighbours that are no nodes, or corrupt row pointers;

@@ -94,6 +94,24 @@ def test_nodes_that_weigh_alike(device):
     assert np.array_equal(get(out), _native.draw_ids(5, 37, 1001))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    seed=st.integers(0, 2**32),
+    key=keys,
+    masses=st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    count=counts,
+)
+def test_nodes_of_few_masses(kind, seed, key, masses, count):
+    """A draw that equals a sum belongs to the next candidate that weighs something."""
+    device, sums = open_device(kind, seed), np.cumsum(masses)
+    limits = np.random.default_rng(seed).integers(1, len(masses) + 1, count)
+    out = empty(device, count, np.int64)
+    device.draw_nodes(key, (len(masses), put(device, sums), None), put(device, limits), out)
+    mass = sums[limits - 1]
+    places = np.searchsorted(sums, _native.draw_below(key, mass), side="right")
+    assert np.array_equal(get(out), np.where(mass > 0, places, 0))
+
+
 def test_limits_out_of_range(device):
     """The first is named; the others are drawn."""
     limits = np.full(200, 4)
