@@ -70,19 +70,19 @@ void draw_below(const PyDevice& self, uint64_t key, const DeviceIn<int64_t>& bou
   if (bad >= 0) throw nb::value_error("bounds must not be negative");
 }
 
-parallel::Candidates candidates_of(const PyDevice& self, const PyCandidates& candidates) {
+parallel::NodeCandidates candidates_of(const PyDevice& self, const PyCandidates& candidates) {
   const auto& [num_nodes, sums, order] = candidates;
   if (num_nodes < 0) throw nb::value_error("there cannot be a negative number of candidates");
   return {num_nodes, data_of(self, sums, num_nodes, "the sums of candidates"),
           data_of(self, order, num_nodes, "the order of candidates")};
 }
 
-Bounds limits_of(const PyDevice& self, const parallel::Candidates& candidates,
+Bounds limits_of(const PyDevice& self, const parallel::NodeCandidates& candidates,
                  const std::optional<DeviceIn<int64_t>>& limits, int64_t count, const char* name) {
   return {candidates.num_nodes, data_of(self, limits, count, name)};
 }
 
-void check_limit(int64_t bad, const parallel::Candidates& candidates) {
+void check_limit(int64_t bad, const parallel::NodeCandidates& candidates) {
   if (bad < 0) return;
   throw nb::index_error(("the limit of negative " + std::to_string(bad) +
                          " is not between 1 and the number of candidates, " +
@@ -95,7 +95,7 @@ void draw_nodes(const PyDevice& self, uint64_t key, const PyCandidates& candidat
   self.check_place(out, "out");
   const int64_t count = entries_of(out);
   check_draws(count);
-  const parallel::Candidates from = candidates_of(self, candidates);
+  const parallel::NodeCandidates from = candidates_of(self, candidates);
   const NodeDraw draw{key, from, limits_of(self, from, limits, count, "limits"), nullptr,
                       Count{count}};
   int64_t bad;
@@ -126,7 +126,7 @@ int64_t draw_strict_negatives(const PyDevice& self, const AnyArray& indptr, cons
   check_entries(entries_of(left), count, "left");
   const auto end_of = [&](const PyCandidates& candidates, const auto& limits, int64_t* nodes,
                           const char* name) {
-    const parallel::Candidates from = candidates_of(self, candidates);
+    const parallel::NodeCandidates from = candidates_of(self, candidates);
     return parallel::NegativeEnd{from, limits_of(self, from, limits, count, name), nodes, true};
   };
   NegativeSpec spec{run_key, batch, count, num_rounds, {}, {}, rows_are_sources};

@@ -8,9 +8,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "graph.hpp"
 #include "operations.hpp"
+#include "subgraph.hpp"
 
 namespace khop {
 
@@ -65,6 +68,13 @@ class Device {
   // left[0 .. *num_left), ascending; `left` has room for all. Waits at the end alone.
   virtual NegativeFault draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
                                               int64_t* left, int64_t* num_left) = 0;
+
+  // `room`: entries of a batch that memory is taken for at once; for more only when batches turn
+  // out to need it.
+  virtual std::unique_ptr<DeviceSubgraph> make_subgraph(const std::vector<int64_t>& num_nodes,
+                                                        std::vector<DeviceRelation> relations,
+                                                        bool with_edges, bool disjoint,
+                                                        int64_t room) = 0;
 };
 
 // One on the CPU. Steps run in orders that `seed` determines, on so many threads.

@@ -7,6 +7,7 @@
 #include "device.hpp"
 #include "khop/parallel/gather.hpp"
 #include "operations_on.hpp"
+#include "subgraph_on.hpp"
 
 namespace khop {
 
@@ -62,6 +63,14 @@ class DeviceOn final : public Device {
   NegativeFault draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
                                       int64_t* left, int64_t* num_left) override {
     return operations::draw_strict_negatives(backend_, graph, spec, left, num_left);
+  }
+
+  std::unique_ptr<DeviceSubgraph> make_subgraph(const std::vector<int64_t>& num_nodes,
+                                                std::vector<DeviceRelation> relations,
+                                                bool with_edges, bool disjoint,
+                                                int64_t room) override {
+    return std::make_unique<SubgraphOn<Backend>>(backend_, num_nodes, std::move(relations),
+                                                 with_edges, disjoint, room);
   }
 
  private:

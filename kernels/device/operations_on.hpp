@@ -52,12 +52,17 @@ Fault accumulate_hotness(Backend& backend, const GraphArrays& graph, const Hotne
   });
 }
 
+inline int64_t longest_row(const GraphArrays& graph) {
+  return graph.max_degree > 0 ? graph.max_degree : graph.num_edges;  // 0: not known
+}
+
 template <class Backend>
 int64_t has_edges(Backend& backend, const GraphArrays& graph, const int64_t* rows,
                   const int64_t* neighbors, int64_t count, bool* exists) {
   const parallel::EdgeQuestions questions{rows, neighbors, Count{count}};
-  return graph.visit(
-      [&](const auto& view) { return parallel::has_edges(backend, view, questions, exists); });
+  return graph.visit([&](const auto& view) {
+    return parallel::has_edges(backend, view, questions, longest_row(graph), exists);
+  });
 }
 
 template <class Backend>
@@ -73,7 +78,7 @@ template <class Backend>
 NegativeFault draw_strict_negatives(Backend& backend, const GraphArrays& graph,
                                     const NegativeSpec& spec, int64_t* left, int64_t* num_left) {
   return graph.visit([&](const auto& view) {
-    return parallel::draw_strict_negatives(backend, view, spec, left, num_left);
+    return parallel::draw_strict_negatives(backend, view, spec, longest_row(graph), left, num_left);
   });
 }
 

@@ -10,8 +10,8 @@
 
 namespace khop {
 
-// A row, as far as its tree may see it: edges [begin, end), a prefix of the whole row, which ends at
-// `row_end`.
+// A row, as far as its tree may see it: edges [begin, end), a prefix of the whole row, which ends
+// at `row_end`.
 struct Row {
   int64_t id;
   int64_t row;

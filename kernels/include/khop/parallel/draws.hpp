@@ -52,7 +52,7 @@ int64_t draw_below(Backend& backend, uint64_t key, const Bounds& bounds, int64_t
 
 // The nodes that one end of a negative is drawn from, in an order in which those that may be drawn
 // are a prefix. Each weighs as much as the sums grow by it.
-struct Candidates {
+struct NodeCandidates {
   int64_t num_nodes;
   const int64_t* sums;   // inclusive sums of the candidates' weights; null: each weighs 1
   const int64_t* order;  // ids in their order; null: 0, 1, ...
@@ -71,7 +71,7 @@ struct Candidates {
 // many there are may be known on the device alone.
 struct NodeDraw {
   uint64_t key;
-  Candidates candidates;
+  NodeCandidates candidates;
   Bounds limits;         // of each negative: how many of the candidates may be drawn
   const int64_t* which;  // ascending or not, each at most once
   Count count;

@@ -102,24 +102,26 @@ class EdgeFinder {
         missing_(backend, most) {}
 
   // missing()[i] is then 0 if the edge that question i asks for exists, else 1. Lowers `first_bad`
-  // to the first question whose node has no row, or a corrupt one. Does not wait.
+  // to the first question whose node has no row, or a corrupt one. No row holds more than
+  // `longest` edges. Does not wait.
   template <class Ptr, class Col>
-  void find(const CsrView<Ptr, Col>& graph, const EdgeQuestions& questions, uint64_t* first_bad) {
+  void find(const CsrView<Ptr, Col>& graph, const EdgeQuestions& questions, int64_t longest,
+            uint64_t* first_bad) {
     const int64_t most = questions.count.most;
     backend_.run(questions.count, CountShares<Ptr, Col>{graph, questions, shares_.data(),
                                                         missing_.data(), first_bad});
     backend_.sum(questions.count, SharesOf{shares_.data()}, sums_.data());
-    backend_.run(Count{most_shares(most, graph.num_edges), sums_.data() + most},
+    backend_.run(Count{most_shares(most, longest), sums_.data() + most},
                  ReadShares<Ptr, Col>{graph, questions, sums_.data(), missing_.data()});
   }
 
   const uint64_t* missing() const { return missing_.data(); }
 
  private:
-  static int64_t most_shares(int64_t questions, int64_t num_edges) {
-    const int64_t longest = (num_edges + kEntriesAShare - 1) / kEntriesAShare;
+  static int64_t most_shares(int64_t questions, int64_t longest) {
+    const int64_t shares = (longest + kEntriesAShare - 1) / kEntriesAShare;
     constexpr int64_t kMost = int64_t{1} << 62;
-    return longest > 0 && questions > kMost / longest ? kMost : questions * longest;
+    return shares > 0 && questions > kMost / shares ? kMost : questions * shares;
   }
 
   Backend& backend_;
@@ -129,13 +131,14 @@ class EdgeFinder {
 };
 
 // exists[i] = whether row rows[i] (the id of a node whose neighbours `graph` holds) has the
-// neighbour neighbors[i]. Waits. Returns -1, or the first i whose node has no row or a corrupt one.
+// neighbour neighbors[i]. No row holds more than `longest` edges. Waits. Returns -1, or the first i
+// whose node has no row or a corrupt one.
 template <class Backend, class Ptr, class Col>
 int64_t has_edges(Backend& backend, const CsrView<Ptr, Col>& graph, const EdgeQuestions& questions,
-                  bool* exists) {
+                  int64_t longest, bool* exists) {
   EdgeFinder<Backend> finder(backend, questions.count.most);
   const FirstPlaces<Backend> first_bad(backend, 1);
-  finder.find(graph, questions, first_bad.word(0));
+  finder.find(graph, questions, longest, first_bad.word(0));
   backend.run(questions.count, WriteAnswers{finder.missing(), exists});
   int64_t bad;
   first_bad.read(&bad);

@@ -13,7 +13,7 @@ namespace khop::parallel {
 
 // One end of the negatives of a batch.
 struct NegativeEnd {
-  Candidates candidates;
+  NodeCandidates candidates;
   Bounds limits;
   int64_t* nodes;  // of each negative
   bool drawn;      // false: the nodes are given
@@ -36,7 +36,7 @@ struct IsEdge {
 };
 
 // Keeps the negatives that are edges, in their order.
-struct KeepEdges {
+struct KeepWrong {
   const uint64_t* missing;
   const int64_t* sums;
   const int64_t* which;  // null: all
@@ -62,10 +62,11 @@ struct NegativeFault {
 
 // Draws negatives until they join no edge, spec.num_rounds >= 1 times at most. The numbers of those
 // that still do, ascending, are then `left`, [count] long, and `num_left` says how many they are.
-// Waits at the end alone.
+// No row holds more than `longest` edges. Waits at the end alone.
 template <class Backend, class Ptr, class Col>
 NegativeFault draw_strict_negatives(Backend& backend, const CsrView<Ptr, Col>& graph,
-                                    const NegativeSpec& spec, int64_t* left, int64_t* num_left) {
+                                    const NegativeSpec& spec, int64_t longest, int64_t* left,
+                                    int64_t* num_left) {
   const int64_t most = spec.count;
   EdgeFinder<Backend> finder(backend, most);
   const FirstPlaces<Backend> first_bad(backend, 3);
@@ -86,12 +87,12 @@ NegativeFault draw_strict_negatives(Backend& backend, const CsrView<Ptr, Col>& g
     draw(spec.dst, 1);
     const int64_t* const rows = spec.rows_are_sources ? spec.src.nodes : spec.dst.nodes;
     const int64_t* const others = spec.rows_are_sources ? spec.dst.nodes : spec.src.nodes;
-    finder.find(graph, EdgeQuestions{rows, others, count, which}, first_bad.word(2));
+    finder.find(graph, EdgeQuestions{rows, others, count, which}, longest, first_bad.word(2));
     // The round before reads its own sums and list until this one has made the next.
     std::swap(sums, sums_before);
     std::swap(kept, kept_before);
     backend.sum(count, IsEdge{finder.missing()}, sums.data());
-    backend.run(count, KeepEdges{finder.missing(), sums.data(), which, kept.data()});
+    backend.run(count, KeepWrong{finder.missing(), sums.data(), which, kept.data()});
     count = Count{most, sums.data() + most};
     which = kept.data();
   }
