@@ -118,17 +118,12 @@ class Backend {
     KHOP_CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
 
-  // Registers pages that are not registered yet. Those that are mapped read-only, as files are, can
-  // be registered with a flag alone that many GPUs beside x86 hosts do not take for any pages.
+  // Registers pages that are not registered yet: files in memory read-only, as they are mapped.
   const void* map_host(const void* memory, std::size_t bytes) {
     const OnDevice on(device_);
     auto* host = const_cast<void*>(memory);
-    unsigned flags = cudaHostRegisterMapped | cudaHostRegisterPortable;
-    int takes_read_only = 0;
-    KHOP_CUDA_CHECK(cudaDeviceGetAttribute(&takes_read_only,
-                                           cudaDevAttrHostRegisterReadOnlySupported, device_));
-    if (takes_read_only != 0) flags |= cudaHostRegisterReadOnly;
-    KHOP_CUDA_CHECK(cudaHostRegister(host, bytes, flags));
+    KHOP_CUDA_CHECK(cudaHostRegister(
+        host, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable | cudaHostRegisterReadOnly));
     void* mapped = nullptr;
     KHOP_CUDA_CHECK(cudaHostGetDevicePointer(&mapped, host, 0));
     return mapped;

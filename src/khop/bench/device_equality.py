@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from khop import _native
-from khop.bench.on_device import Place
+from khop.bench.on_device import KERNELS, Place
 from khop.typing import Array, Int64Array
 
 _FANOUTS = (-1, 0, 1, 2, 3, 5, 15)
@@ -83,8 +83,8 @@ def count_different(place: Place, configurations: int) -> list[int]:
 def is_equal(place: Place, about: Configuration, number: int) -> bool:
     """Whether a device draws a batch as the CPU does; odd numbers read the graph in place."""
     mode = "ZERO_COPY" if number % 2 else "CUDA"
-    graphs = [_native.DeviceGraph(place.device, csr, mode) for csr in about.csrs]
-    ours = about.draw(_native.DeviceSubgraph(place.device, *about.arguments()), graphs)
+    graphs = [KERNELS.DeviceGraph(place.device, csr, mode) for csr in about.csrs]
+    ours = about.draw(KERNELS.DeviceSubgraph(place.device, *about.arguments()), graphs)
     theirs = about.draw(_native.Subgraph(*about.arguments()), about.csrs)
     pairs = zip(_contents(ours, about, place), _contents(theirs, about, None), strict=True)
     return all(np.array_equal(a, b) for a, b in pairs)
@@ -157,13 +157,13 @@ def _rows(rng: np.random.Generator, num_sources: int, num_rows: int) -> tuple[Ar
     degrees[rng.integers(0, num_rows)] += _HUB * _chance(rng, 0.5)
     indptr = np.concatenate([[0], np.cumsum(degrees)])
     indices = rng.integers(0, num_sources, indptr[-1])
-    widths = rng.choice([np.int32, np.int64], 2)
+    widths = [np.int32 if _chance(rng, 0.5) else np.int64 for _ in range(2)]
     return indptr.astype(widths[0]), indices.astype(widths[1])
 
 
-def _tables(rng: np.random.Generator, indptr: Array) -> dict[str, Array]:
+def _tables(rng: np.random.Generator, indptr: Array) -> dict[str, Any]:
     """Times and weights of a relation's edges, as `Csr` takes them."""
-    tables: dict[str, Array] = {}
+    tables: dict[str, Any] = {}
     count = int(indptr[-1])
     if _chance(rng, 0.5):
         times = rng.integers(0, _TIMES, count)

@@ -8,10 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Unit = Literal["s", "ms", "us", "ns", "MB", "%", "G/s", "count"]
+Unit = Literal["s", "ms", "us", "ns", "MB", "%", "points", "G/s", "launches", "batches"]
 
 _TIMES: dict[Unit, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-_FACTORS: dict[Unit, float] = {**_TIMES, "MB": 1e-6, "%": 100.0, "G/s": 1e-9, "count": 1.0}
+_FACTORS: dict[Unit, float] = {
+    **_TIMES,
+    "MB": 1e-6,
+    "%": 100.0,
+    "points": 100.0,
+    "G/s": 1e-9,
+    "launches": 1.0,
+    "batches": 1.0,
+}
 
 
 @dataclass(frozen=True)

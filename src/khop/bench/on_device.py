@@ -22,6 +22,9 @@ from khop.typing import Array
 
 EMULATED = "emulated"
 
+KERNELS: Any = _native
+"""The extension; builds differ in what they can do on devices."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -67,7 +70,8 @@ class Place:
         """Time from the device's reaching a call's first work to its finishing the last."""
         if not self.is_cuda:
             return self.wall_seconds(call)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        make: Any = torch.cuda.Event
+        begin, end = make(enable_timing=True), make(enable_timing=True)
         torch.cuda.synchronize(self.torch_device)
         begin.record()
         call()
@@ -99,7 +103,8 @@ def open_place(name: str) -> Iterator[Place]:
         yield Place(_native.emulated_device(0, 1), torch.device("cpu"))
         return
     index = int(name.partition(":")[2] or 0)
-    stream = torch.cuda.Stream(index)
+    make_stream: Any = torch.cuda.Stream
+    stream = make_stream(index)
     with torch.cuda.device(index), torch.cuda.stream(stream):
         device = _native.cuda_device(index, stream.cuda_stream)
         yield Place(device, torch.device("cuda", index))

@@ -39,6 +39,7 @@ def run_suites(
 
     Raises:
         OSError: the cache or the output folder cannot be written.
+        RuntimeError: something failed that the others survived; raised when all is written.
     """
     peers = Peers()
     about = {
@@ -81,6 +82,8 @@ def run_suites(
         chart.draw(rows, f"khop bench, scale {settings.scale:g}", files[-1])
     else:
         say("no chart: matplotlib is not installed (pip install 'khop[plot]')")
+    if bench.failed:
+        raise RuntimeError("; ".join(bench.failed))
     return files
 
 
