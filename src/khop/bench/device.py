@@ -19,12 +19,10 @@ from khop.bench.device_gather import measure_gathers, measure_hot_cache
 from khop.bench.device_peers import gpu_peers
 from khop.bench.device_training import measure_training
 from khop.bench.goals import DEVICE, ONE_CORE
-from khop.bench.graphs import SeedOrder
 from khop.bench.kernels import KhopKernel, Seeds, as_columns, khop_case, one_thread
 from khop.bench.measure import Case, Row, Turn
-from khop.bench.on_device import KERNELS, Place, open_place
-from khop.bench.settings import BATCH_SIZE, FANOUTS
-from khop.data import Graph, Topology
+from khop.bench.on_device import KERNELS, Drawn, Place, open_place
+from khop.bench.settings import FANOUTS
 from khop.typing import Int64Array
 
 SAMPLING = "sampling"
@@ -34,16 +32,17 @@ def run(bench: Bench) -> list[Row]:
     """Measures the suite."""
     assert bench.settings.device is not None
     rows: list[Row] = []
-    with one_thread(), open_place(bench.settings.device) as place:
+    with open_place(bench.settings.device) as place:
         if not place.is_cuda:
             bench.note("device: emulated on the CPU; its times say nothing of a GPU's")
+        drawn = Drawn(bench)
         for name, part in PARTS.items():
             with bench.survives(f"device: {name}"):  # the next part may work: GPUs are rare
-                rows += part(bench, place)
+                rows += part(bench, place, drawn)
     return rows
 
 
-def _equality(bench: Bench, place: Place) -> list[Row]:
+def _equality(bench: Bench, place: Place, _: Drawn) -> list[Row]:
     """How many of the random batches are others than the CPU's."""
     if not _can_draw(bench):
         return []
@@ -124,23 +123,19 @@ class DeviceKernel:
         return found[:size]
 
 
-def _sampling(bench: Bench, place: Place) -> list[Row]:
+def _sampling(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
     """Time, edges a second and launches of a batch of the products-shaped graph."""
     if not _can_draw(bench):
         return []
-    data = bench.graphs.products(with_features=False)
-    topology = Topology(data.edge_index, num_src=data.num_nodes, num_dst=data.num_nodes)
-    del data.edge_index
-    order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
-    seeds = Seeds(order, bench.settings.batches)
-    kernel = KhopKernel(Graph(topology), FANOUTS)
+    kernel, seeds = drawn.kernel, drawn.seeds
     ours = dict(_device_kernels(bench, place, kernel, seeds))
     cases = [device_case(place, name, draws.draw, seeds) for name, draws in ours.items()]
     cases.append(khop_case(ONE_CORE, kernel, seeds))
     if place.is_cuda:
-        for name, peer in gpu_peers(bench, as_columns(topology), FANOUTS, place.torch_device):
+        for name, peer in gpu_peers(bench, as_columns(drawn.topology), FANOUTS, place.torch_device):
             cases.append(device_case(place, name, peer, seeds, by_wall=True))
-    rows = bench.take_turns(place.group(SAMPLING), cases, work_unit="edge")
+    with one_thread():
+        rows = bench.take_turns(place.group(SAMPLING), cases, work_unit="edge")
     rates = [_rate(place, row) for row in rows[: len(ours)]]
     launches = [_launches(place, name, draws, seeds) for name, draws in ours.items()]
     return [*rows, *rates, *launches]
@@ -221,7 +216,7 @@ def _launches(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Ro
     return row
 
 
-PARTS: dict[str, Callable[[Bench, Place], list[Row]]] = {
+PARTS: dict[str, Callable[[Bench, Place, Drawn], list[Row]]] = {
     "batch equality": _equality,
     "sampling": _sampling,
     "gathering": measure_gathers,

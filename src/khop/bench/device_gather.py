@@ -16,12 +16,9 @@ import torch
 
 from khop.bench.bench import Bench
 from khop.bench.goals import COPY, DEVICE
-from khop.bench.graphs import SeedOrder
 from khop.bench.kernels import KhopKernel
 from khop.bench.measure import Case, Row, Turn
-from khop.bench.on_device import KERNELS, Place
-from khop.bench.settings import BATCH_SIZE, FANOUTS
-from khop.data import Graph, Topology
+from khop.bench.on_device import KERNELS, Drawn, Place
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
 from khop.typing import Array, Int64Array
 
@@ -32,7 +29,7 @@ _EMULATED = 100  # so many times smaller
 _HOT = 0.2
 
 
-def measure_gathers(bench: Bench, place: Place) -> list[Row]:
+def measure_gathers(bench: Bench, place: Place, _: Drawn) -> list[Row]:
     """Gathers from device memory and from the host's, each against a copy."""
     if not _has_tables(bench):
         return []
@@ -123,21 +120,17 @@ def _kilobytes(out: Any) -> float:
     return float(np.prod(tuple(out.shape))) * 4e-3
 
 
-def measure_hot_cache(bench: Bench, place: Place) -> list[Row]:
+def measure_hot_cache(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
     """Share of the rows of batches that comes from device memory, and what hotness says of it."""
     if not _has_tables(bench):
         return []
-    data = bench.graphs.products(with_features=False)
-    topology = Topology(data.edge_index, num_src=data.num_nodes, num_dst=data.num_nodes)
-    del data.edge_index
-    kernel = KhopKernel(Graph(topology), FANOUTS)
-    order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
-    prob = _hotness(kernel, data.train_mask.numpy().nonzero()[0], order.batch_size)
+    kernel, seeds = drawn.kernel, drawn.seeds
+    prob = _hotness(kernel, drawn.train, seeds.order.batch_size)
     hot = np.argsort(-prob, kind="stable")[: round(_HOT * len(prob))]
-    served = _counter(place, data.num_nodes, hot)
+    served = _counter(place, len(prob), hot)
 
     def turn(number: int) -> list[Turn]:
-        batches = order.of_turn(number, bench.settings.batches)
+        batches = seeds.of_turn(number)
         nodes = np.concatenate([kernel.nodes(batch.numpy(), index) for index, batch in batches])
         share = served(nodes)
         predicted = float(prob[hot].sum() / prob.sum())

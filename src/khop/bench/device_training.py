@@ -20,17 +20,17 @@ from khop.bench.bench import Bench
 from khop.bench.goals import REPEATED
 from khop.bench.graphs import SeedOrder
 from khop.bench.measure import Case, Row, Turn
-from khop.bench.on_device import Place
+from khop.bench.on_device import Drawn, Place
 from khop.bench.settings import BATCH_SIZE, FANOUTS
 from khop.loader import NeighborLoader
 
 WITH_LOADER = "with the loader"
-_HIDDEN = 256
+_WIDTHS = {True: 256, False: 16}  # of hidden layers, on a GPU and not
 _WARM_STEPS = 5
 _STEPS = 5  # for each batch that a turn of other suites has
 
 
-def measure_training(bench: Bench, place: Place) -> list[Row]:
+def measure_training(bench: Bench, place: Place, _: Drawn) -> list[Row]:
     """Milliseconds a step, on one batch again and again, and with the loader."""
     options: dict[str, Any] = {"device": place.torch_device} if place.is_cuda else {}
     if options and "device" not in inspect.signature(NeighborLoader.__init__).parameters:
@@ -49,7 +49,7 @@ def measure_training(bench: Bench, place: Place) -> list[Row]:
     ]
     rows = bench.take_turns(place.group("training"), cases)
     bench.note(
-        f"training: GraphSAGE, {len(FANOUTS)} layers, {_HIDDEN} wide; one batch again and again is "
+        f"training: GraphSAGE, {len(FANOUTS)} layers, {_WIDTHS[place.is_cuda]} wide; one batch again and again is "
         f"{batch.num_nodes:,} nodes and {batch.num_edges:,} edges"
     )
     return rows
@@ -71,7 +71,8 @@ class Training:
     def __init__(self, data: Data, place: Place) -> None:
         self._place = place
         torch.manual_seed(0)
-        self._model = Sage(data.num_features, int(data.y.max()) + 1).to(place.torch_device)
+        widths = (data.num_features, _WIDTHS[place.is_cuda], int(data.y.max()) + 1)
+        self._model = Sage(*widths).to(place.torch_device)
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1e-3)
 
     def turn(self, batches: Iterator[Any], steps: int) -> Turn:
@@ -103,12 +104,13 @@ class Sage(nn.Module):
 
     Args:
         num_features: columns of the input.
+        hidden: columns in between.
         num_classes: columns of the output.
     """
 
-    def __init__(self, num_features: int, num_classes: int) -> None:
+    def __init__(self, num_features: int, hidden: int, num_classes: int) -> None:
         super().__init__()
-        widths = [num_features, *[_HIDDEN] * (len(FANOUTS) - 1), num_classes]
+        widths = [num_features, *[hidden] * (len(FANOUTS) - 1), num_classes]
         self.layers = nn.ModuleList(map(SAGEConv, widths[:-1], widths[1:]))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,12 @@ import torch
 from torch import Tensor
 
 from khop import _native
-from khop.typing import Array
+from khop.bench.bench import Bench
+from khop.bench.graphs import SeedOrder
+from khop.bench.kernels import KhopKernel, Seeds
+from khop.bench.settings import BATCH_SIZE, FANOUTS
+from khop.data import Graph, Topology
+from khop.typing import Array, Int64Array
 
 EMULATED = "emulated"
 
@@ -109,3 +115,42 @@ def open_place(name: str) -> Iterator[Place]:
         device = _native.cuda_device(index, stream.cuda_stream)
         yield Place(device, torch.device("cuda", index))
         torch.cuda.synchronize(index)
+
+
+class Drawn:
+    """The products-shaped graph in memory, and the batches that are drawn from it.
+
+    Args:
+        bench: has the graph.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    @cached_property
+    def kernel(self) -> KhopKernel:
+        """What draws on one core of the CPU."""
+        return KhopKernel(Graph(self.topology), FANOUTS)
+
+    @property
+    def topology(self) -> Topology:
+        """The rows."""
+        return self._made[0]
+
+    @property
+    def train(self) -> Int64Array:
+        """The training nodes, in order."""
+        return self._made[1]
+
+    @cached_property
+    def seeds(self) -> Seeds:
+        """The seeds of batches."""
+        order = SeedOrder(torch.from_numpy(self.train), BATCH_SIZE)
+        return Seeds(order, self._bench.settings.batches)
+
+    @cached_property
+    def _made(self) -> tuple[Topology, Int64Array]:
+        data = self._bench.graphs.products(with_features=False)
+        count = data.num_nodes
+        topology = Topology(data.edge_index, num_src=count, num_dst=count)
+        return topology, data.train_mask.numpy().nonzero()[0]
