@@ -1,4 +1,4 @@
-"""Devices that thread-parallel kernels are tested on: emulated ones anywhere, a GPU where one is."""
+"""Devices that thread-parallel kernels are tested on: emulated ones, and a GPU where one is."""
 
 import numpy as np
 import pytest

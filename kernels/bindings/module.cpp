@@ -15,5 +15,6 @@ NB_MODULE(_native, m) {
   bind_partition(m);
   bind_weights(m);
   bind_device(m);
+  bind_device_subgraph(m);
   bind_cuda(m);
 }

@@ -9,8 +9,6 @@ namespace {
 
 constexpr int kMinBits = 10;
 constexpr int64_t kMaxNodes = int64_t{1} << 31;
-constexpr int64_t kNarrowLimit = 0xFFFFFFFF;
-constexpr uint32_t kMaxStamp = uint32_t{1} << 31;
 
 // At most half of the slots are taken: probes stay near one. Twice as many slots cost more in cache
 // misses than they save in probes, half as many the other way round (both about a fifth of a
@@ -29,7 +27,7 @@ NodeSet::NodeSet(int64_t num_nodes, bool disjoint)
     throw std::invalid_argument("a node type cannot have " + std::to_string(num_nodes) + " nodes");
   }
   if (disjoint) {
-    while (id_bits_ < 63 && (int64_t{1} << id_bits_) < num_nodes) ++id_bits_;
+    id_bits_ = id_bits_for(num_nodes);
     id_mask_ = static_cast<int64_t>((uint64_t{1} << id_bits_) - 1);
   } else {
     narrow_ = num_nodes < kNarrowLimit;

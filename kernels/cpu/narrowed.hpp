@@ -10,6 +10,7 @@
 #include "buffer.hpp"
 #include "exclude.hpp"
 #include "khop/csr.hpp"
+#include "khop/eligible.hpp"
 #include "khop/pick.hpp"
 #include "khop/weights.hpp"
 #include "rows.hpp"
@@ -37,15 +38,17 @@ class NarrowedDrawer {
     if (spec_.fanout == 0) return;
     holes_.clear();
     find_holes(row, excluded);
-    const Eligible rest = eligible(row);
-    const int64_t degree = row.end - rest.begin - num_holes(rest);
+    const EligibleEdges<Ptr, Col> edges = edges_of(row);
+    const int64_t begin = begin_of(row, edges);
+    const Holes holes = all_holes().from(begin);
+    const int64_t degree = row.end - begin - holes.count;
     if (takes_all(degree, spec_.fanout, spec_.replace)) {
-      take_eligible(row, rest, positions);
+      edges.take(begin, [&](int64_t edge) { positions.push_back(edge); });
     } else if (degree > 0) {
       int64_t* out = positions.extend(spec_.fanout);
       picker_.pick(draws_of(row), degree, spec_.fanout, spec_.replace, out);
       for (int64_t j = 0; j < spec_.fanout; ++j) {
-        out[j] = beside_holes(rest.begin + out[j], rest.first_hole);
+        out[j] = holes.step_over(begin + out[j]);
       }
     }
   }
@@ -86,20 +89,15 @@ class NarrowedDrawer {
   }
 
  private:
-  // What is left of a row: its edges from `begin` on, but for the holes from `first_hole` on.
-  struct Eligible {
-    int64_t begin;
-    std::size_t first_hole;
-  };
+  Holes all_holes() const { return {holes_.data(), static_cast<int64_t>(holes_.size())}; }
 
-  Eligible eligible(const Row& row) const {
-    const int64_t begin = spec_.last && spec_.fanout > 0 ? begin_of_last(row) : row.begin;
-    const auto hole = std::lower_bound(holes_.begin(), holes_.end(), begin);
-    return {begin, static_cast<std::size_t>(hole - holes_.begin())};
+  EligibleEdges<Ptr, Col> edges_of(const Row& row) const {
+    return {graph_, row, all_holes(), spec_.weighted};
   }
 
-  int64_t num_holes(const Eligible& rest) const {
-    return static_cast<int64_t>(holes_.size() - rest.first_hole);
+  // Where that part of a row begins which may be drawn.
+  int64_t begin_of(const Row& row, const EligibleEdges<Ptr, Col>& edges) const {
+    return spec_.last && spec_.fanout > 0 ? edges.begin_of_last(spec_.fanout) : row.begin;
   }
 
   NodeDraws draws_of(const Row& row) const {
@@ -133,56 +131,6 @@ class NarrowedDrawer {
     }
   }
 
-  // Where an edge lies if the holes from `first_hole` on are not counted.
-  int64_t beside_holes(int64_t edge, std::size_t first_hole) const {
-    std::size_t low = first_hole;
-    std::size_t high = holes_.size();
-    while (low < high) {
-      const std::size_t middle = low + (high - low) / 2;
-      if (holes_[middle] - static_cast<int64_t>(middle - first_hole) <= edge) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return edge + static_cast<int64_t>(low - first_hole);
-  }
-
-  WeightedRow weights_of(const Row& row) const {
-    return {graph_.weight_sums + row.begin, graph_.weight_guide + row.begin,
-            row.row_end - row.begin};
-  }
-
-  bool has_weight(const Row& row, int64_t edge) const {
-    return !spec_.weighted || weights_of(row).weight(edge - row.begin) > 0;
-  }
-
-  // First edge of the last `fanout` that may be drawn.
-  int64_t begin_of_last(const Row& row) const {
-    int64_t left = spec_.fanout;
-    int64_t edge = row.end;
-    std::size_t hole = holes_.size();
-    while (edge > row.begin && left > 0) {
-      --edge;
-      if (hole > 0 && holes_[hole - 1] == edge) {
-        --hole;
-      } else if (has_weight(row, edge)) {
-        --left;
-      }
-    }
-    return edge;
-  }
-
-  void take_eligible(const Row& row, Eligible rest, Buffer<int64_t>& positions) {
-    for (int64_t edge = rest.begin; edge < row.end; ++edge) {
-      if (rest.first_hole < holes_.size() && holes_[rest.first_hole] == edge) {
-        ++rest.first_hole;
-      } else if (has_weight(row, edge)) {
-        positions.push_back(edge);
-      }
-    }
-  }
-
   // Takes a row whole, or prepares drawing from it, which it returns.
   bool begin_row(const Row& row) {
     holes_.clear();
@@ -190,14 +138,16 @@ class NarrowedDrawer {
       const PairSet::Span excluded = spec_.excluded->of(row.id);
       if (!excluded.empty()) find_holes(row, excluded);
     }
-    const Eligible rest = eligible(row);
-    if (takes_all(row.end - rest.begin - num_holes(rest), spec_.fanout, spec_.replace)) {
-      take_eligible(row, rest, taken_);
+    const EligibleEdges<Ptr, Col> edges = edges_of(row);
+    const int64_t begin = begin_of(row, edges);
+    const Holes holes = all_holes().from(begin);
+    if (takes_all(row.end - begin - holes.count, spec_.fanout, spec_.replace)) {
+      edges.take(begin, [&](int64_t edge) { taken_.push_back(edge); });
       return false;
     }
-    if (rest.begin == row.end) return false;
-    turns_.add(weights_of(row), row.begin, {rest.begin, row.end}, holes_.data() + rest.first_hole,
-               num_holes(rest), draws_of(row));
+    if (begin == row.end) return false;
+    turns_.add(edges.weights(), row.begin, {begin, row.end}, holes.edges, holes.count,
+               draws_of(row));
     return true;
   }
 

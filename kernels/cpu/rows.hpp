@@ -8,6 +8,7 @@
 
 #include "exclude.hpp"
 #include "khop/csr.hpp"
+#include "khop/eligible.hpp"
 
 namespace khop {
 
@@ -31,16 +32,6 @@ struct RowSet {
     return {ids + first, trees == nullptr ? nullptr : trees + first,
             times == nullptr ? nullptr : times + first};
   }
-};
-
-// A row, as far as its tree may see it: edges [begin, end). The whole row ends at `row_end`.
-struct Row {
-  int64_t id;
-  int64_t row;
-  uint32_t tree;
-  int64_t begin;
-  int64_t end;
-  int64_t row_end;
 };
 
 // Finds rows of a graph, and fetches ahead what finding them and drawing from them reads.

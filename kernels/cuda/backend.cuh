@@ -60,8 +60,31 @@ class OnDevice {
   int before_ = 0;
 };
 
+// A graph of kernels, ready to be launched.
+class Recording {
+ public:
+  Recording() = default;
+  explicit Recording(cudaGraph_t graph) {
+    KHOP_CUDA_CHECK(cudaGraphInstantiate(&graph_, graph, 0));
+  }
+  Recording(Recording&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)) {}
+  Recording& operator=(Recording&& other) noexcept {
+    std::swap(graph_, other.graph_);
+    return *this;
+  }
+  ~Recording() {
+    if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+  }
+  cudaGraphExec_t get() const { return graph_; }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
 class Backend {
  public:
+  using Recording = cuda::Recording;
+
   // `stream` 0: one of its own.
   Backend(int device, cudaStream_t stream, Allocator allocator)
       : device_(device), stream_(stream), allocator_(std::move(allocator)) {
@@ -131,6 +154,30 @@ class Backend {
   void unmap_host(const void* memory) {
     const OnDevice on(device_);
     KHOP_CUDA_CHECK(cudaHostUnregister(const_cast<void*>(memory)));
+  }
+
+  // What is recorded must find its memory there: it may allocate nothing.
+  template <class Steps>
+  Recording record(Steps&& steps) {
+    const OnDevice on(device_);
+    cudaGraph_t graph = nullptr;
+    KHOP_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    try {
+      steps();
+    } catch (...) {
+      cudaStreamEndCapture(stream_, &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      throw;
+    }
+    KHOP_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
+    Recording recording(graph);
+    KHOP_CUDA_CHECK(cudaGraphDestroy(graph));
+    return recording;
+  }
+  void play(const Recording& recording) {
+    const OnDevice on(device_);
+    KHOP_CUDA_CHECK(cudaGraphLaunch(recording.get(), stream_));
+    ++num_launches_;
   }
 
   template <class Step>

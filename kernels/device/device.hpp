@@ -8,6 +8,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "subgraph.hpp"
 
 namespace khop {
 
@@ -34,6 +38,12 @@ class Device {
   // row does not exist; out[i] is then left as it was.
   virtual int64_t gather(const void* table, int64_t num_rows, int64_t row_bytes, const void* rows,
                          int row_width, int64_t count, void* out) = 0;
+  // `room`: entries of a batch that memory is taken for at once; for more only when batches turn
+  // out to need it.
+  virtual std::unique_ptr<DeviceSubgraph> make_subgraph(const std::vector<int64_t>& num_nodes,
+                                                        std::vector<DeviceRelation> relations,
+                                                        bool with_edges, bool disjoint,
+                                                        int64_t room) = 0;
 };
 
 // One on the CPU. Steps run in orders that `seed` determines, on so many threads.

@@ -6,6 +6,7 @@
 
 #include "device.hpp"
 #include "khop/parallel/gather.hpp"
+#include "subgraph_on.hpp"
 
 namespace khop {
 
@@ -39,6 +40,14 @@ class DeviceOn final : public Device {
     return row_width == 4
                ? parallel::gather(backend_, source, static_cast<const int32_t*>(rows), count, out)
                : parallel::gather(backend_, source, static_cast<const int64_t*>(rows), count, out);
+  }
+
+  std::unique_ptr<DeviceSubgraph> make_subgraph(const std::vector<int64_t>& num_nodes,
+                                                std::vector<DeviceRelation> relations,
+                                                bool with_edges, bool disjoint,
+                                                int64_t room) override {
+    return std::make_unique<SubgraphOn<Backend>>(backend_, num_nodes, std::move(relations),
+                                                 with_edges, disjoint, room);
   }
 
  private:

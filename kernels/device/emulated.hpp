@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <numeric>
 #include <random>
@@ -45,8 +46,29 @@ class EmulatedBackend {
   const void* map_host(const void* memory, std::size_t) { return memory; }
   void unmap_host(const void*) {}
 
+  // Steps as they were asked for, with the arguments that they had then, to be run again.
+  using Recording = std::vector<std::function<void()>>;
+
+  template <class Steps>
+  Recording record(Steps&& steps) {
+    Recording recording;
+    recording_ = &recording;
+    steps();
+    recording_ = nullptr;
+    return recording;
+  }
+  void play(const Recording& recording) {
+    const int64_t before = num_launches_;
+    for (const auto& step : recording) step();
+    num_launches_ = before + 1;
+  }
+
   template <class Step>
   void run(Count items, Step step) {
+    if (recording_ != nullptr) {
+      recording_->push_back([this, items, step] { run(items, step); });
+      return;
+    }
     const int64_t count = items.value();
     shuffle(count);
     ++num_launches_;
@@ -66,12 +88,17 @@ class EmulatedBackend {
 
   template <class In>
   void sum(Count items, In in, int64_t* out) {
+    if (recording_ != nullptr) {
+      recording_->push_back([this, items, in, out] { sum(items, in, out); });
+      return;
+    }
     const int64_t count = items.value();
-    ++num_launches_;
+    num_launches_ += 2;  // as on a GPU
     int64_t total = 0;
     for (int64_t i = 0; i <= items.most; ++i) {
+      const int64_t value = i < count ? in(i) : 0;
       out[i] = total;
-      if (i < count) total += in(i);
+      total += value;
     }
   }
 
@@ -107,6 +134,7 @@ class EmulatedBackend {
   int num_threads_;
   std::vector<int64_t> order_;
   int64_t num_launches_ = 0;
+  Recording* recording_ = nullptr;
 };
 
 }  // namespace khop

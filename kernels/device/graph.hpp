@@ -22,6 +22,14 @@ struct GraphArrays {
   const int64_t* times = nullptr;
   const uint64_t* weight_sums = nullptr;
   const uint32_t* weight_guide = nullptr;
+  int64_t max_degree = 0;  // of any row
+
+  bool operator==(const GraphArrays& other) const {
+    return indptr == other.indptr && indices == other.indices && row_ids == other.row_ids &&
+           num_rows == other.num_rows && num_edges == other.num_edges &&
+           first_row == other.first_row && first_edge == other.first_edge && times == other.times &&
+           weight_sums == other.weight_sums && weight_guide == other.weight_guide;
+  }
 
   // Calls f with the CsrView of the arrays' types.
   template <class F>
@@ -51,5 +59,20 @@ struct GraphArrays {
             weight_guide};
   }
 };
+
+// The arrays of a view, and the largest degree of its rows.
+template <class Ptr, class Col>
+GraphArrays arrays_of(const CsrView<Ptr, Col>& view) {
+  int64_t max_degree = 0;
+  for (int64_t row = 0; row < view.num_rows; ++row) {
+    const auto begin = static_cast<int64_t>(view.indptr[row]);
+    const auto end = static_cast<int64_t>(view.indptr[row + 1]);
+    // Rows that are not sound are refused when they are drawn from.
+    if (view.row_is_sound(begin, end) && end - begin > max_degree) max_degree = end - begin;
+  }
+  return {view.indptr,       sizeof(Ptr),      view.indices,      sizeof(Col),    view.row_ids,
+          view.row_id_width, view.num_rows,    view.num_edges,    view.first_row, view.first_edge,
+          view.times,        view.weight_sums, view.weight_guide, max_degree};
+}
 
 }  // namespace khop

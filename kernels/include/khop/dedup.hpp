@@ -18,6 +18,18 @@ namespace khop {
 constexpr uint64_t kFreeSlot = 0;
 constexpr uint32_t kFirstStamp = 1;
 
+// Keys below this get the exact, narrow table.
+constexpr int64_t kNarrowLimit = 0xFFFFFFFF;
+// Stamps above this leave no room for the numbers of a batch.
+constexpr uint32_t kMaxStamp = uint32_t{1} << 31;
+
+// Bits that ids below `num_nodes` take in the key of a disjoint batch.
+KHOP_HD int id_bits_for(int64_t num_nodes) {
+  int bits = 0;
+  while (bits < 63 && (int64_t{1} << bits) < num_nodes) ++bits;
+  return bits;
+}
+
 // Fibonacci hashing; the upper bits are the best mixed, so a table takes its index from the top.
 KHOP_HD uint64_t hash_id(uint64_t id) { return id * 0x9E3779B97F4A7C15u; }
 

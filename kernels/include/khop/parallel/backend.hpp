@@ -14,8 +14,11 @@
 //   template <class Step> void run(Count, Step);            step(i) for each i below the count
 //   template <class In> void sum(Count, In, int64_t* out);  out[i] = in(0) + ... + in(i - 1), for i
 //                                                           up to and including count.most; in
-//                                                           counts as 0 beyond the count
+//                                                           counts as 0 beyond the count, and may
+//                                                           read out[i] itself
 //   void sort(int64_t count, SortPairs, int bits);          stable, by the lowest bits of the keys
+//   Recording record(f); void play(recording);              the steps and sums that f asks for are
+//                                                           not run, but whenever they are played
 // All of it happens in the order of the calls; nothing but `download` waits.
 #pragma once
 

@@ -1,0 +1,41 @@
+// A Csr whose arrays a device reads.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../device/graph.hpp"
+#include "device.hpp"
+#include "graph.hpp"
+
+namespace khop::bindings {
+
+class DeviceGraph {
+ public:
+  // mode: 'CUDA' (copied to the device) or 'ZERO_COPY' (host memory, read in place).
+  DeviceGraph(std::shared_ptr<PyDevice> device, nb::object csr, const std::string& mode);
+  DeviceGraph(const DeviceGraph&) = delete;
+  DeviceGraph& operator=(const DeviceGraph&) = delete;
+  ~DeviceGraph();
+
+  const GraphArrays& arrays() const { return arrays_; }
+  const PyDevice& device() const { return *device_; }
+  const std::string& mode() const { return mode_; }
+  bool has_times() const { return arrays_.times != nullptr; }
+  bool has_weights() const { return arrays_.weight_sums != nullptr; }
+
+ private:
+  template <class T>
+  void place(const T*& array, int64_t bytes);
+  void release() noexcept;
+
+  std::shared_ptr<PyDevice> device_;
+  nb::object csr_;  // keeps what is read in place
+  std::string mode_;
+  GraphArrays arrays_;
+  std::vector<void*> owned_;
+  std::vector<const void*> mapped_;
+};
+
+}  // namespace khop::bindings

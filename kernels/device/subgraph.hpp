@@ -1,0 +1,49 @@
+// The subgraph of a batch that a device draws. What callers see of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "graph.hpp"
+#include "subgraph_types.hpp"
+
+namespace khop {
+
+// One batch after the other is drawn into the same object, as into Subgraph:
+//   begin(); add_seeds(...); [exclude(...);] sample(...); [induce(...) or add_reverses(...)]
+// `sample` waits for nothing. What a batch has come to is known after the first question for it;
+// that waits, once. A batch that finds too little room for what it draws is drawn again then, with
+// more: as draws are a function of their keys alone, it is the same batch.
+//
+// Graphs must stay where they are until then.
+class DeviceSubgraph {
+ public:
+  DeviceSubgraph() = default;
+  DeviceSubgraph(const DeviceSubgraph&) = delete;
+  DeviceSubgraph& operator=(const DeviceSubgraph&) = delete;
+  virtual ~DeviceSubgraph() = default;
+
+  virtual void begin() = 0;
+  // Arrays of the host.
+  virtual void add_seeds(int32_t node_type, const int64_t* ids, const int64_t* times,
+                         int64_t count) = 0;
+  virtual void exclude(int32_t relation, const int64_t* rows, const int64_t* neighbors,
+                       int64_t count) = 0;
+  virtual void sample(SamplePlan plan) = 0;
+  virtual void induce(const std::vector<GraphArrays>& graphs) = 0;
+  virtual void add_reverses(const std::vector<Reversal>& reversals, bool keep_edges) = 0;
+
+  virtual const BatchShape& shape() = 0;
+
+  // Arrays of the device, as long as the shape says.
+  virtual void write_nodes(int32_t node_type, int64_t* out) = 0;
+  virtual void write_trees(int32_t node_type, int64_t* out) = 0;
+  virtual void write_edge_index(int32_t relation, int64_t* row, int64_t* col) = 0;
+  // `names` of edges (4 or 8 bytes each), on the device, or null: positions in the graph. Waits if
+  // there are any.
+  virtual void write_edges(int32_t relation, const void* names, int name_width, int64_t num_names,
+                           int64_t* out) = 0;
+};
+
+}  // namespace khop

@@ -1,0 +1,45 @@
+// How a device draws a batch, and what comes of it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph.hpp"
+
+namespace khop {
+
+// An edge type: node type of the neighbours, and the one whose neighbours are drawn.
+struct DeviceRelation {
+  int32_t source;
+  int32_t destination;
+};
+
+// See Subgraph::Reversal.
+struct Reversal {
+  int32_t relation;
+  int32_t reverse;
+  bool mirror;
+};
+
+struct SamplePlan {
+  std::vector<GraphArrays> graphs;            // an edge type each
+  std::vector<std::vector<int64_t>> fanouts;  // an edge type each, then a hop each
+  std::vector<bool> weighted;                 // an edge type each
+  bool replace = false;
+  bool last = false;
+  uint64_t run_key = 0;
+  uint64_t batch = 0;
+  // Captures the batch's kernels and plays them again for batches of the same plan.
+  bool as_graph = false;
+
+  std::size_t num_hops() const { return fanouts.empty() ? 0 : fanouts[0].size(); }
+};
+
+struct BatchShape {
+  std::vector<int64_t> num_nodes;                   // a node type each
+  std::vector<int64_t> num_edges;                   // an edge type each
+  std::vector<std::vector<int64_t>> nodes_per_hop;  // seeds first
+  std::vector<std::vector<int64_t>> edges_per_hop;
+};
+
+}  // namespace khop

@@ -1,0 +1,57 @@
+// All edges among the nodes of a batch, an item each edge of its nodes.
+#pragma once
+
+#include <cstdint>
+
+#include "khop/csr.hpp"
+#include "khop/parallel/hop.hpp"
+
+namespace khop::parallel {
+
+// Edges of a batch's end, by number.
+struct EdgeLists {
+  int32_t* sources;
+  int32_t* destinations;
+  int64_t* edges;  // null: not wanted
+};
+
+template <class Ptr, class Col>
+struct MemberEdges {
+  CsrView<Ptr, Col> graph;
+  FrontierView rows;
+  Candidates candidates;
+  HoleList holes;
+  Stream members;
+
+  // Where the neighbour stands in the stream, or -1 if it is none of the batch's nodes.
+  KHOP_HD int64_t find(int64_t c) const {
+    const int64_t i = candidates.row_of(c);
+    const int64_t edge = candidates.edge_of(i, c);
+    const auto id = static_cast<int64_t>(graph.indices[edge]);
+    if (id < 0 || id >= members.num_ids) return -1;
+    if (holes.edges != nullptr && Holes{holes.edges, *holes.count}.contains(edge)) return -1;
+    const int64_t key = members.key(rows.tree_of(rows.keys[i]), id);
+    return members.table.find(key, members.state->stamp);
+  }
+  KHOP_HD int64_t operator()(int64_t c) const { return find(c) >= 0 ? 1 : 0; }
+};
+
+template <class Ptr, class Col>
+struct WriteMemberEdges {
+  MemberEdges<Ptr, Col> found;
+  const int64_t* ranks;
+  EdgeLists out;
+
+  KHOP_HD void operator()(int64_t c) const {
+    const int64_t place = ranks[c];
+    if (ranks[c + 1] == place) return;
+    const int64_t i = found.candidates.row_of(c);
+    out.sources[place] = found.members.numbers[found.find(c)];
+    out.destinations[place] = static_cast<int32_t>(i);
+    if (out.edges != nullptr) {
+      out.edges[place] = found.graph.first_edge + found.candidates.edge_of(i, c);
+    }
+  }
+};
+
+}  // namespace khop::parallel

@@ -1,0 +1,185 @@
+"""Batches that a device draws are those that the CPU draws, bit for bit, whatever the options."""
+
+from dataclasses import replace as replaced
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kernel_cases
+import kernel_runs
+from devices import KINDS, empty, get, open_device
+from khop import _native
+from oracle_options import Batch, Options, Seeds
+
+
+def draw_on(device, subgraph, graph, seeds, options, mode="CUDA"):
+    """A batch, and the graphs that it was drawn from."""
+    graphs = [_native.DeviceGraph(device, csr, mode) for csr in graph.csrs()]
+    kernel_runs.at_once(subgraph, graphs, seeds, options)
+
+
+def read(device, subgraph, graph, options):
+    """What a device drew, in the form of `kernel_runs.read`."""
+    nodes, trees, edges = [], [], []
+    for t in range(len(graph.counts)):
+        node = empty(device, subgraph.num_nodes(t), np.int64)
+        tree = empty(device, subgraph.num_nodes(t), np.int64)
+        subgraph.write_nodes(t, node)
+        subgraph.write_trees(t, tree)
+        device.synchronize()
+        nodes.append(get(node).tolist())
+        trees.append(get(tree).tolist())
+    for r in range(len(graph.relations)):
+        count = subgraph.num_edges(r)
+        row, col, edge = (empty(device, count, np.int64) for _ in range(3))
+        subgraph.write_edge_index(r, row, col)
+        names = [None] * count
+        if options.records_edges(r):
+            subgraph.write_edges(r, edge)
+            device.synchronize()
+            names = get(edge).tolist()
+        device.synchronize()
+        edges.append(list(zip(get(row).tolist(), get(col).tolist(), names, strict=True)))
+    return Batch(
+        nodes,
+        trees,
+        edges,
+        [subgraph.nodes_per_hop(t) for t in range(len(nodes))],
+        [subgraph.edges_per_hop(r) for r in range(len(edges))],
+    )
+
+
+@st.composite
+def graph_and_batches(draw):
+    """A graph, a subgraph on the CPU, what makes one of a device, and batches to draw in turn."""
+    graph, disjoint = draw(kernel_cases.graphs()), draw(st.booleans())
+    with_edges = draw(st.integers(0, 4)) > 0
+    batches = kernel_cases.batches(graph, disjoint, with_edges)
+    batches = draw(st.lists(batches, min_size=1, max_size=3))
+    arguments = (graph.num_nodes, graph.pairs(), with_edges, disjoint)
+    return graph, _native.Subgraph(*arguments), arguments, batches
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@kernel_cases.examples(350)
+@given(graph_and_batches(), st.data())
+def test_any_options(kind, case, data):
+    """Random graphs of several types, batches with any options, drawn into the same object.
+
+    With little room at first, batches are drawn again.
+    """
+    graph, on_cpu, arguments, batches = case
+    device = open_device(kind, data.draw(st.integers(0, 1000)))
+    room = data.draw(st.sampled_from([1, 8, 1 << 22]))
+    on_device = _native.DeviceSubgraph(device, *arguments, room=room)
+    mode = data.draw(st.sampled_from(["CUDA", "ZERO_COPY"]))
+    for seeds, options in batches:
+        kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
+        expected = kernel_runs.read(on_cpu, graph, options)
+        draw_on(device, on_device, graph, seeds, options, mode)
+        assert read(device, on_device, graph, options) == expected
+
+
+def hub_graph(num_nodes=70_010, hub_degree=70_000, weighted=False):
+    """Nodes 0 .. 9 have many neighbours, node 0 more than 65,536; the others ten each."""
+    rng = np.random.default_rng(5)
+    degrees = np.full(num_nodes, 10)
+    degrees[:10] = rng.integers(40, 3000, 10)
+    degrees[0] = hub_degree
+    indptr = np.concatenate([[0], np.cumsum(degrees)])
+    indices = rng.integers(0, num_nodes, indptr[-1]).astype(np.int32)
+    relation = kernel_cases.Relation(0, 0, indptr, indices)
+    if weighted:
+        relation.weights = rng.random(len(indices)).astype(np.float32)
+    return kernel_cases.Graph([num_nodes], [0], [num_nodes], [relation])
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("fanouts", [[48, 3], [49, 2], [130, 2], [1000], [15, 10, 5], [-1]])
+def test_large_fanouts_and_hubs(device, fanouts, replace, weighted, disjoint):
+    """Fan-outs and degrees beyond what a row's picks are compared, or 32-bit words drawn, for."""
+    graph = hub_graph(weighted=weighted)
+    seeds = [Seeds(0, [0, 3, 9, 3, 20, 0, 69_999], None)]
+    excluded = {0: {(0, int(n)) for n in graph.relations[0].indices[:500]}}
+    for excluded_pairs in ({}, excluded):
+        options = Options(
+            [fanouts], [weighted], replace, disjoint=disjoint, run=7, excluded=excluded_pairs
+        )
+        on_cpu = graph.subgraph(disjoint)
+        kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
+        on_device = _native.DeviceSubgraph(
+            device, graph.num_nodes, graph.pairs(), True, disjoint, room=1 << 10
+        )
+        draw_on(device, on_device, graph, seeds, options)
+        assert read(device, on_device, graph, options) == kernel_runs.read(on_cpu, graph, options)
+
+
+@kernel_cases.examples(60)
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.data())
+def test_recorded_batches(kind, data):
+    """Batches that play a recording again: of other seeds, fewer of them, under other keys."""
+    graph = data.draw(kernel_cases.graphs())
+    disjoint = data.draw(st.booleans())
+    arguments = (graph.num_nodes, graph.pairs(), True, disjoint)
+    seeds, options = data.draw(kernel_cases.batches(graph, disjoint))
+    device = open_device(kind)
+    graphs = [_native.DeviceGraph(device, csr) for csr in graph.csrs()]
+    on_cpu, on_device = _native.Subgraph(*arguments), _native.DeviceSubgraph(device, *arguments)
+    options = replaced(options, excluded={}, induced=False, reversals=())
+    for batch in range(5):
+        fewer = [
+            Seeds(t, ids[batch % 3 :], None if times is None else times[batch % 3 :])
+            for t, ids, times in seeds
+        ]
+        options = replaced(options, batch=batch)
+        kernel_runs.at_once(on_cpu, graph.csrs(), fewer, options)
+        kernel_runs.begin(on_device, fewer, options)
+        plan = (options.fanouts, options.replace, options.weighted, options.last, options.run)
+        on_device.sample(graphs, *plan, batch, cuda_graph=True)
+        expected = kernel_runs.read(on_cpu, graph, options)
+        assert read(device, on_device, graph, options) == expected
+
+
+def test_launches_of_a_batch(device):
+    """Eight kernels a hop and one for the seeds; recorded, one launch for all."""
+    graph = hub_graph(100, 20)
+    graphs = [_native.DeviceGraph(device, csr) for csr in graph.csrs()]
+    subgraph = _native.DeviceSubgraph(device, [100], [(0, 0)], True)
+    launches = []
+    for batch in range(4):
+        subgraph.begin()
+        subgraph.add_seeds(0, np.arange(5))
+        before = device.num_launches
+        subgraph.sample(graphs, [[15, 10, 5]], False, [False], False, 1, batch, batch > 0)
+        launches.append(device.num_launches - before)
+        assert subgraph.num_nodes(0) > 5
+    assert launches == [25, 1, 1, 1]
+
+
+def test_stamps_run_out(device):
+    """The node table is cleared before its stamps end: after 512 batches with room for 2^22."""
+    graph = hub_graph(100, 20)
+    graph.relations[0].indptr = np.concatenate([[0, 0], np.full(99, 30)])  # node 0 has none
+    graph.relations[0].indices = graph.relations[0].indices[:30]
+    graphs = [_native.DeviceGraph(device, csr) for csr in graph.csrs()]
+    on_device = _native.DeviceSubgraph(device, [100], [(0, 0)], True)
+    on_cpu = graph.subgraph(False)
+    most = (1 << 22) - 1
+    for batch in range(520):
+        seed = [1] if batch in (0, 1, 100, 510, 511, 512, 519) else [0]
+        fanouts = [[5, 0] if seed == [1] else [most, 0]]
+        seeds = [Seeds(0, seed, None)]
+        options = Options(fanouts, [False], True, run=3, batch=batch)
+        kernel_runs.begin(on_device, seeds, options)
+        on_device.sample(graphs, fanouts, True, [False], False, 3, batch)
+        if seed == [1]:
+            kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
+            expected = kernel_runs.read(on_cpu, graph, options)
+            assert read(device, on_device, graph, options) == expected
+        else:
+            assert on_device.num_nodes(0) == 1
