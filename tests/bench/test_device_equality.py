@@ -60,7 +60,6 @@ def test_an_emulated_device_is_a_place_like_a_gpu():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.skipif(not hasattr(_native, "DeviceSubgraph"), reason="no DeviceSubgraph")
 def test_devices_draw_the_same(kind):
     if kind == "cuda":
         with open_place("cuda") as place:

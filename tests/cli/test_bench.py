@@ -113,10 +113,8 @@ def test_suites_of_details(bench, tmp_path):
 
 def device_groups():
     """What the suite `device` measures of what this build can do."""
-    groups = {"training, emulated"}
-    if hasattr(_native, "DeviceSubgraph"):
-        groups |= {"batch equality", "kernels for a batch"}
-        groups |= {"sampling, emulated", "sampled edges, emulated"}
+    groups = {"batch equality", "kernels for a batch", "training, emulated"}
+    groups |= {"sampling, emulated", "sampled edges, emulated"}
     if hasattr(_native, "DeviceTable"):
         groups |= {"gather, device memory, emulated", "gather, host memory, emulated", "hot cache"}
     return groups
@@ -135,10 +133,9 @@ def test_the_suite_of_devices_on_an_emulated_one(bench, tmp_path):
     for group in ("sampling", "sampled edges", "gather, device memory", "training"):
         assert verdicts[group] == "not measured"
     found = {(row["group"], row["name"]): row["median"] for row in report["suites"]["device"]}
-    if "batch equality" in device_groups():
-        assert verdicts["batch equality"] == "met"
-        assert found["batch equality", "different"] == 0
-        assert found["batch equality", "all"] == 20
+    assert verdicts["batch equality"] == "met"
+    assert found["batch equality", "different"] == 0
+    assert found["batch equality", "all"] == 20
     if "hot cache" in device_groups():
         # Of this little graph hardly any hot row is left out of a batch, so that hotness says more.
         assert 20 < found["hot cache", "rows from the device"] < 100

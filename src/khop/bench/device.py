@@ -21,7 +21,7 @@ from khop.bench.device_training import measure_training
 from khop.bench.goals import DEVICE, ONE_CORE
 from khop.bench.kernels import KhopKernel, Seeds, as_columns, khop_case, one_thread
 from khop.bench.measure import Case, Row, Turn
-from khop.bench.on_device import KERNELS, Drawn, Place, open_place
+from khop.bench.on_device import Drawn, Place, open_place
 from khop.bench.settings import FANOUTS
 from khop.typing import Int64Array
 
@@ -44,8 +44,6 @@ def run(bench: Bench) -> list[Row]:
 
 def _equality(bench: Bench, place: Place, _: Drawn) -> list[Row]:
     """How many of the random batches are others than the CPU's."""
-    if not _can_draw(bench):
-        return []
     count = bench.settings.configurations
     different = count_different(place, count)
     if different:
@@ -54,13 +52,6 @@ def _equality(bench: Bench, place: Place, _: Drawn) -> list[Row]:
     for row, value in zip(rows, (len(different), count), strict=True):
         row.add(Turn(value))
     return rows
-
-
-def _can_draw(bench: Bench) -> bool:
-    if hasattr(KERNELS, "DeviceSubgraph"):
-        return True
-    bench.leave_out("device: sampling is left out: this build has no DeviceSubgraph")
-    return False
 
 
 class DeviceKernel:
@@ -80,8 +71,8 @@ class DeviceKernel:
         self._spec = engine.spec
         self._weighted = [engine.spec.is_weighted(r) for r in range(len(engine.view.relations))]
         self._run_key = _native.run_key(0, 0, 0)
-        self._graphs = [KERNELS.DeviceGraph(place.device, csr, mode) for csr in engine.view.csrs]
-        self._subgraph = KERNELS.DeviceSubgraph(
+        self._graphs = [_native.DeviceGraph(place.device, csr, mode) for csr in engine.view.csrs]
+        self._subgraph = _native.DeviceSubgraph(
             place.device, engine.view.num_nodes, engine.view.relations, True, False
         )
         self._arrays: dict[str, Any] = {}
@@ -125,10 +116,8 @@ class DeviceKernel:
 
 def _sampling(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
     """Time, edges a second and launches of a batch of the products-shaped graph."""
-    if not _can_draw(bench):
-        return []
     kernel, seeds = drawn.kernel, drawn.seeds
-    ours = dict(_device_kernels(bench, place, kernel, seeds))
+    ours = dict(_device_kernels(place, kernel, seeds))
     cases = [device_case(place, name, draws.draw, seeds) for name, draws in ours.items()]
     cases.append(khop_case(ONE_CORE, kernel, seeds))
     if place.is_cuda:
@@ -142,7 +131,7 @@ def _sampling(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
 
 
 def _device_kernels(
-    bench: Bench, place: Place, kernel: KhopKernel, seeds: Seeds
+    place: Place, kernel: KhopKernel, seeds: Seeds
 ) -> Iterator[tuple[str, DeviceKernel]]:
     """The ways of khop to draw on the device, each after it drew a batch as the CPU does."""
     ways: dict[str, tuple[str, dict[str, Any]]] = {
@@ -155,11 +144,7 @@ def _device_kernels(
     expected = kernel.written(0)
     for name, (mode, options) in ways.items():
         made = DeviceKernel(place, kernel, mode, **options)
-        try:
-            nodes, _, _, edges = made.written(batch.numpy(), number)
-        except TypeError:
-            bench.leave_out(f"{name} is left out: this build does not take {', '.join(options)}")
-            continue
+        nodes, _, _, edges = made.written(batch.numpy(), number)
         if not (np.array_equal(nodes, expected[0]) and np.array_equal(edges, expected[1])):
             raise RuntimeError(
                 f"{name} draws another batch than the CPU does: report this as a bug"

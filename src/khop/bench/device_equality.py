@@ -7,14 +7,14 @@ with edges left out, completed to an induced subgraph. All of it follows from it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from khop import _native
-from khop.bench.on_device import KERNELS, Place
+from khop.bench.on_device import Place
 from khop.typing import Array, Int64Array
 
 _FANOUTS = (-1, 0, 1, 2, 3, 5, 15)
@@ -53,17 +53,28 @@ class Configuration:
     induced: bool
     keys: tuple[int, int]
 
-    def draw(self, subgraph: Any, graphs: list[Any]) -> Any:
-        """Draws the batch into a subgraph of the CPU or of a device, and returns that."""
+    def draw(self, subgraph: Any, graphs: Sequence[Any], **options: Any) -> Any:
+        """Draws the batch into a subgraph of the CPU or of a device, and returns that.
+
+        Args:
+            subgraph: takes `arguments`.
+            graphs: the rows of each edge type, where the subgraph reads them.
+            options: of the call that samples.
+        """
         subgraph.begin()
         for node_type, ids, times in self.seeds:
             subgraph.add_seeds(node_type, ids, times)
         for relation, rows, neighbors in self.excluded:
             subgraph.exclude(relation, rows, neighbors)
-        subgraph.sample(graphs, self.fanouts, self.replace, self.weighted, self.last, *self.keys)
+        drawn = (self.fanouts, self.replace, self.weighted, self.last, *self.keys)
+        subgraph.sample(graphs, *drawn, **options)
         if self.induced:
             subgraph.induce(graphs)
         return subgraph
+
+    def next(self) -> Configuration:
+        """The next batch of the same run."""
+        return replace(self, keys=(self.keys[0], self.keys[1] + 1))
 
     def arguments(self) -> tuple[Any, ...]:
         """Those of a subgraph, without the device."""
@@ -81,13 +92,23 @@ def count_different(place: Place, configurations: int) -> list[int]:
 
 
 def is_equal(place: Place, about: Configuration, number: int) -> bool:
-    """Whether a device draws a batch as the CPU does; odd numbers read the graph in place."""
-    mode = "ZERO_COPY" if number % 2 else "CUDA"
-    graphs = [KERNELS.DeviceGraph(place.device, csr, mode) for csr in about.csrs]
-    ours = about.draw(KERNELS.DeviceSubgraph(place.device, *about.arguments()), graphs)
-    theirs = about.draw(_native.Subgraph(*about.arguments()), about.csrs)
-    pairs = zip(_contents(ours, about, place), _contents(theirs, about, None), strict=True)
-    return all(np.array_equal(a, b) for a, b in pairs)
+    """Whether a device draws a batch, and the one after it, as the CPU does.
+
+    The number also says how the device does it: of two, one reads the graph in place; of four, two
+    play a CUDA graph; of eight, four begin with too little room, and have to draw again.
+    """
+    mode = "ZERO_COPY" if number & 1 else "CUDA"
+    room: dict[str, Any] = {"room": 16} if number & 4 else {}
+    graphs = [_native.DeviceGraph(place.device, csr, mode) for csr in about.csrs]
+    ours = _native.DeviceSubgraph(place.device, *about.arguments(), **room)
+    theirs = _native.Subgraph(*about.arguments())
+    for batch in (about, about.next()):
+        batch.draw(ours, graphs, cuda_graph=bool(number & 2))
+        batch.draw(theirs, about.csrs)
+        pairs = zip(_contents(ours, about, place), _contents(theirs, about, None), strict=True)
+        if not all(np.array_equal(a, b) for a, b in pairs):
+            return False
+    return True
 
 
 def _contents(subgraph: Any, about: Configuration, place: Place | None) -> Iterator[Array]:

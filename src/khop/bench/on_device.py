@@ -28,9 +28,6 @@ from khop.typing import Array, Int64Array
 
 EMULATED = "emulated"
 
-KERNELS: Any = _native
-"""The extension; builds differ in what they can do on devices."""
-
 
 @dataclass(frozen=True)
 class Place:
