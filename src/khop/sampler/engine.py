@@ -119,19 +119,20 @@ class Engine:
         return subgraph
 
     def _begin(self, seeds: Sequence[SeedSet], exclude: Sequence[Exclusion]) -> _native.Subgraph:
-        view, spec = self.view, self.spec
         try:  # two threads may see the same idle one
             subgraph = self._idle.pop()
         except IndexError:
-            subgraph = _native.Subgraph(
-                view.num_nodes, view.relations, spec.with_edge, spec.disjoint
-            )
+            subgraph = self._new_subgraph()
         subgraph.begin()
         for node_type, ids, times in seeds:
             subgraph.add_seeds(node_type, ids, times)
         for relation, rows, neighbors in exclude:
             subgraph.exclude(relation, rows, neighbors)
         return subgraph
+
+    def _new_subgraph(self) -> _native.Subgraph:
+        view, spec = self.view, self.spec
+        return _native.Subgraph(view.num_nodes, view.relations, spec.with_edge, spec.disjoint)
 
     def _hop_over_parts(
         self,

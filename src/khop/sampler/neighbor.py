@@ -21,17 +21,24 @@ from torch_geometric.sampler import (
 from khop import _native
 from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
-from khop.sampler.engine import Engine, finish
+from khop.sampler.device import (
+    DeviceDrawer,
+    DeviceOptions,
+    TorchDevice,
+    graphs_on,
+    hand_over,
+    tensors_of,
+)
+from khop.sampler.drawer import Drawer
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
-from khop.sampler.link import Links, LinkSampler, LinkSeeds, link_of_tree
+from khop.sampler.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.pyg_links import LinkOptions, LinkSamplers, link_metadata, links_of
-from khop.sampler.pyg_output import DrawnSubgraph, SubgraphWriter, to_pyg
+from khop.sampler.pyg_output import DrawnSubgraph, to_pyg
 from khop.sampler.requests import SeedSet
 from khop.sampler.seed_times import seed_times
 from khop.sampler.source import graph_of
 from khop.sampler.spec import SamplingSpec
-from khop.sampler.view import GraphView
 from khop.typing import NODE, ArrayLike, EdgeType, NodeType
 
 
@@ -89,8 +96,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         seed: makes draws reproducible: call i of this sampler draws what call i of any equal
             sampler draws. Default: each call takes a key from torch's default generator.
         stream: separates samplers of the same seed.
+        device: a GPU ('cuda', 'cuda:1') that draws, and in whose memory what is drawn lies: the
+            same as is drawn on the CPU. Default: the CPU.
+        device_options: whether the graph is copied to the device, and other options; see
+            `DeviceOptions`.
 
     Raises:
+        RuntimeError: the device cannot be used; says why.
         ValueError, TypeError: malformed options; times or weights that are none.
     """
 
@@ -114,6 +126,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         with_edge: bool = True,
         seed: int | None = None,
         stream: int = 0,
+        device: Any = None,
+        device_options: DeviceOptions | None = None,
     ) -> None:
         del share_memory
         if not directed:
@@ -134,6 +148,10 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
                 is_sorted=is_sorted,
             )
         self.graph: Graph = data
+        self._device_options = device_options or DeviceOptions()
+        self._device = None if device is None else TorchDevice(device)
+        if self._device is not None:
+            self._device_graphs = graphs_on(self._device, data, self._device_options.graph_mode)
         self._backward = sample_direction == "backward"
         self._subgraph_type = subgraph_type
         self._disjoint = disjoint
@@ -144,6 +162,16 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         self.stream = stream
         self.num_neighbors = num_neighbors
         self._calls = itertools.count()
+
+    @property
+    def device(self) -> TorchDevice | None:
+        """The device that draws; None: the CPU."""
+        return self._device
+
+    @property
+    def device_options(self) -> DeviceOptions:
+        """What is kept where if a device draws."""
+        return self._device_options
 
     @property
     def num_neighbors(self) -> Any:
@@ -167,8 +195,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         )
         by_type = {t: list(hops) for t, hops in zip(graph.edge_types, spec.fanouts, strict=False)}
         self._num_neighbors = by_type if graph.is_heterogeneous else list(spec.fanouts[0])
-        self._engine = Engine(GraphView.of_graph(graph), spec)
-        self._writer = SubgraphWriter(graph, spec, self._backward)
+        if self._device is None:
+            self._drawer = Drawer(graph, spec, self._backward)
+        else:
+            as_graph = self._device_options.cuda_graph
+            self._drawer = DeviceDrawer(
+                graph, spec, self._backward, self._device, self._device_graphs, as_graph
+            )
         self._link_samplers = LinkSamplers(graph, spec.disjoint)
 
     @property
@@ -179,12 +212,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     @property
     def disjoint(self) -> bool:
         """Whether each seed has a subgraph of its own."""
-        return self._engine.spec.disjoint
+        return self._drawer.spec.disjoint
 
     @property
     def is_temporal(self) -> bool:
         """Whether seeds see the graph at a time."""
-        return self._engine.spec.temporal
+        return self._drawer.spec.temporal
 
     @property
     def edge_permutation(self) -> None:
@@ -193,8 +226,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the kernels' objects, which the other process makes for itself."""
+        if self._device is not None:
+            raise TypeError(
+                "a sampler that draws on a device stays in its process: use threads "
+                "(worker_type='thread')"
+            )
         state = self.__dict__.copy()
-        for name in ("_engine", "_link_samplers", "_writer", "_calls"):
+        for name in ("_drawer", "_link_samplers", "_calls"):
             del state[name]
         return state
 
@@ -226,6 +264,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         if kwargs:
             raise TypeError(f"unexpected arguments {list(kwargs)}")
         drawn = self.draw_nodes(self.seed_set(index), key)
+        hand_over(tensors_of(drawn), drawn.written)
         return to_pyg(drawn, self.graph, (index.input_id, index.time))
 
     def seed_set(self, index: NodeSamplerInput) -> SeedSet:
@@ -244,13 +283,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             key: as for `sample_from_nodes`.
         """
         run, batch = key or next_key(self.seed, self.stream, self._calls)
-        return self._written(self._engine.sample_local([seeds], run, batch))
-
-    def _written(self, subgraph: _native.Subgraph) -> DrawnSubgraph:
-        """A drawn subgraph as arrays; its buffers are then free for the next."""
-        drawn = self._writer.write(subgraph)
-        self._engine.release(subgraph)
-        return drawn
+        return self._drawer.draw_nodes(seeds, run, batch)
 
     def _seed_type(self, input_type: NodeType | None) -> NodeType:
         if not self.graph.is_heterogeneous:
@@ -295,6 +328,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         )
         sampler = self.link_sampler(index.input_type, options)
         drawn, seeds = self.draw_links(sampler, links_of(index, self.graph, sampler.spec), key)
+        hand_over(tensors_of(drawn), drawn.written)
         return to_pyg(drawn, self.graph, link_metadata(index, sampler.spec, seeds))
 
     def draw_links(
@@ -311,11 +345,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             The subgraph, whose trees count links, and where in it the links' ends are.
         """
         run, batch = key or next_key(self.seed, self.stream, self._calls)
-        subgraph, seeds = finish(sampler.sample(self._engine, links, run, batch))
-        drawn = self._written(subgraph)
-        for tree in drawn.trees or ():
-            tree.copy_(link_of_tree(tree, seeds.num_links))
-        return drawn, seeds
+        return self._drawer.draw_links(sampler, links, run, batch)
 
     def link_sampler(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
         """What draws batches of links of a type; raises ValueError for options that do not fit."""
@@ -349,20 +379,20 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             ValueError: seeds of no node type of the graph, another number of nodes than the
                 graph's, a batch size below 1, a sampler that draws by weight or by time.
         """
-        spec = self._engine.spec
+        spec = self._drawer.spec
         if spec.temporal or any(spec.weighted):
             raise ValueError(
                 "the hotness of nodes is that of uniform draws: make a sampler without time_attr "
                 "and weight_attr for it"
             )
-        counts, view = self.graph.num_nodes, self._engine.view
+        counts, view = self.graph.num_nodes, self._drawer.view
         node_type = self._seed_type(getattr(seeds, "input_type", None))
         ids = to_int64(getattr(seeds, "node", seeds), "seeds")
         check_range(ids, counts[node_type], "seeds")
         _check_num_nodes(num_nodes, counts)
         probs = sample_prob(
             TypedRows(view.num_nodes, view.relations, view.csrs),
-            self._engine.spec.fanouts[: len(view.relations)],
+            self._drawer.spec.fanouts[: len(view.relations)],
             Seeds(self.graph.node_types.index(node_type), ids, batch_size),
             self.replace,
         )

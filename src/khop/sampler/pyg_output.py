@@ -29,6 +29,8 @@ class DrawnSubgraph(NamedTuple):
         nodes_per_hop: number of seeds, then of the nodes that each hop added; None where hops
             cannot be told apart.
         edges_per_hop: number of edges that each hop added, likewise.
+        written: when a device has written the tensors (`khop.sampler.device.hand_over`); None: they
+            are.
     """
 
     nodes: list[Tensor]
@@ -37,6 +39,7 @@ class DrawnSubgraph(NamedTuple):
     trees: list[Tensor] | None
     nodes_per_hop: list[list[int]] | None
     edges_per_hop: list[list[int]] | None
+    written: Any = None
 
 
 class SubgraphWriter:
@@ -88,7 +91,7 @@ def to_pyg(
         graph: the graph that it was drawn from.
         metadata: what a loader shall find in the output.
     """
-    nodes, _, edges, trees, node_hops, edge_hops = drawn
+    nodes, _, edges, trees, node_hops, edge_hops, _ = drawn
     # Halves of one tensor, which loaders need not stack again.
     ends = [edge_index.unbind() for edge_index in drawn.edge_index]
     rows, cols = [row for row, _ in ends], [col for _, col in ends]

@@ -1,0 +1,307 @@
+"""Sampling on a device: the engine of graphs in memory, with the kernels of a GPU.
+
+A batch is drawn on a stream of its own, beside whatever the trainer computes. The host waits once a
+batch, for its sizes; what is written after that (the ids, the edges) the trainer's stream waits
+for, without the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from khop import _native
+from khop.data import Graph
+from khop.data.device import open_device, parse_device
+from khop.sampler.drawer import Drawer
+from khop.sampler.engine import Engine
+from khop.sampler.link import Links, LinkSampler, LinkSeeds
+from khop.sampler.pyg_output import DrawnSubgraph
+from khop.sampler.requests import Exclusion, SeedSet
+from khop.sampler.spec import SamplingSpec
+from khop.sampler.view import GraphView
+from khop.typing import ArrayLike, NodeType
+
+_GRAPH_MODES = ("CUDA", "ZERO_COPY")
+_FEATURE_MODES = ("CUDA", "ZERO_COPY", "CPU")
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Where a loader that samples on a device keeps what.
+
+    Attributes:
+        graph_mode: 'CUDA' (the graph in device memory) or 'ZERO_COPY' (in the host's, read in
+            place).
+        feature_mode: of attributes: 'CUDA', 'ZERO_COPY', or 'CPU' (the host gathers and copies).
+        split_ratio: with feature_mode 'CUDA', the share of the rows that lies in device memory: the
+            hottest. Default: all.
+        budget: instead, bytes of device memory for each attribute, or a text such as '2GB'.
+        hotness: how likely a batch is to need each node, [num_nodes] or {node type: [num_nodes]};
+            default: `NeighborSampler.sample_prob` of the loader's seeds.
+        cuda_graph: record the kernels of a batch once and launch them together for later batches:
+            for fixed fan-outs and small batches.
+
+    Raises:
+        ValueError: another mode, or a share outside [0, 1].
+    """
+
+    graph_mode: str = "CUDA"
+    feature_mode: str = "ZERO_COPY"
+    split_ratio: float | None = None
+    budget: int | str | None = None
+    hotness: ArrayLike | Mapping[NodeType, ArrayLike] | None = None
+    cuda_graph: bool = False
+
+    def __post_init__(self) -> None:
+        for name, modes in (("graph_mode", _GRAPH_MODES), ("feature_mode", _FEATURE_MODES)):
+            if getattr(self, name) not in modes:
+                raise ValueError(f"{name} must be one of {modes} (got {getattr(self, name)!r})")
+        if self.split_ratio is not None and not 0 <= self.split_ratio <= 1:
+            raise ValueError(f"split_ratio must be in [0, 1] (got {self.split_ratio})")
+        if self.is_split and self.feature_mode != "CUDA":
+            raise ValueError(
+                "split_ratio and budget are about rows in device memory: pass feature_mode='CUDA' "
+                f"(got '{self.feature_mode}')"
+            )
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a part of the rows stays on the host."""
+        return self.split_ratio is not None or self.budget is not None
+
+
+class TorchDevice:
+    """A device as torch sees it: whose tensors they are, and who waits for whom.
+
+    One thread at a time works with it: hold `lock`.
+
+    Args:
+        name: 'cuda', 'cuda:<index>' or 'emulated', see `khop.data.device`.
+
+    Raises:
+        ValueError, RuntimeError: what `open_device` raises.
+    """
+
+    def __init__(self, name: Any) -> None:
+        kind, index = parse_device(name)
+        self.lock = threading.Lock()
+        self._stream: Any = None
+        self.torch_device = torch.device("cpu")
+        if kind == "cuda":
+            open_device(name)  # says what is missing before torch does
+            self.torch_device = torch.device("cuda", index)
+            self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+        self.native = open_device(name, self._stream)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
+        """A tensor in the device's memory, to be written by it."""
+        with self.scope():
+            return torch.empty(shape, dtype=dtype, device=self.torch_device)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """What torch does within is done on the device's stream."""
+        return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def mark(self) -> Any:
+        """The moment when all that was asked for so far is done; for `wait`."""
+        return None if self._stream is None else self._stream.record_event()
+
+    def wait(self, moment: Any) -> None:
+        """Has the device go on only after a moment of another."""
+        if moment is not None:
+            self._stream.wait_event(moment)
+
+
+def tensors_of(drawn: DrawnSubgraph) -> list[Tensor]:
+    """The tensors of a drawn subgraph."""
+    edges = [edge for edge in drawn.edges if edge is not None]
+    return [*drawn.nodes, *drawn.edge_index, *edges, *(drawn.trees or ())]
+
+
+def hand_over(tensors: Iterable[Tensor], moment: Any) -> None:
+    """Gives tensors to torch's current stream, which waits for the moment when they are written."""
+    if moment is None:
+        return
+    stream = torch.cuda.current_stream()
+    stream.wait_event(moment)
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.record_stream(stream)
+
+
+class DeviceEngine(Engine):
+    """An engine whose batches a device draws.
+
+    Args:
+        view: a whole graph.
+        spec: how neighbours are drawn.
+        device: who draws.
+        graphs: the graph on the device, an edge type each.
+        cuda_graph: record a batch's kernels and play them again.
+    """
+
+    def __init__(
+        self,
+        view: GraphView,
+        spec: SamplingSpec,
+        device: TorchDevice,
+        graphs: list[_native.DeviceGraph],
+        cuda_graph: bool,
+    ) -> None:
+        super().__init__(view, spec)
+        self._device = device
+        self._graphs = graphs
+        self._cuda_graph = cuda_graph
+
+    def sample_local(
+        self,
+        seeds: Sequence[SeedSet],
+        run_key: int,
+        batch: int,
+        exclude: Sequence[Exclusion] = (),
+    ) -> Any:
+        """As `Engine.sample_local`; returns a `DeviceSubgraph` that is still being drawn.
+
+        The device's lock must be held until it has been written.
+        """
+        spec = self.spec
+        subgraph: Any = self._begin(seeds, exclude)
+        subgraph.sample(
+            self._graphs,
+            spec.fanouts,
+            spec.replace,
+            self._weighted,
+            spec.last,
+            run_key,
+            batch,
+            self._cuda_graph,
+        )
+        if spec.subgraph_type == "bidirectional":
+            subgraph.add_reverses(spec.reversals, spec.keep_edge)
+        elif spec.subgraph_type == "induced":
+            subgraph.induce(self._graphs)
+        return subgraph
+
+    def _new_subgraph(self) -> Any:
+        view, spec = self.view, self.spec
+        return _native.DeviceSubgraph(
+            self._device.native, view.num_nodes, view.relations, spec.with_edge, spec.disjoint
+        )
+
+
+class DeviceWriter:
+    """Writes what a device drew to tensors in its memory; see `SubgraphWriter`.
+
+    Args:
+        graph: the graph that subgraphs are drawn from.
+        spec: how they are drawn.
+        backward: neighbours were drawn along the edges: rows and columns are exchanged.
+        device: the device.
+    """
+
+    def __init__(
+        self, graph: Graph, spec: SamplingSpec, backward: bool, device: TorchDevice
+    ) -> None:
+        self._spec = spec
+        self._backward = backward
+        self._device = device
+        self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
+        self._names = [self._on_device(t.edge_ids) for t in graph.topologies.values()]
+        self._num_types = len(graph.node_types)
+
+    def _on_device(self, names: Any) -> Tensor | None:
+        if names is None:
+            return None
+        with self._device.scope():
+            return torch.from_numpy(np.ascontiguousarray(names)).to(self._device.torch_device)
+
+    def write(self, subgraph: Any) -> DrawnSubgraph:
+        """A subgraph that the engine returned; the device's lock is held."""
+        device, counts_hops = self._device, self._spec.counts_hops
+        types, relations = range(self._num_types), range(len(self._names))
+        nodes = [device.empty([subgraph.num_nodes(t)]) for t in types]
+        trees = [device.empty([len(n)]) for n in nodes] if self._spec.disjoint else None
+        for t in types:
+            subgraph.write_nodes(t, nodes[t])
+            if trees is not None:
+                subgraph.write_trees(t, trees[t])
+        ends = [device.empty([2, subgraph.num_edges(r)]) for r in relations]
+        edges = [
+            device.empty([e.shape[1]]) if h else None
+            for e, h in zip(ends, self._has_ids, strict=True)
+        ]
+        for r in relations:
+            row, col = ends[r].unbind()
+            subgraph.write_edge_index(r, *((col, row) if self._backward else (row, col)))
+            if edges[r] is not None:
+                subgraph.write_edges(r, edges[r], self._names[r])
+        return DrawnSubgraph(
+            nodes,
+            ends,
+            edges,
+            trees,
+            [subgraph.nodes_per_hop(t) for t in types] if counts_hops else None,
+            [subgraph.edges_per_hop(r) for r in relations] if counts_hops else None,
+        )
+
+
+class DeviceDrawer(Drawer):
+    """A drawer whose batches a device draws.
+
+    Args:
+        graph, spec, backward: as of `Drawer`.
+        device: who draws.
+        graphs: the graph there, from `graphs_on`.
+        cuda_graph: record a batch's kernels and play them again.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        spec: SamplingSpec,
+        backward: bool,
+        device: TorchDevice,
+        graphs: list[_native.DeviceGraph],
+        cuda_graph: bool,
+    ) -> None:
+        super().__init__(graph, spec, backward)
+        self._device = device
+        self._engine = DeviceEngine(self.view, spec, device, graphs, cuda_graph)
+        self._writer = DeviceWriter(graph, spec, backward, device)
+
+    def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> DrawnSubgraph:
+        """As of `Drawer`; says when the tensors will have been written."""
+        with self._device.lock, self._device.scope():
+            drawn = super().draw_nodes(seeds, run_key, batch)
+            return drawn._replace(written=self._device.mark())
+
+    def draw_links(
+        self, sampler: LinkSampler, links: Links, run_key: int, batch: int
+    ) -> tuple[DrawnSubgraph, LinkSeeds]:
+        """As of `Drawer`; says when the tensors will have been written."""
+        with self._device.lock, self._device.scope():
+            drawn, seeds = super().draw_links(sampler, links, run_key, batch)
+            return drawn._replace(written=self._device.mark()), seeds
+
+
+def graphs_on(device: TorchDevice, graph: Graph, mode: str) -> list[_native.DeviceGraph]:
+    """A graph on a device, an edge type each; waits until it is there.
+
+    Args:
+        device: the device.
+        graph: the graph.
+        mode: 'CUDA' or 'ZERO_COPY'.
+    """
+    csrs = [topology.csr() for topology in graph.topologies.values()]
+    graphs = [_native.DeviceGraph(device.native, csr, mode) for csr in csrs]
+    device.native.synchronize()
+    return graphs

@@ -1,0 +1,49 @@
+"""From seeds or links to tensors: an engine, and what writes down what it draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from khop.data import Graph
+from khop.sampler.engine import Engine, finish
+from khop.sampler.link import Links, LinkSampler, LinkSeeds, link_of_tree
+from khop.sampler.pyg_output import DrawnSubgraph, SubgraphWriter
+from khop.sampler.requests import SeedSet
+from khop.sampler.spec import SamplingSpec
+from khop.sampler.view import GraphView
+
+
+class Drawer:
+    """Draws batches from a graph in memory on the CPU. Safe to use from several threads.
+
+    Args:
+        graph: the graph.
+        spec: how neighbours are drawn.
+        backward: neighbours are drawn along the edges.
+    """
+
+    def __init__(self, graph: Graph, spec: SamplingSpec, backward: bool) -> None:
+        self.spec = spec
+        self.view = GraphView.of_graph(graph)
+        self._engine = Engine(self.view, spec)
+        self._writer: Any = SubgraphWriter(graph, spec, backward)
+
+    def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> DrawnSubgraph:
+        """The neighbourhood of seeds."""
+        return self._written(self._engine.sample_local([seeds], run_key, batch))
+
+    def draw_links(
+        self, sampler: LinkSampler, links: Links, run_key: int, batch: int
+    ) -> tuple[DrawnSubgraph, LinkSeeds]:
+        """The neighbourhood of links, and where in it their ends are."""
+        subgraph, seeds = finish(sampler.sample(self._engine, links, run_key, batch))
+        drawn = self._written(subgraph)
+        for tree in drawn.trees or ():
+            tree.copy_(link_of_tree(tree, seeds.num_links))
+        return drawn, seeds
+
+    def _written(self, subgraph: Any) -> DrawnSubgraph:
+        """A drawn subgraph as tensors; its buffers are then free for the next."""
+        drawn: DrawnSubgraph = self._writer.write(subgraph)
+        self._engine.release(subgraph)
+        return drawn
