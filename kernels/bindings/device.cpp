@@ -12,9 +12,12 @@
 namespace khop::bindings {
 namespace {
 
-std::shared_ptr<PyDevice> emulated_device(uint64_t seed, int num_threads) {
+std::shared_ptr<PyDevice> emulated_device(uint64_t seed, int num_threads, bool maps_host,
+                                          int island) {
   if (num_threads < 1) throw nb::value_error("num_threads must be at least 1");
-  return std::make_shared<PyDevice>(PyDevice{make_emulated_device(seed, num_threads), false, 0});
+  const EmulatedAbilities abilities{maps_host, island};
+  return std::make_shared<PyDevice>(
+      PyDevice{make_emulated_device(seed, num_threads, abilities), false, 0});
 }
 
 #ifdef KHOP_WITH_CUDA
@@ -77,7 +80,8 @@ void bind_device(nb::module_& m) {
 Arrays handed to it lie in its memory: CUDA arrays (anything with DLPack) for a GPU, NumPy arrays
 for an emulated device. Its memory must not be used by two threads at a time.)")
       .def_prop_ro(
-          "name", [](const PyDevice& self) { return self->name(); }, "'cuda:0', ... or 'emulated'.")
+          "name", [](const PyDevice& self) { return self->name(); },
+          "'cuda:0', ... or 'emulated', with the number of its island if that is not 0.")
       .def_prop_ro("is_cuda", [](const PyDevice& self) { return self.is_cuda; })
       .def_prop_ro(
           "num_launches", [](const PyDevice& self) { return self->num_launches(); },
@@ -92,11 +96,14 @@ Raises:
     IndexError: a row does not exist; the other rows are written.
     RuntimeError: a CUDA call failed; names the call.)");
   m.def("emulated_device", &emulated_device, nb::arg("seed") = 0, nb::arg("num_threads") = 1,
+        nb::arg("maps_host") = true, nb::arg("island") = 0,
         R"(A device emulated on the CPU, for tests of what runs on GPUs.
 
 Args:
     seed: determines the order in which the items of each kernel run.
-    num_threads: threads that run them at the same time.)");
+    num_threads: threads that run them at the same time.
+    maps_host: whether it can register host memory that it did not allocate.
+    island: devices of the same island read each other's memory.)");
 #ifdef KHOP_WITH_CUDA
   m.def("cuda_device", &cuda_device, nb::arg("index") = 0, nb::arg("stream") = 0,
         nb::arg("allocate").none() = nb::none(), nb::arg("release").none() = nb::none(),

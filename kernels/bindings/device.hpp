@@ -34,4 +34,19 @@ struct PyDevice {
   }
 };
 
+using SharedDevice = std::shared_ptr<PyDevice>;
+
+inline std::shared_ptr<Device> native(const SharedDevice& device) {
+  return {device, device->device.get()};
+}
+
+// A reference to what Python holds, an array or an object, which any thread may give back.
+template <class T>
+std::shared_ptr<const void> keep(T held) {
+  return {new T(std::move(held)), [](const void* p) {
+            const nb::gil_scoped_acquire lock;
+            delete static_cast<const T*>(p);
+          }};
+}
+
 }  // namespace khop::bindings

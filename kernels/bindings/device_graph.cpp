@@ -8,11 +8,12 @@
 namespace khop::bindings {
 
 DeviceGraph::DeviceGraph(std::shared_ptr<PyDevice> device, nb::object csr, const std::string& mode)
-    : device_(std::move(device)), csr_(std::move(csr)), mode_(mode) {
+    : device_(std::move(device)), mode_(mode) {
   if (mode != "CUDA" && mode != "ZERO_COPY") {
     throw nb::value_error(("mode must be 'CUDA' or 'ZERO_COPY' (got '" + mode + "')").c_str());
   }
-  const Csr& host = nb::cast<const Csr&>(csr_);
+  const Csr& host = nb::cast<const Csr&>(csr);
+  if (mode == "ZERO_COPY") owner_ = keep(csr);
   nb::gil_scoped_release unlocked;
   arrays_ = host.visit([](const auto& view) { return arrays_of(view); });
   try {
@@ -41,16 +42,14 @@ void DeviceGraph::place(const T*& array, int64_t bytes) {
     device.upload(memory, array, size);
     array = static_cast<const T*>(memory);
   } else {
-    const void* const seen = device.map_host(array, size);
-    mapped_.push_back(array);
-    array = static_cast<const T*>(seen);
+    mapped_.push_back(std::make_unique<HostMapping>(native(device_), array, size, owner_));
+    array = static_cast<const T*>(mapped_.back()->on_device());
   }
 }
 
 void DeviceGraph::release() noexcept {
   Device& device = **device_;
   for (void* memory : owned_) device.release(memory);
-  for (const void* memory : mapped_) device.unmap_host(memory);
 }
 
 void bind_device_graph(nb::module_& m) {

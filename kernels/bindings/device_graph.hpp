@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../device/graph.hpp"
+#include "../device/mapping.hpp"
 #include "device.hpp"
 #include "graph.hpp"
 
@@ -31,11 +32,11 @@ class DeviceGraph {
   void release() noexcept;
 
   std::shared_ptr<PyDevice> device_;
-  nb::object csr_;  // keeps what is read in place
+  std::shared_ptr<const void> owner_;  // of what is read in place
   std::string mode_;
   GraphArrays arrays_;
   std::vector<void*> owned_;
-  std::vector<const void*> mapped_;
+  std::vector<std::unique_ptr<HostMapping>> mapped_;
 };
 
 }  // namespace khop::bindings

@@ -173,7 +173,8 @@ class PySubgraph {
         throw nb::type_error("graphs must hold a DeviceGraph for each edge type");
       }
       const auto& graph = nb::cast<const DeviceGraph&>(item);
-      if (&graph.device() != device_.get()) {
+      // Several streams of one GPU may read the same graph.
+      if (graph.device()->name() != (*device_)->name()) {
         throw nb::value_error("a graph belongs to another device than the subgraph");
       }
       arrays.push_back(graph.arrays());

@@ -69,6 +69,7 @@ void bind_partition(nb::module_& m);
 void bind_weights(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_device_subgraph(nb::module_& m);
+void bind_device_table(nb::module_& m);
 void bind_cuda(nb::module_& m);
 
 }  // namespace khop::bindings

@@ -16,5 +16,6 @@ NB_MODULE(_native, m) {
   bind_weights(m);
   bind_device(m);
   bind_device_subgraph(m);
+  bind_device_table(m);
   bind_cuda(m);
 }

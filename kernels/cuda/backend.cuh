@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
+#include <memory>
 #include <utility>
 
 #include "../device/allocator.hpp"
 #include "check.hpp"
+#include "host_memory.hpp"
 #include "khop/parallel/backend.hpp"
 
 namespace khop::cuda {
@@ -43,21 +45,6 @@ struct SumEntry {
     return 0;  // never called: the count lies on the device
 #endif
   }
-};
-
-// Makes a device current for as long as it lives.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    KHOP_CUDA_CHECK(cudaGetDevice(&before_));
-    if (before_ != device) KHOP_CUDA_CHECK(cudaSetDevice(device));
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() { cudaSetDevice(before_); }
-
- private:
-  int before_ = 0;
 };
 
 // A graph of kernels, ready to be launched.
@@ -141,20 +128,37 @@ class Backend {
     KHOP_CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
 
-  // Registers pages that are not registered yet: files in memory read-only, as they are mapped.
-  const void* map_host(const void* memory, std::size_t bytes) {
+  const void* map_host(const void* memory, std::size_t bytes,
+                       const std::shared_ptr<const void>& owner) {
     const OnDevice on(device_);
-    auto* host = const_cast<void*>(memory);
-    KHOP_CUDA_CHECK(cudaHostRegister(
-        host, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable | cudaHostRegisterReadOnly));
-    void* mapped = nullptr;
-    KHOP_CUDA_CHECK(cudaHostGetDevicePointer(&mapped, host, 0));
-    return mapped;
+    return cuda::map_host(device_, memory, bytes, owner);
   }
-  void unmap_host(const void* memory) {
+  void unmap_host(const void* memory, std::size_t bytes) noexcept {
+    cuda::unmap_host(memory, bytes);
+  }
+  // With unified addressing, which all 64-bit systems have, devices see it at the same address.
+  void* allocate_host(std::size_t bytes) {
     const OnDevice on(device_);
-    KHOP_CUDA_CHECK(cudaHostUnregister(const_cast<void*>(memory)));
+    void* memory = nullptr;
+    KHOP_CUDA_CHECK(cudaHostAlloc(&memory, bytes == 0 ? 1 : bytes,
+                                  cudaHostAllocPortable | cudaHostAllocMapped));
+    return memory;
   }
+  void release_host(void* memory) noexcept { cudaFreeHost(memory); }
+
+  bool reach(const Backend& peer) {
+    const OnDevice on(device_);
+    return enable_peer(device_, peer.device_);
+  }
+  // Enabling peers opens what cudaMalloc gives. Memory of the stream-ordered pool stays closed
+  // (it follows cudaMemPoolSetAccess alone), and that of other allocators may come from there.
+  void* allocate_for_peers(std::size_t bytes) {
+    const OnDevice on(device_);
+    void* memory = nullptr;
+    KHOP_CUDA_CHECK(cudaMalloc(&memory, bytes == 0 ? 1 : bytes));
+    return memory;
+  }
+  void release_for_peers(void* memory) noexcept { cudaFree(memory); }
 
   // What is recorded must find its memory there: it may allocate nothing.
   template <class Steps>

@@ -15,6 +15,11 @@
 
 namespace khop {
 
+namespace parallel {
+struct SplitTable;
+struct SplitTally;
+}  // namespace parallel
+
 class Device {
  public:
   Device() = default;
@@ -30,9 +35,20 @@ class Device {
   virtual void upload(void* on_device, const void* from, std::size_t bytes) = 0;
   virtual void download(void* to, const void* on_device, std::size_t bytes) = 0;  // waits
   virtual void synchronize() = 0;
-  // Makes host memory readable in place; returns where the device sees it.
-  virtual const void* map_host(const void* memory, std::size_t bytes) = 0;
-  virtual void unmap_host(const void* memory) = 0;
+  // Makes host memory readable in place; returns where the device sees it, or null if the driver
+  // refuses (see HostMapping, which then makes a copy). `owner` keeps the memory alive.
+  virtual const void* map_host(const void* memory, std::size_t bytes,
+                               std::shared_ptr<const void> owner) = 0;
+  virtual void unmap_host(const void* memory, std::size_t bytes) noexcept = 0;
+  // Page-locked memory of the host, which the device reads in place at the same address.
+  virtual void* allocate_host(std::size_t bytes) = 0;
+  virtual void release_host(void* memory) noexcept = 0;
+
+  // Makes memory that `peer` allocated for peers readable; throws std::runtime_error that names
+  // both devices if there is no path.
+  virtual void reach(Device& peer) = 0;
+  virtual void* allocate_for_peers(std::size_t bytes) = 0;
+  virtual void release_for_peers(void* on_device) noexcept = 0;
 
   // out[i] = table[rows[i]] for rows of `row_bytes` bytes. Waits. Returns -1, or the first i whose
   // row does not exist; out[i] is then left as it was.
@@ -44,9 +60,19 @@ class Device {
                                                         std::vector<DeviceRelation> relations,
                                                         bool with_edges, bool disjoint,
                                                         int64_t room) = 0;
+  // The same from a split table, in one launch; says also how many rows were hot.
+  virtual parallel::SplitTally split_gather(const parallel::SplitTable& table, const void* rows,
+                                            int row_width, int64_t count, void* out) = 0;
+};
+
+// What an emulated device can do.
+struct EmulatedAbilities {
+  bool maps_host = true;  // register host memory that it did not allocate
+  int island = 0;         // devices of one island read each other's memory
 };
 
 // One on the CPU. Steps run in orders that `seed` determines, on so many threads.
-std::unique_ptr<Device> make_emulated_device(uint64_t seed, int num_threads);
+std::unique_ptr<Device> make_emulated_device(uint64_t seed, int num_threads,
+                                             EmulatedAbilities abilities = {});
 
 }  // namespace khop

@@ -1,11 +1,13 @@
 // A device made of a backend: each operation is a thread-parallel algorithm of khop/parallel.
 #pragma once
 
+#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "device.hpp"
 #include "khop/parallel/gather.hpp"
+#include "khop/parallel/split_gather.hpp"
 #include "subgraph_on.hpp"
 
 namespace khop {
@@ -29,10 +31,29 @@ class DeviceOn final : public Device {
     backend_.download(to, on_device, bytes);
   }
   void synchronize() override { backend_.synchronize(); }
-  const void* map_host(const void* memory, std::size_t bytes) override {
-    return backend_.map_host(memory, bytes);
+  const void* map_host(const void* memory, std::size_t bytes,
+                       std::shared_ptr<const void> owner) override {
+    return backend_.map_host(memory, bytes, owner);
   }
-  void unmap_host(const void* memory) override { backend_.unmap_host(memory); }
+  void unmap_host(const void* memory, std::size_t bytes) noexcept override {
+    backend_.unmap_host(memory, bytes);
+  }
+  void* allocate_host(std::size_t bytes) override { return backend_.allocate_host(bytes); }
+  void release_host(void* memory) noexcept override { backend_.release_host(memory); }
+
+  void reach(Device& peer) override {
+    auto* const other = dynamic_cast<DeviceOn*>(&peer);
+    if (other != nullptr && backend_.reach(other->backend_)) return;
+    throw std::runtime_error("device '" + name_ + "' cannot read the memory of device '" +
+                             peer.name() +
+                             "': no NVLink or PCIe path allows it. Put them in different groups");
+  }
+  void* allocate_for_peers(std::size_t bytes) override {
+    return backend_.allocate_for_peers(bytes);
+  }
+  void release_for_peers(void* on_device) noexcept override {
+    backend_.release_for_peers(on_device);
+  }
 
   int64_t gather(const void* table, int64_t num_rows, int64_t row_bytes, const void* rows,
                  int row_width, int64_t count, void* out) override {
@@ -40,6 +61,13 @@ class DeviceOn final : public Device {
     return row_width == 4
                ? parallel::gather(backend_, source, static_cast<const int32_t*>(rows), count, out)
                : parallel::gather(backend_, source, static_cast<const int64_t*>(rows), count, out);
+  }
+  parallel::SplitTally split_gather(const parallel::SplitTable& table, const void* rows,
+                                    int row_width, int64_t count, void* out) override {
+    return row_width == 4 ? parallel::split_gather(backend_, table,
+                                                   static_cast<const int32_t*>(rows), count, out)
+                          : parallel::split_gather(backend_, table,
+                                                   static_cast<const int64_t*>(rows), count, out);
   }
 
   std::unique_ptr<DeviceSubgraph> make_subgraph(const std::vector<int64_t>& num_nodes,

@@ -4,8 +4,11 @@
 
 namespace khop {
 
-std::unique_ptr<Device> make_emulated_device(uint64_t seed, int num_threads) {
-  return std::make_unique<DeviceOn<EmulatedBackend>>("emulated", seed, num_threads);
+std::unique_ptr<Device> make_emulated_device(uint64_t seed, int num_threads,
+                                             EmulatedAbilities abilities) {
+  const std::string name =
+      abilities.island == 0 ? "emulated" : "emulated:" + std::to_string(abilities.island);
+  return std::make_unique<DeviceOn<EmulatedBackend>>(name, seed, num_threads, abilities);
 }
 
 }  // namespace khop

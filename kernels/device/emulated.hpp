@@ -10,19 +10,45 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
+#include <memory>
 #include <new>
 #include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "device.hpp"
+#include "host_pages.hpp"
 #include "khop/parallel/backend.hpp"
 
 namespace khop {
 
+// Registers memory as CUDA's driver does: whole pages, no page twice, and only what was registered
+// can be given back. Ends the process otherwise, for where that happens nobody could be told.
+class EmulatedDriver {
+ public:
+  bool add(uintptr_t start, std::size_t bytes) {
+    const uintptr_t begin = HostPages::page_of(start);
+    const uintptr_t end = HostPages::page_after(start + bytes);
+    for (const auto& [other, range] : ranges_) {
+      if (begin < range.second && range.first < end) std::abort();
+    }
+    ranges_[start] = {begin, end};
+    return true;
+  }
+  void remove(uintptr_t start) {
+    if (ranges_.erase(start) == 0) std::abort();
+  }
+
+ private:
+  std::map<uintptr_t, std::pair<uintptr_t, uintptr_t>> ranges_;
+};
+
 class EmulatedBackend {
  public:
-  EmulatedBackend(uint64_t seed, int num_threads) : random_(seed), num_threads_(num_threads) {}
+  EmulatedBackend(uint64_t seed, int num_threads, EmulatedAbilities abilities = {})
+      : random_(seed), num_threads_(num_threads), abilities_(abilities) {}
 
   void* allocate(std::size_t bytes) {
     void* memory = std::malloc(bytes == 0 ? 1 : bytes);
@@ -42,9 +68,29 @@ class EmulatedBackend {
   }
   void synchronize() {}
 
-  // Host memory that the device reads in place.
-  const void* map_host(const void* memory, std::size_t) { return memory; }
-  void unmap_host(const void*) {}
+  const void* map_host(const void* memory, std::size_t bytes,
+                       const std::shared_ptr<const void>& owner) {
+    Host& host = Host::get();
+    const auto pieces = host.pages.acquire(
+        memory, bytes, owner,
+        [&](uintptr_t start, std::size_t size) {
+          return abilities_.maps_host && host.driver.add(start, size);
+        },
+        [&](uintptr_t start) { host.driver.remove(start); });
+    return pieces.empty() ? nullptr : memory;
+  }
+  void unmap_host(const void* memory, std::size_t bytes) noexcept {
+    Host& host = Host::get();
+    host.pages.release(memory, bytes, [&](uintptr_t start) { host.driver.remove(start); });
+  }
+  void* allocate_host(std::size_t bytes) { return allocate(bytes); }
+  void release_host(void* memory) noexcept { release(memory); }
+
+  bool reach(const EmulatedBackend& peer) const {
+    return abilities_.island == peer.abilities_.island;
+  }
+  void* allocate_for_peers(std::size_t bytes) { return allocate(bytes); }
+  void release_for_peers(void* memory) noexcept { release(memory); }
 
   // Steps as they were asked for, with the arguments that they had then, to be run again.
   using Recording = std::vector<std::function<void()>>;
@@ -124,6 +170,17 @@ class EmulatedBackend {
   static constexpr int kPattern = 0xA5;
   static constexpr int64_t kWorthThreads = 64;
 
+  // Of the process: all devices register with one driver. Never destroyed, for devices may live
+  // until the end.
+  struct Host {
+    HostPages pages;
+    EmulatedDriver driver;
+    static Host& get() {
+      static Host* const host = new Host;
+      return *host;
+    }
+  };
+
   void shuffle(int64_t count) {
     order_.resize(static_cast<std::size_t>(count));
     std::iota(order_.begin(), order_.end(), int64_t{0});
@@ -132,6 +189,7 @@ class EmulatedBackend {
 
   std::mt19937_64 random_;
   int num_threads_;
+  EmulatedAbilities abilities_;
   std::vector<int64_t> order_;
   int64_t num_launches_ = 0;
   Recording* recording_ = nullptr;

@@ -21,7 +21,6 @@ from khop.partition import (
 )
 from khop.partition.balance import assign_balanced, even_sizes
 from khop.partition.folder import cache_path
-from khop.partition.frequency import parse_bytes
 from khop.typing import NODE
 
 
@@ -253,17 +252,3 @@ def test_bad_options(make_data, options, error, message):
 def test_heterogeneous_graphs_need_probabilities_by_type(hetero):
     with pytest.raises(TypeError, match="node type: probabilities"):
         FrequencyPartitioner.from_data(hetero, "unused", 1, probs=[np.zeros(10)])
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [(5, 5), ("5", 5), ("1K", 1024), ("1.5 MB", 3 * 2**19), ("2GiB", 2**31), (" 1 tb ", 2**40)],
-)
-def test_numbers_of_bytes(text, count):
-    assert parse_bytes(text) == count
-
-
-@pytest.mark.parametrize("text", ["", "MB", "1.2.3K", "-5", "5 XB", "1e3"])
-def test_what_is_not_a_number_of_bytes(text):
-    with pytest.raises(ValueError, match="is not a number of bytes"):
-        parse_bytes(text)

@@ -1,7 +1,10 @@
 """Graphs and features as arrays, in memory or memory-mapped alike. Imports no torch."""
 
+from khop.data.device_feature import DeviceFeature
+from khop.data.device_group import DeviceGroup
 from khop.data.feature import Feature
 from khop.data.graph import Graph
+from khop.data.hot_rows import expected_share
 from khop.data.topology import Topology
 
-__all__ = ["Feature", "Graph", "Topology"]
+__all__ = ["DeviceFeature", "DeviceGroup", "Feature", "Graph", "Topology", "expected_share"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from khop.partition.frequency import parse_bytes
+from khop.data.hot_rows import parse_bytes
 
 
 def _check_common(rpc_timeout: float, use_all2all: bool) -> None:

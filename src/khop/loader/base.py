@@ -17,6 +17,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.loader.background import BackgroundIterator
+from khop.loader.device import DeviceJoiner, OnDevice
 from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
 from khop.loader.join import Joiner, drawn_of_data, drawn_of_hetero_data
 from khop.loader.profile import (
@@ -27,9 +28,10 @@ from khop.loader.profile import (
     size_of_output,
 )
 from khop.loader.stores import StoreJoiner, is_pair_of_stores
+from khop.sampler.device import TorchDevice
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.plan import EpochPlan
-from khop.sampler.pyg_output import DrawnSubgraph
+from khop.sampler.pyg_output import DrawnSubgraph, output_on_host
 from khop.stats import LoaderStats
 from khop.trace.watch import UNKNOWN, DeliveryWatch
 
@@ -92,6 +94,10 @@ class EpochLoader:
         """Adds what a batch says of its seeds."""
         raise NotImplementedError
 
+    def _seed_nodes(self) -> Any:
+        """The nodes that batches begin at, as `NeighborSampler.sample_prob` takes them."""
+        raise NotImplementedError
+
     # What they share.
 
     def _set_up(
@@ -113,6 +119,7 @@ class EpochLoader:
         self._epochs = EpochKeys(seed, _rank() if stream is None else stream, self.generator)
         # Threads of the background share the cores; worker processes have one each.
         self._joiner = Joiner(max(1, torch.get_num_threads() // max(1, self.num_workers)))
+        self._device_joiner = self._make_device_joiner(worker_type)
         self._profile = LoaderProfile(self.num_workers)
         # torch guards this attribute against change; worker processes must see the keys of batches.
         self.__dict__["dataset"] = SeedPositions(num_seeds)
@@ -120,9 +127,24 @@ class EpochLoader:
         # could free the loader, its graph and its workers. The class has the method, too.
         self.__dict__.pop("collate_fn", None)
 
+    def _make_device_joiner(self, worker_type: WorkerType) -> DeviceJoiner | None:
+        """What joins batches where the sampler draws them, if a device does."""
+        device = getattr(self._sampler, "device", None)
+        if not isinstance(device, TorchDevice):
+            return None
+        if worker_type == "process" and self.num_workers > 0:
+            raise ValueError("a device draws in the trainer's process: use worker_type='thread'")
+        return DeviceJoiner(device.name, self._sampler.device_options, self._seed_hotness)
+
+    def _seed_hotness(self) -> Any:
+        """How likely a batch is to need each node."""
+        return self._sampler.sample_prob(self._seed_nodes(), batch_size=self.batch_size)
+
     def __iter__(self) -> Iterator[Any]:
         """A new epoch."""
         self._joiner.forget()
+        if self._device_joiner is not None:
+            self._device_joiner.forget()
         # Taken before torch draws anything, so that workers of any kind see the same key.
         run_key = self._epochs.next_run_key()
         if self._worker_type == "process" and self.num_workers > 0:
@@ -222,12 +244,21 @@ class EpochLoader:
     def _join_drawn(self, drawn: DrawnBatch) -> Timed:
         """Joins what was drawn with its attributes; runs in threads."""
         began, subgraph = monotonic_ns(), drawn.subgraph
-        if isinstance(subgraph, DrawnSubgraph):
-            batch = self._joined(subgraph)
-            self._annotate(batch, drawn.metadata)
-        else:
+        if not isinstance(subgraph, DrawnSubgraph):
             batch = self._join(subgraph)
+        elif self._device_joiner is not None:
+            device_joiner = self._device_joiner
+            batch = device_joiner.join(
+                lambda found: self._joined_with(device_joiner, found, drawn.metadata), subgraph
+            )
+        else:
+            batch = self._joined_with(self._joiner, subgraph, drawn.metadata)
         return Timed(batch, drawn, get_native_id(), began, monotonic_ns())
+
+    def _joined_with(self, joiner: Joiner, drawn: DrawnSubgraph, metadata: Any) -> Any:
+        batch = self._joined(drawn, joiner)
+        self._annotate(batch, metadata)
+        return batch
 
     def _is_all_ours(self) -> bool:
         """Whether nobody needs a batch in PyG's form between drawing and joining it."""
@@ -246,6 +277,10 @@ class EpochLoader:
 
     def _finish(self, batch: Any) -> Any:
         """What is done to a batch in the thread that iterates."""
+        if isinstance(batch, OnDevice):
+            batch = batch.taken()
+        elif self._device_joiner is not None:
+            batch = batch.to(self._device_joiner.device.torch_device)
         if self.transform is not None:
             batch = self.transform(batch)
         if self.pin_memory and torch.cuda.is_available():
@@ -253,10 +288,12 @@ class EpochLoader:
         return batch
 
     def _sample(self, positions: Any) -> Any:
+        """A batch in PyG's form: on the host, where hooks and stores expect it."""
+        key = None
         if isinstance(positions, KeyedBatch):
-            index = torch.from_numpy(positions.positions)
-            return self._draw(self.input_data[index], positions.key)
-        return self._draw(self.input_data[positions], None)
+            positions, key = torch.from_numpy(positions.positions), positions.key
+        out = self._draw(self.input_data[positions], key)
+        return out if self._device_joiner is None else output_on_host(out)
 
     def collate_fn(self, index: Any) -> Any:
         """Samples a batch of seeds, given by their positions in the input."""
@@ -289,12 +326,12 @@ class EpochLoader:
             drawn = drawn_of_data(out)
         elif isinstance(out, HeteroSamplerOutput) and isinstance(self.data, HeteroData):
             drawn = drawn_of_hetero_data(out, self.data)
-        return None if drawn is None else self._joined(drawn)
+        return None if drawn is None else self._joined(drawn, self._joiner)
 
-    def _joined(self, drawn: DrawnSubgraph) -> Any:
+    def _joined(self, drawn: DrawnSubgraph, joiner: Joiner) -> Any:
         if isinstance(self.data, Data):
-            return self._joiner.join_data(self.data, drawn)
-        return self._joiner.join_hetero_data(self.data, drawn)
+            return joiner.join_data(self.data, drawn)
+        return joiner.join_hetero_data(self.data, drawn)
 
     def _joined_by_pyg(self, out: Any) -> Any:
         # PyG's own method, on what it reads of a loader but without the hooks, applied already.

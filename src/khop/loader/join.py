@@ -21,7 +21,7 @@ from khop.loader.adjacency import Drawn, sampled_adjacency
 from khop.loader.collate import is_plain, stack_endpoints, to_tensor
 from khop.loader.shell import data_around, hetero_data_around
 from khop.sampler.pyg_output import DrawnSubgraph
-from khop.typing import Array, EdgeType, NodeType
+from khop.typing import EdgeType, NodeType
 
 
 class Joiner:
@@ -98,7 +98,29 @@ class Joiner:
             self._plans[kind] = plan
         return plan
 
-    def gather(self, feature: Feature, index: Array) -> Tensor:
+    def feature(self, value: Any, kind: NodeType | EdgeType | None, of_nodes: bool) -> Any:
+        """A table that `gather` takes rows of.
+
+        Args:
+            value: the table, which is plain.
+            kind: node or edge type whose attribute it is; None of a homogeneous graph.
+            of_nodes: whether its rows are those of nodes.
+        """
+        return Feature(value)
+
+    def ids(self, index: Tensor) -> Any:
+        """Ids as `gather` takes them."""
+        return index.numpy()
+
+    def place(self, edge_index: Tensor, like: torch.device) -> Tensor:
+        """The endpoints, where the graph has them."""
+        return edge_index.to(like)
+
+    def on_host(self, tensor: Tensor | None) -> Tensor | None:
+        """A tensor for what only the CPU can do."""
+        return tensor
+
+    def gather(self, feature: Any, index: Any) -> Tensor:
         """Rows of a feature, in memory that comes back when the tensor is collected."""
         out = self._pool.empty((len(index), *feature.row_shape), feature.array.dtype)
         feature.gather(index, out, num_threads=self._num_threads)
@@ -128,6 +150,7 @@ class StorePlan:
         kind: NodeType | EdgeType | None,
         joiner: Joiner,
     ) -> None:
+        self._joiner = joiner
         self.template: dict[str, Any] = dict(store.items())
         self._names = list(self.template)
         self._ids = [id(value) for value in self.template.values()]  # kept, so no others' by now
@@ -145,10 +168,10 @@ class StorePlan:
                 pass
             elif of_nodes and store.is_node_attr(name):
                 dim = data.__cat_dim__(name, value, store)
-                self._node_rows.append((name, _Rows(value, dim, joiner)))
+                self._node_rows.append((name, _Rows(value, dim, joiner, kind, True)))
             elif of_edges and store.is_edge_attr(name):
                 dim = data.__cat_dim__(name, value, store)
-                self._edge_rows.append((name, _Rows(value, dim, joiner)))
+                self._edge_rows.append((name, _Rows(value, dim, joiner, kind, False)))
         self._counts_nodes = of_nodes and "num_nodes" in self.template
         self._gathered = [
             (value, value.data_ptr())
@@ -174,7 +197,7 @@ class StorePlan:
         if self._counts_nodes:
             mapping["num_nodes"] = node.numel()
         if self._node_rows:
-            ids = node.numpy()
+            ids = self._joiner.ids(node)
             for name, rows in self._node_rows:
                 mapping[name] = rows.take(node, ids)
         mapping.setdefault("n_id", node)
@@ -195,16 +218,18 @@ class StorePlan:
             size: number of source and destination nodes.
         """
         if self._ends is not None:
-            mapping["edge_index"] = edge_index.to(self._ends)
+            mapping["edge_index"] = self._joiner.place(edge_index, self._ends)
         if self._adj_t is not None:
-            drawn = Drawn(edge_index[0], edge_index[1], edge, size)
+            on_host = self._joiner.on_host
+            row, col = on_host(edge_index)  # type: ignore[misc]
+            drawn = Drawn(row, col, on_host(edge), size)
             mapping["adj_t"] = sampled_adjacency(self._adj_t, drawn)
         if edge is None:
             for name, _ in self._edge_rows:
                 del mapping[name]
             return
         if self._edge_rows:
-            ids = edge.numpy()
+            ids = self._joiner.ids(edge)
             for name, rows in self._edge_rows:
                 mapping[name] = rows.take(edge, ids)
         mapping.setdefault("e_id", edge)
@@ -213,14 +238,22 @@ class StorePlan:
 class _Rows:
     """An attribute of which batches take rows, by khop's gather if it applies, else by PyG's."""
 
-    def __init__(self, value: Any, dim: int, joiner: Joiner) -> None:
+    def __init__(
+        self,
+        value: Any,
+        dim: int,
+        joiner: Joiner,
+        kind: NodeType | EdgeType | None,
+        of_nodes: bool,
+    ) -> None:
         self._value = value
         self._dim = dim
         self._joiner = joiner
-        self._feature = Feature(value) if dim == 0 and is_plain(value) else None
+        plain = dim == 0 and is_plain(value)
+        self._feature = joiner.feature(value, kind, of_nodes) if plain else None
 
-    def take(self, index: Tensor, ids: Array) -> Any:
-        """The rows at `index`, also given as array."""
+    def take(self, index: Tensor, ids: Any) -> Any:
+        """The rows at `index`, also given as the joiner takes them."""
         if self._feature is not None:
             return self._joiner.gather(self._feature, ids)
         if isinstance(self._value, Tensor):

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.sampler import EdgeSamplerInput
+from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 from khop.loader.base import (
     EpochLoader,
@@ -21,6 +22,7 @@ from khop.loader.collate import annotate_links
 from khop.loader.epochs import KeyedBatch
 from khop.loader.inputs import LinkInputs
 from khop.loader.link_input import check_times, checked_links
+from khop.sampler.device import DeviceOptions
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.pyg_links import LinkOptions, link_metadata
@@ -77,6 +79,9 @@ class LinkNeighborLoader(
             pickling) or 'process' (torch's worker processes, for heavy Python transforms). Without
             workers, the next batch is still drawn in a thread, attributes apart, where drawing
             takes more than 2 ms and torch may use more than one thread.
+        device: a GPU ('cuda', 'cuda:1') that draws and gathers. Batches lie in its memory, and are
+            those that the CPU makes. Default: the CPU.
+        device_options: where graph and attributes lie then; see `khop.loader.DeviceOptions`.
         **kwargs: those of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
             `num_workers`, `generator`, `sampler`, ...
 
@@ -116,6 +121,8 @@ class LinkNeighborLoader(
         seed: int | None = None,
         stream: int | None = None,
         worker_type: WorkerType = "thread",
+        device: Any = None,
+        device_options: DeviceOptions | None = None,
         **kwargs: Any,
     ) -> None:
         check_loader_options(worker_type, kwargs)
@@ -135,7 +142,11 @@ class LinkNeighborLoader(
                 weight_attr,
                 is_sorted,
                 directed=directed,
+                device=device,
+                device_options=device_options,
             )
+        elif device is not None:
+            raise ValueError("pass device to the sampler that is given, not to the loader")
         edge_label_index, num_links = checked_links(data, edge_label_index)
         edge_label = checked_values(edge_label, num_links, "edge_label", "links")
         if num_links == 0:
@@ -189,6 +200,17 @@ class LinkNeighborLoader(
         sampler = self._inputs.sampler
         drawn, seeds = self.link_sampler.draw_links(sampler, links, positions.key)
         return drawn, link_metadata(tags, sampler.spec, seeds)
+
+    def _seed_nodes(self) -> NodeSamplerInput:
+        inputs = self.input_data
+        types = inputs.input_type
+        if types is not None and types[0] != types[2]:
+            raise ValueError(
+                f"links of type {types} begin at nodes of two types: say in "
+                "device_options.hotness how likely a batch is to need each node"
+            )
+        ends = torch.unique(torch.cat([inputs.row, inputs.col]))
+        return NodeSamplerInput(None, ends, input_type=None if types is None else types[0])
 
     def _annotate(self, batch: Any, metadata: Any) -> None:
         triplets = self.neg_sampling is not None and self.neg_sampling.is_triplet()

@@ -23,6 +23,7 @@ from khop.loader.base import (
 from khop.loader.collate import annotate_seeds
 from khop.loader.epochs import KeyedBatch
 from khop.loader.inputs import NodeInputs
+from khop.sampler.device import DeviceOptions
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.pyg_output import DrawnSubgraph
 from khop.sampler.source import as_input, open_input
@@ -72,6 +73,9 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             pickling) or 'process' (torch's worker processes, for heavy Python transforms). Without
             workers, the next batch is still drawn in a thread, attributes apart, where drawing
             takes more than 2 ms and torch may use more than one thread.
+        device: a GPU ('cuda', 'cuda:1') that draws and gathers. Batches lie in its memory, and are
+            those that the CPU makes. Default: the CPU.
+        device_options: where graph and attributes lie then; see `khop.loader.DeviceOptions`.
         **kwargs: those of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
             `num_workers`, `generator`, `sampler`, ...
 
@@ -105,6 +109,8 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         seed: int | None = None,
         stream: int | None = None,
         worker_type: WorkerType = "thread",
+        device: Any = None,
+        device_options: DeviceOptions | None = None,
         **kwargs: Any,
     ) -> None:
         check_loader_options(worker_type, kwargs)
@@ -123,7 +129,11 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
                 weight_attr,
                 is_sorted,
                 directed=directed,
+                device=device,
+                device_options=device_options,
             )
+        elif device is not None:
+            raise ValueError("pass device to the sampler that is given, not to the loader")
         input_nodes = _checked_seeds(data, input_nodes)
         num_seeds = _count_seeds(input_nodes)
         input_id = checked_values(kwargs.pop("input_id", None), num_seeds, "input_id", "seeds")
@@ -160,6 +170,9 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
     def _draw_planned(self, positions: KeyedBatch) -> tuple[DrawnSubgraph, Any]:
         seeds, metadata = self._inputs.take(positions.positions)
         return self.node_sampler.draw_nodes(seeds, positions.key), metadata
+
+    def _seed_nodes(self) -> NodeSamplerInput:
+        return self.input_data
 
     def _annotate(self, batch: Any, metadata: Any) -> None:
         annotate_seeds(batch, self.input_data.input_type, metadata)

@@ -8,19 +8,17 @@ nodes so that batches find as much as possible at home, then keep copies of the 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from khop.data.arrays import to_array
+from khop.data.hot_rows import parse_bytes
 from khop.partition.balance import Scores, assign_balanced, even_sizes
 from khop.partition.base import PartitionerBase, feature_bytes
 from khop.partition.numbering import Numbering
 from khop.typing import NODE, ArrayLike, Int64Array, IntArray, NodeType
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class FrequencyPartitioner(PartitionerBase):
@@ -233,19 +231,3 @@ def _curve_points(limit: int) -> list[int]:
     """0 and about forty numbers of rows up to `limit`, evenly apart on a logarithmic scale."""
     steps = np.geomspace(1, max(1, limit), 40)
     return [0, *np.unique(steps.astype(np.int64)).tolist()]
-
-
-def parse_bytes(amount: int | str) -> int:
-    """A number of bytes from a number or a text such as '512MB', '1.5 GiB' (powers of 1024).
-
-    Raises:
-        ValueError: not such a text, or negative.
-    """
-    if isinstance(amount, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?)I?B?\s*", amount.upper())
-        if match is None:
-            raise ValueError(f"'{amount}' is not a number of bytes: write 512MB, 1.5GB or 1048576")
-        amount = int(float(match[1]) * _UNITS[match[2]])
-    if amount < 0:
-        raise ValueError(f"a number of bytes must not be negative (got {amount})")
-    return int(amount)

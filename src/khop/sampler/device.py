@@ -93,6 +93,7 @@ class TorchDevice:
 
     def __init__(self, name: Any) -> None:
         kind, index = parse_device(name)
+        self.name = str(name)
         self.lock = threading.Lock()
         self._stream: Any = None
         self.torch_device = torch.device("cpu")

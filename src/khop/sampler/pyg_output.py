@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,3 +122,15 @@ def to_pyg(
 
 def _by_type(types: list[Any], values: list[Any] | None) -> dict[Any, Any] | None:
     return None if values is None else dict(zip(types, values, strict=True))
+
+
+def output_on_host(out: Any) -> Any:
+    """A sampler's output, in PyG's form, with its tensors on the CPU."""
+    fields = {field.name: _on_host(getattr(out, field.name)) for field in dataclasses.fields(out)}
+    return dataclasses.replace(out, **fields)
+
+
+def _on_host(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _on_host(entry) for key, entry in value.items()}
+    return value.cpu() if isinstance(value, Tensor) else value

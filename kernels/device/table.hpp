@@ -1,0 +1,128 @@
+// Tables whose rows a device gathers: from its memory, from that of its peers, from the host's, or
+// from both with the hottest rows on the devices.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device.hpp"
+#include "khop/parallel/split_gather.hpp"
+#include "mapping.hpp"
+#include "memory.hpp"
+
+namespace khop {
+
+// An array of the host: [num_rows, row_bytes].
+struct HostRows {
+  const char* data;
+  int64_t num_rows;
+  int64_t row_bytes;
+  std::shared_ptr<const void> owner;  // keeps it alive
+
+  std::size_t bytes() const { return static_cast<std::size_t>(num_rows * row_bytes); }
+};
+
+// Devices that read each other's memory (NVLink, or PCIe where it allows that).
+class DeviceGroup {
+ public:
+  // Throws std::runtime_error that names the two devices between which there is no path.
+  explicit DeviceGroup(std::vector<std::shared_ptr<Device>> devices);
+
+  int64_t size() const { return static_cast<int64_t>(devices_.size()); }
+  const std::shared_ptr<Device>& device(int64_t i) const {
+    return devices_[static_cast<std::size_t>(i)];
+  }
+  bool contains(const Device& device) const;
+
+ private:
+  std::vector<std::shared_ptr<Device>> devices_;
+};
+
+// Rows of a table in the memory of a group's devices; how they are divided is said in
+// parallel/split_gather.hpp. The devices' tables share it.
+class HotRows {
+ public:
+  // `ids`: which rows, hottest first; nothing: all, row r at place r. Throws std::invalid_argument
+  // for a row that does not exist or stands twice.
+  HotRows(std::shared_ptr<const DeviceGroup> group, const HostRows& table,
+          std::optional<std::vector<int64_t>> ids);
+  HotRows(const HotRows&) = delete;
+  HotRows& operator=(const HotRows&) = delete;
+  ~HotRows();
+
+  int64_t num_rows() const { return count_; }
+  int64_t num_table_rows() const { return num_table_rows_; }
+  int64_t row_bytes() const { return row_bytes_; }
+  bool is_whole() const { return !ids_.has_value(); }
+  const DeviceGroup& group() const { return *group_; }
+  const std::vector<const void*>& parts() const { return parts_; }
+  // [num_table_rows] place of each row, -1: none.
+  std::vector<int32_t> places() const;
+
+ private:
+  void* allocate(Device& device, std::size_t bytes) const;
+  void copy_part(const HostRows& table, int64_t part, PinnedMemory& staging) const;
+  void release() noexcept;
+
+  std::shared_ptr<const DeviceGroup> group_;
+  int64_t num_table_rows_;
+  int64_t row_bytes_;
+  std::optional<std::vector<int64_t>> ids_;
+  int64_t count_;
+  std::vector<const void*> parts_;
+};
+
+enum class TableMode {
+  kDevice,  // in the memory of devices; rows that are not hot are read in place on the host
+  kMapped,  // read in place on the host
+  kHost,    // gathered by the CPU, then copied
+};
+
+class DeviceTable {
+ public:
+  // `hot` with kDevice alone; nothing: all rows, on this device. Throws std::invalid_argument if
+  // `hot` is of another table or group.
+  DeviceTable(std::shared_ptr<Device> device, const HostRows& table, TableMode mode,
+              std::shared_ptr<const HotRows> hot);
+
+  int64_t num_rows() const { return num_rows_; }
+  int64_t row_bytes() const { return row_bytes_; }
+  // Where rows lie: 'device', 'mapped', 'pinned copy', 'host', or two of these.
+  std::string place() const;
+  // How many rows came from the memory of devices and of the host.
+  int64_t served_by_device() const { return served_by_device_; }
+  int64_t served_by_host() const { return served_by_host_; }
+  void reset_served() { served_by_device_ = served_by_host_ = 0; }
+
+  // out[i] = table[rows[i]], with `rows` of `row_width` bytes each and `out` on the device; `rows`
+  // too, but for those of a host's table. Waits. Returns -1, or the first i whose row does not
+  // exist; what `out` holds is then undefined. `num_threads` gather for a host's table.
+  int64_t gather(const void* rows, int row_width, bool rows_on_host, int64_t count, void* out,
+                 int num_threads);
+
+ private:
+  void split(std::shared_ptr<const HotRows> hot);
+  int64_t gather_on_host(const void* rows, int row_width, bool rows_on_host, int64_t count,
+                         void* out, int num_threads);
+  PinnedMemory& staging(std::unique_ptr<PinnedMemory>& memory, std::size_t bytes);
+
+  std::shared_ptr<Device> device_;
+  int64_t num_rows_;
+  int64_t row_bytes_;
+  TableMode mode_;
+  HostRows host_{};  // of kHost
+  std::unique_ptr<HostMapping> cold_;
+  std::shared_ptr<const HotRows> hot_;
+  DeviceArray<Device, int32_t> places_;
+  DeviceArray<Device, const void*> parts_;
+  parallel::SplitTable split_{};
+  std::unique_ptr<PinnedMemory> staged_rows_;  // of kHost
+  std::unique_ptr<PinnedMemory> staged_out_;
+  int64_t served_by_device_ = 0;
+  int64_t served_by_host_ = 0;
+};
+
+}  // namespace khop

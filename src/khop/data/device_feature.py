@@ -1,0 +1,224 @@
+"""Feature tables whose rows a device gathers.
+
+Three modes, as for graphs: 'CUDA' (rows in device memory), 'ZERO_COPY' (rows stay on the host and
+the device reads them in place) and 'CPU' (the CPU gathers, the result is copied). In mode 'CUDA' a
+part of the rows will do: the hottest then lie on the device and the others are read in place, all
+by one kernel. Batches need few rows often and most rows rarely, so a small part serves most of a
+batch. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from khop import _native
+from khop.data.arrays import storage_dtype
+from khop.data.device_group import DeviceGroup
+from khop.data.feature import Feature
+from khop.data.hot_rows import (
+    checked_hotness,
+    expected_share,
+    hottest_rows,
+    rows_in_budget,
+    rows_in_share,
+)
+from khop.typing import ArrayLike, Int64Array
+
+_MODES = ("CPU", "ZERO_COPY", "CUDA")
+
+
+class Served(NamedTuple):
+    """Where gathered rows came from.
+
+    Attributes:
+        device: rows from the memory of the device or of its peers.
+        host: rows from the host's.
+    """
+
+    device: int
+    host: int
+
+    @property
+    def share(self) -> float:
+        """The device's share of all; 0 if there were none."""
+        return self.device / max(1, self.device + self.host)
+
+
+class DeviceFeature:
+    """Rows of a feature table, gathered on a device.
+
+    Args:
+        feature: the table; read in place (also from a mapped file) where rows stay on the host, and
+            not to be changed.
+        device: who gathers: a GPU, or an emulated device.
+        mode: 'CUDA', 'ZERO_COPY' or 'CPU'.
+        split_ratio: share of the rows that lie in device memory, with mode 'CUDA'; default: all.
+        budget: instead, bytes of each device's memory that the table may take, or a text such as
+            '2GB'.
+        hotness: [num_rows] how likely a batch is to need each row (`NeighborSampler.sample_prob`),
+            or how often it was needed; decides which rows lie in device memory, so needed unless
+            that is all or none.
+        group: devices that share the rows in device memory, `device` among them; default: `device`
+            alone. Tables for the others come from `on`.
+
+    Raises:
+        ValueError: an unknown mode, both a ratio and a budget or one without mode 'CUDA', a ratio
+            outside [0, 1], no hotness where it is needed, hotness of another length, or a group
+            without the device.
+        RuntimeError: a CUDA call failed; names the call.
+    """
+
+    def __init__(
+        self,
+        feature: Feature,
+        device: _native.Device,
+        mode: str = "CUDA",
+        split_ratio: float | None = None,
+        budget: int | str | None = None,
+        hotness: ArrayLike | None = None,
+        group: DeviceGroup | None = None,
+    ) -> None:
+        if mode not in _MODES:
+            raise ValueError(f"mode must be 'CPU', 'ZERO_COPY' or 'CUDA' (got '{mode}')")
+        if split_ratio is not None and budget is not None:
+            raise ValueError("give split_ratio or budget, not both")
+        if mode != "CUDA" and not (split_ratio is None and budget is None and group is None):
+            raise ValueError(
+                f"split_ratio, budget and group are about rows in device memory: mode '{mode}' "
+                "has none, use mode 'CUDA'"
+            )
+        self.group = group or DeviceGroup(0, [device])
+        if device not in self.group.devices:
+            raise ValueError(f"device '{device.name}' is not one of those of {self.group}")
+        self.feature = feature
+        self.mode = mode
+        heat = None if hotness is None else checked_hotness(hotness, feature.num_rows)
+        self.hot_rows = self._choose(self._num_hot(split_ratio, budget), heat)
+        self.expected_share = self._expected_share(heat)
+        self._hot = self._upload()
+        self._use(device)
+
+    def _num_hot(self, split_ratio: float | None, budget: int | str | None) -> int:
+        rows = self.feature.num_rows
+        if self.mode != "CUDA":
+            return 0
+        if budget is not None:
+            return rows_in_budget(budget, rows, self._row_bytes, self.group.size)
+        return rows if split_ratio is None else rows_in_share(split_ratio, rows)
+
+    def _choose(self, count: int, heat: Any) -> Int64Array | None:
+        rows = self.feature.num_rows
+        if count == rows and self.mode == "CUDA":
+            return None
+        if count == 0:
+            return np.empty(0, np.int64)
+        if heat is None:
+            raise ValueError(
+                f"{count} of {rows} rows are to lie in device memory: hotness says which; give it "
+                "as [num_rows] (NeighborSampler.sample_prob computes it)"
+            )
+        return hottest_rows(heat, count)
+
+    def _expected_share(self, heat: Any) -> float | None:
+        if self.hot_rows is None:
+            return 1.0
+        if len(self.hot_rows) == 0:
+            return 0.0
+        return expected_share(heat, self.hot_rows)
+
+    def _upload(self) -> _native.HotRows | None:
+        if self.hot_rows is not None and len(self.hot_rows) == 0:
+            return None
+        return _native.HotRows(self.group.native, self.feature.array, self.hot_rows)
+
+    def _use(self, device: _native.Device) -> None:
+        # Without a row in device memory, 'CUDA' with a ratio of 0 is 'ZERO_COPY'.
+        mode = "ZERO_COPY" if self.mode == "CUDA" and self._hot is None else self.mode
+        self.device = device
+        self._table = _native.DeviceTable(device, self.feature.array, mode, self._hot)
+
+    def on(self, device: _native.Device) -> DeviceFeature:
+        """The same table for another device of the group: rows in device memory are shared.
+
+        Raises:
+            ValueError: the device is not in the group.
+        """
+        if device not in self.group.devices:
+            raise ValueError(f"device '{device.name}' is not one of those of {self.group}")
+        other = copy.copy(self)
+        other._use(device)
+        return other
+
+    @property
+    def _row_bytes(self) -> int:
+        array = self.feature.array
+        return int(np.prod(self.feature.row_shape, dtype=np.int64)) * array.itemsize
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self.feature.num_rows
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row; () for 1-D features."""
+        return self.feature.row_shape
+
+    @property
+    def dtype(self) -> str:
+        """Name of the values' dtype."""
+        return self.feature.dtype
+
+    @property
+    def num_hot(self) -> int:
+        """Rows in device memory, of all devices of the group."""
+        return 0 if self._hot is None else self._hot.num_rows
+
+    @property
+    def place(self) -> str:
+        """Where rows lie.
+
+        'device', 'mapped' (host memory read in place), 'pinned copy' (of host memory that the
+        driver would not register), 'device, mapped', 'device, pinned copy' or 'host'.
+        """
+        return self._table.place
+
+    @property
+    def served(self) -> Served:
+        """Where the rows came from that this device gathered; to compare with `expected_share`."""
+        return Served(*self._table.served)
+
+    def reset_served(self) -> None:
+        """Counts anew."""
+        self._table.reset_served()
+
+    def gather(self, rows: Any, out: Any, num_threads: int = 1) -> Any:
+        """Copies rows: out[i] = feature[rows[i]].
+
+        Args:
+            rows: [n] int32 or int64 in the device's memory (in mode 'CPU' NumPy arrays will do).
+            out: [n, *row_shape] in the device's memory, of the feature's dtype (bfloat16 also as
+                uint16).
+            num_threads: threads to use in mode 'CPU', where the copy is long enough to pay for
+                them.
+
+        Returns:
+            `out`.
+
+        Raises:
+            IndexError: a row does not exist; names the first. `out` is then undefined.
+            TypeError: `out` or `rows` has another dtype.
+            ValueError: `out` has another shape, or an array lies elsewhere.
+        """
+        name = str(out.dtype).removeprefix("torch.")
+        if name not in (self.dtype, storage_dtype(self.dtype).name):
+            raise TypeError(f"out must have dtype '{self.dtype}' (got '{name}')")
+        if tuple(out.shape) != (len(rows), *self.row_shape):
+            raise ValueError(
+                f"out must have shape {(len(rows), *self.row_shape)} (got {tuple(out.shape)})"
+            )
+        self._table.gather(rows, out, num_threads)
+        return out

@@ -1,0 +1,107 @@
+"""Which rows are hot, how many of them fit, and how much of a batch they serve."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.data.arrays import to_numbers
+from khop.typing import ArrayLike, Int64Array
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_PLACE_BYTES = 4  # a row of the table, hot or not: its place in the hot part
+
+
+def parse_bytes(amount: int | str) -> int:
+    """A number of bytes from a number or a text such as '512MB', '1.5 GiB' (powers of 1024).
+
+    Raises:
+        ValueError: not such a text, or negative.
+    """
+    if isinstance(amount, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?)I?B?\s*", amount.upper())
+        if match is None:
+            raise ValueError(f"'{amount}' is not a number of bytes: write 512MB, 1.5GB or 1048576")
+        amount = int(float(match[1]) * _UNITS[match[2]])
+    if amount < 0:
+        raise ValueError(f"a number of bytes must not be negative (got {amount})")
+    return int(amount)
+
+
+def rows_in_share(split_ratio: float, num_rows: int) -> int:
+    """How many of `num_rows` rows a share of them is.
+
+    Raises:
+        ValueError: a share below 0 or above 1.
+    """
+    if not 0 <= split_ratio <= 1:
+        raise ValueError(f"split_ratio must be between 0 and 1 (got {split_ratio})")
+    return round(split_ratio * num_rows)
+
+
+def rows_in_budget(budget: int | str, num_rows: int, row_bytes: int, num_devices: int = 1) -> int:
+    """How many rows of a table may be hot, if it takes no more than `budget` bytes of a device.
+
+    Where not all rows fit, a device also holds the place of each row in the hot part, 4 bytes a row
+    of the table; of the hot rows themselves, each device of a group holds its share.
+
+    Args:
+        budget: bytes of each device, or a text such as '2GB'.
+        num_rows: rows of the table.
+        row_bytes: bytes of a row.
+        num_devices: devices that share the hot rows.
+    """
+    bytes_each = parse_bytes(budget)
+    if -(-num_rows // num_devices) * row_bytes <= bytes_each:
+        return num_rows
+    left = bytes_each - _PLACE_BYTES * num_rows
+    return max(0, min(num_rows, left // row_bytes * num_devices))
+
+
+def checked_hotness(hotness: ArrayLike, num_rows: int) -> npt.NDArray[np.float64]:
+    """Hotness as float64.
+
+    Raises:
+        ValueError: not one number for each row, or a negative or infinite one.
+    """
+    values = to_numbers(hotness, "hotness")
+    if values.shape != (num_rows,):
+        raise ValueError(
+            f"hotness must hold a number for each of the {num_rows} rows (got shape {values.shape})"
+        )
+    values = values.astype(np.float64)
+    if not np.all(np.isfinite(values)) or np.any(values < 0):
+        raise ValueError("hotness holds negative or non-finite values")
+    return values
+
+
+def hottest_rows(hotness: ArrayLike, count: int) -> Int64Array:
+    """[count] ids of the hottest rows, hottest first; ties in the order of ids.
+
+    Args:
+        hotness: [num_rows], how likely a batch is to need each row (`NeighborSampler.sample_prob`,
+            `khop.sampler.hotness`) or how often it was needed.
+        count: how many, at most num_rows.
+    """
+    values = np.asarray(hotness)
+    return np.argsort(-values, kind="stable")[:count].astype(np.int64, copy=False)
+
+
+def expected_share(hotness: ArrayLike, hot_rows: ArrayLike) -> float:
+    """The share of a batch's rows that comes from the hot ones.
+
+    A batch needs each row once, with a chance that is its hotness. So what it needs of the hot rows
+    is the sum of theirs, on average, and what it needs in all is the sum of all.
+
+    Args:
+        hotness: [num_rows], as for `hottest_rows`.
+        hot_rows: [n] ids of the hot rows.
+
+    Returns:
+        A number from 0 to 1; 0 if nothing is ever needed.
+    """
+    values = to_numbers(hotness, "hotness").astype(np.float64)
+    total = float(values.sum())
+    return float(values[np.asarray(hot_rows)].sum()) / total if total > 0 else 0.0

@@ -1,0 +1,123 @@
+"""Batches in the memory of a device: attributes are gathered there, what is small is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from khop.data import Feature
+from khop.data.device_feature import DeviceFeature
+from khop.loader.join import Joiner
+from khop.sampler.device import DeviceOptions, TorchDevice, hand_over, tensors_of
+from khop.sampler.pyg_output import DrawnSubgraph
+from khop.typing import NODE, ArrayLike, EdgeType, NodeType
+
+Hotness = ArrayLike | Mapping[NodeType, ArrayLike]
+
+
+class OnDevice(NamedTuple):
+    """A batch, and when a device will have written it."""
+
+    batch: Any
+    written: Any
+
+    def taken(self) -> Any:
+        """The batch, for torch's current stream."""
+        if self.written is not None:
+            hand_over(_tensors(self.batch), self.written)
+        return self.batch
+
+
+class DeviceJoiner(Joiner):
+    """Joins batches in the memory of a device, on a stream beside the one that draws.
+
+    Args:
+        name: of the device.
+        options: where attributes lie.
+        hotness: computes how likely a batch is to need each node; asked once, if that matters.
+    """
+
+    def __init__(self, name: Any, options: DeviceOptions, hotness: Callable[[], Hotness]) -> None:
+        super().__init__(num_threads=1)
+        self.device = TorchDevice(name)
+        self._options = options
+        self._ask_hotness = hotness
+        self._hotness = options.hotness
+        # A table is taken to the device once, as long as its tensor is not changed in place.
+        self._features: dict[tuple[int, int, int], tuple[Tensor, DeviceFeature]] = {}
+
+    def __reduce__(self) -> Any:
+        """A device stays in its process."""
+        raise TypeError("a loader with a device stays in its process: use worker_type='thread'")
+
+    def join(self, join: Callable[[Any], Any], drawn: DrawnSubgraph) -> OnDevice:
+        """Makes a batch.
+
+        Args:
+            join: makes it of the subgraph, on this joiner.
+            drawn: what was drawn.
+        """
+        with self.device.lock, self.device.scope():
+            hand_over(tensors_of(drawn), drawn.written)
+            batch = join(drawn)
+            if self.device.native.is_cuda:
+                batch = batch.to(self.device.torch_device, non_blocking=True)
+            return OnDevice(batch, self.device.mark())
+
+    def feature(self, value: Any, kind: NodeType | EdgeType | None, of_nodes: bool) -> Any:
+        """A table on the device."""
+        if not isinstance(value, Tensor):
+            return self._made(value, kind, of_nodes)
+        key = (id(value), value.data_ptr(), value._version)
+        if key not in self._features:
+            self._features = {k: v for k, v in self._features.items() if k[0] != key[0]}
+            self._features[key] = value, self._made(value, kind, of_nodes)
+        return self._features[key][1]
+
+    def _made(self, value: Any, kind: Any, of_nodes: bool) -> DeviceFeature:
+        options, native = self._options, self.device.native
+        if not of_nodes or not options.is_split:
+            return DeviceFeature(Feature(value), native, options.feature_mode)
+        return DeviceFeature(
+            Feature(value),
+            native,
+            options.feature_mode,
+            options.split_ratio,
+            options.budget,
+            self._hotness_of(kind),
+        )
+
+    def _hotness_of(self, kind: NodeType | None) -> ArrayLike:
+        if self._hotness is None:
+            self._hotness = self._ask_hotness()
+        if isinstance(self._hotness, Mapping):
+            return self._hotness[NODE if kind is None else kind]
+        return self._hotness
+
+    def gather(self, feature: Any, index: Any) -> Tensor:
+        """Rows of a feature, in the device's memory."""
+        dtype = getattr(torch, feature.dtype)
+        out = self.device.empty((len(index), *feature.row_shape), dtype)
+        feature.gather(index, out)
+        return out
+
+    def ids(self, index: Tensor) -> Any:
+        """Ids as `gather` takes them."""
+        return index
+
+    def place(self, edge_index: Tensor, like: torch.device) -> Tensor:
+        """The endpoints, where the batch has them."""
+        return edge_index
+
+    def on_host(self, tensor: Tensor | None) -> Tensor | None:
+        """A tensor for what only the CPU can do."""
+        return None if tensor is None else tensor.cpu()
+
+
+def _tensors(batch: Data | HeteroData) -> list[Tensor]:
+    values = [value for store in batch.stores for value in store.values()]
+    return [value for value in values if isinstance(value, Tensor)]

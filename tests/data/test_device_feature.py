@@ -1,0 +1,224 @@
+"""Feature tables on devices: what torch would have selected, wherever the rows lie."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from devices import HAS_GPU, KINDS, empty, get, gpu, open_device, put
+from khop import _native
+from khop.data import DeviceFeature, DeviceGroup, Feature
+from khop.data.arrays import DTYPES
+from khop.loader import NeighborLoader
+from khop.sampler import NeighborSampler
+
+PLACEMENTS = {
+    "CUDA": {"mode": "CUDA"},
+    "ZERO_COPY": {"mode": "ZERO_COPY"},
+    "CPU": {"mode": "CPU"},
+    "none hot": {"split_ratio": 0.0},
+    "some hot": {"split_ratio": 0.4},
+    "all hot": {"split_ratio": 1.0},
+    "within a budget": {"budget": 60},
+}
+
+
+@pytest.fixture(params=KINDS)
+def device(request):
+    """A device: emulated, or a GPU where there is one."""
+    return open_device(request.param)
+
+
+def mapped(device):
+    """Where a small table of the host is read: a GPU has a copy of it."""
+    return "pinned copy" if device.is_cuda else "mapped"
+
+
+def others(device, count):
+    """More devices, which can read that one's memory."""
+    return [open_device("cuda" if device.is_cuda else "emulated", 1 + i) for i in range(count)]
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("row_shape", [(), (3,), (2, 2), (0,)])
+def test_dtypes(device, placement, name, row_shape):
+    values = (torch.arange(10 * int(np.prod(row_shape))) % 100).view(10, *row_shape)
+    feature = Feature(values.to(getattr(torch, name)))
+    table = DeviceFeature(feature, device, hotness=np.arange(10.0), **PLACEMENTS[placement])
+    assert (table.num_rows, table.row_shape, table.dtype) == (10, row_shape, name)
+    rows = np.array([7, 0, 7, 9, 5])
+    out = empty(device, (5, *row_shape), feature.array.dtype)
+    assert table.gather(put(device, rows), out) is out
+    assert np.array_equal(get(out), feature.array[rows])
+
+
+def test_torch_dtypes(device):
+    """bfloat16 goes to torch's own, and to the uint16 that NumPy has for it, nowhere else."""
+    values = torch.randn(20, 6).bfloat16()
+    table = DeviceFeature(Feature(values), device)
+    rows = np.array([3, 19, 3])
+    out = empty(device, (3, 6), np.uint16)
+    table.gather(put(device, rows), out)
+    assert np.array_equal(get(out), values[rows].view(torch.uint16).numpy())
+    if device.is_cuda:
+        own = torch.empty(3, 6, dtype=torch.bfloat16, device="cuda")
+        table.gather(put(device, rows), own)
+        assert torch.equal(own.cpu(), values[rows])
+    with pytest.raises(TypeError, match=r"dtype 'bfloat16' \(got 'float16'\)"):
+        table.gather(put(device, rows), empty(device, (3, 6), np.float16))
+
+
+def test_what_is_hot(device):
+    """The hottest rows, as many as were asked for, come from the device."""
+    values = np.arange(50.0).reshape(10, 5)
+    hotness = np.array([0, 9, 1, 8, 2, 7, 3, 6, 4, 5]) / 10
+    table = DeviceFeature(Feature(values), device, split_ratio=0.3, hotness=hotness)
+    assert table.hot_rows.tolist() == [1, 3, 5]
+    assert (table.num_hot, table.place) == (3, f"device, {mapped(device)}")
+    assert table.expected_share == pytest.approx(24 / 45)
+    rows = np.array([5, 5, 0, 9, 3])
+    table.gather(put(device, rows), empty(device, (5, 5), float))
+    assert (table.served.device, table.served.host, table.served.share) == (3, 2, 0.6)
+    table.reset_served()
+    assert (table.served, table.served.share) == ((0, 0), 0)
+
+
+def test_places(device):
+    feature = Feature(np.arange(40.0).reshape(10, 4))
+    places = {
+        "CUDA": ("device", 10, 1),
+        "ZERO_COPY": (mapped(device), 0, 0),
+        "CPU": ("host", 0, 0),
+        "none hot": (mapped(device), 0, 0),
+        "some hot": (f"device, {mapped(device)}", 4, 0.4),
+        "all hot": ("device", 10, 1),
+        "within a budget": (mapped(device), 0, 0),
+    }
+    for name, (place, num_hot, share) in places.items():
+        table = DeviceFeature(feature, device, hotness=np.ones(10), **PLACEMENTS[name])
+        assert (table.place, table.num_hot, table.expected_share) == (place, num_hot, share)
+    # 40 bytes of places and three rows of 32
+    table = DeviceFeature(feature, device, budget="0.14K", hotness=np.ones(10))
+    assert table.num_hot == 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_groups(device, size):
+    """Devices of a group hold hot rows once and gather the same."""
+    group = DeviceGroup(0, [device, *others(device, size - 1)])
+    assert group.size == size
+    values = np.random.default_rng(0).standard_normal((200, 7)).astype(np.float32)
+    hotness = np.random.default_rng(1).random(200)
+    table = DeviceFeature(Feature(values), device, "CUDA", 0.25, None, hotness, group)
+    rows = np.random.default_rng(2).integers(0, 200, 300)
+    num_hot = int(np.isin(rows, np.argsort(-hotness)[:50]).sum())
+    for member in group.devices:
+        shared = table.on(member)
+        out = empty(member, (300, 7), np.float32)
+        shared.gather(put(member, rows), out)
+        assert np.array_equal(get(out), values[rows])
+        assert shared.served == (num_hot, 300 - num_hot)
+    assert table.served == (0, 0)
+    with pytest.raises(ValueError, match="is not one of those of DeviceGroup"):
+        table.on(others(device, 1)[0])
+
+
+def test_budgets_of_groups(device):
+    """With twice the devices a group holds twice the rows."""
+    feature, hotness = Feature(np.zeros((1000, 100), np.float32)), np.arange(1000.0)
+    rows = []
+    for size in (1, 2, 4):
+        group = DeviceGroup(0, [device, *others(device, size - 1)])
+        table = DeviceFeature(feature, device, budget="50KB", hotness=hotness, group=group)
+        rows.append(table.num_hot)
+    assert rows == [118, 236, 472]
+
+
+def test_bad_groups():
+    device, far = _native.emulated_device(), _native.emulated_device(island=1)
+    with pytest.raises(ValueError, match="group 3 needs at least one device"):
+        DeviceGroup(3, [])
+    with pytest.raises(ValueError, match="group 3 names a device twice"):
+        DeviceGroup(3, [device, device])
+    with pytest.raises(RuntimeError, match=r"'emulated' cannot read .* 'emulated:1'"):
+        DeviceGroup(0, [device, far])
+    with pytest.raises(ValueError, match="'emulated' is not one of those of DeviceGroup"):
+        DeviceFeature(Feature(np.zeros(3)), device, group=DeviceGroup(0, [far]))
+    if not HAS_GPU:
+        with pytest.raises(RuntimeError):
+            DeviceGroup(0, [0])
+
+
+@pytest.mark.parametrize("kind", [pytest.param("cuda", marks=gpu)])
+def test_groups_by_index(kind):
+    group = DeviceGroup(0, [0])
+    table = DeviceFeature(Feature(np.arange(5.0)), group.devices[0], group=group)
+    out = empty(table.device, (1,), float)
+    assert get(table.gather(put(table.device, np.array([3])), out)).tolist() == [3.0]
+
+
+def test_bad_options(device):
+    feature = Feature(np.zeros((10, 2)))
+    for options, message in (
+        ({"mode": "GPU"}, "mode must be 'CPU', 'ZERO_COPY' or 'CUDA'"),
+        ({"split_ratio": 0.2, "budget": 5}, "not both"),
+        ({"split_ratio": 0.2, "mode": "ZERO_COPY"}, "use mode 'CUDA'"),
+        ({"budget": 10, "mode": "CPU"}, "use mode 'CUDA'"),
+        ({"split_ratio": 1.2}, "between 0 and 1"),
+        ({"budget": "many"}, "not a number of bytes"),
+        ({"split_ratio": 0.2}, "2 of 10 rows are to lie in device memory: hotness says which"),
+        ({"split_ratio": 0.2, "hotness": np.ones(9)}, "each of the 10 rows"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            DeviceFeature(feature, device, **options)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_bad_arrays(device, placement):
+    feature = Feature(np.zeros((10, 2), np.float32))
+    table = DeviceFeature(feature, device, hotness=np.ones(10), **PLACEMENTS[placement])
+    rows = put(device, np.array([1, 10]))
+    with pytest.raises(IndexError, match=r"row 10 \(entry 1 of rows\)"):
+        table.gather(rows, empty(device, (2, 2), np.float32))
+    with pytest.raises(TypeError, match=r"'float32' \(got 'int32'\)"):
+        table.gather(rows, empty(device, (2, 2), np.int32))
+    for shape in ((2,), (2, 3), (3, 2), (2, 2, 1)):
+        with pytest.raises(ValueError, match=r"out must have shape \(2, 2\)"):
+            table.gather(rows, empty(device, shape, np.float32))
+
+
+@pytest.mark.parametrize("split_ratio", [0.05, 0.2, 0.5])
+def test_the_share_served_is_as_hotness_predicts(power_law, split_ratio):
+    """Within two points, over an epoch of batches."""
+    num_nodes = 4000
+    edges = torch.from_numpy(power_law(num_nodes, 30000))
+    data = Data(edge_index=edges, num_nodes=num_nodes)
+    seeds = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(0))[:800]
+    hotness = NeighborSampler(data, [5, 5]).sample_prob(seeds, batch_size=32)
+    device = _native.emulated_device()
+    feature = Feature(np.arange(num_nodes, dtype=np.float32))
+    table = DeviceFeature(feature, device, split_ratio=split_ratio, hotness=hotness)
+    for batch in NeighborLoader(data, [5, 5], input_nodes=seeds, batch_size=32, seed=5):
+        out = np.empty(batch.num_nodes, np.float32)
+        table.gather(batch.n_id.numpy(), out)
+        assert np.array_equal(out, batch.n_id.numpy())
+    assert split_ratio + 0.05 < table.expected_share < 0.99
+    assert abs(table.served.share - table.expected_share) < 0.02
+
+
+def test_no_torch():
+    """Samplers and servers may use it."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import numpy as np\n"
+        "from khop import _native\n"
+        "from khop.data import DeviceFeature, Feature\n"
+        "x = DeviceFeature(Feature(np.arange(9.)), _native.emulated_device(), split_ratio=0.5,\n"
+        "                  hotness=np.arange(9))\n"
+        "assert x.gather(np.array([4, 8]), np.empty(2)).tolist() == [4, 8]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
