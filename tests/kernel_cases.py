@@ -1,5 +1,6 @@
 """Random heterogeneous graphs and batches: for the kernels, and the same for the oracle."""
 
+import os
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,7 +27,11 @@ TIMES = ([0, 1, 2, 3], [5], [INT64.min, -1, 0, 1, INT64.max])
 
 
 def examples(count):
-    """Settings of a test that draws whole graphs, which may take a while on a busy machine."""
+    """Settings of a test that draws whole graphs, which may take a while on a busy machine.
+
+    KHOP_TEST_EXAMPLES, a factor, asks for fewer where each takes long: under compute-sanitizer.
+    """
+    count = max(1, round(count * float(os.environ.get("KHOP_TEST_EXAMPLES", "1"))))
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     return settings(max_examples=count, deadline=None, suppress_health_check=checks)
 

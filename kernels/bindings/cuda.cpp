@@ -18,6 +18,17 @@ nb::dict cuda_status() {
   status["runtime"] = found.runtime_version;
   status["driver"] = found.driver_version;
   status["devices"] = found.num_devices;
+  nb::list gpus;
+  for (const cuda::Gpu& gpu : found.gpus) {
+    nb::dict about;
+    about["name"] = gpu.name;
+    about["capability"] = nb::make_tuple(gpu.major, gpu.minor);
+    about["memory"] = gpu.memory;
+    about["multiprocessors"] = gpu.multiprocessors;
+    about["registers_read_only"] = gpu.registers_read_only;
+    gpus.append(about);
+  }
+  status["gpus"] = gpus;
   status["error"] = found.error;
 #else
   status["compiled"] = false;
@@ -29,7 +40,14 @@ nb::dict cuda_status() {
 
 void bind_cuda(nb::module_& m) {
   m.def("cuda_status", &cuda_status,
-        "Whether CUDA was compiled in, the versions, and how many devices can be used.");
+        R"(What CUDA this build and this machine have. Never raises.
+
+Returns:
+    `compiled`: whether CUDA was compiled in. If it was, also `runtime` and `driver`, versions
+    (13000 is 13.0; 0: no driver), `devices`, the number of GPUs that can be used, `error`, why none
+    can (or ''), and `gpus`, a dict for each: `name`, `capability` (major, minor), `memory` in
+    bytes, `multiprocessors`, `registers_read_only` (whether files mapped read-only can be
+    registered with it).)");
 }
 
 }  // namespace khop::bindings

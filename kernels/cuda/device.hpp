@@ -1,20 +1,32 @@
 // What CUDA this build and this machine have.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "../device/allocator.hpp"
 #include "../device/device.hpp"
 
 namespace khop::cuda {
 
+struct Gpu {
+  std::string name;  // "NVIDIA H200"
+  int major = 0;     // of its compute capability
+  int minor = 0;
+  std::size_t memory = 0;  // bytes
+  int multiprocessors = 0;
+  bool registers_read_only = false;  // pages that are mapped read-only, as files are
+};
+
 struct DeviceStatus {
   int runtime_version = 0;  // 13000 is 13.0
   int driver_version = 0;   // 0: no driver
   int num_devices = 0;
-  std::string error;  // empty if devices can be used
+  std::vector<Gpu> gpus;  // as far as they answer
+  std::string error;      // empty if devices can be used
 };
 
 // Never throws: on a machine without a driver `error` says so.

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from khop.bench.bench import Bench
 from khop.bench.goals import Goal, standings
+from khop.bench.graphs import Graphs
 from khop.bench.measure import Case, Row, Turn, take_joint_turns, take_turns
+from khop.bench.peers import Peers
 from khop.bench.report import row_lines
+from khop.bench.settings import Settings
 
 
 def case(name, log, values, work=1.0):
@@ -70,3 +74,23 @@ def test_goals_are_judged_by_the_rows_that_are_there(monkeypatch):
     assert [s.measured for s in found] == pytest.approx([9, 10, None, 2, None])
     assert [s.verdict for s in found] == ["missed", "met", "not measured", "missed", "not measured"]
     assert found[0].to_json()["bound"] == 10
+
+
+def test_what_is_no_time_is_compared_as_it_is():
+    """Shares in percent, and rates: the work they are for divides them, whatever their unit."""
+    share, rate = Row("x", "a", "%"), Row("y", "b", "G/s")
+    share.add(Turn(0.25))
+    rate.add(Turn(4e9, 2))
+    assert (share.values, share.per_work) == ([25.0], [25.0])
+    assert (rate.values, rate.per_work) == ([4.0], [2.0])
+
+
+def test_what_fails_is_told_and_survived(tmp_path):
+    said = []
+    bench = Bench(Settings(cache=tmp_path), Graphs(tmp_path, 0.05), Peers(), said.append)
+    with bench.survives("first"):
+        raise ValueError("broken")
+    with bench.survives("second"):
+        pass
+    assert bench.failed == bench.left_out == ["first failed: ValueError: broken"]
+    assert "Traceback" in said[0]

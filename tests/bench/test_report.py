@@ -12,6 +12,7 @@ from khop.bench.idle import settle
 from khop.bench.measure import Row, Turn, take_joint_turns
 from khop.bench.peers import Peers
 from khop.bench.report import number, row_lines
+from khop.bench.run import slug
 
 
 def rows():
@@ -56,6 +57,11 @@ def test_the_machine_and_its_software_are_named():
     assert found["cores"] >= found["cores of this process"] >= 1
     software = machine.describe_software(Peers())
     assert {"khop", "commit", "Python", "torch", "PyG", "torch threads"} <= set(software)
+
+
+def test_devices_are_named():
+    assert machine.describe_device("emulated") == {"device": "emulated"}
+    assert slug("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
 
 
 def test_the_commit_is_khops_own(monkeypatch, tmp_path):

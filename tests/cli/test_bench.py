@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from khop import _native
 from khop.bench.settings import DEFAULT, SUITES, default_cache
 from khop.cli.main import main
 
@@ -110,6 +111,37 @@ def test_suites_of_details(bench, tmp_path):
     assert degrees == {"degree 20", "degree 200", "degree 2,000"}
 
 
+def device_groups():
+    """What the suite `device` measures of what this build can do."""
+    groups = {"batch equality", "kernels for a batch", "training, emulated"}
+    groups |= {"sampling, emulated", "sampled edges, emulated"}
+    if hasattr(_native, "DeviceTable"):
+        groups |= {"gather, device memory, emulated", "gather, host memory, emulated", "hot cache"}
+    return groups
+
+
+def test_the_suite_of_devices_on_an_emulated_one(bench, tmp_path):
+    """Its times are nobody's goals; shares of rows and the equality of batches are."""
+    out = bench("--device", "emulated", "--configurations", "20")
+    report = json.loads((tmp_path / "bench-scale0.001-device-emulated.json").read_text())
+    settings = report.pop("settings")
+    assert (settings.pop("device"), settings.pop("configurations")) == ("emulated", 20)
+    check_report({**report, "settings": settings}, ["device"])
+    assert report["machine"]["device"] == "emulated"
+    assert {row["group"] for row in report["suites"]["device"]} == device_groups()
+    verdicts = {goal["group"]: goal["verdict"] for goal in report["goals"]}
+    for group in ("sampling", "sampled edges", "gather, device memory", "training"):
+        assert verdicts[group] == "not measured"
+    found = {(row["group"], row["name"]): row["median"] for row in report["suites"]["device"]}
+    assert verdicts["batch equality"] == "met"
+    assert found["batch equality", "different"] == 0
+    assert found["batch equality", "all"] == 20
+    if "hot cache" in device_groups():
+        # Of this little graph hardly any hot row is left out of a batch, so that hotness says more.
+        assert 20 < found["hot cache", "rows from the device"] < 100
+    assert "its times say nothing of a GPU's" in out
+
+
 def test_the_cache_is_reused_and_peers_that_are_not_there_are_named(bench, cache, monkeypatch):
     for name in ("pyg_lib", "torch_sparse", "graphlearn_torch", "dgl", "dgl.graphbolt"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -161,6 +193,11 @@ def test_help_names_the_suites(command):
         (["gather", "--trace", "t.json"], "--trace records the suite 'loaders', which is not of"),
         (["loaders", "--trace", "no/t.json"], "--trace: 'no' is no folder: make it first"),
         (["--batches", "0"], "--batches must be 1 or more (got 0)"),
+        (["device"], "the suite 'device' and --device need each other: khop bench device"),
+        (["gather", "--device", "emulated"], "the suite 'device' and --device need each other"),
+        (["--device", "gpu"], "--device must be 'cuda', 'cuda:N' or 'emulated' (got 'gpu')"),
+        (["--device", "cuda:99"], "--device cuda:99 cannot be used ("),
+        (["--device", "emulated", "--configurations", "0"], "--configurations must be 1 or more"),
     ],
 )
 def test_bad_arguments(fails, arguments, message, tmp_path):

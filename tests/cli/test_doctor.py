@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from khop import __version__
+from khop import __version__, _native
 from khop.cli import doctor
 
 
@@ -30,6 +30,22 @@ def test_json(command):
     assert found["shared memory"]["memfd"] is True
     assert found["CUDA"]["usable"] in (True, False)
     assert not any("probe failed" in section for section in found.values())
+
+
+def test_gpus_are_named(monkeypatch, command):
+    """None without a device; else a line each, of what the extension says."""
+    found = json.loads(command("doctor", "--json").stdout)["CUDA"]
+    assert sum(name.startswith("GPU ") for name in found) == found.get("devices", 0)
+    gpu = {"name": "NVIDIA X", "capability": (9, 0), "memory": 80 << 30, "multiprocessors": 132}
+    both = [{**gpu, "registers_read_only": True}, {**gpu, "registers_read_only": False}]
+    status = {"compiled": True, "devices": 2, "error": "", "gpus": both}
+    monkeypatch.setattr(_native, "cuda_status", lambda: status)
+    found = doctor.report()["CUDA"]
+    line = "NVIDIA X, compute capability 9.0, 80.0 GiB, 132 multiprocessors, "
+    assert found["GPU 0"] == line + "can read mapped files in place"
+    assert found["GPU 1"] == line + "cannot read mapped files in place"
+    assert "gpus" not in found
+    assert found["usable"]
 
 
 def test_neither_torch_nor_numpy_heavy_modules_are_imported(command):

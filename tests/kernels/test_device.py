@@ -13,6 +13,12 @@ def test_status_never_raises():
     assert isinstance(status["compiled"], bool)
     if status["compiled"]:
         assert status["devices"] > 0 or status["error"]
+        assert len(status["gpus"]) == status["devices"]
+        for gpu in status["gpus"]:
+            assert gpu["name"]
+            assert gpu["memory"] > 1 << 30
+            assert gpu["capability"] >= (7, 5)  # what CUDA 13 runs on
+            assert gpu["multiprocessors"] > 0
     else:
         assert not hasattr(_native, "cuda_device")
 

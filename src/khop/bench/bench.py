@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -24,6 +26,7 @@ class Bench:
         say: prints a line.
         notes: what a reader of the figures must know.
         left_out: what could not be measured, a line each.
+        failed: what went wrong, a line each.
     """
 
     settings: Settings
@@ -32,6 +35,7 @@ class Bench:
     say: Callable[[str], None] = print
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
 
     def note(self, line: str) -> None:
         """Says, once, what a reader of the figures must know."""
@@ -44,6 +48,16 @@ class Bench:
         if line not in self.left_out:
             self.left_out.append(line)
             self.say(line)
+
+    @contextmanager
+    def survives(self, what: str) -> Iterator[None]:
+        """Keeps what is measured after something that fails; the run fails in the end."""
+        try:
+            yield
+        except Exception as error:
+            self.say(traceback.format_exc())
+            self.failed.append(f"{what} failed: {type(error).__name__}: {error}")
+            self.leave_out(self.failed[-1])
 
     def take_turns(
         self, group: str, cases: Sequence[Case], unit: Unit = "ms", work_unit: str | None = None

@@ -50,6 +50,10 @@ FLOOR = "floor"
 KHOP = "khop"
 PYG_LIB = "pyg-lib"
 TORCH_SPARSE = "torch-sparse"
+DEVICE = "khop, device"
+ONE_CORE = "khop, one core"
+COPY = "copy"
+REPEATED = "one batch again and again"
 
 GOALS = (
     Goal("kernels", "uniform", KHOP, PYG_LIB, 10),
@@ -72,6 +76,16 @@ GOALS = (
     Goal("growth", "2 samplers", "edges", "edges x 10", 1.6, False),
     Goal("growth", "first batch", "edges", "edges x 10", 1.25, False),
     Goal("growth", "private memory", "edges", "edges x 10", 1.25, False),
+    Goal("device", "sampling", DEVICE, None, 0.35, False, "ms"),
+    Goal("device", "sampled edges", DEVICE, None, 2, True, "G/s"),
+    Goal("device", "sampling", DEVICE, ONE_CORE, 60),
+    Goal("device", "sampling", DEVICE, "GraphBolt", 3),
+    Goal("device", "sampling", DEVICE, "cuGraph", 3),
+    Goal("device", "gather, device memory", DEVICE, COPY, 0.75),
+    Goal("device", "gather, host memory", DEVICE, COPY, 0.85),
+    Goal("device", "hot cache", "apart", None, 2, False, "points"),
+    Goal("device", "training", REPEATED, "with the loader", 1.1, False),
+    Goal("device", "batch equality", "different", None, 0, False, "batches"),
 )
 """What is aimed at; ratios are of costs in one run."""
 

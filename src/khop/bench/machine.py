@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import khop
+from khop import _native
 from khop.bench.peers import Peers, version_of
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -28,6 +29,27 @@ def describe_machine() -> dict[str, Any]:
         "memory": f"{pages * page / 1e9:.1f} GB",
         "huge pages": _huge_pages(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def describe_device(device: str) -> dict[str, Any]:
+    """What a device of `Settings.device` is.
+
+    Returns:
+        `device`: its name; of a GPU also `compute capability`, `device memory`, `multiprocessors`
+        and `CUDA`, the versions of runtime and driver.
+    """
+    if device == "emulated":
+        return {"device": "emulated"}
+    status = _native.cuda_status()
+    gpu = status["gpus"][int(device.partition(":")[2] or 0)]
+    versions = [f"{v // 1000}.{v % 1000 // 10}" for v in (status["runtime"], status["driver"])]
+    return {
+        "device": gpu["name"],
+        "compute capability": ".".join(map(str, gpu["capability"])),
+        "device memory": f"{gpu['memory'] / 1e9:.1f} GB",
+        "multiprocessors": gpu["multiprocessors"],
+        "CUDA": f"{versions[0]}, driver for {versions[1]}",
     }
 
 

@@ -8,9 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Unit = Literal["s", "ms", "us", "ns", "MB"]
+Unit = Literal["s", "ms", "us", "ns", "MB", "%", "points", "G/s", "launches", "batches"]
 
-_FACTORS: dict[Unit, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9, "MB": 1e-6}
+_TIMES: dict[Unit, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+_FACTORS: dict[Unit, float] = {
+    **_TIMES,
+    "MB": 1e-6,
+    "%": 100.0,
+    "points": 100.0,
+    "G/s": 1e-9,
+    "launches": 1.0,
+    "batches": 1.0,
+}
 
 
 @dataclass(frozen=True)
@@ -18,7 +27,8 @@ class Turn:
     """What a case yields in one turn.
 
     Attributes:
-        value: seconds or bytes, of one batch where there are batches.
+        value: seconds, bytes, a share, things a second or things, of one batch where there are
+            batches.
         work: what was done for it (edges drawn, for example); 1: turns are compared as they are.
     """
 
@@ -70,11 +80,11 @@ class Row:
     @property
     def per_work(self) -> list[float]:
         """Value for each unit of work, a turn each, in nanoseconds where the value is a time."""
-        factor = 1.0 if self.unit == "MB" else _FACTORS["ns"] / _FACTORS[self.unit]
+        factor = _TIMES["ns"] / _TIMES[self.unit] if self.unit in _TIMES else 1.0
         return [v * factor / w for v, w in zip(self.values, self.work, strict=True)]
 
     def add(self, turn: Turn) -> None:
-        """Takes in what a turn yielded, in seconds or bytes."""
+        """Takes in what a turn yielded, in the units that `Turn` has."""
         self.values.append(turn.value * _FACTORS[self.unit])
         self.work.append(max(turn.work, 1.0))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from khop.bench import chart, report
 from khop.bench.bench import Bench
 from khop.bench.goals import standings
 from khop.bench.graphs import Graphs
-from khop.bench.machine import describe_machine, describe_software
+from khop.bench.machine import describe_device, describe_machine, describe_software
 from khop.bench.measure import Row
 from khop.bench.peers import Peers
 from khop.bench.settings import DEFAULT, SUITES, Settings
@@ -33,10 +34,12 @@ def run_suites(
         say: called with each line of progress.
 
     Returns:
-        The files: `bench-scale<scale>[-<suites>]` with .json, .md and, with matplotlib, .png.
+        The files: `bench-scale<scale>[-<suites>][-<device>]` with .json, .md and, with matplotlib,
+        .png.
 
     Raises:
         OSError: the cache or the output folder cannot be written.
+        RuntimeError: something failed that the others survived; raised when all is written.
     """
     peers = Peers()
     about = {
@@ -44,6 +47,8 @@ def run_suites(
         "machine": describe_machine(),
         "software": describe_software(peers),
     }
+    if settings.device is not None:
+        about["machine"].update(describe_device(settings.device))
     bench = Bench(settings, Graphs(settings.cache, settings.scale, say), peers, say)
     for section in ("machine", "software"):
         say(", ".join(f"{k} {v}" for k, v in about[section].items() if v is not None))
@@ -69,10 +74,19 @@ def run_suites(
     name = f"bench-scale{settings.scale:g}"
     if tuple(names) != DEFAULT:
         name += "-" + "-".join(names)
+    if settings.device is not None:
+        name += "-" + slug(about["machine"]["device"])
     files = report.write(output, name, report.to_json(*arguments), report.to_markdown(*arguments))
     if chart.can_draw():
         files.append(output / f"{name}.png")
         chart.draw(rows, f"khop bench, scale {settings.scale:g}", files[-1])
     else:
         say("no chart: matplotlib is not installed (pip install 'khop[plot]')")
+    if bench.failed:
+        raise RuntimeError("; ".join(bench.failed))
     return files
+
+
+def slug(name: str) -> str:
+    """A device's name as part of a file's: 'NVIDIA H200' -> 'nvidia-h200'."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

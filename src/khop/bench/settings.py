@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ SUITES = {
     "partitions": "what a second partition on the same machine adds, and where",
     "options": "what each sampling option costs",
     "draws": "what one draw costs, by degree",
+    "device": "sampling, gathering and training on a GPU, and whether its batches are the CPU's",
 }
 """Suite (and its module) -> what it measures."""
 
@@ -26,11 +28,15 @@ DEFAULT = tuple(SUITES)[:7]
 FANOUTS = (15, 10, 5)
 """Fan-outs of the batches of the products-shaped graph."""
 
+DEVICE_SUITE = "device"
+"""The suite that `--device` runs."""
+
 BATCH_SIZE = 1024
 """Seeds in such a batch, where the graph has so many."""
 
 _LARGE = 0.5
 _BATCHES = {True: 10, False: 2}
+_DEVICE = re.compile(r"cuda(:\d+)?|emulated")
 
 
 def default_cache() -> Path:
@@ -49,6 +55,9 @@ class Settings:
         batches: batches that a turn times.
         cache: folder of graphs.
         trace: where to write a trace of the loaders of khop; None: nowhere.
+        device: what the suite 'device' measures: 'cuda', 'cuda:1', ..., or 'emulated' (on the CPU:
+            its times mean nothing); None: nothing.
+        configurations: random batches that the suite 'device' draws on CPU and device alike.
 
     Raises:
         ValueError: a value out of its range.
@@ -60,6 +69,8 @@ class Settings:
     batches: int = 0
     cache: Path = field(default_factory=default_cache)
     trace: Path | None = None
+    device: str | None = None
+    configurations: int = 1000
 
     def __post_init__(self) -> None:
         """Checks, and chooses the number of batches if it is 0."""
@@ -71,9 +82,18 @@ class Settings:
             raise ValueError(f"--batches must be 1 or more (got {self.batches})")
         if self.trace is not None and not self.trace.absolute().parent.is_dir():
             raise FileNotFoundError(f"--trace: '{self.trace.parent}' is no folder: make it first")
+        if self.device is not None and _DEVICE.fullmatch(self.device) is None:
+            raise ValueError(
+                f"--device must be 'cuda', 'cuda:N' or 'emulated' (got '{self.device}')"
+            )
+        if self.configurations < 1:
+            raise ValueError(f"--configurations must be 1 or more (got {self.configurations})")
         if self.batches == 0:
             object.__setattr__(self, "batches", _BATCHES[self.scale >= _LARGE])
 
     def to_json(self) -> dict[str, Any]:
         """As in the JSON report."""
-        return {"scale": self.scale, "repeat": self.repeat, "batches": self.batches}
+        content = {"scale": self.scale, "repeat": self.repeat, "batches": self.batches}
+        if self.device is None:
+            return content
+        return {**content, "device": self.device, "configurations": self.configurations}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from khop.bench.settings import DEFAULT, SUITES, Settings, default_cache
+from khop import _native
+from khop.bench.settings import DEFAULT, DEVICE_SUITE, SUITES, Settings, default_cache
 
 _EPILOG = """\
 Cases of a suite take turns, so that a slow minute hits all of them. Figures are medians over turns;
@@ -47,6 +49,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "is no folder 'benchmarks')",
     )
     add(
+        "--device",
+        metavar="D",
+        help=f"run the suite '{DEVICE_SUITE}' on 'cuda', 'cuda:N' or 'emulated': the latter checks "
+        "everything on any machine, but its times mean nothing",
+    )
+    add(
+        "--configurations",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="random batches that CPU and device must draw alike (default: 1000)",
+    )
+    add(
         "--trace",
         type=Path,
         metavar="FILE",
@@ -67,9 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.batches or 0,
         arguments.cache or default_cache(),
         arguments.trace,
+        arguments.device,
+        arguments.configurations,
     )
-    wanted = arguments.suites or DEFAULT
+    wanted = arguments.suites or ([DEVICE_SUITE] if settings.device else DEFAULT)
     names = [name for name in SUITES if name in wanted]  # in order, and once
+    _check_device(names, settings)
     if settings.trace is not None and "loaders" not in names:
         raise ValueError(f"--trace records the suite 'loaders', which is not of {' '.join(names)}")
     from khop.bench.run import run_suites  # imports torch, which bad arguments need not wait for
@@ -77,6 +95,26 @@ def run(arguments: argparse.Namespace) -> int:
     for file in run_suites(names, settings, arguments.output or _default_output()):
         print(f"written to {file}")
     return 0
+
+
+def _check_device(names: Sequence[str], settings: Settings) -> None:
+    """Raises unless the suite and a device that can be used are there, both or neither."""
+    if (DEVICE_SUITE in names) != (settings.device is not None):
+        raise ValueError(
+            f"the suite '{DEVICE_SUITE}' and --device need each other: "
+            f"khop bench {DEVICE_SUITE} --device cuda"
+        )
+    if settings.device is None or settings.device == "emulated":
+        return
+    status = _native.cuda_status()
+    index = int(settings.device.partition(":")[2] or 0)
+    if index >= status.get("devices", 0):
+        why = status.get("error") or f"{status.get('devices', 0)} GPUs are there"
+        if not status["compiled"]:
+            why = "khop was built without CUDA"
+        raise ValueError(
+            f"--device {settings.device} cannot be used ({why}); --device emulated works anywhere"
+        )
 
 
 def _default_output() -> Path:

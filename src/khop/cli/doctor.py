@@ -169,8 +169,20 @@ def _cuda() -> Section:
     from khop import _native
 
     status = dict(_native.cuda_status())
+    gpus = status.pop("gpus", [])
     usable = bool(status.get("devices")) and not status.get("error")
-    return {**status, "usable": usable}
+    named = {f"GPU {index}": _gpu(gpu) for index, gpu in enumerate(gpus)}
+    return {**status, "usable": usable, **named}
+
+
+def _gpu(gpu: dict[str, Any]) -> str:
+    """A GPU of `_native.cuda_status()`."""
+    files = "can" if gpu["registers_read_only"] else "cannot"
+    return (
+        f"{gpu['name']}, compute capability {'.'.join(map(str, gpu['capability']))}, "
+        f"{human_bytes(gpu['memory'])}, {gpu['multiprocessors']} multiprocessors, "
+        f"{files} read mapped files in place"
+    )
 
 
 def _shared_memory() -> Section:

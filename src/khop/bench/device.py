@@ -1,0 +1,211 @@
+"""Suite `device`: what a GPU draws, copies and trains, and whether its batches are the CPU's.
+
+Runs on the device that `--device` names. On the emulated one everything is done as on a GPU, except
+that groups of times are named so and are no goal's: shares of rows and the equality of batches are
+as real as on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from khop import _native
+from khop.bench.bench import Bench
+from khop.bench.device_equality import count_different
+from khop.bench.device_gather import measure_gathers, measure_hot_cache
+from khop.bench.device_peers import gpu_peers
+from khop.bench.device_training import measure_training
+from khop.bench.goals import DEVICE, ONE_CORE
+from khop.bench.kernels import KhopKernel, Seeds, as_columns, khop_case, one_thread
+from khop.bench.measure import Case, Row, Turn
+from khop.bench.on_device import Drawn, Place, open_place
+from khop.bench.settings import FANOUTS
+from khop.typing import Int64Array
+
+SAMPLING = "sampling"
+
+
+def run(bench: Bench) -> list[Row]:
+    """Measures the suite."""
+    assert bench.settings.device is not None
+    rows: list[Row] = []
+    with open_place(bench.settings.device) as place:
+        if not place.is_cuda:
+            bench.note("device: emulated on the CPU; its times say nothing of a GPU's")
+        drawn = Drawn(bench)
+        for name, part in PARTS.items():
+            with bench.survives(f"device: {name}"):  # the next part may work: GPUs are rare
+                rows += part(bench, place, drawn)
+    return rows
+
+
+def _equality(bench: Bench, place: Place, _: Drawn) -> list[Row]:
+    """How many of the random batches are others than the CPU's."""
+    count = bench.settings.configurations
+    different = count_different(place, count)
+    if different:
+        bench.note(f"device: batches that are not the CPU's: configurations {different[:20]}")
+    rows = [Row("batch equality", "different", "batches"), Row("batch equality", "all", "batches")]
+    for row, value in zip(rows, (len(different), count), strict=True):
+        row.add(Turn(value))
+    return rows
+
+
+class DeviceKernel:
+    """khop's sampling on a device, which writes to arrays there that are written again and again.
+
+    Args:
+        place: the device.
+        kernel: the same on the CPU: its graph and how it draws.
+        mode: where the graph lies: 'CUDA' or 'ZERO_COPY'.
+        options: of each call that samples.
+    """
+
+    def __init__(self, place: Place, kernel: KhopKernel, mode: str, **options: Any) -> None:
+        engine = kernel.engine
+        self._place = place
+        self._options = options
+        self._spec = engine.spec
+        self._weighted = [engine.spec.is_weighted(r) for r in range(len(engine.view.relations))]
+        self._run_key = _native.run_key(0, 0, 0)
+        self._graphs = [_native.DeviceGraph(place.device, csr, mode) for csr in engine.view.csrs]
+        self._subgraph = _native.DeviceSubgraph(
+            place.device, engine.view.num_nodes, engine.view.relations, True, False
+        )
+        self._arrays: dict[str, Any] = {}
+
+    def draw(self, seeds: Int64Array, batch: int) -> int:
+        """Draws a batch and writes it; returns its number of edges."""
+        subgraph, spec = self._subgraph, self._spec
+        subgraph.begin()
+        subgraph.add_seeds(0, seeds)
+        subgraph.sample(
+            self._graphs,
+            spec.fanouts,
+            spec.replace,
+            self._weighted,
+            spec.last,
+            self._run_key,
+            batch,
+            **self._options,
+        )
+        count: int = subgraph.num_edges(0)
+        subgraph.write_nodes(0, self._array("nodes", subgraph.num_nodes(0)))
+        subgraph.write_edge_index(0, self._array("row", count), self._array("col", count))
+        subgraph.write_edges(0, self._array("edges", count))
+        return count
+
+    def written(self, seeds: Int64Array, batch: int) -> list[Int64Array]:
+        """What `draw` writes: nodes, row, col, edges."""
+        count = self.draw(seeds, batch)
+        self._place.device.synchronize()
+        sizes = {"nodes": self._subgraph.num_nodes(0)}
+        return [
+            self._place.get(array)[: sizes.get(name, count)] for name, array in self._arrays.items()
+        ]
+
+    def _array(self, name: str, size: int) -> Any:
+        found = self._arrays.get(name)
+        if found is None or len(found) < size:
+            found = self._arrays[name] = self._place.empty(size + size // 8)
+        return found[:size]
+
+
+def _sampling(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
+    """Time, edges a second and launches of a batch of the products-shaped graph."""
+    kernel, seeds = drawn.kernel, drawn.seeds
+    ours = dict(_device_kernels(place, kernel, seeds))
+    cases = [device_case(place, name, draws.draw, seeds) for name, draws in ours.items()]
+    cases.append(khop_case(ONE_CORE, kernel, seeds))
+    if place.is_cuda:
+        for name, peer in gpu_peers(bench, as_columns(drawn.topology), FANOUTS, place.torch_device):
+            cases.append(device_case(place, name, peer, seeds, by_wall=True))
+    with one_thread():
+        rows = bench.take_turns(place.group(SAMPLING), cases, work_unit="edge")
+    rates = [_rate(place, row) for row in rows[: len(ours)]]
+    launches = [_launches(place, name, draws, seeds) for name, draws in ours.items()]
+    return [*rows, *rates, *launches]
+
+
+def _device_kernels(
+    place: Place, kernel: KhopKernel, seeds: Seeds
+) -> Iterator[tuple[str, DeviceKernel]]:
+    """The ways of khop to draw on the device, each after it drew a batch as the CPU does."""
+    ways: dict[str, tuple[str, dict[str, Any]]] = {
+        DEVICE: ("CUDA", {}),
+        f"{DEVICE}, graph of kernels": ("CUDA", {"cuda_graph": True}),
+        f"{DEVICE}, rows in host memory": ("ZERO_COPY", {}),
+    }
+    number, batch = seeds.of_turn(0)[0]
+    kernel.draw(batch.numpy(), None, number)
+    expected = kernel.written(0)
+    for name, (mode, options) in ways.items():
+        made = DeviceKernel(place, kernel, mode, **options)
+        nodes, _, _, edges = made.written(batch.numpy(), number)
+        if not (np.array_equal(nodes, expected[0]) and np.array_equal(edges, expected[1])):
+            raise RuntimeError(
+                f"{name} draws another batch than the CPU does: report this as a bug"
+            )
+        yield name, made
+
+
+def device_case(
+    place: Place,
+    name: str,
+    draw: Callable[[Any, int], int],
+    seeds: Seeds,
+    by_wall: bool = False,
+) -> Case:
+    """What a device draws.
+
+    Args:
+        place: the device.
+        name: of the case.
+        draw: draws a batch from seeds and its number; returns its number of edges.
+        seeds: the seeds.
+        by_wall: time by the host's clock: for peers with streams of their own.
+    """
+
+    def turn(number: int) -> Turn:
+        batches = [(index, batch.numpy()) for index, batch in seeds.of_turn(number)]
+        edges: list[int] = []
+        draw(batches[0][1], batches[0][0])
+
+        def drawn() -> None:
+            edges.extend(draw(ids, index) for index, ids in batches)
+
+        seconds = place.wall_seconds(drawn) if by_wall else place.seconds(drawn)
+        return Turn(seconds / len(batches), sum(edges) / len(batches))
+
+    return Case(name, turn)
+
+
+def _rate(place: Place, row: Row) -> Row:
+    """Edges a second, turn by turn."""
+    rate = Row(place.group("sampled edges"), row.name, "G/s")
+    for per_edge in row.per_work:
+        rate.add(Turn(1e9 / per_edge))
+    return rate
+
+
+def _launches(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
+    """Kernels that are launched for a batch, writing included."""
+    row = Row("kernels for a batch", name, "launches")
+    for number, batch in seeds.of_turn(0):
+        before = place.device.num_launches
+        kernel.draw(batch.numpy(), number)
+        row.add(Turn(place.device.num_launches - before))
+    return row
+
+
+PARTS: dict[str, Callable[[Bench, Place, Drawn], list[Row]]] = {
+    "batch equality": _equality,
+    "sampling": _sampling,
+    "gathering": measure_gathers,
+    "hot cache": measure_hot_cache,
+    "training": measure_training,
+}
+"""What the suite measures, one after the other."""

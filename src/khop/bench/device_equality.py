@@ -1,0 +1,215 @@
+"""Random batches that a device must draw as the CPU does, bit for bit.
+
+A configuration is a random graph of some node and edge types, with or without weights and times,
+and a batch with any options that the graph allows: with replacement, disjoint, temporal, latest,
+with edges left out, completed to an induced subgraph. All of it follows from its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from khop import _native
+from khop.bench.on_device import Place
+from khop.typing import Array, Int64Array
+
+_FANOUTS = (-1, 0, 1, 2, 3, 5, 15)
+_HUB = 300
+_DEGREES = 12
+_TIMES = 50
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A graph and a batch.
+
+    Attributes:
+        num_nodes: of each node type.
+        relations: (source, destination) of each edge type.
+        csrs: rows of each edge type.
+        fanouts: of each edge type, hop by hop.
+        weighted: for each edge type.
+        seeds: (node type, ids, times or None), in the order of the calls.
+        excluded: (edge type, rows, neighbours).
+        replace, last, disjoint, with_edges, induced: options.
+        keys: of the run, and the batch's number.
+    """
+
+    num_nodes: list[int]
+    relations: list[tuple[int, int]]
+    csrs: list[_native.Csr]
+    fanouts: list[list[int]]
+    weighted: list[bool]
+    seeds: list[tuple[int, Int64Array, Int64Array | None]]
+    excluded: list[tuple[int, Int64Array, Int64Array]]
+    replace: bool
+    last: bool
+    disjoint: bool
+    with_edges: bool
+    induced: bool
+    keys: tuple[int, int]
+
+    def draw(self, subgraph: Any, graphs: Sequence[Any], **options: Any) -> Any:
+        """Draws the batch into a subgraph of the CPU or of a device, and returns that.
+
+        Args:
+            subgraph: takes `arguments`.
+            graphs: the rows of each edge type, where the subgraph reads them.
+            options: of the call that samples.
+        """
+        subgraph.begin()
+        for node_type, ids, times in self.seeds:
+            subgraph.add_seeds(node_type, ids, times)
+        for relation, rows, neighbors in self.excluded:
+            subgraph.exclude(relation, rows, neighbors)
+        drawn = (self.fanouts, self.replace, self.weighted, self.last, *self.keys)
+        subgraph.sample(graphs, *drawn, **options)
+        if self.induced:
+            subgraph.induce(graphs)
+        return subgraph
+
+    def next(self) -> Configuration:
+        """The next batch of the same run."""
+        return replace(self, keys=(self.keys[0], self.keys[1] + 1))
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Those of a subgraph, without the device."""
+        return self.num_nodes, self.relations, self.with_edges, self.disjoint
+
+
+def count_different(place: Place, configurations: int) -> list[int]:
+    """Numbers of the configurations that a device draws otherwise than the CPU.
+
+    Args:
+        place: the device.
+        configurations: how many there are; numbered from 0.
+    """
+    return [n for n in range(configurations) if not is_equal(place, configuration(n), n)]
+
+
+def is_equal(place: Place, about: Configuration, number: int) -> bool:
+    """Whether a device draws a batch, and the one after it, as the CPU does.
+
+    The number also says how the device does it: of two, one reads the graph in place; of four, two
+    play a CUDA graph; of eight, four begin with too little room, and have to draw again.
+    """
+    mode = "ZERO_COPY" if number & 1 else "CUDA"
+    room: dict[str, Any] = {"room": 16} if number & 4 else {}
+    graphs = [_native.DeviceGraph(place.device, csr, mode) for csr in about.csrs]
+    ours = _native.DeviceSubgraph(place.device, *about.arguments(), **room)
+    theirs = _native.Subgraph(*about.arguments())
+    for batch in (about, about.next()):
+        batch.draw(ours, graphs, cuda_graph=bool(number & 2))
+        batch.draw(theirs, about.csrs)
+        pairs = zip(_contents(ours, about, place), _contents(theirs, about, None), strict=True)
+        if not all(np.array_equal(a, b) for a, b in pairs):
+            return False
+    return True
+
+
+def _contents(subgraph: Any, about: Configuration, place: Place | None) -> Iterator[Array]:
+    """Everything that a batch consists of."""
+
+    def written(write: Any, size: int, arrays: int = 1) -> list[Array]:
+        if place is None:
+            outs = [np.empty(size, np.int64) for _ in range(arrays)]
+            write(*outs)
+            return outs
+        on_device = [place.empty(size) for _ in range(arrays)]
+        write(*on_device)
+        place.device.synchronize()
+        return [place.get(out) for out in on_device]
+
+    for t in range(len(about.num_nodes)):
+        yield np.array(subgraph.nodes_per_hop(t))
+        yield from written(lambda out, t=t: subgraph.write_nodes(t, out), subgraph.num_nodes(t))
+        if about.disjoint:
+            yield from written(lambda out, t=t: subgraph.write_trees(t, out), subgraph.num_nodes(t))
+    for r in range(len(about.relations)):
+        size = subgraph.num_edges(r)
+        yield np.array(subgraph.edges_per_hop(r))
+        yield from written(lambda *outs, r=r: subgraph.write_edge_index(r, *outs), size, 2)
+        if about.with_edges:
+            yield from written(lambda out, r=r: subgraph.write_edges(r, out), size)
+
+
+def configuration(number: int) -> Configuration:
+    """The configuration of a number."""
+    rng = np.random.default_rng(number)
+    counts = rng.integers(1, 60, rng.integers(1, 4)).tolist()
+    types = rng.integers(0, len(counts), (int(rng.integers(1, 5)), 2)).tolist()
+    relations = [(source, destination) for source, destination in types]
+    hops = int(rng.integers(0, 4))
+    disjoint = _chance(rng, 0.4)
+    rows = [_rows(rng, counts[s], counts[d]) for s, d in relations]
+    tables = [_tables(rng, indptr) for indptr, _ in rows]
+    csrs = [
+        _native.Csr(indptr, indices, **table)
+        for (indptr, indices), table in zip(rows, tables, strict=True)
+    ]
+    return Configuration(
+        num_nodes=counts,
+        relations=relations,
+        csrs=csrs,
+        fanouts=rng.choice(_FANOUTS, (len(relations), hops)).tolist(),
+        weighted=[csr.has_weights and _chance(rng, 0.7) for csr in csrs],
+        seeds=list(_seeds(rng, counts, disjoint and _chance(rng, 0.6))),
+        excluded=list(_excluded(rng, rows)) if _chance(rng, 0.3) else [],
+        replace=_chance(rng, 0.4),
+        last=_chance(rng, 0.3),
+        disjoint=disjoint,
+        with_edges=_chance(rng, 0.8),
+        induced=_chance(rng, 0.15),
+        keys=(int(rng.integers(0, 2**63)), int(rng.integers(0, 2**40))),
+    )
+
+
+def _chance(rng: np.random.Generator, share: float) -> bool:
+    return bool(rng.random() < share)
+
+
+def _rows(rng: np.random.Generator, num_sources: int, num_rows: int) -> tuple[Array, Array]:
+    """Row pointers and neighbours of 4 or 8 bytes each; some rows are empty, one may be long."""
+    degrees = rng.integers(0, _DEGREES, num_rows) * (rng.random(num_rows) < 0.8)
+    degrees[rng.integers(0, num_rows)] += _HUB * _chance(rng, 0.5)
+    indptr = np.concatenate([[0], np.cumsum(degrees)])
+    indices = rng.integers(0, num_sources, indptr[-1])
+    widths = [np.int32 if _chance(rng, 0.5) else np.int64 for _ in range(2)]
+    return indptr.astype(widths[0]), indices.astype(widths[1])
+
+
+def _tables(rng: np.random.Generator, indptr: Array) -> dict[str, Any]:
+    """Times and weights of a relation's edges, as `Csr` takes them."""
+    tables: dict[str, Any] = {}
+    count = int(indptr[-1])
+    if _chance(rng, 0.5):
+        times = rng.integers(0, _TIMES, count)
+        tables["times"] = times[
+            np.lexsort((times, np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))))
+        ]
+    if _chance(rng, 0.5):
+        weights = rng.lognormal(0, 2, count) * (rng.random(count) < 0.9)
+        sums, guide = _native.weight_table(indptr, weights)
+        tables |= {"weight_sums": sums, "weight_guide": guide}
+    return tables
+
+
+def _seeds(
+    rng: np.random.Generator, counts: list[int], temporal: bool
+) -> Iterator[tuple[int, Int64Array, Int64Array | None]]:
+    for node_type in rng.integers(0, len(counts), rng.integers(1, 4)).tolist():
+        ids = rng.integers(0, counts[node_type], rng.integers(0, 40))
+        yield node_type, ids, rng.integers(0, _TIMES, len(ids)) if temporal else None
+
+
+def _excluded(
+    rng: np.random.Generator, rows: list[tuple[Array, Array]]
+) -> Iterator[tuple[int, Int64Array, Int64Array]]:
+    for relation, (indptr, indices) in enumerate(rows):
+        owners = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        chosen = rng.random(len(indices)) < rng.choice([0.05, 0.5])
+        yield relation, owners[chosen], indices[chosen].astype(np.int64)

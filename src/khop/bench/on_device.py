@@ -1,0 +1,153 @@
+"""A device that is measured, with its memory and its clock: a GPU, or one emulated on the CPU.
+
+A GPU's work, khop's and torch's alike, goes to one stream of torch's, whose events are the clock.
+On the emulated device tensors are the CPU's and the clock is the CPU's, too: what is measured there
+says nothing but that the measuring works, and groups of such rows are named so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from khop import _native
+from khop.bench.bench import Bench
+from khop.bench.graphs import SeedOrder
+from khop.bench.kernels import KhopKernel, Seeds
+from khop.bench.settings import BATCH_SIZE, FANOUTS
+from khop.data import Graph, Topology
+from khop.typing import Array, Int64Array
+
+EMULATED = "emulated"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device and what is around it.
+
+    Attributes:
+        device: khop's.
+        torch_device: where torch has its memory.
+    """
+
+    device: _native.Device
+    torch_device: torch.device
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether times mean anything."""
+        return self.torch_device.type == "cuda"
+
+    def group(self, name: str) -> str:
+        """Name of a group of times: goals know those of a GPU alone."""
+        return name if self.is_cuda else f"{name}, {EMULATED}"
+
+    def put(self, values: Array | Tensor) -> Any:
+        """A copy in the device's memory: a CUDA tensor, or a NumPy array."""
+        tensor = torch.as_tensor(values)
+        return tensor.to(self.torch_device) if self.is_cuda else tensor.numpy().copy()
+
+    def empty(self, shape: int | tuple[int, ...], dtype: torch.dtype = torch.int64) -> Any:
+        """Memory of the device, to be written: a CUDA tensor, or a NumPy array."""
+        tensor = torch.empty(shape, dtype=dtype, device=self.torch_device)
+        return tensor if self.is_cuda else tensor.numpy()
+
+    def get(self, values: Any) -> Array:
+        """What lies in the device's memory."""
+        array: Array = values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        return array
+
+    def in_host_memory(self, values: Tensor) -> Tensor:
+        """A copy in memory of the host that the device reads in place."""
+        return values.pin_memory() if self.is_cuda else values.clone()
+
+    def seconds(self, call: Callable[[], object]) -> float:
+        """Time from the device's reaching a call's first work to its finishing the last."""
+        if not self.is_cuda:
+            return self.wall_seconds(call)
+        make: Any = torch.cuda.Event
+        begin, end = make(enable_timing=True), make(enable_timing=True)
+        torch.cuda.synchronize(self.torch_device)
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    def wall_seconds(self, call: Callable[[], object]) -> float:
+        """Time of a call by the host's clock, all streams included."""
+        self.wait()
+        begin = time.perf_counter()
+        call()
+        self.wait()
+        return time.perf_counter() - begin
+
+    def wait(self) -> None:
+        """Until the device has done everything."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.torch_device)
+
+
+@contextmanager
+def open_place(name: str) -> Iterator[Place]:
+    """A device by the name that `Settings.device` has for it.
+
+    On a GPU torch's work goes to its stream meanwhile.
+    """
+    if name == EMULATED:
+        yield Place(_native.emulated_device(0, 1), torch.device("cpu"))
+        return
+    index = int(name.partition(":")[2] or 0)
+    make_stream: Any = torch.cuda.Stream
+    stream = make_stream(index)
+    with torch.cuda.device(index), torch.cuda.stream(stream):
+        device = _native.cuda_device(index, stream.cuda_stream)
+        yield Place(device, torch.device("cuda", index))
+        torch.cuda.synchronize(index)
+
+
+class Drawn:
+    """The products-shaped graph in memory, and the batches that are drawn from it.
+
+    Args:
+        bench: has the graph.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    @cached_property
+    def kernel(self) -> KhopKernel:
+        """What draws on one core of the CPU."""
+        return KhopKernel(Graph(self.topology), FANOUTS)
+
+    @property
+    def topology(self) -> Topology:
+        """The rows."""
+        return self._made[0]
+
+    @property
+    def train(self) -> Int64Array:
+        """The training nodes, in order."""
+        return self._made[1]
+
+    @cached_property
+    def seeds(self) -> Seeds:
+        """The seeds of batches."""
+        order = SeedOrder(torch.from_numpy(self.train), BATCH_SIZE)
+        return Seeds(order, self._bench.settings.batches)
+
+    @cached_property
+    def _made(self) -> tuple[Topology, Int64Array]:
+        data = self._bench.graphs.products(with_features=False)
+        count = data.num_nodes
+        topology = Topology(data.edge_index, num_src=count, num_dst=count)
+        return topology, data.train_mask.numpy().nonzero()[0]

@@ -1,0 +1,134 @@
+"""`scripts/gpu_check`, as far as it goes without a GPU: stages, limits, and what findings are."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_check"
+SUMMARY = "========= ERROR SUMMARY: 2 errors\n"
+PASSED = "12 passed, 3 deselected, 1 warning in 4.56s\n"
+
+
+@pytest.fixture(scope="module")
+def script():
+    if not SCRIPT.exists():
+        pytest.skip("khop is tested without its repository")
+    loader = importlib.machinery.SourceFileLoader("gpu_check", str(SCRIPT))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
+    sys.modules["gpu_check"] = module
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    loader.exec_module(module)
+    sys.dont_write_bytecode = before
+    return module
+
+
+@pytest.fixture
+def check(script, tmp_path):
+    environment = {"PATH": "/usr/bin:/bin", "OUT": str(tmp_path / "out")}
+    return script.Check({**environment, "KHOP_DEVICE": "emulated"})
+
+
+def finding(kind, place):
+    return (
+        f"========= {kind}\n"
+        f"=========     at {place}+0x60 in x.cuh:20\n"
+        "=========     by thread (0,0,0) in block (0,0,0)\n"
+        "=========     Host Frame: run [0x1] in /src/khop/_native.cpython-312.so\n"
+        "=========\n"
+    )
+
+
+READ = "Uninitialized __global__ memory read of size 8 bytes"
+OURS = "void khop::cuda::run_step<khop::parallel::GatherWords<unsigned int>>(khop::Count, T1)"
+CUBS = "void cub::DeviceScanKernel<khop::cuda::SumEntry<khop::parallel::Degrees>>(T1)"
+TORCHS = "void at::native::elementwise_kernel<128>(int)"
+
+
+@pytest.mark.parametrize(
+    ("output", "total", "ours"),
+    [
+        ("========= COMPUTE-SANITIZER\n" + PASSED, 0, 0),
+        (finding(READ, CUBS) + finding(READ, TORCHS) + PASSED + SUMMARY, 2, 0),
+        (finding(READ, CUBS) + finding("Invalid __global__ write of size 4 bytes", OURS), 2, 1),
+        ("========= Error: Race reported between Write access at void khop::cuda::f<int>\n", 1, 1),
+        ("========= Warning: Race reported between Read access at void cub::g<int>\n", 1, 0),
+        (finding("Invalid __shared__ read of size 4 bytes", "plain_kernel(int *)"), 1, 1),
+    ],
+)
+def test_findings_are_told_apart_by_whose_kernel_they_are_in(script, output, total, ours):
+    found = script.sanitizer_findings(output)
+    assert (found["findings"], found["in khop"]) == (total, ours)
+
+
+def test_copies_are_told_apart_by_who_asks_for_them(script):
+    copy = "========= Host API memory access error at host access to 0x7f of size 8 bytes\n"
+    copy += "=========     Uninitialized access at 0x7f on access by cudaMemcpy source\n"
+    theirs = copy + "=========     Host Frame: at::copy_ in /x/libtorch_cuda.so\n=========\n"
+    mine = copy + "=========     Host Frame: download in /x/_native.cpython-312.so\n=========\n"
+    found = script.sanitizer_findings(theirs + mine + theirs)
+    assert (found["findings"], found["in khop"]) == (3, 1)
+    assert "_native." in found["first"][2]
+
+
+@pytest.mark.parametrize(
+    ("line", "passed"),
+    [
+        (PASSED, True),
+        ("=========== 5 passed in 0.10s ===========\n", True),
+        ("1 failed, 4 passed in 0.10s\n", False),
+        ("2 passed, 1 error in 0.10s\n", False),
+        ("3 deselected in 0.10s\n", False),
+        ("", False),
+    ],
+)
+def test_the_end_of_the_tests_is_read(script, line, passed):
+    found = script.sanitizer_findings("========= COMPUTE-SANITIZER\n" + line + SUMMARY)
+    assert found["tests passed"] is passed
+    assert found["summary"] == "ERROR SUMMARY: 2 errors"
+
+
+def test_stages_are_recorded_whatever_becomes_of_them(check):
+    """One that passes, one that fails, one that cannot be started."""
+    check.run("good", ["sh", "-c", "echo fine"], 10)
+    check.run("bad", ["sh", "-c", "echo broken; exit 3"], 10)
+    check.run("absent", ["no-such-command"], 10)
+    assert [(s.name, s.code, s.passed) for s in check.stages] == [
+        *(("good", 0, True), ("bad", 3, False), ("absent", None, False))
+    ]
+    assert check.stages[1].last_lines == ["broken"]
+    log = (check.out / "gpu_check.log").read_text()
+    assert "== good: sh -c echo fine\nfine\n" in log
+    assert "broken\n" in log
+
+
+def test_a_stage_ends_at_its_limit_with_all_it_started(check):
+    begin = time.monotonic()
+    stage = check.run("endless", ["sh", "-c", "echo begun; sleep 60 & sleep 60"], 0.5)
+    assert time.monotonic() - begin < 20
+    assert (stage.code, stage.passed, stage.last_lines) == (None, False, ["begun"])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_report(script, check, monkeypatch, tmp_path, fails):
+    """One file with everything; the exit status says whether all passed."""
+    out = tmp_path / "out"
+    monkeypatch.setenv("OUT", str(out))
+    monkeypatch.setenv("KHOP_DEVICE", "emulated")
+    monkeypatch.setattr(
+        script, "build", lambda check: check.run("build", ["false" if fails else "true"], 5)
+    )
+    for stage in ("doctor", "tests", "sanitizers"):
+        monkeypatch.setattr(script, stage, lambda check: None)
+    monkeypatch.setattr(script, "bench", lambda check: {"schema": 1})
+    assert script.main() == int(fails)
+    report = json.loads((out / "emulated.json").read_text())
+    assert report["passed"] is not fails
+    assert report["bench"] == {"schema": 1}
+    assert [stage["name"] for stage in report["stages"]] == ["build"]
