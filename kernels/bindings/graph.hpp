@@ -68,6 +68,7 @@ void bind_convert(nb::module_& m);
 void bind_partition(nb::module_& m);
 void bind_weights(nb::module_& m);
 void bind_device(nb::module_& m);
+void bind_device_memory(nb::module_& m);
 void bind_device_subgraph(nb::module_& m);
 void bind_device_table(nb::module_& m);
 void bind_cuda(nb::module_& m);

@@ -15,6 +15,7 @@ NB_MODULE(_native, m) {
   bind_partition(m);
   bind_weights(m);
   bind_device(m);
+  bind_device_memory(m);
   bind_device_subgraph(m);
   bind_device_table(m);
   bind_cuda(m);

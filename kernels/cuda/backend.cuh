@@ -10,6 +10,8 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "../device/allocator.hpp"
@@ -159,6 +161,41 @@ class Backend {
     return memory;
   }
   void release_for_peers(void* memory) noexcept { cudaFree(memory); }
+
+  std::string handle_of(void* memory) const {
+    const OnDevice on(device_);
+    cudaIpcMemHandle_t handle;
+    KHOP_CUDA_CHECK(cudaIpcGetMemHandle(&handle, memory));
+    return {handle.reserved, sizeof(handle.reserved)};
+  }
+  void* open_handle(const std::string& bytes) const {
+    cudaIpcMemHandle_t handle;
+    if (bytes.size() != sizeof(handle.reserved)) {
+      throw std::invalid_argument("a handle of device memory has " +
+                                  std::to_string(sizeof(handle.reserved)) + " bytes (got " +
+                                  std::to_string(bytes.size()) + ")");
+    }
+    std::copy(bytes.begin(), bytes.end(), handle.reserved);
+    const OnDevice on(device_);
+    void* memory = nullptr;
+    KHOP_CUDA_CHECK(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess));
+    return memory;
+  }
+  void close_handle(void* memory) const noexcept {
+    cudaIpcCloseMemHandle(memory);
+    cudaGetLastError();  // nothing can be done, and it must not surface elsewhere
+  }
+
+  // Not through `map_host`, which locks pages as read-only where it can.
+  bool lock_pages(void* memory, std::size_t bytes) const noexcept {
+    if (cudaHostRegister(memory, bytes, cudaHostRegisterPortable) == cudaSuccess) return true;
+    cudaGetLastError();
+    return false;
+  }
+  void unlock_pages(void* memory) const noexcept {
+    cudaHostUnregister(memory);
+    cudaGetLastError();
+  }
 
   // What is recorded must find its memory there: it may allocate nothing.
   template <class Steps>

@@ -52,6 +52,17 @@ class Device {
   virtual void* allocate_for_peers(std::size_t bytes) = 0;
   virtual void release_for_peers(void* on_device) noexcept = 0;
 
+  // What another process of the machine opens memory for peers by; it must be closed there before
+  // it is released here. Throws std::runtime_error where memory is not shared so (emulated devices
+  // share what the host's processes share).
+  virtual std::string handle_of(void* on_device) = 0;
+  virtual void* open_handle(const std::string& handle) = 0;
+  virtual void close_handle(void* on_device) noexcept = 0;
+
+  // Locks pages of the host, which are copied to without a detour; says whether the driver agreed.
+  virtual bool lock_pages(void* memory, std::size_t bytes) noexcept = 0;
+  virtual void unlock_pages(void* memory) noexcept = 0;
+
   // out[i] = table[rows[i]] for rows of `row_bytes` bytes. Waits. Returns -1, or the first i whose
   // row does not exist; out[i] is then left as it was.
   virtual int64_t gather(const void* table, int64_t num_rows, int64_t row_bytes, const void* rows,

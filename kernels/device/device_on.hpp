@@ -55,6 +55,13 @@ class DeviceOn final : public Device {
   void release_for_peers(void* on_device) noexcept override {
     backend_.release_for_peers(on_device);
   }
+  std::string handle_of(void* on_device) override { return backend_.handle_of(on_device); }
+  void* open_handle(const std::string& handle) override { return backend_.open_handle(handle); }
+  void close_handle(void* on_device) noexcept override { backend_.close_handle(on_device); }
+  bool lock_pages(void* memory, std::size_t bytes) noexcept override {
+    return backend_.lock_pages(memory, bytes);
+  }
+  void unlock_pages(void* memory) noexcept override { backend_.unlock_pages(memory); }
 
   int64_t gather(const void* table, int64_t num_rows, int64_t row_bytes, const void* rows,
                  int row_width, int64_t count, void* out) override {

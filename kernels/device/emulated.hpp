@@ -15,6 +15,8 @@
 #include <new>
 #include <numeric>
 #include <random>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -92,6 +94,13 @@ class EmulatedBackend {
   void* allocate_for_peers(std::size_t bytes) { return allocate(bytes); }
   void release_for_peers(void* memory) noexcept { release(memory); }
 
+  // The memory of an emulated device is the host's: whoever shares it maps it.
+  std::string handle_of(void*) const { throw std::runtime_error(kNoHandles); }
+  void* open_handle(const std::string&) const { throw std::runtime_error(kNoHandles); }
+  void close_handle(void*) const noexcept {}
+  bool lock_pages(void*, std::size_t) const noexcept { return abilities_.maps_host; }
+  void unlock_pages(void*) const noexcept {}
+
   // Steps as they were asked for, with the arguments that they had then, to be run again.
   using Recording = std::vector<std::function<void()>>;
 
@@ -168,6 +177,7 @@ class EmulatedBackend {
 
  private:
   static constexpr int kPattern = 0xA5;
+  static constexpr const char* kNoHandles = "emulated devices share no memory by handles";
   static constexpr int64_t kWorthThreads = 64;
 
   // Of the process: all devices register with one driver. Never destroyed, for devices may live

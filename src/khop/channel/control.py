@@ -45,6 +45,12 @@ class Op(enum.IntEnum):
     RECORDS = 20  # of a recording: `khop.trace.requests.pack_records`
 
 
+ON_DEVICE = 1
+"""Set in the offset of a slot that lies in a device's slab, not in the ring: slots are pages.
+
+A batch there comes with its numbers on the line, behind their length: `ONE`, numbers, JSON.
+"""
+
 _OPS = {int(op): op for op in Op}
 ONE = struct.Struct("<Q")
 TWO = struct.Struct("<QQ")

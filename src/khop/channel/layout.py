@@ -31,6 +31,8 @@ from khop.data.arrays import storage_dtype
 from khop.errors import ProtocolError
 from khop.typing import Array, Int64Array
 
+Buffer = bytes | bytearray | memoryview
+
 _ALIGNMENT = 64
 _PREFIX = struct.Struct("<qq")
 _MAX_NUMBERS = 1 << 16
@@ -89,6 +91,7 @@ class Layout:
         num_sizes: number of sizes of a batch.
         index: {array: its place}.
         has_bfloat16: whether there are arrays that NumPy knows as uint16.
+        head_bytes: how much of a batch comes before its arrays.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class Layout:
             end += counter.length
         self.num_numbers = end
         self._numbers = struct.Struct(f"<{1 + end}q")  # their number first
-        self._begin = 8 + self._numbers.size
+        self.head_bytes = 8 + self._numbers.size
         self._plans = [_plan(array) for array in self.arrays]
         self._dtypes = [plan.dtype for plan in self._plans]
 
@@ -160,7 +163,7 @@ class Layout:
 
     def shapes(self, sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int], int]:
         """Shape and begin of each array of a batch, and where the last one ends."""
-        shapes, begins, end = [], [], self._begin
+        shapes, begins, end = [], [], self.head_bytes
         for _, row_bytes, place, before, after, shape in self._plans:
             if place >= 0:
                 size = sizes[place]
@@ -177,23 +180,37 @@ class Layout:
 
     def read(self, raw: Array) -> Received:
         """Reads a batch that says to be of this layout; see `read_record`."""
-        if len(raw) < self._begin:
+        if len(raw) < self.head_bytes:
             raise ProtocolError(f"a batch of {len(raw)} bytes has no room for its numbers")
+        numbers, begins, shapes = self.parse(raw.data, len(raw))
+        arrays = [
+            np.ndarray(shape, dtype, raw, begin)
+            for shape, dtype, begin in zip(shapes, self._dtypes, begins, strict=True)
+        ]
+        return Received(self, arrays, numbers)
+
+    def parse(
+        self, head: Buffer, nbytes: int
+    ) -> tuple[list[int], list[int], list[tuple[int, ...]]]:
+        """Reads what comes before the arrays of a batch of `nbytes` bytes.
+
+        Returns:
+            Its numbers, and begin and shape of each array.
+
+        Raises:
+            ProtocolError: the numbers are not those of this layout, or promise more than there is.
+        """
         # Copied before they are looked at: what is checked is what is used.
-        count, *numbers = self._numbers.unpack_from(raw.data, 8)
+        count, *numbers = self._numbers.unpack_from(head, 8)
         if count != self.num_numbers:
             raise ProtocolError(f"a batch has {count} numbers instead of {self.num_numbers}")
         sizes = numbers[: self.num_sizes]
         if sizes and (min(sizes) < 0 or max(sizes) >= _MAX_SIZE):
             raise ProtocolError(f"a batch has axes of {sizes}")
         shapes, begins, end = self.shapes(numbers)
-        if end > len(raw):
-            raise ProtocolError(f"a batch of {len(raw)} bytes promises {end}")
-        arrays = [
-            np.ndarray(shape, dtype, raw, begin)
-            for shape, dtype, begin in zip(shapes, self._dtypes, begins, strict=True)
-        ]
-        return Received(self, arrays, numbers)
+        if end > nbytes:
+            raise ProtocolError(f"a batch of {nbytes} bytes promises {end}")
+        return numbers, begins, shapes
 
     def write_numbers(self, buffer: memoryview, sizes: Sequence[int]) -> Int64Array:
         """Writes what comes before the arrays; returns a view of sizes and counters, these zero."""
@@ -209,15 +226,18 @@ class Received(NamedTuple):
 
     Attributes:
         layout: its layout.
-        arrays: views of its arrays, in the layout's order.
+        arrays: views of its arrays, in the layout's order; `khop.channel.slab.DeviceArray`s of a
+            batch that lies in a device's memory.
         numbers: its sizes and counters; see `Layout.places`.
         extras: what has no fixed length, if there is any.
+        must_copy: whoever wants to keep the arrays shall copy them: memory is short.
     """
 
     layout: Layout
-    arrays: list[Array]
+    arrays: list[Any]
     numbers: list[int]
     extras: Mapping[str, Any] | None = None
+    must_copy: bool = False
 
     def counter(self, name: str) -> list[int]:
         """The integers of a counter."""
@@ -251,7 +271,7 @@ class Record:
 
     def write(self, buffer: memoryview) -> dict[str, Array]:
         """Writes the numbers; returns a view of each array, to be filled by the caller."""
-        self.numbers = self.layout.write_numbers(buffer, self._sizes)
+        self.write_head(buffer)
         described = zip(
             self.layout.arrays, self.layout._plans, self._shapes, self._begins, strict=True
         )
@@ -259,6 +279,14 @@ class Record:
             of.name: np.ndarray(shape, plan.dtype, buffer, begin)
             for of, plan, shape, begin in described
         }
+
+    def write_head(self, buffer: memoryview) -> None:
+        """Writes the numbers alone; `places` says where the arrays belong."""
+        self.numbers = self.layout.write_numbers(buffer, self._sizes)
+
+    def places(self) -> list[tuple[ArrayLayout, tuple[int, ...], int]]:
+        """Layout, shape and begin of each array."""
+        return [*zip(self.layout.arrays, self._shapes, self._begins, strict=True)]
 
     def note(self, name: str, values: int | Sequence[int]) -> None:
         """Sets a counter; the batch must have been written and not delivered."""
@@ -276,13 +304,23 @@ def read_record(raw: Array, layouts: Mapping[int, Layout]) -> Received:
     Raises:
         ProtocolError: the batch is of none of them, or promises more than there is.
     """
-    if len(raw) < _PREFIX.size:
-        raise ProtocolError(f"a batch of {len(raw)} bytes has no layout")
-    number = _PREFIX.unpack_from(raw.data)[0]
+    return layout_of(raw.data, layouts).read(raw)
+
+
+def layout_of(head: Buffer, layouts: Mapping[int, Layout]) -> Layout:
+    """The layout that a batch says to be of.
+
+    Raises:
+        ProtocolError: it says nothing, or one that is unknown.
+    """
+    nbytes = len(memoryview(head))
+    if nbytes < _PREFIX.size:
+        raise ProtocolError(f"a batch of {nbytes} bytes has no layout")
+    number = _PREFIX.unpack_from(head)[0]
     layout = layouts.get(number)
     if layout is None:
         raise ProtocolError(f"a batch has layout {number}, which nobody has described")
-    return layout.read(raw)
+    return layout
 
 
 def _plan(array: ArrayLayout) -> _Plan:

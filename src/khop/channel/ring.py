@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from khop import _native
 from khop.typing import Array
 
 _ALIGNMENT = 4096
@@ -117,6 +118,10 @@ class RingWriter:
     def free(self, offset: int) -> None:
         """Takes back a slot that the trainer no longer looks into."""
         self._slots.free(offset)
+
+    def lock_pages(self, device: _native.Device) -> _native.LockedPages:
+        """Locks the ring's pages for copies from a device, as long as what is returned lives."""
+        return _native.LockedPages(device, np.frombuffer(self._memory, np.uint8))
 
 
 class Lease:

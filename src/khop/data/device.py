@@ -27,6 +27,31 @@ def parse_device(device: Any) -> tuple[str, int]:
     raise ValueError(f"device must be 'cuda' or 'cuda:<index>' (got {device!r})")
 
 
+def check_device(device: Any, what: str) -> tuple[str, int]:
+    """As `parse_device`; also says whether there is such a device, without opening it.
+
+    Args:
+        device: as for `parse_device`.
+        what: what the device is called in error messages.
+
+    Raises:
+        ValueError: no name of a device.
+        RuntimeError: khop was built without CUDA, or there is no such GPU; says which.
+    """
+    kind, number = parse_device(device)
+    if kind == "emulated":
+        return kind, number
+    status = _native.cuda_status()
+    if not status["compiled"]:
+        raise RuntimeError(
+            f"{what} '{device}' cannot be used: khop was built without CUDA; build it where nvcc is"
+        )
+    if number >= status["devices"]:
+        reason = status["error"] or f"there are {status['devices']} GPUs"
+        raise RuntimeError(f"{what} '{device}' cannot be used: {reason}")
+    return kind, number
+
+
 def open_device(device: Any, stream: Any = None) -> _native.Device:
     """Opens a device.
 
@@ -41,17 +66,9 @@ def open_device(device: Any, stream: Any = None) -> _native.Device:
         ValueError: no name of a device.
         RuntimeError: khop was built without CUDA, or there is no such GPU; says which.
     """
-    kind, number = parse_device(device)
+    kind, number = check_device(device, "device")
     if kind == "emulated":
         return _native.emulated_device(number)
-    status = _native.cuda_status()
-    if not status["compiled"]:
-        raise RuntimeError(
-            f"device '{device}' cannot be used: khop was built without CUDA; build it where nvcc is"
-        )
-    if number >= status["devices"]:
-        reason = status["error"] or f"there are {status['devices']} GPUs"
-        raise RuntimeError(f"device '{device}' cannot be used: {reason}")
     torch = sys.modules.get("torch")
     if stream is None or torch is None:
         return _native.cuda_device(number)

@@ -7,14 +7,15 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic_ns
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
+from torch import Tensor
 
 from khop.channel.layout import Received
 from khop.distributed.collate import Assembler, Tensors, batch_edge_types, to_tensors
 from khop.distributed.context import require_context
 from khop.distributed.dataset import DistDataset
+from khop.distributed.delivery import Destination, Mover, Moving
 from khop.distributed.making import make_maker
 from khop.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
@@ -27,7 +28,7 @@ from khop.sampler.plan import seeds_of as positions_of
 from khop.stats import LoaderStats, Tally
 from khop.trace.clock import Made
 from khop.trace.watch import DeliveryWatch
-from khop.typing import Array, Int64Array
+from khop.typing import Array, Int64Array, NodeType
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,12 @@ class DistLoader(abc.ABC):
             raise ValueError(f"seed={seed} contradicts random_seed={options.random_seed}")
         self.data = data
         self.batch_size = options.batch_size
-        self.to_device = None if options.to_device is None else torch.device(options.to_device)
+        self._destination = Destination(options.to_device)
+        self.to_device = self._destination.torch_device
+        self._mover = Mover(self._destination)
         self.transform = options.transform
         self._columns = columns
-        self._assembler = Assembler(data.meta, data.node_labels, batch_edge_types(data.meta))
+        self._assembler = Assembler(data.meta, self._labels(), batch_edge_types(data.meta))
         context = require_context()
         stream = context.rank if options.stream is None else options.stream
         self._keys = EpochKeys(seed, stream, None)
@@ -87,9 +90,24 @@ class DistLoader(abc.ABC):
         if options.even_batches and context.world_size > 1:
             self._plan = _agree_on_batches(self._plan, options.drop_last)
         workers = options.worker_options or CollocatedDistSamplingWorkerOptions()
-        self._maker = make_maker(data, spec, workers, options.batch_size, weights or {})
+        self._maker = make_maker(
+            data,
+            spec,
+            workers,
+            options.batch_size,
+            weights or {},
+            self._destination,
+            self._mover,
+        )
         self._tally = Tally(self._maker.num_samplers)
         self._restarts_before = 0
+
+    def _labels(self) -> dict[NodeType, Tensor]:
+        """Labels that the folder does not hold, where the batches' ids may be."""
+        labels, device = self.data.node_labels, self.to_device
+        if not self._destination.is_device:
+            return labels
+        return {node_type: values.to(device) for node_type, values in labels.items()}
 
     @abc.abstractmethod
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
@@ -118,22 +136,38 @@ class DistLoader(abc.ABC):
 
     def shutdown(self) -> None:
         """Ends the sampler processes; done by itself when the loader is collected."""
+        self._mover.close()
         self._maker.close()
 
     def __del__(self) -> None:
-        maker = getattr(self, "_maker", None)
-        if maker is not None:
-            maker.close()
+        if getattr(self, "_maker", None) is not None:
+            self.shutdown()
 
-    def _finish(self, received: Received, batch: int, order: Int64Array | None) -> Any:
+    def _start(self, received: Received, batch: int, order: Int64Array | None) -> Moving:
+        """Puts a batch together and sends it on its way to where it shall be."""
         positions = positions_of(order, *self._plan.bounds(batch))
         tensors = to_tensors(received)
         made = self._assembler.assemble(received, tensors)
         self._annotate(made, Tensors(received.layout.index, tensors), positions)
-        if self.to_device is not None:
-            # Waits: the slot is the sampler's again when the last tensor on the CPU is gone.
-            made = made.to(self.to_device)
+        return self._mover.start(made)
+
+    def _finish(self, moving: Moving) -> Any:
+        made = self._mover.finish(moving)
         return made if self.transform is None else self.transform(made)
+
+
+class _Coming(NamedTuple):
+    """A batch that is on its way to where it shall be.
+
+    Attributes:
+        received: its sizes and counters.
+        moving: what becomes of its tensors.
+        taken: when its samplers had made it, for the trainer.
+    """
+
+    received: Received
+    moving: Moving
+    taken: int
 
 
 class _EpochIterator:
@@ -144,6 +178,7 @@ class _EpochIterator:
         self._epoch = epoch
         self._order = order
         self._next = 0
+        self._coming: _Coming | None = None
         self._watch = DeliveryWatch(loader._tally)
         self._end = weakref.finalize(self, loader._maker.close_epoch, epoch)
 
@@ -155,22 +190,36 @@ class _EpochIterator:
             self._end()
             raise StopIteration
         asked = monotonic_ns()
-        try:
-            received = self._loader._maker.take(self._epoch, self._next)
-        except BaseException:
-            self._end()
-            raise
-        taken = monotonic_ns()
-        made = self._loader._finish(received, self._next, self._order)
+        coming = self._coming or self._start(self._next)
+        self._coming = None
+        self._look_ahead(self._next + 1)
+        made = self._loader._finish(coming.moving)
         first, last = self._loader._plan.bounds(self._next)
-        counter = received.counter
+        counter = coming.received.counter
         (nodes,), (edges,) = counter("nodes"), counter("edges")
         local, cached, remote = counter("rows")
         sizes = nodes, edges, local, cached, remote
         cost = Made(*counter("made"))
+        taken = max(asked, coming.taken)
         self._watch.deliver(asked, taken, self._epoch, self._next, last - first, sizes, cost)
         self._next += 1
         return made
+
+    def _start(self, batch: int) -> _Coming:
+        try:
+            received = self._loader._maker.take(self._epoch, batch)
+        except BaseException:
+            self._end()
+            raise
+        taken = monotonic_ns()
+        return _Coming(received, self._loader._start(received, batch, self._order), taken)
+
+    def _look_ahead(self, batch: int) -> None:
+        """Sends the next batch on its way to a device before one is handed out, if it is made."""
+        loader = self._loader
+        wanted = loader._destination.is_device and batch < len(loader)
+        if wanted and loader._maker.has_arrived(self._epoch, batch):
+            self._coming = self._start(batch)
 
 
 def _agree_on_batches(plan: EpochPlan, drop_last: bool) -> EpochPlan:

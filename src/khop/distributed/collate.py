@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 from torch_geometric.data import Data, HeteroData
 
 from khop.channel.layout import Layout, Received
+from khop.channel.ring import RingReader
+from khop.channel.slab import DeviceArray
 from khop.loader.collate import to_tensor
 from khop.partition.folder import FolderMeta
 from khop.typing import EdgeType, NodeType
@@ -41,6 +46,10 @@ class Tensors(Mapping[str, Tensor]):
 
 def to_tensors(received: Received) -> list[Tensor]:
     """Wraps a batch's arrays, in their order."""
+    if received.arrays and isinstance(received.arrays[0], DeviceArray):
+        # Complete before it was announced, so no stream needs to wait.
+        tensors = [from_dlpack(array.capsule()) for array in received.arrays]
+        return [tensor.clone() for tensor in tensors] if received.must_copy else tensors
     if received.layout.has_bfloat16:
         described = zip(received.arrays, received.layout.arrays, strict=True)
         return [to_tensor(array, of.dtype) for array, of in described]
@@ -199,9 +208,25 @@ def _reverse(edge_type: EdgeType) -> EdgeType:
     return dst, f"rev_{relation}" if bare == relation else bare, src
 
 
-def pin_ring(address: int, nbytes: int) -> None:
-    """Registers shared memory with CUDA, so that copies to a device need no staging."""
+def pin_ring(ring: RingReader) -> None:
+    """Registers a ring with CUDA, for as long as it is mapped: copies to a device then need no
+    staging.
+
+    Raises:
+        RuntimeError: the driver refuses; says with which error, and how large the ring is.
+    """
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    error = runtime.cudaHostRegister(address, nbytes, 0)
+    error = runtime.cudaHostRegister(ring.address, ring.capacity, 0)
     if int(error) != 0:
-        raise RuntimeError(f"cudaHostRegister failed for {nbytes} bytes: {error}")
+        raise RuntimeError(
+            f"pin_memory=True: cudaHostRegister failed for {ring.capacity} bytes ({error}); a "
+            "smaller channel_size may do"
+        )
+    # The ring's memory is unmapped after its finalizers have run.
+    unpin = weakref.finalize(ring, _unpin, runtime, ring.address, os.getpid())
+    unpin.atexit = False  # the process's registrations end with it
+
+
+def _unpin(runtime: Any, address: int, owner: int) -> None:
+    if os.getpid() == owner:
+        runtime.cudaHostUnregister(address)

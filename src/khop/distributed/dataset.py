@@ -40,12 +40,16 @@ class DistDataset(PartitionStores):
         partition_idx: the home partition.
         node_labels: {node type: [num_nodes, ...]} labels from `whole_node_label_file`, by original
             id.
+        graph_mode: where the graph lies for samplers that draw on devices.
+        feature_mode: where attributes lie for them: 'CPU', 'ZERO_COPY' or 'CUDA'.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.folder: PartitionFolder | None = None
         self.partition_idx = 0
+        self.graph_mode = "ZERO_COPY"
+        self.feature_mode = "ZERO_COPY"
         self.node_labels: dict[NodeType, Tensor] = {}
         self._also_serve: list[int] = []
         self._service: PartitionService | None = None
@@ -77,13 +81,16 @@ class DistDataset(PartitionStores):
         Args:
             root_dir: the partition folder.
             partition_idx: the home partition of this trainer.
-            graph_mode: 'CPU' or 'ZERO_COPY' (host memory read in place: the same on a CPU).
-            input_layout: accepted for GraphLearn-for-PyTorch's sake, as are the next four: a
-                folder knows its layout, and data is mapped.
-            feature_with_gpu: accepted.
-            graph_caching: accepted.
-            device_group_list: accepted.
-            device: accepted.
+            graph_mode: where samplers on devices (`MpDistSamplingWorkerOptions.worker_devices`)
+                find the graph: 'ZERO_COPY' (in the host's memory, read in place), 'CUDA' (each
+                copies it to its device when it starts) or 'CPU' (there are no such samplers). On
+                the CPU all are the same.
+            input_layout: accepted for GraphLearn-for-PyTorch's sake: a folder knows its layout.
+            feature_with_gpu: samplers on devices copy the attributes that batches carry to their
+                device when they start. False: they read them in the host's memory, in place.
+            graph_caching: accepted: data is mapped.
+            device_group_list: accepted: each sampler is a process with memory of its own.
+            device: accepted: samplers have devices, not data.
             whole_node_label_file: labels by original id, `.pt` (a tensor, read without unpickling
                 code) or `.npy`; of a heterogeneous graph {node type: file}. For folders that hold
                 none: batches then carry them as `y`.
@@ -97,19 +104,19 @@ class DistDataset(PartitionStores):
         Raises:
             FolderError: no such folder, damaged, of another version, or a part not on this machine.
             IndexError, TypeError: no such partition.
-            NotImplementedError: graph_mode 'CUDA'.
+            ValueError: another graph_mode.
         """
-        del input_layout, feature_with_gpu, graph_caching, device_group_list, device
+        del input_layout, graph_caching, device_group_list, device
         if (root_dir is None) == (graph_dir is None):
             raise TypeError("give root_dir (or its other name, graph_dir)")
-        if graph_mode == "CUDA":
-            raise NotImplementedError("graph_mode='CUDA' comes with the CUDA kernels")
-        if graph_mode not in ("CPU", "ZERO_COPY"):
+        if graph_mode not in ("CPU", "ZERO_COPY", "CUDA"):
             raise ValueError(
                 f"graph_mode must be 'CPU', 'ZERO_COPY' or 'CUDA' (got '{graph_mode}')"
             )
         folder = PartitionFolder(root_dir if root_dir is not None else str(graph_dir))
         self.partition_idx = folder.check_part(partition_idx)
+        self.graph_mode = graph_mode
+        self.feature_mode = "CUDA" if feature_with_gpu else "ZERO_COPY"
         self._also_serve = [folder.check_part(part) for part in also_serve]
         self.folder = folder
         self._service = self._peers = self._reader = None

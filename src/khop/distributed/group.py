@@ -21,14 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from khop.channel.control import BATCH, ONE, TWO, ControlLine, Message, Op
+from khop.channel.control import BATCH, ON_DEVICE, ONE, TWO, ControlLine, Message, Op
 from khop.channel.layout import Layout, Received, read_record
 from khop.channel.ring import RingReader, create_memory
 from khop.channel.shared import share
+from khop.channel.slab import SlabReader
 from khop.distributed.child import ChildProcess
 from khop.distributed.service import PartitionService
 from khop.distributed.wire import rebuild_error
-from khop.errors import SamplerDiedError
+from khop.errors import ProtocolError, SamplerDiedError
 from khop.sampler.plan import EpochPlan
 from khop.trace.recording import current
 from khop.typing import Array, Int64Array
@@ -46,6 +47,7 @@ class _Sampler:
     number: int
     process: ChildProcess
     ring: RingReader
+    slab: SlabReader | None = None
     owes: dict[tuple[int, int], None] = field(default_factory=dict)
     layouts: dict[int, Layout] = field(default_factory=dict)
     # Slots that nothing looks into, told with the next message. Destructors append to it.
@@ -69,29 +71,34 @@ class SamplerGroup:
 
     Args:
         config: what samplers need to know; see `khop.distributed.worker.Sampler`.
-        num_samplers: number of processes.
+        devices: what each sampler works on: the name of a device, None: the CPU.
         depth: batches that each sampler is asked for ahead of the trainer.
         in_bulk: ask for batches, and give memory back, for half of `depth` at a time.
         ring_bytes: shared memory of each sampler.
         max_restarts: how many deaths of samplers to make good.
         service: whose servers to watch meanwhile.
-        pin: called with a ring's address and size, to register it with CUDA; None: do not.
+        pin: called with a ring, to register it with CUDA; None: do not.
         arrays: arrays that all samplers read, by name; shared, not sent.
+        make_slab: makes the memory that a sampler on this device shares with the trainer; None: it
+            does not.
     """
 
     def __init__(
         self,
         config: Mapping[str, Any],
-        num_samplers: int,
+        devices: Sequence[str | None],
         depth: int,
         in_bulk: bool,
         ring_bytes: int,
         max_restarts: int,
         service: PartitionService | None,
-        pin: Callable[[int, int], None] | None = None,
+        pin: Callable[[RingReader], None] | None = None,
         arrays: Mapping[str, Array] | None = None,
+        make_slab: Callable[[str | None], SlabReader | None] = lambda device: None,
     ) -> None:
         self._config = dict(config)
+        self._devices = devices
+        self._make_slab = make_slab
         self._shared = None if not arrays else share(arrays)
         self._depth = depth
         self._in_bulk = in_bulk
@@ -105,19 +112,31 @@ class SamplerGroup:
         self._is_recorded = False
         self._failure: Exception | None = None
         self.num_restarts = 0
-        self._samplers = [self._start(number) for number in range(num_samplers)]
+        self._samplers = [self._start(number) for number in range(len(devices))]
 
     def _start(self, number: int) -> _Sampler:
-        memory = create_memory(self._ring_bytes, f"khop-ring-{number}")
+        device = self._devices[number]
+        slab = self._make_slab(device)
+        memory = [create_memory(self._ring_bytes, f"khop-ring-{number}")]
         try:
-            ring = RingReader(memory)
+            ring = RingReader(memory[0])
             if self._pin is not None:
-                self._pin(ring.address, ring.capacity)
-            shared = [] if self._shared is None else [self._shared]
-            process = ChildProcess(_WORKER, {**self._config, "number": number}, [memory, *shared])
+                self._pin(ring)
+            memory += [] if slab is None else slab.descriptors
+            memory += [] if self._shared is None else [self._shared]
+            config = {
+                **self._config,
+                "number": number,
+                "device": device,
+                "slab": None if slab is None else slab.described,
+                "has_arrays": self._shared is not None,
+            }
+            process = ChildProcess(_WORKER, config, memory)
         finally:
-            os.close(memory)
-        return _Sampler(number, process, ring)
+            os.close(memory[0])
+            if slab is not None:
+                slab.passed_on()
+        return _Sampler(number, process, ring, slab)
 
     @property
     def num_samplers(self) -> int:
@@ -185,6 +204,7 @@ class SamplerGroup:
         """
         epoch = self._epochs[number]
         self._follow_recording()
+        self._take_back()
         while batch not in epoch.arrived:
             self._check_alive()
             self._ask_ahead(waiting=True)
@@ -195,6 +215,22 @@ class SamplerGroup:
         if isinstance(delivery, Exception):
             raise delivery
         return delivery
+
+    def has_arrived(self, number: int, batch: int) -> bool:
+        """Whether `take` would return a batch at once. What is wrong, it says when it is called."""
+        arrived = self._epochs[number].arrived
+        if batch not in arrived and self._failure is None and self._samplers:
+            try:
+                self._wait(timeout_ms=0)
+            except Exception as error:
+                self._failure = self._failure or error
+        return isinstance(arrived.get(batch), Received)
+
+    def _take_back(self) -> None:
+        """Gives samplers the slots back that devices have done with."""
+        for sampler in self._samplers:
+            if sampler.slab is not None:
+                sampler.slab.give_back()
 
     def _follow_recording(self) -> None:
         """Tells samplers when a recording begins or ends; what they are asked next is recorded."""
@@ -237,7 +273,7 @@ class SamplerGroup:
             if sampler.number in wanted:
                 _ask(sampler, wanted[sampler.number])
 
-    def _wait(self) -> None:
+    def _wait(self, timeout_ms: int | None = None) -> None:
         """Sleeps until a sampler or server speaks or ends, and takes that in."""
         poller = select.poll()
         by_line = {sampler.process.line.fileno(): sampler for sampler in self._samplers}
@@ -247,7 +283,7 @@ class SamplerGroup:
         for line, sampler in by_line.items():
             room = select.POLLOUT if sampler.process.line.has_unsent else 0
             poller.register(line, select.POLLIN | room)
-        for line, _ in poller.poll():
+        for line, _ in poller.poll(timeout_ms):
             if line in by_line:
                 by_line[line].process.line.flush()
                 self._listen(by_line[line])
@@ -264,10 +300,14 @@ class SamplerGroup:
     def _take_in(self, sampler: _Sampler, message: Message) -> None:
         if message.op is Op.BATCH:
             number, batch, offset, nbytes = BATCH.unpack_from(message.payload)
-            received = read_record(self._lease(sampler, message, offset, nbytes), sampler.layouts)
-            if len(message.payload) > BATCH.size:
-                extras = message._replace(payload=message.payload[BATCH.size :]).json()
-                received = received._replace(extras=extras)
+            told = message.payload[BATCH.size :]
+            if offset & ON_DEVICE:
+                received, told = self._lease_on_device(sampler, told, offset, nbytes)
+            else:
+                raw = self._lease(sampler, message, offset, nbytes)
+                received = read_record(raw, sampler.layouts)
+            if told:
+                received = received._replace(extras=message._replace(payload=told).json())
             sampler.owes.pop((number, batch), None)
             if number in self._epochs:
                 self._epochs[number].arrived[batch] = received
@@ -297,11 +337,31 @@ class SamplerGroup:
         # A user who keeps batches must not starve the sampler: from half of the ring on, they get
         # copies.
         hoards = sampler.ring.bytes_leased > sampler.ring.capacity // 2
-        free: Callable[[int], None] = sampler.freed.append
-        if not self._in_bulk:
-            free = partial(_free, weakref.ref(sampler.process.line), self._owner)
-        raw = sampler.ring.lease(offset, nbytes, free)
+        raw = sampler.ring.lease(offset, nbytes, self._free_by(sampler))
         return raw.copy() if hoards else raw
+
+    def _lease_on_device(
+        self, sampler: _Sampler, told: bytes, offset: int, nbytes: int
+    ) -> tuple[Received, bytes]:
+        """A batch in the slab, and what else is told of it."""
+        if sampler.slab is None or len(told) < ONE.size:
+            raise ProtocolError("a batch lies in the memory of a device, but there is no slab")
+        end = ONE.size + ONE.unpack_from(told)[0]
+        free = self._free_by(sampler)
+        received = sampler.slab.lease(
+            offset - ON_DEVICE,
+            nbytes,
+            told[ONE.size : end],
+            sampler.layouts,
+            lambda slot: free(slot | ON_DEVICE),
+        )
+        return received, told[end:]
+
+    def _free_by(self, sampler: _Sampler) -> Callable[[int], None]:
+        """How a slot is given back: with the next message, or at once."""
+        if self._in_bulk:
+            return sampler.freed.append
+        return partial(_free, weakref.ref(sampler.process.line), self._owner)
 
     def _replace(self, dead: _Sampler) -> None:
         """Starts a dead sampler again and asks for what it owed."""

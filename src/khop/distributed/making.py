@@ -13,9 +13,12 @@ import torch
 
 from khop.channel.layout import Received, Record
 from khop.channel.pool import BufferPool
+from khop.channel.ring import RingReader
 from khop.data.arrays import storage_dtype
+from khop.data.device import check_device
 from khop.distributed.collate import pin_ring
 from khop.distributed.dataset import DistDataset
+from khop.distributed.delivery import Destination, Mover, SlabMaker
 from khop.distributed.group import SamplerGroup
 from khop.distributed.options import MpDistSamplingWorkerOptions
 from khop.distributed.pipeline import Pipeline, PipelineSpec
@@ -74,6 +77,11 @@ class CollocatedMaker:
         """Ends an epoch."""
         self._epochs.pop(number, None)
 
+    def has_arrived(self, number: int, batch: int) -> bool:
+        """Whether a batch is there before it is asked for: never."""
+        del number, batch
+        return False
+
     def take(self, number: int, batch: int) -> Received:
         """Makes a batch."""
         run_key, plan, columns = self._epochs[number]
@@ -127,6 +135,8 @@ def make_maker(
     options: Any,
     batch_size: int,
     weights: Mapping[str, Array],
+    destination: Destination,
+    mover: Mover,
 ) -> SamplerGroup | CollocatedMaker:
     """What makes a loader's batches: sampler processes, or this process.
 
@@ -136,10 +146,18 @@ def make_maker(
         options: how sampling is carried out.
         batch_size: seeds a batch.
         weights: of the ends of negatives; see `Pipeline`.
+        destination: where batches shall be.
+        mover: takes them there.
+
+    Raises:
+        RuntimeError: a device of `worker_devices` cannot be used; says why.
+        ValueError: the dataset's graph is to stay on the CPU, which `worker_devices` contradicts.
     """
+    is_in_processes = isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0
+    devices = _devices(data, options) if is_in_processes else []
     service = data.service()
     endpoints = service.endpoints()
-    if not isinstance(options, MpDistSamplingWorkerOptions) or options.num_workers == 0:
+    if not is_in_processes:
         client = (
             PartitionClient(endpoints, service.credentials, options.rpc_timeout)
             if endpoints
@@ -155,11 +173,14 @@ def make_maker(
         "credentials": None if service.credentials is None else asdict(service.credentials),
         "timeout": options.rpc_timeout,
         "concurrency": options.worker_concurrency,
+        "graph_mode": data.graph_mode,
+        "feature_mode": data.feature_mode,
     }
     ring = plan_ring(data.meta, spec, options, batch_size)
+    num_sharing = sum(d is not None and d == destination.device for d in devices)
     return SamplerGroup(
         config,
-        options.num_workers,
+        devices,
         ring.depth,
         ring.in_bulk,
         ring.nbytes,
@@ -167,10 +188,34 @@ def make_maker(
         service,
         _pin(options),
         weights,
+        SlabMaker(destination, ring.nbytes, num_sharing, mover),
     )
 
 
-def _pin(options: MpDistSamplingWorkerOptions) -> Callable[[int, int], None] | None:
+def _devices(data: DistDataset, options: MpDistSamplingWorkerOptions) -> list[str | None]:
+    """What each sampler works on; an error now is one in the trainer, before a process starts."""
+    devices = options.devices()
+    wanted = [device for device in devices if device is not None]
+    if not wanted:
+        return devices
+    for device in dict.fromkeys(wanted):
+        check_device(device, "worker_devices:")
+    if data.graph_mode == "CPU":
+        raise ValueError(
+            f"worker_devices has '{wanted[0]}', but the dataset was loaded with graph_mode='CPU': "
+            "load it with 'CUDA' (the graph is copied to the device) or 'ZERO_COPY' (read in place)"
+        )
+    if data.num_partitions > 1:
+        warnings.warn(
+            f"worker_devices has no effect on a folder of {data.num_partitions} partitions: hops "
+            "need rows of all of them, so samplers draw on the CPU; batches are the same",
+            stacklevel=5,
+        )
+        return [None] * len(devices)
+    return devices
+
+
+def _pin(options: MpDistSamplingWorkerOptions) -> Callable[[RingReader], None] | None:
     if not options.pin_memory:
         return None
     if not torch.cuda.is_available():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from khop.data.device import parse_device
 from khop.data.hot_rows import parse_bytes
 
 
@@ -50,7 +50,13 @@ class MpDistSamplingWorkerOptions:
 
     Args:
         num_workers: sampler processes of this loader; 0 samples in the trainer's process.
-        worker_devices: devices of the samplers; only CPUs so far.
+        worker_devices: what samplers draw and gather on: 'cpu', 'cuda:0' or a `torch.device`, or a
+            list of such, of which sampler i takes number i, beginning again after the last. By
+            default the CPU; batches are the same. Where a device is the loader's `to_device`,
+            batches are written to where the trainer reads them. The dataset says where graph and
+            attributes lie (`DistDataset.load`). Of a folder of several partitions, whose rows come
+            over the network, samplers draw and gather on the CPU all the same, and a warning says
+            so. 'emulated' and 'emulated:7' are for tests: they do on the CPU what a GPU would.
         worker_concurrency: batches that a sampler keeps in flight, and makes ahead of the trainer;
             1 to 32. Of small batches it makes up to 64 ahead.
         master_addr, master_port, num_rpc_threads: accepted, not needed.
@@ -58,13 +64,14 @@ class MpDistSamplingWorkerOptions:
         channel_size: bytes of shared memory for all samplers together, '1GB' or a number; default:
             estimated from fan-outs and feature widths. Memory is taken when it is touched. Batches
             that find no room get memory of their own.
-        pin_memory: register the shared memory with CUDA.
+        pin_memory: register the shared memory with CUDA, once, for copies to `to_device` that
+            neither wait nor stop anything.
         use_all2all: not supported.
         max_restarts: how often samplers that die are started again, in the life of the loader.
     """
 
     num_workers: int = 1
-    worker_devices: Sequence[Any] | None = None
+    worker_devices: Any = None
     worker_concurrency: int = 4
     master_addr: str | None = None
     master_port: int | str | None = None
@@ -84,8 +91,31 @@ class MpDistSamplingWorkerOptions:
             self.channel_size = parse_bytes(self.channel_size)
         if self.max_restarts < 0:
             raise ValueError(f"max_restarts must not be negative (got {self.max_restarts})")
-        for device in self.worker_devices or ():
-            if str(device) != "cpu":
-                raise NotImplementedError(
-                    f"worker_devices={device}: sampling on CUDA devices is still to come"
-                )
+        if any(device is not None for device in self.devices()) and self.num_workers == 0:
+            raise ValueError(
+                "worker_devices are those of sampler processes: pass num_workers=1 or more (got 0)"
+            )
+
+    def devices(self) -> list[str | None]:
+        """What each sampler works on: a device's full name, None for the CPU.
+
+        Raises:
+            ValueError: a name of no device.
+        """
+        given = self.worker_devices
+        named = list(given) if isinstance(given, (list, tuple)) else [given]
+        wanted = [_device_of(device) for device in named or [None]]
+        return [wanted[i % len(wanted)] for i in range(max(self.num_workers, 1))]
+
+
+def _device_of(device: Any) -> str | None:
+    if device is None or str(device) == "cpu":
+        return None
+    try:
+        kind, number = parse_device(device)
+    except ValueError:
+        raise ValueError(
+            f"worker_devices must be 'cpu', 'cuda' or 'cuda:<index>', or a list of such (got "
+            f"{device!r})"
+        ) from None
+    return f"{kind}:{number}"

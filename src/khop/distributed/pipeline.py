@@ -19,6 +19,7 @@ from khop.trace.clock import Phase, PhaseClock
 from khop.typing import Array, Int64Array
 
 if TYPE_CHECKING:
+    from khop.distributed.device_slots import DeviceOfSampler
     from khop.sampler.link import LinkSampler
 
 
@@ -65,6 +66,7 @@ class Pipeline:
             and 'dst_weight', [num_nodes] float64, as far as they are given.
         clock: enters GATHERING when a batch's neighbours are drawn. Whoever runs the steps enters
             the other phases.
+        device: draws and gathers; None: the CPU. The part must be the only one.
     """
 
     def __init__(
@@ -74,11 +76,11 @@ class Pipeline:
         remote: RemoteParts | None,
         weights: Mapping[str, Array] | None = None,
         clock: PhaseClock | None = None,
+        device: DeviceOfSampler | None = None,
     ) -> None:
         self._spec = spec
         self._clock = clock or PhaseClock()
-        self._engine = Engine(GraphView.of_part(part), spec.sampling, remote)
-        self._collector = Collector(part, spec.collect, remote)
+        self._engine, self._collector = _makers(part, spec, remote, device)
         self._links: LinkSampler | None = None
         if spec.link is not None:
             # Imported here: samplers of nodes start 30 ms earlier without.
@@ -116,3 +118,20 @@ class Pipeline:
         record = yield from self._collector.collect(subgraph, allocate, batch, extras)
         self._engine.release(subgraph)
         return record
+
+
+def _makers(
+    part: Part, spec: PipelineSpec, remote: RemoteParts | None, device: DeviceOfSampler | None
+) -> tuple[Engine, Collector]:
+    """What draws, and what gathers."""
+    view = GraphView.of_part(part)
+    if device is None:
+        return Engine(view, spec.sampling, remote), Collector(part, spec.collect, remote)
+    # Imported here: samplers on the CPU start without it.
+    from khop.sampler.collect_device import DeviceCollector
+    from khop.sampler.device_engine import DeviceEngine, graphs_on
+
+    native, modes = device.native, (device.graph_mode, device.feature_mode)
+    graphs = graphs_on(native, view, device.graph_mode)
+    engine = DeviceEngine(view, spec.sampling, native, graphs, cuda_graph=False)
+    return engine, DeviceCollector(part, spec.collect, native, *modes)

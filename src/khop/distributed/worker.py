@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
 import select
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +22,11 @@ import numpy as np
 
 from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, TWO, ControlLine, Message, Op
 from khop.channel.layout import Layout, Record
-from khop.channel.ring import RingWriter, create_memory, map_memory
+from khop.channel.ring import map_memory
 from khop.channel.shared import read_shared
 from khop.distributed.child import start_up
 from khop.distributed.pipeline import Pipeline, PipelineSpec
+from khop.distributed.slots import HostSlots, Slot, Slots
 from khop.distributed.wire import describe_error
 from khop.partition.folder import PartitionFolder
 from khop.partition.part import Part
@@ -37,6 +37,7 @@ from khop.trace.requests import RequestLog, pack_records
 from khop.typing import Array, Int64Array
 
 if TYPE_CHECKING:
+    from khop.distributed.device_slots import DeviceOfSampler
     from khop.distributed.transport import PartitionClient
 
 _TICK_MS = 250
@@ -50,47 +51,6 @@ class Epoch:
     run_key: int
     plan: EpochPlan
     columns: Int64Array
-
-
-class Slot:
-    """Where a batch is written: a slot of the ring, or own memory if the ring has no room.
-
-    Args:
-        ring: the ring.
-        announce: called with the batch's layout before anything is written.
-    """
-
-    def __init__(self, ring: RingWriter, announce: Callable[[Layout], None]) -> None:
-        self._ring = ring
-        self._announce = announce
-        self.record: Record | None = None
-        self.offset = 0
-        self.nbytes = 0
-        self.own_memory: int | None = None
-        self._is_taken = False
-
-    def allocate(self, record: Record) -> Mapping[str, Array]:
-        """Takes memory for a batch and writes its numbers."""
-        self._announce(record.layout)
-        self.record = record
-        self.nbytes = record.nbytes
-        slot = self._ring.allocate(record.nbytes)
-        if slot is not None:
-            self.offset, memory = slot
-            self._is_taken = True
-            return record.write(memory)
-        self.own_memory = create_memory(record.nbytes, "khop-batch")
-        mapped: mmap.mmap = map_memory(self.own_memory)
-        return record.write(memoryview(mapped)[: record.nbytes])
-
-    def abandon(self) -> None:
-        """Gives the memory back: the batch failed or is not wanted any more."""
-        if self._is_taken:
-            self._ring.free(self.offset)
-            self._is_taken = False
-        if self.own_memory is not None:
-            os.close(self.own_memory)
-            self.own_memory = None
 
 
 @dataclass
@@ -110,8 +70,9 @@ class Sampler:
 
     Args:
         line: the control line.
-        config: from the trainer: folder, part, pipeline, endpoints, concurrency.
-        ring: descriptor of the ring's memory.
+        config: from the trainer: folder, part, pipeline, endpoints, concurrency; of a sampler that
+            works on a device its name, where graph and attributes lie, and perhaps a slab.
+        memory: descriptors of the ring's memory, and of the slab's if it comes with one.
         arrays: what the pipeline needs beside the part; see `Pipeline`.
     """
 
@@ -119,17 +80,17 @@ class Sampler:
         self,
         line: ControlLine,
         config: Mapping[str, Any],
-        ring: int,
+        memory: Sequence[int],
         arrays: Mapping[str, Array],
     ) -> None:
         self._line = line
-        self._ring = RingWriter(ring)
-        os.close(ring)
+        device = _device(config)
+        self._slots = _slots(config, memory, device)
         self._client = _client(config)
         part = Part(PartitionFolder(config["root"]), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
         self._clock = PhaseClock()
-        self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock)
+        self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock, device)
         self._concurrency: int = config["concurrency"]
         self._epochs: dict[int, Epoch] = {}
         self._asked: deque[tuple[int, int]] = deque()
@@ -178,10 +139,10 @@ class Sampler:
         if message.op is Op.SAMPLE:
             end = ONE.size * (1 + ONE.unpack_from(message.payload)[0])
             for (offset,) in ONE.iter_unpack(message.payload[ONE.size : end]):
-                self._ring.free(offset)
+                self._slots.free(offset)
             self._asked.extend(TWO.iter_unpack(message.payload[end:]))
         elif message.op is Op.FREE:
-            self._ring.free(ONE.unpack(message.payload)[0])
+            self._slots.free(ONE.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
             self._open_epoch(message)
         elif message.op is Op.CLOSE_EPOCH:
@@ -217,7 +178,7 @@ class Sampler:
             return False
         number, batch = self._asked.popleft()
         epoch = self._epochs[number]  # lines keep the order: it is open
-        slot = Slot(self._ring, self._announce)
+        slot = self._slots.new(self._announce)
         first, last = epoch.plan.bounds(batch)
         columns = np.ascontiguousarray(epoch.columns[:, first:last])
         steps = self._pipeline.make(columns, epoch.run_key, batch, slot.allocate)
@@ -237,18 +198,18 @@ class Sampler:
         if self._client is not None and self._client.log is not None:
             self._client.log.task = task.epoch, task.batch
         try:
-            task.waiting_for = next(task.steps)
-            task.phase = self._clock.phase
-            self._clock.enter(Phase.OTHER)
-        except StopIteration:
-            self._clock.enter(Phase.OTHER)
-            self._tasks.remove(task)
-            self._deliver(task)
+            is_made = _run(task)
         except Exception as error:
             self._clock.enter(Phase.OTHER)
             self._tasks.remove(task)
             task.slot.abandon()
             self._report(task, error)
+            return
+        task.phase = self._clock.phase
+        self._clock.enter(Phase.OTHER)
+        if is_made:
+            self._tasks.remove(task)
+            self._deliver(task)
 
     def _announce(self, layout: Layout) -> None:
         """Tells the trainer a layout, before the first batch of it."""
@@ -267,6 +228,7 @@ class Sampler:
         payload = BATCH.pack(task.epoch, task.batch, slot.offset, slot.nbytes)
         if slot.record is not None:
             slot.record.note("made", self._made(slot))
+            payload += slot.told
             if slot.record.extras:
                 payload += json.dumps(slot.record.extras).encode()
         if slot.own_memory is None:
@@ -300,6 +262,16 @@ class Sampler:
         self._line.send_json(Op.ERROR, content)
 
 
+def _run(task: Task) -> bool:
+    """Takes a batch's next step; returns whether it is made, all of it in its slot."""
+    try:
+        task.waiting_for = next(task.steps)
+    except StopIteration:
+        task.slot.finish()
+        return True
+    return False
+
+
 def _described(error: Exception) -> dict[str, str]:
     """An exception with its traceback, cut to what a control message holds."""
     described = describe_error(error)
@@ -326,15 +298,44 @@ def _client(config: Mapping[str, Any]) -> PartitionClient | None:
     )
 
 
+def _device(config: Mapping[str, Any]) -> DeviceOfSampler | None:
+    if config["device"] is None:
+        return None
+    # Imported here: samplers on the CPU start without it.
+    from khop.data.device import open_device
+    from khop.distributed.device_slots import DeviceOfSampler
+
+    modes = config["graph_mode"], config["feature_mode"]
+    return DeviceOfSampler(open_device(config["device"]), *modes)
+
+
+def _slots(
+    config: Mapping[str, Any], memory: Sequence[int], device: DeviceOfSampler | None
+) -> Slots:
+    """Where batches are written."""
+    ring, *slab = memory
+    if device is None:
+        slots: Slots = HostSlots(ring)
+    else:
+        from khop.distributed.device_slots import DeviceSlots
+
+        slots = DeviceSlots(ring, device.native, config["slab"], slab)
+    for descriptor in memory:
+        os.close(descriptor)
+    return slots
+
+
 def main() -> None:
     """Runs a sampler for the trainer at the other end of the control line."""
     line, message = start_up()
     try:
-        ring, *shared = message.descriptors
-        arrays = read_shared(shared[0]) if shared else {}
-        for descriptor in shared:
-            os.close(descriptor)
-        sampler = Sampler(line, message.json(), ring, arrays)
+        config, memory = message.json(), message.descriptors
+        arrays = {}
+        if config["has_arrays"]:
+            shared = memory.pop()
+            arrays = read_shared(shared)
+            os.close(shared)
+        sampler = Sampler(line, config, memory, arrays)
         line.send_json(Op.READY, {})
         sampler.run()
     except (EOFError, ConnectionError):

@@ -1,0 +1,180 @@
+"""How batches come to where the trainer wants them, and who waits for whom.
+
+To a GPU they are copied on a stream of their own, beside what the trainer computes, and the copy of
+the next batch is under way before one is handed out. The consumer's stream then waits for a batch's
+copy, the host does not. What is copied from stays as it is until the copy is done: the slot of a
+ring must not go back to its sampler while it is read. Batches that lie in a slab
+(`khop.channel.slab`) are where they belong already.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from khop import _native
+from khop.channel.slab import SlabReader
+from khop.data.device import check_device, open_device, parse_device
+from khop.sampler.device import hand_over
+
+
+class Destination:
+    """Where a loader's batches shall be.
+
+    Args:
+        to_device: as for `DistNeighborLoader`: None, anything that `torch.device` takes, or
+            'emulated' (for tests: batches are tensors on the CPU).
+
+    Attributes:
+        device: the device that samplers may share with the trainer, by its full name; None: none.
+        torch_device: of the batches' tensors; None: they stay where they were made.
+
+    Raises:
+        RuntimeError: the device cannot be used; says why.
+    """
+
+    def __init__(self, to_device: Any) -> None:
+        self.device: str | None = None
+        self.torch_device: torch.device | None = None
+        if to_device is None:
+            return
+        if str(to_device).partition(":")[0] == "emulated":
+            self.device = full_name(to_device)
+            self.torch_device = torch.device("cpu")
+            return
+        self.torch_device = torch.device(to_device)
+        if self.torch_device.type == "cuda":
+            index = self.torch_device.index
+            check_device(f"cuda:{index or 0}", "to_device")
+            index = torch.cuda.current_device() if index is None else index
+            self.torch_device = torch.device("cuda", index)
+            self.device = f"cuda:{index}"
+
+    @property
+    def is_device(self) -> bool:
+        """Whether batches go to a device that works beside the host."""
+        return self.device is not None
+
+
+def full_name(device: Any) -> str:
+    """A device's name with its number: 'cuda:0' for 'cuda'."""
+    kind, number = parse_device(device)
+    return f"{kind}:{number}"
+
+
+class Moving(NamedTuple):
+    """A batch on its way.
+
+    Attributes:
+        batch: its tensors are where they shall be, but perhaps not written yet.
+        written: when they will have been.
+    """
+
+    batch: Any
+    written: Any
+
+
+class Mover:
+    """Takes batches to a destination.
+
+    Args:
+        destination: where to.
+    """
+
+    def __init__(self, destination: Destination) -> None:
+        self._to = destination
+        self._stream: Any = None
+        if destination.torch_device is not None and destination.torch_device.type == "cuda":
+            self._stream = torch.cuda.Stream(destination.torch_device)  # type: ignore[no-untyped-call]
+        # Consumers' streams: what they were asked to do may concern any batch.
+        self._consumers: dict[int, Any] = {}
+        self._copied_from: deque[tuple[Any, list[Tensor]]] = deque()
+
+    def start(self, batch: Any) -> Moving:
+        """Begins to copy a batch; what is at its destination stays there.
+
+        Waits for the copy, unless it is to a device.
+        """
+        target = self._to.torch_device
+        if target is None:
+            return Moving(batch, None)
+        if self._stream is None:
+            return Moving(batch.to(target), None)
+        self._forget_copied()
+        sources = tensors_in(batch)
+        # What was computed of a batch on the device (trees of links) comes first.
+        self._stream.wait_stream(torch.cuda.current_stream(target))
+        with torch.cuda.stream(self._stream):
+            moved = batch.to(target, non_blocking=True)
+            written = self._stream.record_event()
+        self._copied_from.append((written, [t for t in sources if not t.is_cuda]))
+        return Moving(moved, written)
+
+    def finish(self, moving: Moving) -> Any:
+        """Hands a batch over to torch's current stream, which waits for the copy."""
+        if moving.written is not None:
+            hand_over(tensors_in(moving.batch), moving.written)
+            stream = torch.cuda.current_stream(self._to.torch_device)
+            self._consumers[stream.cuda_stream] = stream
+        return moving.batch
+
+    def _forget_copied(self) -> None:
+        while self._copied_from and self._copied_from[0][0].query():
+            self._copied_from.popleft()
+
+    def close(self) -> None:
+        """Waits for copies that are under way: what they read may be gone then."""
+        while self._copied_from:
+            self._copied_from.popleft()[0].synchronize()
+
+    def mark(self) -> list[Any]:
+        """The moment when all is done that may concern a batch which the host has dropped now."""
+        if self._stream is None:
+            return []
+        current = torch.cuda.current_stream(self._to.torch_device)
+        streams = {**self._consumers, current.cuda_stream: current}
+        return [stream.record_event() for stream in (*streams.values(), self._stream)]
+
+
+def tensors_in(batch: Any) -> list[Tensor]:
+    """The tensors of a `Data` or `HeteroData`."""
+    values = [value for store in batch.stores for value in store.values()]
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+class SlabMaker:
+    """Makes the memory that samplers share with their trainer, of those on the trainer's device.
+
+    Args:
+        destination: where the trainer wants its batches.
+        nbytes: of each sampler.
+        num_sharing: how many samplers will have one.
+        mover: knows what the device is doing.
+    """
+
+    # All slabs together take no more of a GPU's memory than this share.
+    _SHARE = 8
+
+    def __init__(
+        self, destination: Destination, nbytes: int, num_sharing: int, mover: Mover
+    ) -> None:
+        self._destination = destination
+        self._mark = mover.mark
+        self._native: _native.Device | None = None
+        self._nbytes = nbytes
+        if destination.device is not None and num_sharing > 0:
+            kind, index = parse_device(destination.device)
+            if kind == "cuda":
+                memory = _native.cuda_status()["gpus"][index]["memory"]
+                self._nbytes = min(nbytes, memory // self._SHARE // num_sharing)
+
+    def __call__(self, device: str | None) -> SlabReader | None:
+        """A slab, if a sampler works where batches shall be."""
+        if device is None or device != self._destination.device:
+            return None
+        if self._native is None:
+            self._native = open_device(device)
+        return SlabReader(self._native, self._nbytes, self._mark)
