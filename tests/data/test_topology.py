@@ -117,7 +117,6 @@ def test_graph_counts_nodes():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: Graph(Topology(_EDGES), "CUDA"), NotImplementedError, "mode='CUDA'"),
         (lambda: Graph(Topology(_EDGES), "GPU"), ValueError, "'ZERO_COPY' or 'CUDA'"),
         (lambda: Graph(Topology(_EDGES), num_nodes={"node": 9}), ValueError, "rows for 4 nodes"),
         (

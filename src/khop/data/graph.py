@@ -13,15 +13,16 @@ class Graph:
 
     Args:
         topology: a `Topology`, or one for each edge type (source, relation, destination).
-        mode: 'CPU', or 'ZERO_COPY' (host memory read in place, which on a CPU is the same).
+        mode: where samplers on devices find it: 'CUDA' (each copies it to its device; a sampler
+            that names no device draws on the first GPU) or 'ZERO_COPY' (in this memory, read in
+            place); 'CPU': as the sampler's `DeviceOptions` say. On the CPU all are the same.
         num_nodes: number of nodes of each node type; default: as the topologies need.
         node_times: [num_nodes] int64 keys of times (`khop.data.times`) of the node types that have
             such; the time of a seed that none is given for.
         floating_times: keys of times (also those of the topologies) are of floating-point times.
 
     Raises:
-        NotImplementedError: mode 'CUDA', which comes with the CUDA kernels.
-        ValueError: topologies of different directions, or that disagree on a node type's size.
+        ValueError: an unknown mode; topologies of different directions, or that disagree on a node type's size.
     """
 
     def __init__(
@@ -32,11 +33,7 @@ class Graph:
         node_times: Mapping[NodeType, Int64Array] | None = None,
         floating_times: bool = False,
     ) -> None:
-        if mode == "CUDA":
-            raise NotImplementedError(
-                "mode='CUDA' (graph in device memory) comes with the CUDA kernels; use mode='CPU'"
-            )
-        if mode not in ("CPU", "ZERO_COPY"):
+        if mode not in ("CPU", "ZERO_COPY", "CUDA"):
             raise ValueError(f"mode must be 'CPU', 'ZERO_COPY' or 'CUDA' (got '{mode}')")
         self.mode = mode
         self.is_heterogeneous = not isinstance(topology, Topology)

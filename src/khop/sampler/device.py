@@ -72,6 +72,11 @@ class DeviceOptions:
                 f"(got '{self.feature_mode}')"
             )
 
+    @classmethod
+    def of_graph(cls, graph: Graph) -> DeviceOptions:
+        """The defaults for a graph: where its mode says, if that is about devices."""
+        return cls() if graph.mode == "CPU" else cls(graph_mode=graph.mode)
+
     @property
     def is_split(self) -> bool:
         """Whether a part of the rows stays on the host."""

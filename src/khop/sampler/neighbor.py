@@ -98,7 +98,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             sampler draws. Default: each call takes a key from torch's default generator.
         stream: separates samplers of the same seed.
         device: a GPU ('cuda', 'cuda:1') that draws, and in whose memory what is drawn lies: the
-            same as is drawn on the CPU. Default: the CPU.
+            same as is drawn on the CPU. Default: the CPU, but of a `Graph` of mode 'CUDA' the GPU.
         device_options: whether the graph is copied to the device, and other options; see
             `DeviceOptions`.
 
@@ -149,7 +149,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
                 is_sorted=is_sorted,
             )
         self.graph: Graph = data
-        self._device_options = device_options or DeviceOptions()
+        self._device_options = device_options or DeviceOptions.of_graph(data)
+        if device is None and data.mode == "CUDA":
+            device = "cuda"
         self._device = None if device is None else TorchDevice(device)
         if self._device is not None:
             self._device_graphs = graphs_on(

@@ -1,0 +1,301 @@
+"""Samplers that work on devices: the batches of the in-memory loader, wherever they shall be."""
+
+import contextlib
+import os
+import signal
+
+import jobs
+import pytest
+import torch
+import twins
+from torch_geometric.sampler import NegativeSampling
+from twins import CITES, WRITES
+
+from khop import _native
+from khop.distributed import (
+    DistDataset,
+    DistLinkNeighborLoader,
+    DistNeighborLoader,
+    DistSubGraphLoader,
+    MpDistSamplingWorkerOptions,
+)
+from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+
+HAS_GPU = bool(_native.cuda_status().get("devices"))
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="no usable CUDA device")]
+SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])
+PAPERS = torch.tensor([3, 3, 119, *range(20)])
+KINDS = ["emulated:3", pytest.param("cuda:0", marks=GPU)]
+
+
+@pytest.fixture(scope="module")
+def parts_of(tmp_path_factory):
+    """Returns parts_of(graph, num_parts, kind, strategy): a partitioning of a fixed graph."""
+    return twins.partitions_in(tmp_path_factory.mktemp("devices"))
+
+
+@contextlib.contextmanager
+def node_loaders(graph, root, seeds, devices, *, to_device=None, load=None, sub=False, **options):
+    """A loader whose samplers work on devices, and its in-memory twin."""
+    data = getattr(twins, graph)()
+    num_workers = len(devices) if isinstance(devices, list) else 1
+    common = {"batch_size": 8, "shuffle": True, "seed": 7, **options}
+    nodes, graphs = (DistNeighborLoader, NeighborLoader), (DistSubGraphLoader, SubGraphLoader)
+    ours, twin = graphs if sub else nodes
+    fanouts = [3, -1, 2]
+    loader = ours(
+        DistDataset().load(root, 0, **(load or {})),
+        input_nodes=seeds,
+        num_neighbors=fanouts,
+        with_edge=True,
+        collect_features=True,
+        to_device=to_device,
+        worker_options=MpDistSamplingWorkerOptions(num_workers, worker_devices=devices),
+        **common,
+    )
+    try:
+        yield loader, twin(data, input_nodes=seeds, num_neighbors=fanouts, **common)
+    finally:
+        loader.shutdown()
+
+
+def same_epoch(loader, twin):
+    """Asserts that loaders make the same batches, compared on the CPU."""
+    count = 0
+    for ours, theirs in zip(loader, twin, strict=True):
+        twins.same_batch(ours.clone().to("cpu"), theirs)
+        count += 1
+    assert count == len(loader)
+
+
+CASES = [
+    ("homogeneous", "plain", SEEDS, {}),
+    ("homogeneous", "plain", SEEDS, {"subgraph_type": "bidirectional", "disjoint": True}),
+    ("homogeneous", "plain", SEEDS, {"sub": True}),
+    ("homogeneous", "time", SEEDS, {"time_attr": "time", "weight_attr": "edge_weight"}),
+    ("heterogeneous", "plain", ("paper", PAPERS), {"replace": True}),
+    ("heterogeneous", "weight", ("paper", PAPERS), {"weight_attr": "edge_weight"}),
+]
+
+
+@pytest.mark.parametrize("graph,kind,seeds,options", CASES)
+@pytest.mark.parametrize("to_device", [None, "emulated"])
+def test_nodes(parts_of, graph, kind, seeds, options, to_device):
+    """Batches in shared memory, or where sampler and trainer both work."""
+    folder = parts_of(graph, 1, kind)
+    with node_loaders(graph, folder, seeds, "emulated", to_device=to_device, **options) as loaders:
+        same_epoch(*loaders)
+
+
+@pytest.mark.parametrize("load", [
+    {"graph_mode": "CUDA", "feature_with_gpu": True},
+    {"graph_mode": "CUDA"},
+    {"graph_mode": "ZERO_COPY", "feature_with_gpu": True, "device_group_list": [0]},
+])  # fmt: skip
+def test_modes(parts_of, load):
+    """Where graph and attributes lie makes no difference; nor do out-neighbours."""
+    folder = parts_of("homogeneous", 1)
+    with node_loaders("homogeneous", folder, SEEDS, ["emulated:3", "cpu"], load=load) as loaders:
+        same_epoch(*loaders)
+
+
+@pytest.mark.parametrize("device", KINDS)
+def test_mixed_samplers(parts_of, device):
+    """One sampler shares the trainer's device, one has another, one is on the CPU; two epochs."""
+    devices = [device, "emulated:5", "cpu"]
+    with node_loaders(
+        "homogeneous", parts_of("homogeneous", 1), SEEDS, devices, to_device=device
+    ) as (loader, twin):
+        assert [s.slab is not None for s in loader._maker._samplers] == [True, False, False]
+        for _ in range(2):
+            same_epoch(loader, twin)
+
+
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("graph,kind,links,options", [
+    ("homogeneous", "plain", lambda d: d.edge_index[:, :40], {"neg_sampling": "binary"}),
+    ("homogeneous", "time", lambda d: d.edge_index[:, :40], {
+        "time_attr": "time", "edge_label_time": torch.arange(40) % 23,
+        "neg_sampling": NegativeSampling("triplet", 2),
+    }),
+    ("heterogeneous", "plain", lambda d: (WRITES, d[WRITES].edge_index[:, :40]), {
+        "neg_sampling": "binary", "strict_negatives": True, "exclude_seed_edges": "reverse",
+    }),
+    ("heterogeneous", "plain", lambda d: (CITES, d[CITES].edge_index[:, :40]), {
+        "subgraph_type": "induced", "disjoint": True,
+    }),
+])  # fmt: skip
+def test_links(parts_of, device, graph, kind, links, options):
+    """Links, their negatives, and what batches say of their ends."""
+    data = getattr(twins, graph)()
+    given = links(data)
+    common = {"batch_size": 16, "shuffle": True, "seed": 7, **options}
+    loader = DistLinkNeighborLoader(
+        DistDataset().load(parts_of(graph, 1, kind), 0),
+        [3, 2],
+        edge_label_index=given,
+        with_edge=True,
+        collect_features=True,
+        to_device=device,
+        worker_options=MpDistSamplingWorkerOptions(1, worker_devices=torch_name(device)),
+        **common,
+    )
+    same_epoch(loader, LinkNeighborLoader(data, [3, 2], given, **common))
+    loader.shutdown()
+
+
+def torch_name(device):
+    """A device as GLT's users name it."""
+    return torch.device(device) if device.startswith("cuda") else device
+
+
+def test_several_partitions(parts_of):
+    """Samplers draw on the CPU, a warning says so, and the batches are the same."""
+    options = MpDistSamplingWorkerOptions(1, worker_devices=["emulated"])
+    with twins.open_dataset(parts_of("homogeneous", 2), 2) as dataset:
+        common = {"batch_size": 8, "seed": 7}
+        with pytest.warns(UserWarning, match="2 partitions.*draw on the CPU"):
+            loader = DistNeighborLoader(
+                dataset,
+                [3, 2],
+                SEEDS,
+                with_edge=True,
+                collect_features=True,
+                worker_options=options,
+                to_device="emulated",
+                **common,
+            )
+        same_epoch(loader, NeighborLoader(twins.homogeneous(), [3, 2], SEEDS, **common))
+        loader.shutdown()
+
+
+def make_loader(root, devices, **keywords):
+    """A loader of 500 nodes, and what it shall deliver."""
+    options = {"to_device": "emulated", "batch_size": 16, "shuffle": True, "seed": 5}
+    return DistNeighborLoader(
+        DistDataset().load(root, 0),
+        jobs.FANOUTS,
+        jobs.seeds_of_rank(0),
+        with_edge=True,
+        collect_features=True,
+        worker_options=MpDistSamplingWorkerOptions(worker_devices=devices, **keywords),
+        **options,
+    )
+
+
+def reference(graph):
+    """The in-memory twin of `make_loader`."""
+    seeds = jobs.seeds_of_rank(0)
+    return NeighborLoader(graph, jobs.FANOUTS, seeds, batch_size=16, shuffle=True, seed=5)
+
+
+def test_kept_batches(graph, folder_of):
+    """Batches outlive their loader and its samplers, also those that found no room in the slab."""
+    loader = make_loader(folder_of("random", 1), "emulated", channel_size="200KB")
+    slab = loader._maker._samplers[0].slab
+    kept = list(loader)
+    assert 0 < slab.bytes_leased <= slab.capacity
+    loader.shutdown()
+    del loader
+    assert jobs.same_batches(kept, reference(graph)) == len(kept)
+
+
+def test_slots_come_back(graph, folder_of):
+    """Who drops batches has all of the slab again, and no batch takes another way."""
+    loader = make_loader(folder_of("random", 1), "emulated")
+    twin = reference(graph)
+    for _ in range(3):
+        assert jobs.same_batches(loader, twin) == len(twin)
+    sampler = loader._maker._samplers[0]
+    assert sampler.ring.bytes_leased == 0
+    sampler.slab.give_back()
+    assert sampler.slab.bytes_leased == 0
+    loader.shutdown()
+
+
+@pytest.mark.parametrize("size", ["64KB", "300KB"])
+def test_no_room_in_the_slab(graph, folder_of, size):
+    """Batches that find no room take the way over the host."""
+    loader = make_loader(folder_of("random", 1), ["emulated", "cpu"], num_workers=2,
+                         channel_size=size)  # fmt: skip
+    assert jobs.same_batches(loader, reference(graph)) == len(loader)
+    loader.shutdown()
+
+
+def test_killed_sampler(graph, folder_of):
+    """It is started again with memory of its own; what the dead one wrote stays as it is."""
+    loader = make_loader(folder_of("random", 1), ["emulated"], channel_size="512KB")
+    batches = []
+    for number, batch in enumerate(loader):
+        if number == 2:
+            os.kill(loader._maker.pids[0], signal.SIGKILL)
+        batches.append(batch)
+    assert loader.stats().restarts == 1
+    assert jobs.same_batches(batches, reference(graph)) == len(loader)
+    loader.shutdown()
+
+
+@pytest.mark.skipif(HAS_GPU, reason="there is a GPU")
+@pytest.mark.parametrize("option", ["worker_devices", "to_device"])
+def test_no_gpu(folder_of, option):
+    """The trainer says so, and what for, before any process is started."""
+    dataset = DistDataset().load(folder_of("random", 1), 0)
+    workers, to_device = ("cuda:0", None) if option == "worker_devices" else ("cpu", "cuda")
+    with pytest.raises(RuntimeError, match=f"{option}.*'cuda:0' cannot be used"):
+        DistNeighborLoader(
+            dataset,
+            [2],
+            to_device=to_device,
+            worker_options=MpDistSamplingWorkerOptions(1, worker_devices=[workers]),
+        )
+    assert jobs.khop_processes() == []
+
+
+def test_graph_on_the_cpu(folder_of):
+    dataset = DistDataset().load(folder_of("random", 1), 0, graph_mode="CPU")
+    with pytest.raises(ValueError, match=r"worker_devices has 'emulated:0'.*graph_mode='CPU'"):
+        DistNeighborLoader(
+            dataset,
+            [2],
+            worker_options=MpDistSamplingWorkerOptions(1, worker_devices=["emulated"]),
+        )
+
+
+@pytest.mark.parametrize("devices", ["tpu", ["cuda:0", "gpu"], ["cuda:-1"]])
+def test_devices_that_are_none(devices):
+    with pytest.raises(ValueError, match="worker_devices must be 'cpu', 'cuda'"):
+        MpDistSamplingWorkerOptions(2, worker_devices=devices)
+
+
+def test_devices_in_turns():
+    options = MpDistSamplingWorkerOptions(5, worker_devices=["cuda:1", torch.device("cuda"), "cpu"])
+    assert options.devices() == ["cuda:1", "cuda:0", None, "cuda:1", "cuda:0"]
+    assert MpDistSamplingWorkerOptions(2).devices() == [None, None]
+    with pytest.raises(ValueError, match="num_workers=1 or more"):
+        MpDistSamplingWorkerOptions(0, worker_devices=["cuda"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_GPU, reason="no usable CUDA device")
+@pytest.mark.parametrize("devices", ["cpu", "cuda:0"])
+def test_pinned_memory(graph, folder_of, devices):
+    """Registered rings are copied from on a side stream; they are given back at the end."""
+    for _ in range(2):
+        loader = DistNeighborLoader(
+            DistDataset().load(folder_of("random", 1), 0),
+            jobs.FANOUTS,
+            jobs.seeds_of_rank(0),
+            batch_size=16,
+            shuffle=True,
+            seed=5,
+            with_edge=True,
+            collect_features=True,
+            to_device="cuda",
+            worker_options=MpDistSamplingWorkerOptions(
+                2, worker_devices=[devices, "cpu"], pin_memory=True
+            ),
+        )
+        batches = [batch.clone() for batch in loader]
+        assert all(batch.x.is_cuda and batch.input_id.is_cuda for batch in batches)
+        assert jobs.same_batches([b.to("cpu") for b in batches], reference(graph)) == len(loader)
+        loader.shutdown()
