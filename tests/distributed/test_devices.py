@@ -149,31 +149,49 @@ def torch_name(device):
     return torch.device(device) if device.startswith("cuda") else device
 
 
-def test_several_partitions(parts_of):
-    """Samplers draw on the CPU, a warning says so, and the batches are the same."""
-    options = MpDistSamplingWorkerOptions(1, worker_devices=["emulated"])
-    with twins.open_dataset(parts_of("homogeneous", 2), 2) as dataset:
-        common = {"batch_size": 8, "seed": 7}
-        with pytest.warns(UserWarning, match="2 partitions.*draw on the CPU"):
-            loader = DistNeighborLoader(
-                dataset,
-                [3, 2],
-                SEEDS,
-                with_edge=True,
-                collect_features=True,
-                worker_options=options,
-                to_device="emulated",
-                **common,
-            )
-        same_epoch(loader, NeighborLoader(twins.homogeneous(), [3, 2], SEEDS, **common))
-        loader.shutdown()
+@pytest.mark.parametrize("device", KINDS)
+@pytest.mark.parametrize("graph,seeds,kind,options", [
+    ("homogeneous", SEEDS, "time", {"time_attr": "time"}),
+    ("heterogeneous", ("paper", PAPERS), "plain", {"subgraph_type": "induced"}),
+])  # fmt: skip
+def test_several_partitions(parts_of, device, graph, seeds, kind, options):
+    """Samplers draw on the CPU, a warning says so, own rows are gathered where batches shall be."""
+    common = {"batch_size": 8, "seed": 7, **options}
+    with twins.open_dataset(parts_of(graph, 2, kind), 2) as dataset:
+        for to_device in (device, None):
+            with pytest.warns(UserWarning, match=r"2 partitions.*draw on the CPU"):
+                loader = DistNeighborLoader(
+                    dataset,
+                    [3, 2],
+                    seeds,
+                    with_edge=True,
+                    collect_features=True,
+                    worker_options=MpDistSamplingWorkerOptions(1, worker_devices=[device]),
+                    to_device=to_device,
+                    **common,
+                )
+            same_epoch(loader, NeighborLoader(getattr(twins, graph)(), [3, 2], seeds, **common))
+            loader.shutdown()
 
 
-def make_loader(root, devices, **keywords):
+@pytest.mark.filterwarnings("ignore:of a folder of 3 partitions")
+def test_cached_rows_on_a_device(graph, folder_of):
+    """Copies of other parts' rows and replies of their servers come from the host."""
+    dataset = DistDataset().load(
+        folder_of("frequency", 3), 0, feature_with_gpu=True, also_serve=(1, 2)
+    )
+    loader = make_loader(dataset, "emulated", channel_size="400KB", num_workers=2)
+    assert jobs.same_batches(loader, reference(graph)) == len(loader)
+    rows = loader.stats().rows
+    assert min(rows["local"], rows["cached"], rows["remote"]) > 0
+    loader.shutdown()
+
+
+def make_loader(source, devices, **keywords):
     """A loader of 500 nodes, and what it shall deliver."""
     options = {"to_device": "emulated", "batch_size": 16, "shuffle": True, "seed": 5}
     return DistNeighborLoader(
-        DistDataset().load(root, 0),
+        source if isinstance(source, DistDataset) else DistDataset().load(source, 0),
         jobs.FANOUTS,
         jobs.seeds_of_rank(0),
         with_edge=True,

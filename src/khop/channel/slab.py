@@ -15,6 +15,7 @@ mark has been passed. Imports no torch.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ import numpy as np
 from khop import _native
 from khop.channel.layout import Received, Record, layout_of
 from khop.channel.ring import SlotAllocator, create_memory, map_memory
+from khop.data.arrays import storage_dtype
 from khop.errors import ProtocolError
 from khop.typing import Array
 
@@ -58,6 +60,11 @@ class DeviceArray:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
 
     def row(self, i: int) -> DeviceArray:
         """Row i of an int64 array of two axes."""

@@ -22,7 +22,8 @@ class Graph:
         floating_times: keys of times (also those of the topologies) are of floating-point times.
 
     Raises:
-        ValueError: an unknown mode; topologies of different directions, or that disagree on a node type's size.
+        ValueError: an unknown mode; topologies of different directions, or that disagree on a node
+            type's size.
     """
 
     def __init__(

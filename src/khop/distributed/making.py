@@ -154,7 +154,7 @@ def make_maker(
         ValueError: the dataset's graph is to stay on the CPU, which `worker_devices` contradicts.
     """
     is_in_processes = isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0
-    devices = _devices(data, options) if is_in_processes else []
+    devices = _devices(data, options, destination) if is_in_processes else []
     service = data.service()
     endpoints = service.endpoints()
     if not is_in_processes:
@@ -192,7 +192,9 @@ def make_maker(
     )
 
 
-def _devices(data: DistDataset, options: MpDistSamplingWorkerOptions) -> list[str | None]:
+def _devices(
+    data: DistDataset, options: MpDistSamplingWorkerOptions, destination: Destination
+) -> list[str | None]:
     """What each sampler works on; an error now is one in the trainer, before a process starts."""
     devices = options.devices()
     wanted = [device for device in devices if device is not None]
@@ -207,11 +209,12 @@ def _devices(data: DistDataset, options: MpDistSamplingWorkerOptions) -> list[st
         )
     if data.num_partitions > 1:
         warnings.warn(
-            f"worker_devices has no effect on a folder of {data.num_partitions} partitions: hops "
-            "need rows of all of them, so samplers draw on the CPU; batches are the same",
+            f"of a folder of {data.num_partitions} partitions hops need rows of all of them: "
+            "samplers draw on the CPU, whatever worker_devices says, and gather on a device only "
+            "if to_device is the same; batches are the same in any case",
             stacklevel=5,
         )
-        return [None] * len(devices)
+        return [device if device == destination.device else None for device in devices]
     return devices
 
 

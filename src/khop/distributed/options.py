@@ -54,9 +54,10 @@ class MpDistSamplingWorkerOptions:
             list of such, of which sampler i takes number i, beginning again after the last. By
             default the CPU; batches are the same. Where a device is the loader's `to_device`,
             batches are written to where the trainer reads them. The dataset says where graph and
-            attributes lie (`DistDataset.load`). Of a folder of several partitions, whose rows come
-            over the network, samplers draw and gather on the CPU all the same, and a warning says
-            so. 'emulated' and 'emulated:7' are for tests: they do on the CPU what a GPU would.
+            attributes lie (`DistDataset.load`). Of a folder of several partitions, hops need rows
+            of all of them: samplers draw on the CPU then, which a warning says, and gather their
+            own part's attributes on the device if it is also `to_device`. 'emulated' and
+            'emulated:7' are for tests: they do on the CPU what a GPU would.
         worker_concurrency: batches that a sampler keeps in flight, and makes ahead of the trainer;
             1 to 32. Of small batches it makes up to 64 ahead.
         master_addr, master_port, num_rpc_threads: accepted, not needed.

@@ -66,7 +66,7 @@ class Pipeline:
             and 'dst_weight', [num_nodes] float64, as far as they are given.
         clock: enters GATHERING when a batch's neighbours are drawn. Whoever runs the steps enters
             the other phases.
-        device: draws and gathers; None: the CPU. The part must be the only one.
+        device: draws and gathers; of several parts it gathers alone. None: the CPU.
     """
 
     def __init__(
@@ -128,10 +128,13 @@ def _makers(
     if device is None:
         return Engine(view, spec.sampling, remote), Collector(part, spec.collect, remote)
     # Imported here: samplers on the CPU start without it.
-    from khop.sampler.collect_device import DeviceCollector
+    from khop.sampler.collect_device import DeviceCollector, StagedCollector
     from khop.sampler.device_engine import DeviceEngine, graphs_on
 
     native, modes = device.native, (device.graph_mode, device.feature_mode)
+    if not view.is_whole:
+        staged = StagedCollector(part, spec.collect, remote, native, device.feature_mode)
+        return Engine(view, spec.sampling, remote), staged
     graphs = graphs_on(native, view, device.graph_mode)
     engine = DeviceEngine(view, spec.sampling, native, graphs, cuda_graph=False)
     return engine, DeviceCollector(part, spec.collect, native, *modes)

@@ -189,7 +189,7 @@ class Collector:
             self._locate(table, ids, at_hand, on_their_way, counts)
             local += [(arrays, rows) for rows in at_hand]
             pending += [(arrays, rows) for rows in on_their_way]
-            read.append({name: arrays[_array_name(table, name)] for name in table.names})
+            read.append({name: arrays[array_name(table, name)] for name in table.names})
         for out, (table, features, own, places) in local:
             self._copy(table, features, own, places, out)
         if pending:
@@ -265,7 +265,7 @@ class Collector:
         arrays: Mapping[str, Array],
     ) -> None:
         for name in table.names:
-            out = arrays[_array_name(table, name)]
+            out = arrays[array_name(table, name)]
             if name == "id" and self._is_single:  # not renumbered
                 np.copyto(out, rows)
                 continue
@@ -315,21 +315,22 @@ class Collector:
         arrays = []
         for name in table.names:
             if name in ("id", "edge_id"):
-                arrays.append(ArrayLayout(_array_name(table, name), "int64", (count,)))
+                arrays.append(ArrayLayout(array_name(table, name), "int64", (count,)))
             else:
                 feature = self._feature(table, name)
                 shape = (count, *feature.row_shape)
-                arrays.append(ArrayLayout(_array_name(table, name), feature.dtype, shape))
+                arrays.append(ArrayLayout(array_name(table, name), feature.dtype, shape))
         return arrays
 
 
 def _place(table: Table, ticket: Ticket, places: Int64Array, arrays: Mapping[str, Array]) -> None:
     """Puts the rows of a reply where they belong."""
     for name, values in zip(table.names, ticket.result(), strict=True):
-        _native.gather(values, None, arrays[_array_name(table, name)], places)
+        _native.gather(values, None, arrays[array_name(table, name)], places)
 
 
-def _array_name(table: Table, name: str) -> str:
+def array_name(table: Table, name: str) -> str:
+    """What a batch calls an attribute of a type."""
     return f"{table.kind[0]}{table.type_index}.{name}"
 
 

@@ -1,18 +1,27 @@
-"""Joins a batch that a device drew with its attributes, all on the device. Imports no torch."""
+"""Joins batches with their attributes in the memory of a device. Imports no torch.
+
+`DeviceCollector` is for batches that the device drew, of a part that is the whole graph.
+`StagedCollector` is for batches that the CPU drew from several parts: rows of the part at hand are
+gathered by the device, those of other parts come from the host. All are staged in the device's
+memory one group after the other, and one more gather there puts them in order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from khop import _native
 from khop.channel.layout import Record
 from khop.channel.slab import DeviceArray, Scratch
 from khop.data.device_feature import DeviceFeature
 from khop.partition.part import Part
-from khop.sampler.collect import ROWS, Allocate, Collector, CollectSpec, Table
-from khop.sampler.requests import Ticket
-from khop.typing import Array, IntArray
+from khop.sampler.collect import ROWS, Allocate, Collector, CollectSpec, Table, array_name
+from khop.sampler.requests import RemoteParts, Ticket
+from khop.typing import Array, Int64Array, IntArray
 
 
 class DeviceCollector(Collector):
@@ -45,13 +54,7 @@ class DeviceCollector(Collector):
             table.type_index: self._on_device(self._edge_ids_of(table), graph_mode)
             for table in edges
         }
-        self._features = {
-            (table.kind, table.type_index, name): DeviceFeature(
-                self._feature(table, name), device, feature_mode
-            )
-            for table in self._tables
-            for name in table.names[1:]
-        }
+        self._features = _features_on(self, device, feature_mode)
 
     def _edge_ids_of(self, table: Table) -> IntArray:
         ids: IntArray = self._feature(table, "edge_id").array
@@ -101,7 +104,7 @@ class DeviceCollector(Collector):
             rows = self._write_ids(table, subgraph, arrays)
             for name in table.names[1:]:
                 feature = self._features[table.kind, table.type_index, name]
-                feature.gather(rows, arrays[f"{table.kind[0]}{table.type_index}.{name}"])
+                feature.gather(rows, arrays[array_name(table, name)])
         return record
 
     def _write_ids(
@@ -119,3 +122,149 @@ class DeviceCollector(Collector):
         if len(table.names) > 1:
             subgraph.write_edges(i, positions)
         return positions
+
+
+class _Rows(NamedTuple):
+    """Rows of a table of one origin: in the part at hand, in a copy of others', or a reply.
+
+    Attributes:
+        places: where in the batch they belong.
+        own: rows of the part at hand; None: they are on the host.
+        values: reads them on the host: attribute to rows.
+    """
+
+    places: Int64Array
+    own: Int64Array | None
+    values: Any
+
+
+class StagedCollector(Collector):
+    """Fills the arrays of batches of several parts in the memory of a device.
+
+    What a `Collector` of the same part writes, bit for bit.
+
+    Args:
+        part: the part at hand.
+        spec: which attributes.
+        remote: the other partitions.
+        device: gathers what is at hand.
+        feature_mode: where attributes lie: 'CUDA', 'ZERO_COPY' or 'CPU'.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        spec: CollectSpec,
+        remote: RemoteParts | None,
+        device: _native.Device,
+        feature_mode: str,
+    ) -> None:
+        super().__init__(part, spec, remote)
+        self._device = device
+        self._features = _features_on(self, device, feature_mode)
+        self._staged, self._own, self._order = (Scratch(device) for _ in range(3))
+
+    def collect(
+        self,
+        subgraph: _native.Subgraph,
+        allocate: Allocate,
+        batch: int,
+        extras: Mapping[str, Array] | None = None,
+    ) -> Generator[list[Ticket], None, Record]:
+        """As of `Collector`; `allocate` returns `DeviceArray`s.
+
+        All replies are waited for before anything is written: the device's memory may be that of
+        the next batch, too.
+        """
+        extras = extras or {}
+        ids = [self._ids_of(subgraph, table) for table in self._tables]
+        counts = dict.fromkeys(ROWS, 0)
+        found: list[tuple[list[Any], list[Any]]] = [([], []) for _ in self._tables]
+        for table, wanted, (local, pending) in zip(self._tables, ids, found, strict=True):
+            self._locate(table, wanted, local, pending, counts)
+        waited_for = [t for _, pending in found for _, t, _ in pending if not t.done]
+        if waited_for:
+            yield waited_for
+        record = self._record(subgraph, extras)
+        arrays: Mapping[str, Any] = allocate(record)
+        self._count(record, subgraph, batch, counts)
+        for name, values in extras.items():
+            arrays[f"s.{name}"].upload(values)
+        for i in range(len(self._part.meta.edge_types)):
+            ends = np.empty((2, subgraph.num_edges(i)), np.int64)
+            subgraph.write_edge_index(i, ends[0], ends[1])
+            arrays[f"e{i}.edge_index"].upload(ends)
+        for i in range(len(self._part.meta.node_types)) if self._spec.with_trees else ():
+            trees = np.empty(subgraph.num_nodes(i), np.int64)
+            subgraph.write_trees(i, trees)
+            arrays[f"t{i}"].upload(trees)
+        for table, wanted, (local, pending) in zip(self._tables, ids, found, strict=True):
+            self._write(table, len(wanted), self._groups(table, local, pending), arrays)
+        return record
+
+    def _groups(self, table: Table, local: list[Any], pending: list[Any]) -> list[_Rows]:
+        """Rows of a table by their origin, each with a reader of what the host has of them."""
+        groups = []
+        for _, features, rows, places in local:
+            if features is None:
+                read = partial(_gathered, partial(self._feature, table), rows)
+                groups.append(_Rows(places, rows, read))
+            else:
+                groups.append(_Rows(places, None, partial(_gathered, features.get, rows)))
+        for _, ticket, places in pending:
+            values = dict(zip(table.names, ticket.result(), strict=True))
+            groups.append(_Rows(places, None, values.__getitem__))
+        return groups
+
+    def _write(
+        self, table: Table, count: int, groups: list[_Rows], arrays: Mapping[str, DeviceArray]
+    ) -> None:
+        order = np.empty(count, np.int64)  # where each row is staged
+        begins, end = [], 0
+        for places, _, _ in groups:
+            begins.append(end)
+            end += len(places)
+            order[places] = np.arange(end - len(places), end)
+        ids = np.empty(count, np.int64)
+        for places, _, read in groups:
+            ids[places] = read(table.names[0])
+        arrays[array_name(table, table.names[0])].upload(ids)
+        if count == 0 or len(table.names) == 1:
+            return
+        ordered = self._uploaded(self._order, order)
+        for name in table.names[1:]:
+            out = arrays[array_name(table, name)]
+            width = out.nbytes // count
+            staged = self._staged.take(out.nbytes)
+            for (_, own, read), begin in zip(groups, begins, strict=True):
+                if own is None:
+                    staged.upload(begin * width, np.ascontiguousarray(read(name)))
+                elif len(own):
+                    into = DeviceArray(staged, begin * width, (len(own), *out.shape[1:]), out.dtype)
+                    feature = self._features[table.kind, table.type_index, name]
+                    feature.gather(self._uploaded(self._own, own), into)
+            self._device.gather(DeviceArray(staged, 0, out.shape, out.dtype), ordered, out)
+
+    def _uploaded(self, scratch: Scratch, values: Int64Array) -> DeviceArray:
+        uploaded = DeviceArray(scratch.take(values.nbytes), 0, values.shape, "int64")
+        uploaded.upload(values)
+        return uploaded
+
+
+def _gathered(feature_of: Callable[[str], Any], rows: Int64Array, name: str) -> Array:
+    """Rows of an attribute on the host."""
+    gathered: Array = feature_of(name).gather(rows)
+    return gathered
+
+
+def _features_on(
+    collector: Collector, device: _native.Device, mode: str
+) -> dict[tuple[str, int, str], DeviceFeature]:
+    """A part's attributes that batches carry, for a device to gather."""
+    return {
+        (table.kind, table.type_index, name): DeviceFeature(
+            collector._feature(table, name), device, mode
+        )
+        for table in collector._tables
+        for name in table.names[1:]
+    }
