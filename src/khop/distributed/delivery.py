@@ -17,7 +17,7 @@ from torch import Tensor
 
 from khop import _native
 from khop.channel.slab import SlabReader
-from khop.data.device import check_device, open_device, parse_device
+from khop.data.device import open_device, parse_device
 from khop.sampler.device import hand_over
 
 
@@ -47,9 +47,7 @@ class Destination:
             return
         self.torch_device = torch.device(to_device)
         if self.torch_device.type == "cuda":
-            index = self.torch_device.index
-            check_device(f"cuda:{index or 0}", "to_device")
-            index = torch.cuda.current_device() if index is None else index
+            index = _cuda_index(to_device, self.torch_device.index)
             self.torch_device = torch.device("cuda", index)
             self.device = f"cuda:{index}"
 
@@ -57,6 +55,16 @@ class Destination:
     def is_device(self) -> bool:
         """Whether batches go to a device that works beside the host."""
         return self.device is not None
+
+
+def _cuda_index(to_device: Any, index: int | None) -> int:
+    """The GPU that is meant. Copies to it are torch's: khop itself may be built without CUDA."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (index or 0) >= count:
+        raise RuntimeError(
+            f"to_device: device '{to_device}' cannot be used: torch finds {count} CUDA devices"
+        )
+    return torch.cuda.current_device() if index is None else index
 
 
 def full_name(device: Any) -> str:

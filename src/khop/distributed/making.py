@@ -201,7 +201,7 @@ def _devices(
     if not wanted:
         return devices
     for device in dict.fromkeys(wanted):
-        check_device(device, "worker_devices:")
+        check_device(device, "worker_devices: device")
     if data.graph_mode == "CPU":
         raise ValueError(
             f"worker_devices has '{wanted[0]}', but the dataset was loaded with graph_mode='CPU': "

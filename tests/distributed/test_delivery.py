@@ -1,0 +1,125 @@
+"""How batches come to where they shall be: one ahead of the trainer, errors in their turn."""
+
+import gc
+import shutil
+import time
+
+import jobs
+import pytest
+import torch
+
+from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
+from khop.distributed.delivery import Destination, Mover
+from khop.errors import FolderError
+from khop.loader import NeighborLoader
+
+SEEDS = jobs.seeds_of_rank(0)
+
+
+def make_loader(root, devices="cpu", to_device="emulated", **options):
+    return DistNeighborLoader(
+        DistDataset().load(root, 0),
+        jobs.FANOUTS,
+        SEEDS,
+        batch_size=16,
+        with_edge=True,
+        collect_features=True,
+        to_device=to_device,
+        seed=5,
+        worker_options=MpDistSamplingWorkerOptions(1, worker_devices=devices),
+        **options,
+    )
+
+
+def wait_until_made(iterator, batch):
+    """Until the samplers have made a batch."""
+    end = time.monotonic() + 10
+    while not iterator._loader._maker.has_arrived(iterator._epoch, batch):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "emulated"])
+def test_one_batch_is_on_its_way_ahead(graph, folder_of, devices):
+    """Of a device, when it is made; an epoch that is left early gives it back."""
+    loader = make_loader(folder_of("random", 1), devices)
+    iterator = iter(loader)
+    first = next(iterator)
+    wait_until_made(iterator, 2)
+    second = next(iterator)
+    assert iterator._coming is not None
+    twin = NeighborLoader(graph, jobs.FANOUTS, SEEDS, batch_size=16, seed=5)
+    for ours, theirs in zip((first, second), twin, strict=False):
+        assert torch.equal(ours.n_id, theirs.n_id)
+    del first, second, ours, iterator
+    gc.collect()
+    twin = NeighborLoader(graph, jobs.FANOUTS, SEEDS, batch_size=16, seed=5)
+    list(twin)
+    assert jobs.same_batches(loader, twin) == len(loader)
+    loader.shutdown()
+
+
+def test_no_batch_is_ahead_on_the_cpu(folder_of):
+    """A copy there would only take the trainer's own time earlier."""
+    loader = make_loader(folder_of("random", 1), to_device="cpu")
+    iterator = iter(loader)
+    for batch in range(3):
+        next(iterator)
+        wait_until_made(iterator, batch + 1)
+        assert iterator._coming is None
+    loader.shutdown()
+
+
+def test_an_error_comes_in_its_turn(folder_of):
+    """The batches before the one that fails are handed out; then it is raised, with its cause."""
+
+    def refuse(batch):
+        if batch.input_id[0] == 32:
+            raise RuntimeError("batch 2 is refused")
+        return batch
+
+    loader = make_loader(folder_of("random", 1), "emulated", transform=refuse)
+    iterator = iter(loader)
+    for _ in range(2):
+        next(iterator)
+    wait_until_made(iterator, 3)
+    with pytest.raises(RuntimeError, match="batch 2 is refused"):
+        next(iterator)
+    loader.shutdown()
+
+
+def test_a_device_that_fails(folder_of, tmp_path):
+    """The trainer hears of it with the sampler's traceback, and of each batch again."""
+    root = tmp_path / "broken"
+    shutil.copytree(folder_of("random", 1), root)
+    (root / "part-0/node/node/half.npy").write_bytes(b"short")
+    loader = make_loader(root, "emulated")
+    for _ in range(2):
+        with pytest.raises(FolderError, match=r"half.npy(.|\n)*sampler process 0(.|\n)*collect_"):
+            list(loader)
+    loader.shutdown()
+
+
+@pytest.mark.parametrize(("to_device", "device", "where"), [
+    (None, None, None),
+    ("cpu", None, torch.device("cpu")),
+    ("emulated", "emulated:0", torch.device("cpu")),
+    ("emulated:7", "emulated:7", torch.device("cpu")),
+    (torch.device("cpu"), None, torch.device("cpu")),
+])  # fmt: skip
+def test_destinations(to_device, device, where):
+    destination = Destination(to_device)
+    assert (destination.device, destination.torch_device) == (device, where)
+    assert destination.is_device == (device is not None)
+    batch = jobs.make_graph(20, 40)
+    mover = Mover(destination)
+    assert mover.finish(mover.start(batch)).x.tolist() == batch.x.tolist()
+    assert mover.mark() == []
+    mover.close()
+
+
+def test_destinations_that_are_none():
+    with pytest.raises(ValueError, match="device must be"):
+        Destination("emulated:x")
+    with pytest.raises(RuntimeError, match="Expected one of"):
+        Destination("gpu")
