@@ -11,47 +11,27 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import struct
-import weakref
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from khop.channel.control import BATCH, ON_DEVICE, ONE, TWO, ControlLine, Message, Op
-from khop.channel.layout import Layout, Received, read_record
+from khop.channel.control import ONE, Message, Op
+from khop.channel.layout import Layout, Received
 from khop.channel.ring import RingReader, create_memory
 from khop.channel.shared import share
 from khop.channel.slab import SlabReader
 from khop.distributed.child import ChildProcess
+from khop.distributed.sampler_process import SamplerProcess
 from khop.distributed.service import PartitionService
 from khop.distributed.wire import rebuild_error
-from khop.errors import ProtocolError, SamplerDiedError
+from khop.errors import SamplerDiedError
 from khop.sampler.plan import EpochPlan
 from khop.trace.recording import current
 from khop.typing import Array, Int64Array
 
-# Slots and batches in one message to a sampler, within what a message holds.
-_MAX_FREED = 4096
-_MAX_ASKED = 1024
 _WORKER = "khop.distributed.worker"
-
-
-@dataclass
-class _Sampler:
-    """A sampler process, the memory it writes to, and the batches that it owes."""
-
-    number: int
-    process: ChildProcess
-    ring: RingReader
-    slab: SlabReader | None = None
-    owes: dict[tuple[int, int], None] = field(default_factory=dict)
-    layouts: dict[int, Layout] = field(default_factory=dict)
-    # Slots that nothing looks into, told with the next message. Destructors append to it.
-    freed: deque[int] = field(default_factory=deque)
 
 
 @dataclass
@@ -114,7 +94,7 @@ class SamplerGroup:
         self.num_restarts = 0
         self._samplers = [self._start(number) for number in range(len(devices))]
 
-    def _start(self, number: int) -> _Sampler:
+    def _start(self, number: int) -> SamplerProcess:
         device = self._devices[number]
         slab = self._make_slab(device)
         memory = [create_memory(self._ring_bytes, f"khop-ring-{number}")]
@@ -136,7 +116,7 @@ class SamplerGroup:
             os.close(memory[0])
             if slab is not None:
                 slab.passed_on()
-        return _Sampler(number, process, ring, slab)
+        return SamplerProcess(number, process, ring, slab, self._in_bulk)
 
     @property
     def num_samplers(self) -> int:
@@ -181,7 +161,7 @@ class SamplerGroup:
         self._ask_ahead(waiting=True)
         return number
 
-    def _send_epoch(self, sampler: _Sampler, epoch: _Epoch) -> None:
+    def _send_epoch(self, sampler: SamplerProcess, epoch: _Epoch) -> None:
         with contextlib.suppress(ConnectionError):  # it has died: noticed when its line is read
             sampler.process.line.send_json(Op.OPEN_EPOCH, epoch.message, [epoch.seeds])
 
@@ -271,7 +251,7 @@ class SamplerGroup:
             epoch.next_to_ask = max(epoch.next_to_ask, last)
         for sampler in self._samplers if wanted else ():
             if sampler.number in wanted:
-                _ask(sampler, wanted[sampler.number])
+                sampler.ask(wanted[sampler.number])
 
     def _wait(self, timeout_ms: int | None = None) -> None:
         """Sleeps until a sampler or server speaks or ends, and takes that in."""
@@ -290,30 +270,21 @@ class SamplerGroup:
             elif self._service is not None:
                 self._service.check_servers()
 
-    def _listen(self, sampler: _Sampler) -> None:
+    def _listen(self, sampler: SamplerProcess) -> None:
         try:
             while (message := sampler.process.line.receive()) is not None:
                 self._take_in(sampler, message)
         except EOFError:
             self._replace(sampler)
 
-    def _take_in(self, sampler: _Sampler, message: Message) -> None:
+    def _take_in(self, sampler: SamplerProcess, message: Message) -> None:
         if message.op is Op.BATCH:
-            number, batch, offset, nbytes = BATCH.unpack_from(message.payload)
-            told = message.payload[BATCH.size :]
-            if offset & ON_DEVICE:
-                received, told = self._lease_on_device(sampler, told, offset, nbytes)
-            else:
-                raw = self._lease(sampler, message, offset, nbytes)
-                received = read_record(raw, sampler.layouts)
-            if told:
-                received = received._replace(extras=message._replace(payload=told).json())
+            number, batch, received = sampler.read(message)
             sampler.owes.pop((number, batch), None)
             if number in self._epochs:
                 self._epochs[number].arrived[batch] = received
         elif message.op is Op.LAYOUT:
-            layout = Layout.read_shared(message.descriptors[0])
-            sampler.layouts[layout.number] = layout
+            sampler.learn(Layout.read_shared(message.descriptors[0]))
         elif message.op is Op.RECORDS:
             recording = current()
             if recording is not None:
@@ -329,41 +300,7 @@ class SamplerGroup:
             if number in self._epochs:
                 self._epochs[number].arrived[batch] = rebuild_error(content, where)
 
-    def _lease(self, sampler: _Sampler, message: Message, offset: int, nbytes: int) -> Array:
-        if message.descriptors:  # the ring had no room
-            memory = RingReader(message.descriptors[0])
-            os.close(message.descriptors[0])
-            return memory.lease(0, nbytes, None)
-        # A user who keeps batches must not starve the sampler: from half of the ring on, they get
-        # copies.
-        hoards = sampler.ring.bytes_leased > sampler.ring.capacity // 2
-        raw = sampler.ring.lease(offset, nbytes, self._free_by(sampler))
-        return raw.copy() if hoards else raw
-
-    def _lease_on_device(
-        self, sampler: _Sampler, told: bytes, offset: int, nbytes: int
-    ) -> tuple[Received, bytes]:
-        """A batch in the slab, and what else is told of it."""
-        if sampler.slab is None or len(told) < ONE.size:
-            raise ProtocolError("a batch lies in the memory of a device, but there is no slab")
-        end = ONE.size + ONE.unpack_from(told)[0]
-        free = self._free_by(sampler)
-        received = sampler.slab.lease(
-            offset - ON_DEVICE,
-            nbytes,
-            told[ONE.size : end],
-            sampler.layouts,
-            lambda slot: free(slot | ON_DEVICE),
-        )
-        return received, told[end:]
-
-    def _free_by(self, sampler: _Sampler) -> Callable[[int], None]:
-        """How a slot is given back: with the next message, or at once."""
-        if self._in_bulk:
-            return sampler.freed.append
-        return partial(_free, weakref.ref(sampler.process.line), self._owner)
-
-    def _replace(self, dead: _Sampler) -> None:
+    def _replace(self, dead: SamplerProcess) -> None:
         """Starts a dead sampler again and asks for what it owed."""
         status = dead.process.exit_status()
         dead.process.close()
@@ -383,7 +320,7 @@ class SamplerGroup:
         for epoch in self._epochs.values():
             self._send_epoch(fresh, epoch)
         fresh.owes = dict(dead.owes)
-        _ask(fresh, list(dead.owes))
+        fresh.ask(list(dead.owes))
 
     def close(self) -> None:
         """Ends the samplers; batches that were handed out stay valid."""
@@ -397,21 +334,3 @@ class SamplerGroup:
         if self._shared is not None and os.getpid() == self._owner:
             os.close(self._shared)
             self._shared = None
-
-
-def _ask(sampler: _Sampler, batches: Sequence[tuple[int, int]]) -> None:
-    """Asks for batches, and gives back the slots that destructors have left meanwhile."""
-    # Others may append; nobody else takes.
-    count = min(len(sampler.freed), _MAX_FREED)
-    freed = [sampler.freed.popleft() for _ in range(count)]
-    for start in range(0, max(len(batches), 1), _MAX_ASKED):
-        payload = struct.pack(f"<Q{len(freed)}Q", len(freed), *freed)
-        payload += b"".join(TWO.pack(*asked) for asked in batches[start : start + _MAX_ASKED])
-        sampler.process.line.post(Op.SAMPLE, payload)
-        freed = []
-
-
-def _free(line: weakref.ref[ControlLine], owner: int, slot: int) -> None:
-    alive = line()
-    if alive is not None and os.getpid() == owner:  # a fork drops copies, not the batch
-        alive.post(Op.FREE, ONE.pack(slot))
