@@ -12,22 +12,24 @@ from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWork
 from khop.distributed.delivery import Destination, Mover
 from khop.errors import FolderError
 from khop.loader import NeighborLoader
+from khop.partition import RandomPartitioner
+from khop.typing import NODE
 
 SEEDS = jobs.seeds_of_rank(0)
 
 
-def make_loader(root, devices="cpu", to_device="emulated", **options):
+def make_loader(source, devices="cpu", to_device="emulated", seeds=SEEDS, batch_size=16):
+    """A loader of one sampler."""
     return DistNeighborLoader(
-        DistDataset().load(root, 0),
+        source if isinstance(source, DistDataset) else DistDataset().load(source, 0),
         jobs.FANOUTS,
-        SEEDS,
-        batch_size=16,
+        seeds,
+        batch_size=batch_size,
         with_edge=True,
         collect_features=True,
         to_device=to_device,
         seed=5,
         worker_options=MpDistSamplingWorkerOptions(1, worker_devices=devices),
-        **options,
     )
 
 
@@ -70,21 +72,26 @@ def test_no_batch_is_ahead_on_the_cpu(folder_of):
     loader.shutdown()
 
 
-def test_an_error_comes_in_its_turn(folder_of):
-    """The batches before the one that fails are handed out; then it is raised, with its cause."""
+def test_an_error_comes_in_its_turn(tmp_path):
+    """What goes wrong with the batch that is sent ahead is raised when it is asked for.
 
-    def refuse(batch):
-        if batch.input_id[0] == 32:
-            raise RuntimeError("batch 2 is refused")
-        return batch
-
-    loader = make_loader(folder_of("random", 1), "emulated", transform=refuse)
+    The last node's label is missing: the batch with that node cannot be put together.
+    """
+    graph = jobs.make_graph()
+    del graph.y
+    RandomPartitioner.from_data(graph, tmp_path / "parts", 1, "by_dst").partition()
+    dataset = DistDataset().load(tmp_path / "parts", 0)
+    dataset.node_labels = {NODE: torch.arange(graph.num_nodes - 1)}
+    seeds = torch.tensor([490, 491, graph.num_nodes - 1])  # isolated ones
+    loader = make_loader(dataset, seeds=seeds, batch_size=1)
     iterator = iter(loader)
-    for _ in range(2):
+    assert next(iterator).y.tolist() == [490]
+    wait_until_made(iterator, 2)
+    assert next(iterator).y.tolist() == [491]
+    assert isinstance(iterator._coming, IndexError)
+    with pytest.raises(IndexError, match=r"out of (range|bounds)"):
         next(iterator)
-    wait_until_made(iterator, 3)
-    with pytest.raises(RuntimeError, match="batch 2 is refused"):
-        next(iterator)
+    assert list(iterator) == []
     loader.shutdown()
 
 

@@ -240,6 +240,15 @@ def test_no_room_in_the_slab(graph, folder_of, size):
     loader.shutdown()
 
 
+@pytest.mark.filterwarnings("ignore:pin_memory=True has no effect")
+def test_locked_rings(graph, folder_of):
+    """A sampler's device copies to pages that the sampler has locked."""
+    loader = make_loader(folder_of("random", 1), "emulated:3", pin_memory=True)
+    assert loader._maker._samplers[0].slab is None  # the trainer's is another device
+    assert jobs.same_batches(loader, reference(graph)) == len(loader)
+    loader.shutdown()
+
+
 def test_killed_sampler(graph, folder_of):
     """It is started again with memory of its own; what the dead one wrote stays as it is."""
     loader = make_loader(folder_of("random", 1), ["emulated"], channel_size="512KB")

@@ -178,7 +178,7 @@ class _EpochIterator:
         self._epoch = epoch
         self._order = order
         self._next = 0
-        self._coming: _Coming | None = None
+        self._coming: _Coming | Exception | None = None
         self._watch = DeliveryWatch(loader._tally)
         self._end = weakref.finalize(self, loader._maker.close_epoch, epoch)
 
@@ -192,6 +192,9 @@ class _EpochIterator:
         asked = monotonic_ns()
         coming = self._coming or self._start(self._next)
         self._coming = None
+        if isinstance(coming, Exception):
+            self._end()
+            raise coming
         self._look_ahead(self._next + 1)
         made = self._loader._finish(coming.moving)
         first, last = self._loader._plan.bounds(self._next)
@@ -211,15 +214,25 @@ class _EpochIterator:
         except BaseException:
             self._end()
             raise
+        return self._sent(received, batch)
+
+    def _sent(self, received: Received, batch: int) -> _Coming:
         taken = monotonic_ns()
         return _Coming(received, self._loader._start(received, batch, self._order), taken)
 
     def _look_ahead(self, batch: int) -> None:
-        """Sends the next batch on its way to a device before one is handed out, if it is made."""
+        """Sends the next batch on its way to a device before one is handed out, if it is made.
+
+        What goes wrong with it is raised in its turn.
+        """
         loader = self._loader
         wanted = loader._destination.is_device and batch < len(loader)
         if wanted and loader._maker.has_arrived(self._epoch, batch):
-            self._coming = self._start(batch)
+            received = loader._maker.take(self._epoch, batch)
+            try:
+                self._coming = self._sent(received, batch)
+            except Exception as error:
+                self._coming = error
 
 
 def _agree_on_batches(plan: EpochPlan, drop_last: bool) -> EpochPlan:

@@ -113,8 +113,10 @@ class Mover:
             return Moving(batch.to(target), None)
         self._forget_copied()
         sources = tensors_in(batch)
-        # What was computed of a batch on the device (trees of links) comes first.
-        self._stream.wait_stream(torch.cuda.current_stream(target))
+        if any(tensor.is_cuda for tensor in sources):
+            # What was computed of it on the device (trees of links, labels) comes first. A batch of
+            # the host waits for nothing that the consumer has asked for.
+            self._stream.wait_stream(torch.cuda.current_stream(target))
         with torch.cuda.stream(self._stream):
             moved = batch.to(target, non_blocking=True)
             written = self._stream.record_event()

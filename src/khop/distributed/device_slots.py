@@ -46,6 +46,7 @@ class DeviceSlots:
         device: who writes.
         slab: what the trainer says of the slab; None: it wants batches elsewhere.
         descriptors: those that came with the slab; left open.
+        pinned: lock the ring's pages: copies to it need no detour then. All of them are taken.
     """
 
     def __init__(
@@ -54,13 +55,14 @@ class DeviceSlots:
         device: _native.Device,
         slab: Mapping[str, Any] | None,
         descriptors: Sequence[int],
+        pinned: bool,
     ) -> None:
         self.device = device
         self.ring = RingWriter(ring)
         self.slab = None if slab is None else open_slab(device, slab, descriptors)
         self.scratch = Scratch(device)
-        # Copies to it need no detour then; a driver that refuses makes them slower, no more.
-        self._locked = None if self.slab is not None else self.ring.lock_pages(device)
+        # A driver that refuses makes copies slower, no more.
+        self._locked = self.ring.lock_pages(device) if pinned else None
 
     def new(self, announce: Announce) -> Slot:
         """See `khop.distributed.slots.Slots`."""

@@ -175,6 +175,7 @@ def make_maker(
         "concurrency": options.worker_concurrency,
         "graph_mode": data.graph_mode,
         "feature_mode": data.feature_mode,
+        "pin_memory": options.pin_memory,
     }
     ring = plan_ring(data.meta, spec, options, batch_size)
     num_sharing = sum(d is not None and d == destination.device for d in devices)

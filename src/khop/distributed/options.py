@@ -65,8 +65,8 @@ class MpDistSamplingWorkerOptions:
         channel_size: bytes of shared memory for all samplers together, '1GB' or a number; default:
             estimated from fan-outs and feature widths. Memory is taken when it is touched. Batches
             that find no room get memory of their own.
-        pin_memory: register the shared memory with CUDA, once, for copies to `to_device` that
-            neither wait nor stop anything.
+        pin_memory: register the shared memory with CUDA, once, where it is copied to a GPU or from
+            one: copies then neither wait nor stop anything. All of it is taken at once.
         use_all2all: not supported.
         max_restarts: how often samplers that die are started again, in the life of the loader.
     """

@@ -319,7 +319,7 @@ def _slots(
     else:
         from khop.distributed.device_slots import DeviceSlots
 
-        slots = DeviceSlots(ring, device.native, config["slab"], slab)
+        slots = DeviceSlots(ring, device.native, config["slab"], slab, config["pin_memory"])
     for descriptor in memory:
         os.close(descriptor)
     return slots
