@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 
 import jobs
 import pytest
@@ -185,6 +187,17 @@ def test_cached_rows_on_a_device(graph, folder_of):
     rows = loader.stats().rows
     assert min(rows["local"], rows["cached"], rows["remote"]) > 0
     loader.shutdown()
+
+
+def test_samplers_need_no_torch():
+    """What runs in them can be imported where torch cannot."""
+    code = (
+        "import sys; sys.modules['torch'] = None; "
+        f"sys.path[:] = {sys.path!r}; "
+        "import khop.distributed.worker, khop.distributed.device_slots; "
+        "import khop.sampler.collect_device, khop.sampler.device_engine"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def make_loader(source, devices, **keywords):

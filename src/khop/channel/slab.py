@@ -30,6 +30,8 @@ from khop.data.arrays import storage_dtype
 from khop.errors import ProtocolError
 from khop.typing import Array
 
+_GPU_PAGE = 2 << 20
+
 
 class DeviceArray:
     """An array in the memory of a device, for kernels and, through DLPack, for torch.
@@ -198,6 +200,8 @@ class SlabReader:
         self.descriptors: list[int] = []
         handle = None
         if device.is_cuda:
+            # Smaller allocations share pages of the driver, and whoever opens one sees the others.
+            nbytes = -(-nbytes // _GPU_PAGE) * _GPU_PAGE
             self._memory = _native.DeviceMemory.allocate_shared(device, nbytes)
             handle = self._memory.handle.hex()
         else:
