@@ -38,14 +38,15 @@ def measure_gathers(bench: Bench, place: Place, _: Drawn) -> list[Row]:
     out = place.empty((count, _COLUMNS), torch.float32)
     rows: list[Row] = []
     for mode, where in (("CUDA", "device memory"), ("ZERO_COPY", "host memory")):
-        gathers = _native.DeviceTable(place.device, table, mode)
-        bench.note(f"gather, {where}: rows lie in '{gathers.place}'")
-        cases = [
-            gather_case(place, gathers, table, count, out, bench.settings.batches),
-            copy_case(place, mode == "ZERO_COPY", out, bench.settings.batches),
-        ]
-        rows += bench.take_turns(place.group(f"gather, {where}"), cases, work_unit="kB")
-        del gathers, cases
+        with bench.survives(f"gather, {where}"):
+            gathers = _native.DeviceTable(place.device, table, mode)
+            bench.note(f"gather, {where}: rows lie in '{gathers.place}'")
+            cases = [
+                gather_case(place, gathers, table, count, out, bench.settings.batches),
+                copy_case(place, mode == "ZERO_COPY", out, bench.settings.batches),
+            ]
+            rows += bench.take_turns(place.group(f"gather, {where}"), cases, work_unit="kB")
+            del gathers, cases
     return rows
 
 
