@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "edge_list.hpp"
 #include "graph.hpp"
 
 namespace khop::bindings {
@@ -22,21 +23,9 @@ void check_map(const Map& map, int64_t limit, const char* name) {
   for (std::size_t i = 0; i < map->shape(0); ++i) {
     const int64_t to = map->data()[i];
     if (to < 0 || to >= limit) {
-      throw nb::index_error((std::string(name) + " maps id " + std::to_string(i) + " to " +
-                             std::to_string(to) + ", but there are " + std::to_string(limit) +
-                             " nodes")
-                                .c_str());
+      throw_bad_map(name, static_cast<int64_t>(i), to, limit);
     }
   }
-}
-
-[[noreturn]] void throw_bad_edge(int64_t edge, int64_t key, int64_t neighbor, int64_t num_keys,
-                                 int64_t num_neighbors) {
-  throw nb::index_error(("edge " + std::to_string(edge) + " joins node " +
-                         std::to_string(neighbor) + " (of " + std::to_string(num_neighbors) +
-                         ") and node " + std::to_string(key) + " (of " + std::to_string(num_keys) +
-                         "): an id is negative or not below the number of nodes")
-                            .c_str());
 }
 
 template <class Ptr, class Col, class EdgeId, class Id>

@@ -75,10 +75,12 @@ void gather(const PyDevice& self, const AnyArray& table, const AnyArray& rows, c
 }  // namespace
 
 void bind_device(nb::module_& m) {
-  nb::class_<PyDevice>(m, "Device", R"(What runs thread-parallel kernels: a GPU, or one emulated.
+  nb::class_<PyDevice> device(m, "Device",
+                              R"(What runs thread-parallel kernels: a GPU, or one emulated.
 
 Arrays handed to it lie in its memory: CUDA arrays (anything with DLPack) for a GPU, NumPy arrays
-for an emulated device. Its memory must not be used by two threads at a time.)")
+for an emulated device. Its memory must not be used by two threads at a time.)");
+  device
       .def_prop_ro(
           "name", [](const PyDevice& self) { return self->name(); },
           "'cuda:0', ... or 'emulated', with the number of its island if that is not 0.")
@@ -95,6 +97,7 @@ for an emulated device. Its memory must not be used by two threads at a time.)")
 Raises:
     IndexError: a row does not exist; the other rows are written.
     RuntimeError: a CUDA call failed; names the call.)");
+  bind_device_operations(device);
   m.def("emulated_device", &emulated_device, nb::arg("seed") = 0, nb::arg("num_threads") = 1,
         nb::arg("maps_host") = true, nb::arg("island") = 0,
         R"(A device emulated on the CPU, for tests of what runs on GPUs.

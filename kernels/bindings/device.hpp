@@ -49,4 +49,7 @@ std::shared_ptr<const void> keep(T held) {
           }};
 }
 
+void bind_device_operations(nb::class_<PyDevice>& device);
+void bind_device_links(nb::class_<PyDevice>& device);
+
 }  // namespace khop::bindings

@@ -1,6 +1,6 @@
-#include "draws.hpp"
 #include "edges.hpp"
 #include "graph.hpp"
+#include "khop/draws.hpp"
 
 namespace khop::bindings {
 namespace {

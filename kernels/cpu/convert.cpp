@@ -6,9 +6,7 @@ template <class Id, class Ptr>
 int64_t count_rows(const IdColumn<Id>& keys, const IdColumn<Id>& neighbors, int64_t num_edges,
                    Ptr* indptr, int64_t num_rows) {
   for (int64_t e = 0; e < num_edges; ++e) {
-    const auto key = static_cast<int64_t>(keys.ids[e]);
-    const auto neighbor = static_cast<int64_t>(neighbors.ids[e]);
-    if (key < 0 || key >= keys.num_ids || neighbor < 0 || neighbor >= neighbors.num_ids) return e;
+    if (!keys.is_valid(e) || !neighbors.is_valid(e)) return e;
     ++indptr[keys[e] + 1];
   }
   for (int64_t row = 0; row < num_rows; ++row) indptr[row + 1] += indptr[row];

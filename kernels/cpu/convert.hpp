@@ -3,19 +3,9 @@
 
 #include <cstdint>
 
+#include "khop/id_column.hpp"
+
 namespace khop {
-
-// An id column of an edge list, optionally seen through a map: id i stands for map[i].
-template <class Id>
-struct IdColumn {
-  const Id* ids;
-  const int64_t* map;  // null: the ids themselves
-  int64_t num_ids;     // ids are in [0, num_ids)
-
-  int64_t operator[](int64_t e) const {
-    return map == nullptr ? static_cast<int64_t>(ids[e]) : map[static_cast<int64_t>(ids[e])];
-  }
-};
 
 // Counts the edges of each row into indptr[row + 1] (zeroed by the caller, num_rows + 1 long) and
 // sums them up. Returns -1, or the first edge whose key or neighbour is out of range.

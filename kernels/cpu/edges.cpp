@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <limits>
-#include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "buffer.hpp"
 #include "khop/dedup.hpp"
+#include "row_errors.hpp"
 
 namespace khop {
 namespace {
@@ -117,17 +116,12 @@ class EdgeFinder {
   std::pair<int64_t, int64_t> row_of(int64_t i) const {
     const int64_t row = rows_[i] - graph_.first_row;
     if (row < 0 || row >= graph_.num_rows) {
-      throw std::out_of_range("node " + std::to_string(rows_[i]) +
-                              " is not one of the graph's rows " +
-                              std::to_string(graph_.first_row) + " to " +
-                              std::to_string(graph_.first_row + graph_.num_rows - 1));
+      throw_no_such_row(rows_[i], graph_.first_row, graph_.num_rows);
     }
     const auto begin = static_cast<int64_t>(graph_.indptr[row]);
     const auto end = static_cast<int64_t>(graph_.indptr[row + 1]);
     if (!graph_.row_is_sound(begin, end)) {
-      throw std::runtime_error("row pointers are corrupt: row " + std::to_string(row) +
-                               " spans edges " + std::to_string(begin) + " to " +
-                               std::to_string(end) + " of " + std::to_string(graph_.num_edges));
+      throw_corrupt_row(row, begin, end, graph_.num_edges);
     }
     return {begin, end};
   }

@@ -1,25 +1,10 @@
 #include "hotness.hpp"
 
-#include <cmath>
 #include <stdexcept>
 
-#include "khop/pick.hpp"
+#include "khop/hotness.hpp"
 
 namespace khop {
-namespace {
-
-double log_probability_of_missing(double in_frontier, int64_t degree, int64_t fanout,
-                                  bool replace) {
-  double drawn = 1.0;
-  if (!takes_all(degree, fanout, replace)) {
-    const double share = 1.0 / static_cast<double>(degree);
-    drawn = replace ? -std::expm1(static_cast<double>(fanout) * std::log1p(-share))
-                    : static_cast<double>(fanout) * share;
-  }
-  return std::log1p(-in_frontier * drawn);
-}
-
-}  // namespace
 
 template <class Ptr, class Col>
 void accumulate_hotness(const CsrView<Ptr, Col>& graph, const double* frontier, int64_t fanout,
@@ -28,7 +13,7 @@ void accumulate_hotness(const CsrView<Ptr, Col>& graph, const double* frontier, 
     const int64_t begin = static_cast<int64_t>(graph.indptr[row]);
     const int64_t end = static_cast<int64_t>(graph.indptr[row + 1]);
     if (!graph.row_is_sound(begin, end)) throw std::runtime_error("row pointers are corrupt");
-    if (frontier[row] <= 0 || fanout == 0 || begin == end) continue;
+    if (!is_drawn_from(frontier[row], end - begin, fanout)) continue;
     const double log_missing =
         log_probability_of_missing(frontier[row], end - begin, fanout, replace);
     for (int64_t e = begin; e < end; ++e) {

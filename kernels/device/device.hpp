@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "graph.hpp"
+#include "operations.hpp"
 #include "subgraph.hpp"
 
 namespace khop {
@@ -54,6 +56,35 @@ class Device {
   // row does not exist; out[i] is then left as it was.
   virtual int64_t gather(const void* table, int64_t num_rows, int64_t row_bytes, const void* rows,
                          int row_width, int64_t count, void* out) = 0;
+
+  // Edge list to compressed rows; edges of a row keep the order of the list. Waits for the check
+  // of the ids; if it finds a fault, nothing is written.
+  virtual EdgeListFault coo_to_csr(const EdgeList& list, const RowsOut& out) = 0;
+
+  // Adds to log_missed[u] the logarithm of the probability that no row of the frontier draws u.
+  // Waits for the check of the graph; if it finds a fault, nothing is added: kCorruptRow (the row)
+  // or kNoSuchNeighbor (the edge's place).
+  virtual Fault accumulate_hotness(const GraphArrays& graph, const HotnessHop& hop,
+                                   double* log_missed, int64_t num_nodes) = 0;
+
+  // exists[i] = whether node rows[i], whose neighbours the graph holds, has neighbors[i]. Waits.
+  // Returns -1, or the first i whose node has no row or a corrupt one.
+  virtual int64_t has_edges(const GraphArrays& graph, const int64_t* rows, const int64_t* neighbors,
+                            int64_t count, bool* exists) = 0;
+
+  // out[i] is 64-bit word i of the key, mapped to [0, bound of i). Waits. Returns -1, or the first
+  // i whose bound is negative; out[i] is then left as it was.
+  virtual int64_t draw_below(uint64_t key, const Bounds& bounds, int64_t count, int64_t* out) = 0;
+
+  // Candidates that the words of a key draw. Waits. Returns -1, or the first negative whose limit
+  // is not in [1, candidates]; it is then left as it was.
+  virtual int64_t draw_nodes(const NodeDraw& draw, int64_t* out) = 0;
+
+  // Draws negatives until they join no edge, a number of rounds at most. Those that still do are
+  // left[0 .. *num_left), ascending; `left` has room for all. Waits at the end alone.
+  virtual NegativeFault draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
+                                              int64_t* left, int64_t* num_left) = 0;
+
   // `room`: entries of a batch that memory is taken for at once; for more only when batches turn
   // out to need it.
   virtual std::unique_ptr<DeviceSubgraph> make_subgraph(const std::vector<int64_t>& num_nodes,

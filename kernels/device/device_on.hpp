@@ -8,6 +8,7 @@
 #include "device.hpp"
 #include "khop/parallel/gather.hpp"
 #include "khop/parallel/split_gather.hpp"
+#include "operations_on.hpp"
 #include "subgraph_on.hpp"
 
 namespace khop {
@@ -68,6 +69,28 @@ class DeviceOn final : public Device {
                                                    static_cast<const int32_t*>(rows), count, out)
                           : parallel::split_gather(backend_, table,
                                                    static_cast<const int64_t*>(rows), count, out);
+  }
+
+  EdgeListFault coo_to_csr(const EdgeList& list, const RowsOut& out) override {
+    return operations::coo_to_csr(backend_, list, out);
+  }
+  Fault accumulate_hotness(const GraphArrays& graph, const HotnessHop& hop, double* log_missed,
+                           int64_t num_nodes) override {
+    return operations::accumulate_hotness(backend_, graph, hop, log_missed, num_nodes);
+  }
+  int64_t has_edges(const GraphArrays& graph, const int64_t* rows, const int64_t* neighbors,
+                    int64_t count, bool* exists) override {
+    return operations::has_edges(backend_, graph, rows, neighbors, count, exists);
+  }
+  int64_t draw_below(uint64_t key, const Bounds& bounds, int64_t count, int64_t* out) override {
+    return parallel::draw_below(backend_, key, bounds, count, out);
+  }
+  int64_t draw_nodes(const NodeDraw& draw, int64_t* out) override {
+    return operations::draw_nodes(backend_, draw, out);
+  }
+  NegativeFault draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
+                                      int64_t* left, int64_t* num_left) override {
+    return operations::draw_strict_negatives(backend_, graph, spec, left, num_left);
   }
 
   std::unique_ptr<DeviceSubgraph> make_subgraph(const std::vector<int64_t>& num_nodes,

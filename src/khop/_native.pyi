@@ -189,6 +189,8 @@ class IdIndex:
 
 def cuda_status() -> dict[str, Any]: ...
 
+_Candidates = tuple[int, Any | None, Any | None]
+
 class Device:
     @property
     def name(self) -> str: ...
@@ -198,6 +200,56 @@ class Device:
     def num_launches(self) -> int: ...
     def synchronize(self) -> None: ...
     def gather(self, table: Any, rows: Any, out: Any) -> None: ...
+    def coo_to_csr(
+        self,
+        keys: Any,
+        neighbors: Any,
+        num_rows: int,
+        num_neighbors: int,
+        indptr: Any,
+        indices: Any,
+        edge_ids: Any | None = None,
+        key_map: Any | None = None,
+        neighbor_map: Any | None = None,
+    ) -> None: ...
+    def accumulate_hotness(
+        self,
+        indptr: Any,
+        indices: Any,
+        frontier: Any,
+        fanout: int,
+        replace: bool,
+        log_missed: Any,
+    ) -> None: ...
+    def has_edges(
+        self,
+        indptr: Any,
+        indices: Any,
+        rows: Any,
+        neighbors: Any,
+        exists: Any,
+        first_row: int = 0,
+    ) -> None: ...
+    def draw_ids(self, key: int, bound: int, out: Any) -> None: ...
+    def draw_below(self, key: int, bounds: Any, out: Any) -> None: ...
+    def draw_nodes(self, key: int, candidates: _Candidates, limits: Any, out: Any) -> None: ...
+    def draw_strict_negatives(
+        self,
+        indptr: Any,
+        indices: Any,
+        run_key: int,
+        batch: int,
+        num_rounds: int,
+        dst_from: _Candidates,
+        src_from: _Candidates | None,
+        src: Any,
+        dst: Any,
+        left: Any,
+        dst_limits: Any | None = None,
+        src_limits: Any | None = None,
+        rows_are_sources: bool = False,
+        first_row: int = 0,
+    ) -> int: ...
 
 class DeviceGraph:
     def __init__(self, device: Device, csr: Csr, mode: str = "CUDA") -> None: ...

@@ -33,6 +33,27 @@ def test_equals_brute_force(rows, frontier, fanout, replace):
     np.testing.assert_allclose(np.exp(log_missed), missed, atol=1e-12)
 
 
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("degree", [1, 2, 3, 7, 1000, 10**6])
+def test_few_units_in_the_last_place(replace, degree):
+    """Logarithms and exponentials of our own, against NumPy's in extended precision."""
+    graph = _native.Csr(np.array([0, degree]), np.arange(degree, dtype=np.int32))
+    rng = np.random.default_rng(degree)
+    log_missed = np.zeros(degree)
+    for fanout in (1, 2, 5, 30, 999, 10**5):
+        drawn = min(np.longdouble(1), fanout / np.longdouble(degree))
+        if replace and degree > 1:
+            drawn = -np.expm1(fanout * np.log1p(-1 / np.longdouble(degree)))
+        for frontier in (*rng.random(9), *10.0 ** -rng.integers(1, 300, 9), 0.5, 1.0):
+            missed = 1 - frontier * drawn
+            if missed < 1e-9:  # the rounding of what is drawn is all that is left
+                continue
+            log_missed[0] = 0
+            _native.accumulate_hotness(graph, np.array([frontier]), fanout, replace, log_missed)
+            error = log_missed[0] / np.log1p(-frontier * drawn) - 1
+            assert abs(error) < 1e-15 / missed
+
+
 def test_bad_arguments():
     graph = _native.Csr(np.array([0, 1, 2]), np.array([1, 5]))
     ones = np.ones(2)

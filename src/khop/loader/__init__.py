@@ -3,5 +3,6 @@
 from khop.loader.link_neighbor_loader import LinkNeighborLoader
 from khop.loader.neighbor_loader import NeighborLoader
 from khop.loader.subgraph_loader import SubGraphLoader
+from khop.sampler.device import DeviceOptions
 
-__all__ = ["LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"]
+__all__ = ["DeviceOptions", "LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"]

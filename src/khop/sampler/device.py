@@ -1,4 +1,4 @@
-"""Sampling on a device: the engine of graphs in memory, with the kernels of a GPU.
+"""Sampling on a device, as torch sees it: whose tensors batches are, and who waits for whom.
 
 A batch is drawn on a stream of its own, beside whatever the trainer computes. The host waits once a
 batch, for its sizes; what is written after that (the ids, the edges) the trainer's stream waits
@@ -21,13 +21,12 @@ from torch import Tensor
 from khop import _native
 from khop.data import Graph
 from khop.data.device import open_device, parse_device
+from khop.sampler.device_engine import DeviceEngine
 from khop.sampler.drawer import Drawer
-from khop.sampler.engine import Engine
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.pyg_output import DrawnSubgraph
-from khop.sampler.requests import Exclusion, SeedSet
+from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
-from khop.sampler.view import GraphView
 from khop.typing import ArrayLike, NodeType
 
 _GRAPH_MODES = ("CUDA", "ZERO_COPY")
@@ -132,71 +131,11 @@ def hand_over(tensors: Iterable[Tensor], moment: Any) -> None:
     """Gives tensors to torch's current stream, which waits for the moment when they are written."""
     if moment is None:
         return
-    stream = torch.cuda.current_stream()
-    stream.wait_event(moment)
     for tensor in tensors:
         if tensor.is_cuda:
+            stream = torch.cuda.current_stream(tensor.device)
+            stream.wait_event(moment)
             tensor.record_stream(stream)
-
-
-class DeviceEngine(Engine):
-    """An engine whose batches a device draws.
-
-    Args:
-        view: a whole graph.
-        spec: how neighbours are drawn.
-        device: who draws.
-        graphs: the graph on the device, an edge type each.
-        cuda_graph: record a batch's kernels and play them again.
-    """
-
-    def __init__(
-        self,
-        view: GraphView,
-        spec: SamplingSpec,
-        device: TorchDevice,
-        graphs: list[_native.DeviceGraph],
-        cuda_graph: bool,
-    ) -> None:
-        super().__init__(view, spec)
-        self._device = device
-        self._graphs = graphs
-        self._cuda_graph = cuda_graph
-
-    def sample_local(
-        self,
-        seeds: Sequence[SeedSet],
-        run_key: int,
-        batch: int,
-        exclude: Sequence[Exclusion] = (),
-    ) -> Any:
-        """As `Engine.sample_local`; returns a `DeviceSubgraph` that is still being drawn.
-
-        The device's lock must be held until it has been written.
-        """
-        spec = self.spec
-        subgraph: Any = self._begin(seeds, exclude)
-        subgraph.sample(
-            self._graphs,
-            spec.fanouts,
-            spec.replace,
-            self._weighted,
-            spec.last,
-            run_key,
-            batch,
-            self._cuda_graph,
-        )
-        if spec.subgraph_type == "bidirectional":
-            subgraph.add_reverses(spec.reversals, spec.keep_edge)
-        elif spec.subgraph_type == "induced":
-            subgraph.induce(self._graphs)
-        return subgraph
-
-    def _new_subgraph(self) -> Any:
-        view, spec = self.view, self.spec
-        return _native.DeviceSubgraph(
-            self._device.native, view.num_nodes, view.relations, spec.with_edge, spec.disjoint
-        )
 
 
 class DeviceWriter:
@@ -276,7 +215,7 @@ class DeviceDrawer(Drawer):
     ) -> None:
         super().__init__(graph, spec, backward)
         self._device = device
-        self._engine = DeviceEngine(self.view, spec, device, graphs, cuda_graph)
+        self._engine = DeviceEngine(self.view, spec, device.native, graphs, cuda_graph)
         self._writer = DeviceWriter(graph, spec, backward, device)
 
     def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> DrawnSubgraph:
@@ -292,17 +231,3 @@ class DeviceDrawer(Drawer):
         with self._device.lock, self._device.scope():
             drawn, seeds = super().draw_links(sampler, links, run_key, batch)
             return drawn._replace(written=self._device.mark()), seeds
-
-
-def graphs_on(device: TorchDevice, graph: Graph, mode: str) -> list[_native.DeviceGraph]:
-    """A graph on a device, an edge type each; waits until it is there.
-
-    Args:
-        device: the device.
-        graph: the graph.
-        mode: 'CUDA' or 'ZERO_COPY'.
-    """
-    csrs = [topology.csr() for topology in graph.topologies.values()]
-    graphs = [_native.DeviceGraph(device.native, csr, mode) for csr in csrs]
-    device.native.synchronize()
-    return graphs

@@ -25,10 +25,10 @@ from khop.sampler.device import (
     DeviceDrawer,
     DeviceOptions,
     TorchDevice,
-    graphs_on,
     hand_over,
     tensors_of,
 )
+from khop.sampler.device_engine import graphs_on
 from khop.sampler.drawer import Drawer
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
@@ -39,6 +39,7 @@ from khop.sampler.requests import SeedSet
 from khop.sampler.seed_times import seed_times
 from khop.sampler.source import graph_of
 from khop.sampler.spec import SamplingSpec
+from khop.sampler.view import GraphView
 from khop.typing import NODE, ArrayLike, EdgeType, NodeType
 
 
@@ -151,7 +152,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         self._device_options = device_options or DeviceOptions()
         self._device = None if device is None else TorchDevice(device)
         if self._device is not None:
-            self._device_graphs = graphs_on(self._device, data, self._device_options.graph_mode)
+            self._device_graphs = graphs_on(
+                self._device.native, GraphView.of_graph(data), self._device_options.graph_mode
+            )
         self._backward = sample_direction == "backward"
         self._subgraph_type = subgraph_type
         self._disjoint = disjoint

@@ -1,0 +1,88 @@
+"""The engine of graphs all of whose rows are at hand, with the kernels of a device.
+
+Imports no torch: sampler processes draw with it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from khop import _native
+from khop.sampler.engine import Engine
+from khop.sampler.requests import Exclusion, SeedSet
+from khop.sampler.spec import SamplingSpec
+from khop.sampler.view import GraphView
+
+
+class DeviceEngine(Engine):
+    """An engine whose batches a device draws.
+
+    Args:
+        view: a whole graph.
+        spec: how neighbours are drawn.
+        device: who draws.
+        graphs: the graph on the device, an edge type each.
+        cuda_graph: record a batch's kernels and play them again.
+    """
+
+    def __init__(
+        self,
+        view: GraphView,
+        spec: SamplingSpec,
+        device: _native.Device,
+        graphs: list[_native.DeviceGraph],
+        cuda_graph: bool,
+    ) -> None:
+        super().__init__(view, spec)
+        self._device = device
+        self._graphs = graphs
+        self._cuda_graph = cuda_graph
+
+    def sample_local(
+        self,
+        seeds: Sequence[SeedSet],
+        run_key: int,
+        batch: int,
+        exclude: Sequence[Exclusion] = (),
+    ) -> Any:
+        """As `Engine.sample_local`; returns a `DeviceSubgraph` that is still being drawn.
+
+        The device's lock must be held until it has been written.
+        """
+        spec = self.spec
+        subgraph: Any = self._begin(seeds, exclude)
+        subgraph.sample(
+            self._graphs,
+            spec.fanouts,
+            spec.replace,
+            self._weighted,
+            spec.last,
+            run_key,
+            batch,
+            self._cuda_graph,
+        )
+        if spec.subgraph_type == "bidirectional":
+            subgraph.add_reverses(spec.reversals, spec.keep_edge)
+        elif spec.subgraph_type == "induced":
+            subgraph.induce(self._graphs)
+        return subgraph
+
+    def _new_subgraph(self) -> Any:
+        view, spec = self.view, self.spec
+        return _native.DeviceSubgraph(
+            self._device, view.num_nodes, view.relations, spec.with_edge, spec.disjoint
+        )
+
+
+def graphs_on(device: _native.Device, view: GraphView, mode: str) -> list[_native.DeviceGraph]:
+    """A whole graph on a device, an edge type each; waits until it is there.
+
+    Args:
+        device: the device.
+        view: the graph.
+        mode: 'CUDA' or 'ZERO_COPY'.
+    """
+    graphs = [_native.DeviceGraph(device, csr, mode) for csr in view.csrs]
+    device.synchronize()
+    return graphs
