@@ -7,6 +7,7 @@ as real as on a GPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -47,8 +48,9 @@ def _equality(bench: Bench, place: Place, _: Drawn) -> list[Row]:
     found = compare(place, bench.settings.configurations)
     for number, why in found.different.items():
         bench.note(f"device: configuration {number} is not the CPU's: {why}")
-    rows = [Row("batch equality", "different", "batches"), Row("batch equality", "all", "batches")]
-    for row, value in zip(rows, (len(found.different), found.tried), strict=True):
+    counts = {"different": len(found.different), "all": found.tried}
+    rows = [Row("batch equality", name, "batches", ratio=math.nan) for name in counts]
+    for row, value in zip(rows, counts.values(), strict=True):
         row.add(Turn(value))
     return rows
 
@@ -185,7 +187,7 @@ def device_case(
 
 def _rate(place: Place, row: Row) -> Row:
     """Edges a second, turn by turn."""
-    rate = Row(place.group("sampled edges"), row.name, "G/s")
+    rate = Row(place.group("sampled edges"), row.name, "G/s", ratio=math.nan)
     for per_edge in row.per_work:
         rate.add(Turn(1e9 / per_edge))
     return rate
@@ -193,7 +195,7 @@ def _rate(place: Place, row: Row) -> Row:
 
 def _launches(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
     """Kernels that are launched for a batch, writing included."""
-    row = Row("kernels for a batch", name, "launches")
+    row = Row("kernels for a batch", name, "launches", ratio=math.nan)
     for number, batch in seeds.of_turn(0):
         before = place.device.num_launches
         kernel.draw(batch.numpy(), number)
