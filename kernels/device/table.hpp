@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "device.hpp"
+#include "khop/parallel/memory.hpp"
 #include "khop/parallel/split_gather.hpp"
 #include "mapping.hpp"
-#include "memory.hpp"
 
 namespace khop {
 
