@@ -91,7 +91,7 @@ for an emulated device. Its memory must not be used by two threads at a time.)")
       .def(
           "synchronize", [](const PyDevice& self) { self->synchronize(); },
           nb::call_guard<nb::gil_scoped_release>(), "Waits for everything that was asked for.")
-      .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out"),
+      .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out").noconvert(),
            R"(out[i] = table[rows[i]], on the device.
 
 Raises:

@@ -234,11 +234,13 @@ the same graphs and fan-outs, of as many seeds or fewer.)")
       .def("nodes_per_hop", &PySubgraph::nodes_per_hop, nb::arg("node_type"),
            "Number of seeds, then of the nodes that each hop added.")
       .def("edges_per_hop", &PySubgraph::edges_per_hop, nb::arg("relation"))
-      .def("write_nodes", &PySubgraph::write_nodes, nb::arg("node_type"), nb::arg("out"))
-      .def("write_trees", &PySubgraph::write_trees, nb::arg("node_type"), nb::arg("out"))
-      .def("write_edge_index", &PySubgraph::write_edge_index, nb::arg("relation"), nb::arg("row"),
-           nb::arg("col"))
-      .def("write_edges", &PySubgraph::write_edges, nb::arg("relation"), nb::arg("out"),
+      .def("write_nodes", &PySubgraph::write_nodes, nb::arg("node_type"),
+           nb::arg("out").noconvert())
+      .def("write_trees", &PySubgraph::write_trees, nb::arg("node_type"),
+           nb::arg("out").noconvert())
+      .def("write_edge_index", &PySubgraph::write_edge_index, nb::arg("relation"),
+           nb::arg("row").noconvert(), nb::arg("col").noconvert())
+      .def("write_edges", &PySubgraph::write_edges, nb::arg("relation"), nb::arg("out").noconvert(),
            nb::arg("names").none() = nb::none(),
            "Positions of the edges in the graph, or their names: [num_edges] on the device.");
 }

@@ -52,7 +52,7 @@ class PyTable {
 
   DeviceTable& table() const { return *table_; }
 
-  void gather(const AnyArray& rows, const AnyOut& out, int num_threads) const {
+  void gather(const AnyArray& rows, const AnyOut& out, int num_threads, bool waits) const {
     const bool rows_on_host =
         mode_ == TableMode::kHost && rows.device_type() == nb::device::cpu::value;
     if (!rows_on_host) device_->check_place(rows, "rows");
@@ -72,7 +72,8 @@ class PyTable {
       int64_t bad;
       {
         const nb::gil_scoped_release release;
-        bad = table_->gather(data, sizeof(*data), rows_on_host, count, out.data(), num_threads);
+        bad = table_->gather(data, sizeof(*data), rows_on_host, count, out.data(), num_threads,
+                             waits);
       }
       if (bad >= 0) refuse(bad, data, rows_on_host);
       return 0;
@@ -151,15 +152,18 @@ memory that the driver would not register), 'device, mapped', 'device, pinned co
       .def_prop_ro(
           "served",
           [](const PyTable& self) {
-            return std::make_pair(self.table().served_by_device(), self.table().served_by_host());
+            const DeviceTable::Served served = self.table().served();
+            return std::make_pair(served.by_device, served.by_host);
           },
-          "Rows that came from the memory of devices, and from the host's.")
+          "Rows that came from the memory of devices, and from the host's. Waits.")
       .def("reset_served", [](const PyTable& self) { self.table().reset_served(); })
-      .def("gather", &PyTable::gather, nb::arg("rows"), nb::arg("out"), nb::arg("num_threads") = 1,
+      .def("gather", &PyTable::gather, nb::arg("rows"), nb::arg("out").noconvert(),
+           nb::arg("num_threads") = 1, nb::arg("wait") = true,
            R"(out[i] = table[rows[i]], on the device, in one launch.
 
 Only the bytes of a row count. In mode 'CPU' `rows` may also be a NumPy array, and up to
-`num_threads` threads gather.
+`num_threads` threads gather. With `wait` false, which is for rows that are known to exist, nothing
+is waited for, but in mode 'CPU'; a row that does not exist is an error of the next question.
 
 Raises:
     IndexError: a row does not exist; names the first. What `out` holds is then undefined.

@@ -82,6 +82,7 @@ class Backend {
       KHOP_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
       owns_stream_ = true;
     }
+    if (!allocator_.allocate) keep_pooled_memory();
   }
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
@@ -266,6 +267,15 @@ class Backend {
   int device() const { return device_; }
 
  private:
+  // The driver's pool would give what is free back to the system whenever the host waits, which is
+  // once a batch.
+  void keep_pooled_memory() {
+    cudaMemPool_t pool = nullptr;
+    KHOP_CUDA_CHECK(cudaDeviceGetDefaultMemPool(&pool, device_));
+    uint64_t threshold = ~uint64_t{0};
+    KHOP_CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+  }
+
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
     const OnDevice on(device_);
     if (bytes > 0) KHOP_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream_));

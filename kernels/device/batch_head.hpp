@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "khop/parallel/hop.hpp"
-#include "memory.hpp"
+#include "khop/parallel/memory.hpp"
 
 namespace khop {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "khop/parallel/hop.hpp"
-#include "memory.hpp"
+#include "khop/parallel/memory.hpp"
 
 namespace khop {
 

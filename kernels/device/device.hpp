@@ -35,6 +35,7 @@ class Device {
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* on_device) = 0;
   virtual void upload(void* on_device, const void* from, std::size_t bytes) = 0;
+  virtual void fill(void* on_device, int byte, std::size_t bytes) = 0;
   virtual void download(void* to, const void* on_device, std::size_t bytes) = 0;  // waits
   virtual void synchronize() = 0;
   // Makes host memory readable in place; returns where the device sees it, or null if the driver
@@ -102,9 +103,10 @@ class Device {
                                                         std::vector<DeviceRelation> relations,
                                                         bool with_edges, bool disjoint,
                                                         int64_t room) = 0;
-  // The same from a split table, in one launch; says also how many rows were hot.
-  virtual parallel::SplitTally split_gather(const parallel::SplitTable& table, const void* rows,
-                                            int row_width, int64_t count, void* out) = 0;
+  // The same from a split table, in one launch that nobody waits for; what came of it is added to
+  // `tally`, on the device.
+  virtual void split_gather(const parallel::SplitTable& table, const void* rows, int row_width,
+                            int64_t count, void* out, parallel::SplitTally* tally) = 0;
 };
 
 // What an emulated device can do.

@@ -28,6 +28,9 @@ class DeviceOn final : public Device {
   void upload(void* on_device, const void* from, std::size_t bytes) override {
     backend_.upload(on_device, from, bytes);
   }
+  void fill(void* on_device, int byte, std::size_t bytes) override {
+    backend_.fill(on_device, byte, bytes);
+  }
   void download(void* to, const void* on_device, std::size_t bytes) override {
     backend_.download(to, on_device, bytes);
   }
@@ -70,12 +73,13 @@ class DeviceOn final : public Device {
                ? parallel::gather(backend_, source, static_cast<const int32_t*>(rows), count, out)
                : parallel::gather(backend_, source, static_cast<const int64_t*>(rows), count, out);
   }
-  parallel::SplitTally split_gather(const parallel::SplitTable& table, const void* rows,
-                                    int row_width, int64_t count, void* out) override {
-    return row_width == 4 ? parallel::split_gather(backend_, table,
-                                                   static_cast<const int32_t*>(rows), count, out)
-                          : parallel::split_gather(backend_, table,
-                                                   static_cast<const int64_t*>(rows), count, out);
+  void split_gather(const parallel::SplitTable& table, const void* rows, int row_width,
+                    int64_t count, void* out, parallel::SplitTally* tally) override {
+    if (row_width == 4) {
+      parallel::split_gather(backend_, table, static_cast<const int32_t*>(rows), count, out, tally);
+    } else {
+      parallel::split_gather(backend_, table, static_cast<const int64_t*>(rows), count, out, tally);
+    }
   }
 
   EdgeListFault coo_to_csr(const EdgeList& list, const RowsOut& out) override {

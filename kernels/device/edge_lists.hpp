@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "khop/parallel/memory.hpp"
 #include "khop/parallel/reverse.hpp"
 #include "khop/parallel/write.hpp"
-#include "memory.hpp"
 
 namespace khop {
 

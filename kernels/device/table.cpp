@@ -139,7 +139,8 @@ DeviceTable::DeviceTable(std::shared_ptr<Device> device, const HostRows& table, 
       row_bytes_(table.row_bytes),
       mode_(mode),
       places_(*device_),
-      parts_(*device_) {
+      parts_(*device_),
+      tally_(*device_) {
   if (hot != nullptr && mode != TableMode::kDevice) {
     throw std::invalid_argument("hot rows are for tables in device memory");
   }
@@ -154,6 +155,8 @@ DeviceTable::DeviceTable(std::shared_ptr<Device> device, const HostRows& table, 
     }
     split(std::move(hot));
   }
+  split_.num_rows = num_rows_;
+  split_.row_bytes = row_bytes_;
   if (hot_ == nullptr || hot_->num_rows() < num_rows_) {
     cold_ = std::make_unique<HostMapping>(device_, table.data, table.bytes(), table.owner);
     split_.cold = cold_->on_device();
@@ -192,26 +195,45 @@ std::string DeviceTable::place() const {
 }
 
 int64_t DeviceTable::gather(const void* rows, int row_width, bool rows_on_host, int64_t count,
-                            void* out, int num_threads) {
+                            void* out, int num_threads, bool waits) {
   if (count == 0) return -1;
   if (mode_ == TableMode::kHost) {
     return gather_on_host(rows, row_width, rows_on_host, count, out, num_threads);
   }
-  if (hot_ == nullptr && row_bytes_ > 0) {
-    const int64_t bad =
-        device_->gather(cold_->on_device(), num_rows_, row_bytes_, rows, row_width, count, out);
-    if (bad < 0) served_by_host_ += count;
-    return bad;
-  }
-  parallel::SplitTable table = split_;
-  table.num_rows = num_rows_;
-  table.row_bytes = row_bytes_;
-  const parallel::SplitTally tally = device_->split_gather(table, rows, row_width, count, out);
+  if (tally_.reserve(1)) device_->fill(tally_.data(), 0xFF, sizeof(parallel::SplitTally));
+  device_->split_gather(split_, rows, row_width, count, out, tally_.data());
+  pending_ += count;
+  return waits ? collect() : -1;
+}
+
+// Brings to the host what gathers have left on the device. Returns -1, or the first entry whose row
+// does not exist.
+int64_t DeviceTable::collect() {
+  if (pending_ == 0) return -1;
+  parallel::SplitTally tally;
+  device_->download(&tally, tally_.data(), sizeof(tally));
+  device_->fill(tally_.data(), 0xFF, sizeof(tally));
+  const int64_t asked = std::exchange(pending_, 0);
   if (tally.bad() >= 0) return tally.bad();
   if (row_bytes_ == 0) return -1;  // nothing was served
-  served_by_device_ += tally.num_hot();
-  served_by_host_ += count - tally.num_hot();
+  served_.by_device += tally.num_hot();
+  served_.by_host += asked - tally.num_hot();
   return -1;
+}
+
+DeviceTable::Served DeviceTable::served() {
+  const int64_t bad = collect();
+  if (bad >= 0) {
+    throw std::out_of_range("entry " + std::to_string(bad) +
+                            " of rows that were gathered without waiting is outside a table of " +
+                            std::to_string(num_rows_) + " rows");
+  }
+  return served_;
+}
+
+void DeviceTable::reset_served() {
+  served();  // says what went wrong, if anything
+  served_ = {0, 0};
 }
 
 int64_t DeviceTable::gather_on_host(const void* rows, int row_width, bool rows_on_host,
@@ -233,7 +255,7 @@ int64_t DeviceTable::gather_on_host(const void* rows, int row_width, bool rows_o
   if (bad >= 0 || row_bytes_ == 0) return bad;
   device_->upload(out, gathered.data(), bytes);
   device_->synchronize();  // before the staging memory is written again
-  served_by_host_ += count;
+  served_.by_host += count;
   return -1;
 }
 

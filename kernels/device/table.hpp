@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "device.hpp"
+#include "khop/parallel/memory.hpp"
 #include "khop/parallel/split_gather.hpp"
 #include "mapping.hpp"
-#include "memory.hpp"
 
 namespace khop {
 
@@ -93,20 +93,27 @@ class DeviceTable {
   // Where rows lie: 'device', 'mapped', 'pinned copy', 'host', or two of these.
   std::string place() const;
   // How many rows came from the memory of devices and of the host.
-  int64_t served_by_device() const { return served_by_device_; }
-  int64_t served_by_host() const { return served_by_host_; }
-  void reset_served() { served_by_device_ = served_by_host_ = 0; }
+  struct Served {
+    int64_t by_device;
+    int64_t by_host;
+  };
+  // Waits for gathers that nobody has waited for. Throws std::out_of_range if one of them asked for
+  // a row that does not exist.
+  Served served();
+  void reset_served();
 
   // out[i] = table[rows[i]], with `rows` of `row_width` bytes each and `out` on the device; `rows`
-  // too, but for those of a host's table. Waits. Returns -1, or the first i whose row does not
-  // exist; what `out` holds is then undefined. `num_threads` gather for a host's table.
+  // too, but for those of a host's table, which always waits. Returns -1, or, if it waits, the
+  // first i whose row does not exist; what `out` holds is then undefined. `num_threads` gather for
+  // a host's table.
   int64_t gather(const void* rows, int row_width, bool rows_on_host, int64_t count, void* out,
-                 int num_threads);
+                 int num_threads, bool waits);
 
  private:
   void split(std::shared_ptr<const HotRows> hot);
   int64_t gather_on_host(const void* rows, int row_width, bool rows_on_host, int64_t count,
                          void* out, int num_threads);
+  int64_t collect();
   PinnedMemory& staging(std::unique_ptr<PinnedMemory>& memory, std::size_t bytes);
 
   std::shared_ptr<Device> device_;
@@ -121,8 +128,9 @@ class DeviceTable {
   parallel::SplitTable split_{};
   std::unique_ptr<PinnedMemory> staged_rows_;  // of kHost
   std::unique_ptr<PinnedMemory> staged_out_;
-  int64_t served_by_device_ = 0;
-  int64_t served_by_host_ = 0;
+  DeviceArray<Device, parallel::SplitTally> tally_;
+  int64_t pending_ = 0;  // rows asked for since the tally was collected
+  Served served_{0, 0};
 };
 
 }  // namespace khop

@@ -9,7 +9,7 @@ import pytest
 
 from devices import KINDS, open_device
 from khop import _native
-from khop.bench.device_equality import _contents, configuration, count_different
+from khop.bench.device_equality import _contents, compare, configuration
 from khop.bench.on_device import Place, open_place
 
 NUMBERS = range(200)
@@ -63,7 +63,17 @@ def test_an_emulated_device_is_a_place_like_a_gpu():
 def test_devices_draw_the_same(kind):
     if kind == "cuda":
         with open_place("cuda") as place:
-            assert count_different(place, 100) == []
+            found = compare(place, 100)
     else:
         with open_place("emulated") as place:
-            assert count_different(Place(open_device(kind, 7), place.torch_device), 40) == []
+            found = compare(Place(open_device(kind, 7), place.torch_device), 40)
+    assert found.different == {}
+    assert found.tried == (100 if kind == "cuda" else 40)
+
+
+def test_what_goes_wrong_is_told_and_ends_it():
+    """A place whose device is none: nothing can be drawn, and not all of it is tried."""
+    with open_place("emulated") as place:
+        found = compare(Place(None, place.torch_device), 1000)
+    assert found.tried == len(found.different) < 100
+    assert all("TypeError" in why for why in found.different.values())

@@ -62,6 +62,13 @@ def test_arrays_that_do_not_fit(device):
         device.gather(table, rows, empty(device, (3, 4), np.float32))
 
 
+def test_outputs_that_are_not_contiguous(device):
+    """A converted copy would be lost."""
+    table, rows = put(device, np.ones(3)), put(device, np.array([0, 1]))
+    with pytest.raises(TypeError):
+        device.gather(table, rows, put(device, np.zeros(4))[::2])
+
+
 def test_a_device_needs_a_thread():
     with pytest.raises(ValueError, match="num_threads"):
         _native.emulated_device(0, 0)

@@ -318,3 +318,30 @@ def test_rows_of_another_device(kind):
     table = _native.DeviceTable(device, np.zeros((10, 4), np.float32))
     with pytest.raises(ValueError, match="rows is not in the memory of device 'cuda:0'"):
         table.gather(np.zeros(2, np.int64), empty(device, (2, 4), np.float32))
+
+
+@pytest.mark.parametrize("mode", ["CUDA", "ZERO_COPY", "split"])
+def test_gathers_that_nobody_waits_for(device, mode):
+    """They add up; what is asked for the first time afterwards says that a row did not exist."""
+    table = np.arange(40_000, dtype=np.float32).reshape(10_000, 4)
+    hot = None
+    if mode == "split":
+        group = _native.DeviceGroup([device])
+        hot = _native.HotRows(group, table, np.arange(100))
+    gathers = _native.DeviceTable(
+        device, table, "ZERO_COPY" if mode == "ZERO_COPY" else "CUDA", hot
+    )
+    outs = [empty(device, (300, 4), np.float32) for _ in range(3)]
+    for first, out in enumerate(outs):
+        gathers.gather(put(device, np.arange(first, first + 300)), out, wait=False)
+    hot_rows = {"CUDA": 900, "ZERO_COPY": 0, "split": 100 + 99 + 98}[mode]
+    assert gathers.served == (hot_rows, 900 - hot_rows)
+    for first, out in enumerate(outs):
+        assert np.array_equal(get(out), table[first : first + 300])
+    gathers.gather(
+        put(device, np.array([1, 10_000])), empty(device, (2, 4), np.float32), wait=False
+    )
+    with pytest.raises(IndexError, match="entry 1"):
+        gathers.served  # noqa: B018
+    gathers.gather(put(device, np.array([5, 6])), outs[0][:2])
+    assert sum(gathers.served) == 902

@@ -6,6 +6,7 @@
 
 #include "khop/csr.hpp"
 #include "khop/pick.hpp"
+#include "khop/search.hpp"
 #include "khop/weights.hpp"
 
 namespace khop {
@@ -21,21 +22,6 @@ struct Row {
   int64_t row_end;
 };
 
-// Number of entries of ascending values[0 .. count) that are below `value`.
-KHOP_HD int64_t num_below(const int64_t* values, int64_t count, int64_t value) {
-  int64_t low = 0;
-  int64_t high = count;
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    if (values[middle] < value) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 // Edges of a row that may not be drawn, ascending.
 struct Holes {
   const int64_t* edges;
@@ -43,11 +29,11 @@ struct Holes {
 
   // Those from an edge on.
   KHOP_HD Holes from(int64_t edge) const {
-    const int64_t before = num_below(edges, count, edge);
+    const int64_t before = first_not_below(edges, count, edge);
     return {edges + before, count - before};
   }
   KHOP_HD bool contains(int64_t edge) const {
-    const int64_t place = num_below(edges, count, edge);
+    const int64_t place = first_not_below(edges, count, edge);
     return place < count && edges[place] == edge;
   }
   // Where an edge lies if the holes are not counted.

@@ -8,7 +8,7 @@ with edges left out, completed to an induced subgraph. All of it follows from it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ _FANOUTS = (-1, 0, 1, 2, 3, 5, 15)
 _HUB = 300
 _DEGREES = 12
 _TIMES = 50
+_ENOUGH = 50  # failures: on a GPU that a fault has stopped, all that follow are
 
 
 @dataclass(frozen=True)
@@ -81,14 +82,37 @@ class Configuration:
         return self.num_nodes, self.relations, self.with_edges, self.disjoint
 
 
-def count_different(place: Place, configurations: int) -> list[int]:
-    """Numbers of the configurations that a device draws otherwise than the CPU.
+@dataclass
+class Comparison:
+    """What came of drawing configurations on a device and on the CPU.
+
+    Attributes:
+        tried: how many were drawn.
+        different: by the number of those that were not the CPU's: 'differs', or what was raised.
+    """
+
+    tried: int = 0
+    different: dict[int, str] = field(default_factory=dict)
+
+
+def compare(place: Place, configurations: int) -> Comparison:
+    """Draws configurations on a device and on the CPU, until many have gone wrong.
 
     Args:
         place: the device.
         configurations: how many there are; numbered from 0.
     """
-    return [n for n in range(configurations) if not is_equal(place, configuration(n), n)]
+    found = Comparison()
+    for number in range(configurations):
+        found.tried += 1
+        try:
+            if not is_equal(place, configuration(number), number):
+                found.different[number] = "differs"
+        except Exception as error:  # whatever it is, the others may tell more of it
+            found.different[number] = f"{type(error).__name__}: {error}"
+        if len(found.different) == _ENOUGH:
+            break
+    return found
 
 
 def is_equal(place: Place, about: Configuration, number: int) -> bool:

@@ -23,7 +23,6 @@ from khop.bench.on_device import Drawn, Place
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
 from khop.typing import Array, Int64Array
 
-KERNELS: Any = _native  # builds differ in what they can gather
 _COLUMNS = 100  # float32
 _TABLE_ROWS = 2_450_000
 _ROWS = 400_000
@@ -33,30 +32,22 @@ _HOT = 0.2
 
 def measure_gathers(bench: Bench, place: Place, _: Drawn) -> list[Row]:
     """Gathers from device memory and from the host's, each against a copy."""
-    if not _has_tables(bench):
-        return []
     factor = 1 if place.is_cuda else _EMULATED
     table = _table(_TABLE_ROWS // factor)
     count = _ROWS // factor
     out = place.empty((count, _COLUMNS), torch.float32)
     rows: list[Row] = []
     for mode, where in (("CUDA", "device memory"), ("ZERO_COPY", "host memory")):
-        gathers = KERNELS.DeviceTable(place.device, table, mode)
-        bench.note(f"gather, {where}: rows lie in '{gathers.place}'")
-        cases = [
-            gather_case(place, gathers, table, count, out, bench.settings.batches),
-            copy_case(place, mode == "ZERO_COPY", out, bench.settings.batches),
-        ]
-        rows += bench.take_turns(place.group(f"gather, {where}"), cases, work_unit="kB")
-        del gathers, cases
+        with bench.survives(f"gather, {where}"):
+            gathers = _native.DeviceTable(place.device, table, mode)
+            bench.note(f"gather, {where}: rows lie in '{gathers.place}'")
+            cases = [
+                gather_case(place, gathers, table, count, out, bench.settings.batches),
+                copy_case(place, mode == "ZERO_COPY", out, bench.settings.batches),
+            ]
+            rows += bench.take_turns(place.group(f"gather, {where}"), cases, work_unit="kB")
+            del gathers, cases
     return rows
-
-
-def _has_tables(bench: Bench) -> bool:
-    if hasattr(KERNELS, "DeviceTable"):
-        return True
-    bench.leave_out("device: gathering is left out: this build has no DeviceTable")
-    return False
 
 
 def _table(num_rows: int) -> Array:
@@ -124,8 +115,6 @@ def _kilobytes(out: Any) -> float:
 
 def measure_hot_cache(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
     """Share of the rows of batches that comes from device memory, and what hotness says of it."""
-    if not _has_tables(bench):
-        return []
     kernel, seeds = drawn.kernel, drawn.seeds
     prob = _hotness(kernel, drawn.train, seeds.order.batch_size)
     hot = np.argsort(-prob, kind="stable")[: round(_HOT * len(prob))]
@@ -152,9 +141,9 @@ def _hotness(kernel: KhopKernel, seeds: Int64Array, batch_size: int) -> Array:
 def _counter(place: Place, num_rows: int, hot: Int64Array) -> Callable[[Int64Array], float]:
     """What gathers rows of a table with such hot ones; returns the share that the device served."""
     table = np.arange(num_rows, dtype=np.int64)[:, None]  # narrow: rows are only counted
-    group = KERNELS.DeviceGroup([place.device])
-    gathers = KERNELS.DeviceTable(
-        place.device, table, "CUDA", KERNELS.HotRows(group, table, hot.astype(np.int64))
+    group = _native.DeviceGroup([place.device])
+    gathers = _native.DeviceTable(
+        place.device, table, "CUDA", _native.HotRows(group, table, hot.astype(np.int64))
     )
 
     def share(nodes: Int64Array) -> float:

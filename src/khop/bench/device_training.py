@@ -7,7 +7,6 @@ is what loading costs.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +22,7 @@ from khop.bench.measure import Case, Row, Turn
 from khop.bench.on_device import Drawn, Place
 from khop.bench.settings import BATCH_SIZE, FANOUTS
 from khop.loader import NeighborLoader
+from khop.sampler.device import DeviceOptions
 
 WITH_LOADER = "with the loader"
 # On a GPU, and not: there nothing depends on how much is done.
@@ -33,17 +33,21 @@ _STEPS = {True: 5, False: 1}  # for each batch that a turn of other suites has
 
 def measure_training(bench: Bench, place: Place, _: Drawn) -> list[Row]:
     """Milliseconds a step, on one batch again and again, and with the loader."""
-    options: dict[str, Any] = {"device": place.torch_device} if place.is_cuda else {}
-    if options and "device" not in inspect.signature(NeighborLoader.__init__).parameters:
-        bench.leave_out("device: training is left out: NeighborLoader takes no 'device' yet")
-        return []
     data = bench.graphs.products()
     order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
     steps = _STEPS[place.is_cuda] * bench.settings.batches
     seeds = order.epoch(_WARM_STEPS[place.is_cuda] + steps)
-    loader = NeighborLoader(data, FANOUTS, seeds, batch_size=order.batch_size, seed=0, **options)
+    loader = NeighborLoader(
+        data,
+        FANOUTS,
+        seeds,
+        batch_size=order.batch_size,
+        seed=0,
+        device=bench.settings.device,
+        device_options=DeviceOptions(feature_mode="CUDA"),
+    )
     training = Training(data, place)
-    batch = next(iter(loader)).to(place.torch_device)
+    batch = next(iter(loader))
     cases = [
         Case(REPEATED, lambda _: training.turn(_endlessly(batch), steps)),
         Case(WITH_LOADER, lambda _: training.turn(iter(loader), steps)),

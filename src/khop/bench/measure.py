@@ -61,7 +61,7 @@ class Row:
         values: a turn each.
         work: a turn each.
         ratio: of this case's cost, per unit of work, to the first one's: the median over turns;
-            NaN if that one cost nothing.
+            NaN if that one cost nothing, or if it is not compared.
     """
 
     group: str

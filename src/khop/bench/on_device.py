@@ -24,6 +24,7 @@ from khop.bench.graphs import SeedOrder
 from khop.bench.kernels import KhopKernel, Seeds
 from khop.bench.settings import BATCH_SIZE, FANOUTS
 from khop.data import Graph, Topology
+from khop.data.device import open_device
 from khop.typing import Array, Int64Array
 
 EMULATED = "emulated"
@@ -103,14 +104,13 @@ def open_place(name: str) -> Iterator[Place]:
     On a GPU torch's work goes to its stream meanwhile.
     """
     if name == EMULATED:
-        yield Place(_native.emulated_device(0, 1), torch.device("cpu"))
+        yield Place(open_device(name), torch.device("cpu"))
         return
     index = int(name.partition(":")[2] or 0)
     make_stream: Any = torch.cuda.Stream
     stream = make_stream(index)
     with torch.cuda.device(index), torch.cuda.stream(stream):
-        device = _native.cuda_device(index, stream.cuda_stream)
-        yield Place(device, torch.device("cuda", index))
+        yield Place(open_device(name, stream), torch.device("cuda", index))
         torch.cuda.synchronize(index)
 
 

@@ -188,14 +188,17 @@ class DeviceFeature:
 
     @property
     def served(self) -> Served:
-        """Where the rows came from that this device gathered; to compare with `expected_share`."""
+        """Where the rows came from that this device gathered; to compare with `expected_share`.
+
+        Waits for what was gathered without waiting; IndexError if a row did not exist.
+        """
         return Served(*self._table.served)
 
     def reset_served(self) -> None:
         """Counts anew."""
         self._table.reset_served()
 
-    def gather(self, rows: Any, out: Any, num_threads: int = 1) -> Any:
+    def gather(self, rows: Any, out: Any, num_threads: int = 1, wait: bool = True) -> Any:
         """Copies rows: out[i] = feature[rows[i]].
 
         Args:
@@ -204,6 +207,8 @@ class DeviceFeature:
                 uint16).
             num_threads: threads to use in mode 'CPU', where the copy is long enough to pay for
                 them.
+            wait: wait until it is known that all rows exist. Else, where that is known anyway, the
+                copy is only asked for; a row that does not exist is then an error of `served`.
 
         Returns:
             `out`.
@@ -220,5 +225,5 @@ class DeviceFeature:
             raise ValueError(
                 f"out must have shape {(len(rows), *self.row_shape)} (got {tuple(out.shape)})"
             )
-        self._table.gather(rows, out, num_threads)
+        self._table.gather(rows, out, num_threads, wait)
         return out

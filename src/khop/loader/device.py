@@ -99,10 +99,10 @@ class DeviceJoiner(Joiner):
         return self._hotness
 
     def gather(self, feature: Any, index: Any) -> Tensor:
-        """Rows of a feature, in the device's memory."""
+        """Rows of a feature, in the device's memory. They exist: a sampler has drawn them."""
         dtype = getattr(torch, feature.dtype)
         out = self.device.empty((len(index), *feature.row_shape), dtype)
-        feature.gather(index, out)
+        feature.gather(index, out, wait=False)
         return out
 
     def ids(self, index: Tensor) -> Any:

@@ -104,7 +104,7 @@ class DeviceCollector(Collector):
             rows = self._write_ids(table, subgraph, arrays)
             for name in table.names[1:]:
                 feature = self._features[table.kind, table.type_index, name]
-                feature.gather(rows, arrays[array_name(table, name)])
+                feature.gather(rows, arrays[array_name(table, name)], wait=False)  # they exist
         return record
 
     def _write_ids(
@@ -242,7 +242,7 @@ class StagedCollector(Collector):
                 elif len(own):
                     into = DeviceArray(staged, begin * width, (len(own), *out.shape[1:]), out.dtype)
                     feature = self._features[table.kind, table.type_index, name]
-                    feature.gather(self._uploaded(self._own, own), into)
+                    feature.gather(self._uploaded(self._own, own), into, wait=False)
             self._device.gather(DeviceArray(staged, 0, out.shape, out.dtype), ordered, out)
 
     def _uploaded(self, scratch: Scratch, values: Int64Array) -> DeviceArray:

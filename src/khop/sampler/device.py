@@ -136,10 +136,10 @@ def hand_over(tensors: Iterable[Tensor], moment: Any) -> None:
     """Gives tensors to torch's current stream, which waits for the moment when they are written."""
     if moment is None:
         return
-    stream = torch.cuda.current_stream()
-    stream.wait_event(moment)
     for tensor in tensors:
         if tensor.is_cuda:
+            stream = torch.cuda.current_stream(tensor.device)
+            stream.wait_event(moment)
             tensor.record_stream(stream)
 
 

@@ -126,4 +126,25 @@ KHOP_HD int64_t owner_of(const int64_t* sums, int64_t count, int64_t item) {
   return low;
 }
 
+// Steps and numbers to sum up that many algorithms need.
+namespace parallel {
+
+struct CountOf32 {
+  const int32_t* counts;
+  KHOP_HD int64_t operator()(int64_t i) const { return counts[i]; }
+};
+
+struct CountOf64 {
+  const int64_t* counts;
+  KHOP_HD int64_t operator()(int64_t i) const { return counts[i]; }
+};
+
+template <class T>
+struct CopyValues {
+  const T* from;
+  T* to;
+  KHOP_HD void operator()(int64_t i) const { to[i] = from[i]; }
+};
+
+}  // namespace parallel
 }  // namespace khop

@@ -5,7 +5,8 @@
 
 #include "khop/id_column.hpp"
 #include "khop/parallel/backend.hpp"
-#include "khop/parallel/search.hpp"
+#include "khop/parallel/memory.hpp"
+#include "khop/search.hpp"
 
 namespace khop::parallel {
 

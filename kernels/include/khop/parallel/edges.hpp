@@ -5,7 +5,8 @@
 
 #include "khop/csr.hpp"
 #include "khop/parallel/backend.hpp"
-#include "khop/parallel/search.hpp"
+#include "khop/parallel/memory.hpp"
+#include "khop/search.hpp"
 
 namespace khop::parallel {
 
@@ -52,11 +53,6 @@ struct CountShares {
     if (wanted < 0 || wanted != static_cast<int64_t>(static_cast<Col>(wanted))) return;
     shares[i] = (end - begin + kEntriesAShare - 1) / kEntriesAShare;
   }
-};
-
-struct SharesOf {
-  const int64_t* shares;
-  KHOP_HD int64_t operator()(int64_t i) const { return shares[i]; }
 };
 
 // Reads a share: every n-th entry of a row of n shares, so that neighbouring threads read
@@ -110,7 +106,7 @@ class EdgeFinder {
     const int64_t most = questions.count.most;
     backend_.run(questions.count, CountShares<Ptr, Col>{graph, questions, shares_.data(),
                                                         missing_.data(), first_bad});
-    backend_.sum(questions.count, SharesOf{shares_.data()}, sums_.data());
+    backend_.sum(questions.count, CountOf64{shares_.data()}, sums_.data());
     backend_.run(Count{most_shares(most, longest), sums_.data() + most},
                  ReadShares<Ptr, Col>{graph, questions, sums_.data(), missing_.data()});
   }

@@ -50,7 +50,7 @@ struct IsExcluded {
     const auto neighbor = static_cast<int64_t>(graph.indices[candidates.edge_of(k, c)]);
     const int64_t first = pairs.firsts[k];
     const int64_t count = pairs.firsts[k + 1] - first;
-    const int64_t place = num_below(pairs.neighbors + first, count, neighbor);
+    const int64_t place = first_not_below(pairs.neighbors + first, count, neighbor);
     return place < count && pairs.neighbors[first + place] == neighbor ? 1 : 0;
   }
 };

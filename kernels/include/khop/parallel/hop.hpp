@@ -91,15 +91,6 @@ struct SpanRows {
   }
 };
 
-struct CountOf32 {
-  const int32_t* counts;
-  KHOP_HD int64_t operator()(int64_t i) const { return counts[i]; }
-};
-struct CountOf64 {
-  const int64_t* counts;
-  KHOP_HD int64_t operator()(int64_t i) const { return counts[i]; }
-};
-
 // The edges of rows, one after the other, of which only some are kept.
 struct Candidates {
   const int64_t* offsets;  // a row each, and their end

@@ -7,7 +7,8 @@
 #include "khop/csr.hpp"
 #include "khop/hotness.hpp"
 #include "khop/parallel/backend.hpp"
-#include "khop/parallel/search.hpp"
+#include "khop/parallel/memory.hpp"
+#include "khop/search.hpp"
 
 namespace khop::parallel {
 

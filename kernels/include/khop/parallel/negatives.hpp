@@ -7,7 +7,8 @@
 #include "khop/parallel/backend.hpp"
 #include "khop/parallel/draws.hpp"
 #include "khop/parallel/edges.hpp"
-#include "khop/parallel/search.hpp"
+#include "khop/parallel/memory.hpp"
+#include "khop/search.hpp"
 
 namespace khop::parallel {
 
@@ -45,12 +46,6 @@ struct KeepWrong {
   KHOP_HD void operator()(int64_t i) const {
     if (missing[i] == 0) kept[sums[i]] = which == nullptr ? i : which[i];
   }
-};
-
-struct CopyList {
-  const int64_t* from;
-  int64_t* to;
-  KHOP_HD void operator()(int64_t i) const { to[i] = from[i]; }
 };
 
 // What is wrong with a batch's negatives, if anything.
@@ -96,7 +91,7 @@ NegativeFault draw_strict_negatives(Backend& backend, const CsrView<Ptr, Col>& g
     count = Count{most, sums.data() + most};
     which = kept.data();
   }
-  backend.run(count, CopyList{which, left});
+  backend.run(count, CopyValues<int64_t>{which, left});
   int64_t bad[3];
   first_bad.read(bad);
   backend.download(num_left, sums.data() + most, sizeof(int64_t));

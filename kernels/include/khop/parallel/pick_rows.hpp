@@ -66,8 +66,8 @@ struct HoleList {
 
   KHOP_HD Holes of(const Row& row) const {
     if (edges == nullptr) return {nullptr, 0};
-    const int64_t first = num_below(edges, *count, row.begin);
-    return {edges + first, num_below(edges, *count, row.end) - first};
+    const int64_t first = first_not_below(edges, *count, row.begin);
+    return {edges + first, first_not_below(edges, *count, row.end) - first};
   }
 };
 

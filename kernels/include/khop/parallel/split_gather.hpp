@@ -16,7 +16,7 @@ namespace khop::parallel {
 // All pointers are the gathering device's view.
 struct SplitTable {
   const int32_t* places;     // [num_rows] place in the hot part, -1: cold; null: row r has place r
-  const void* const* parts;  // [num_parts] rows of the hot part on each device
+  const void* const* parts;  // [num_parts] rows of the hot part on each device; null: all are cold
   int64_t num_parts;
   const void* cold;  // [num_rows, row_bytes]; null if all rows are hot
   int64_t num_rows;
@@ -24,7 +24,7 @@ struct SplitTable {
   uint64_t alignment;  // all addresses in `parts`, or-ed
 };
 
-// What a gather leaves on the device, so that one copy brings it to the host. A counter that all
+// What gathers leave on the device, so that one copy brings it to the host. A counter that all
 // rows share would take longer than the rows: atomics on one address come one after the other, so
 // each row counts on one of many. All words begin with all bits set.
 struct SplitTally {
@@ -60,7 +60,7 @@ struct SplitGatherWords {
       atomic_min(&tally->first_bad, static_cast<uint64_t>(i));
       return;
     }
-    const int64_t place = table.places == nullptr ? row : table.places[row];
+    const int64_t place = table.parts == nullptr ? -1 : place_of(row);
     if (place < 0) {
       out[item] = static_cast<const Word*>(table.cold)[row * words + word];
       return;
@@ -71,6 +71,11 @@ struct SplitGatherWords {
     if (word == 0) {
       atomic_add(&tally->served[i % SplitTally::kCounters * SplitTally::kApart], 1);
     }
+  }
+
+ private:
+  KHOP_HD int64_t place_of(int64_t row) const {
+    return table.places == nullptr ? row : table.places[row];
   }
 };
 
@@ -97,12 +102,11 @@ void split_gather_words(Backend& backend, const SplitTable& table, const Index* 
               SplitGatherWords<Word, Index>{table, words, rows, static_cast<Word*>(out), tally});
 }
 
-// out[i] = table[rows[i]], and `tally` (on the device). Does not wait. Rows that do not exist leave
-// out[i] as it was.
+// out[i] = table[rows[i]], added to `tally` (on the device). Does not wait. Rows that do not exist
+// leave out[i] as it was.
 template <class Backend, class Index>
-void launch_split_gather(Backend& backend, const SplitTable& table, const Index* rows,
-                         int64_t count, void* out, SplitTally* tally) {
-  backend.fill(tally, 0xFF, sizeof(SplitTally));
+void split_gather(Backend& backend, const SplitTable& table, const Index* rows, int64_t count,
+                  void* out, SplitTally* tally) {
   if (table.row_bytes == 0) {
     backend.run(Count{count}, CheckRows<Index>{table.num_rows, rows, tally});
     return;
@@ -121,18 +125,6 @@ void launch_split_gather(Backend& backend, const SplitTable& table, const Index*
   } else {
     split_gather_words<uint8_t>(backend, table, rows, count, out, tally);
   }
-}
-
-// As above; waits, and returns the tally.
-template <class Backend, class Index>
-SplitTally split_gather(Backend& backend, const SplitTable& table, const Index* rows, int64_t count,
-                        void* out) {
-  auto* on_device = static_cast<SplitTally*>(backend.allocate(sizeof(SplitTally)));
-  launch_split_gather(backend, table, rows, count, out, on_device);
-  SplitTally tally;
-  backend.download(&tally, on_device, sizeof(tally));
-  backend.release(on_device);
-  return tally;
 }
 
 }  // namespace khop::parallel

@@ -53,12 +53,4 @@ struct WriteNames {
   }
 };
 
-// A list out of the stretches that it has in a stream.
-template <class T>
-struct CopyValues {
-  const T* from;
-  T* to;
-  KHOP_HD void operator()(int64_t j) const { to[j] = from[j]; }
-};
-
 }  // namespace khop::parallel
