@@ -80,9 +80,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("graph,kind,seeds,options", CASES)
-@pytest.mark.parametrize("to_device", [None, "emulated"])
-def test_nodes(parts_of, graph, kind, seeds, options, to_device):
+@pytest.mark.parametrize("to_device,graph,kind,seeds,options", [
+    *[("emulated", *case) for case in CASES],
+    *[(None, *case) for case in CASES[1::2]],
+])  # fmt: skip
+def test_nodes(parts_of, to_device, graph, kind, seeds, options):
     """Batches in shared memory, or where sampler and trainer both work."""
     folder = parts_of(graph, 1, kind)
     with node_loaders(graph, folder, seeds, "emulated", to_device=to_device, **options) as loaders:

@@ -51,7 +51,10 @@ class DistNeighborLoader(DistLoader):
             `(b, 'r', a)`.
         collect_features: deliver node attributes, and edge attributes if `with_edge`; if False,
             labels (`y`) only.
-        to_device: where batches shall be.
+        to_device: where batches shall be; default: where they are made. To a GPU they are copied on
+            a stream of their own, one batch ahead (`MpDistSamplingWorkerOptions.pin_memory` makes
+            that fast), unless samplers work there (`worker_devices`): then they already are there.
+            Use a batch on the stream that was current when it was handed out, or let this wait.
         random_seed: makes epochs reproducible; default: each epoch takes a seed from torch's
             default generator.
         worker_options: `MpDistSamplingWorkerOptions` (sampler processes) or
