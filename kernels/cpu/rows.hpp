@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <stdexcept>
-#include <string>
 
 #include "exclude.hpp"
 #include "khop/csr.hpp"
 #include "khop/eligible.hpp"
+#include "row_errors.hpp"
 
 namespace khop {
 
@@ -78,10 +77,10 @@ class RowFinder {
   Row find_whole(const RowSet& rows, int64_t i) const {
     const int64_t id = rows.ids[i];
     const int64_t row = row_of(id);
-    if (row < 0 || row >= graph_.num_rows) throw_no_such_row(id);
+    if (row < 0 || row >= graph_.num_rows) throw_no_such_row(id, graph_.first_row, graph_.num_rows);
     const int64_t begin = static_cast<int64_t>(graph_.indptr[row]);
     const int64_t end = static_cast<int64_t>(graph_.indptr[row + 1]);
-    if (!graph_.row_is_sound(begin, end)) throw_unsound(row, begin, end);
+    if (!graph_.row_is_sound(begin, end)) throw_corrupt_row(row, begin, end, graph_.num_edges);
     const uint32_t tree = rows.trees == nullptr ? 0 : static_cast<uint32_t>(rows.trees[i]);
     return {id, row, tree, begin, end, end};
   }
@@ -110,17 +109,6 @@ class RowFinder {
     for (int64_t i = 0; i < count; ++i) {
       rows[i].begin = static_cast<int64_t>(graph_.indptr[rows[i].row]);
     }
-  }
-
-  [[noreturn]] void throw_no_such_row(int64_t id) const {
-    throw std::out_of_range("node " + std::to_string(id) + " is not one of the graph's rows " +
-                            std::to_string(graph_.first_row) + " to " +
-                            std::to_string(graph_.first_row + graph_.num_rows - 1));
-  }
-  [[noreturn]] void throw_unsound(int64_t row, int64_t begin, int64_t end) const {
-    throw std::runtime_error("row pointers are corrupt: row " + std::to_string(row) +
-                             " spans edges " + std::to_string(begin) + " to " +
-                             std::to_string(end) + " of " + std::to_string(graph_.num_edges));
   }
 
   const CsrView<Ptr, Col>& graph_;

@@ -3,7 +3,9 @@
 On machines without a GPU the device is emulated: the same kernels, in random orders.
 """
 
+import gc
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -190,6 +192,18 @@ def test_changed_attributes(data, device, feature_mode):
     data.x = data.x + 1
     third = next(iter(loader))
     assert torch.equal(third.x.cpu(), data.x[third.n_id.cpu()])
+
+
+def test_exchanged_attributes_are_let_go(data):
+    """The table of an attribute that was exchanged goes with it, in memory and on the device."""
+    loader = NeighborLoader(data, [2], batch_size=200, device="emulated")
+    gone = []
+    for _ in range(3):
+        gone.append(weakref.ref(data.x))
+        data.x = data.x + 1
+        list(loader)
+    gc.collect()
+    assert [ref() is None for ref in gone] == [True] * 3
 
 
 @DEVICES

@@ -18,7 +18,7 @@ from torch import Tensor
 from khop import _native
 from khop.channel.slab import SlabReader
 from khop.data.device import open_device, parse_device
-from khop.sampler.device import hand_over
+from khop.sampler.device import hand_over, tensors_in
 
 
 class Destination:
@@ -147,12 +147,6 @@ class Mover:
         current = torch.cuda.current_stream(self._to.torch_device)
         streams = {**self._consumers, current.cuda_stream: current}
         return [stream.record_event() for stream in (*streams.values(), self._stream)]
-
-
-def tensors_in(batch: Any) -> list[Tensor]:
-    """The tensors of a `Data` or `HeteroData`."""
-    values = [value for store in batch.stores for value in store.values()]
-    return [value for value in values if isinstance(value, Tensor)]
 
 
 class SlabMaker:

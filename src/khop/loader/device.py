@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
 from khop.data import Feature
 from khop.data.device_feature import DeviceFeature
 from khop.loader.join import Joiner
-from khop.sampler.device import DeviceOptions, TorchDevice, hand_over, tensors_of
+from khop.sampler.device import DeviceOptions, TorchDevice, hand_over, tensors_in, tensors_of
 from khop.sampler.pyg_output import DrawnSubgraph
 from khop.typing import NODE, ArrayLike, EdgeType, NodeType
 
@@ -28,7 +27,7 @@ class OnDevice(NamedTuple):
     def taken(self) -> Any:
         """The batch, for torch's current stream."""
         if self.written is not None:
-            hand_over(_tensors(self.batch), self.written)
+            hand_over(tensors_in(self.batch), self.written)
         return self.batch
 
 
@@ -47,8 +46,8 @@ class DeviceJoiner(Joiner):
         self._options = options
         self._ask_hotness = hotness
         self._hotness = options.hotness
-        # A table is taken to the device once, as long as its tensor is not changed in place.
-        self._features: dict[tuple[int, int, int], tuple[Tensor, DeviceFeature]] = {}
+        # A table is taken to the device once, until it is exchanged or changed in place.
+        self._features: dict[tuple[Any, str], tuple[Any, Any, DeviceFeature]] = {}
 
     def __reduce__(self) -> Any:
         """A device stays in its process."""
@@ -68,15 +67,17 @@ class DeviceJoiner(Joiner):
                 batch = batch.to(self.device.torch_device, non_blocking=True)
             return OnDevice(batch, self.device.mark())
 
-    def feature(self, value: Any, kind: NodeType | EdgeType | None, of_nodes: bool) -> Any:
+    def feature(
+        self, value: Any, kind: NodeType | EdgeType | None, name: str, of_nodes: bool
+    ) -> DeviceFeature:
         """A table on the device."""
-        if not isinstance(value, Tensor):
-            return self._made(value, kind, of_nodes)
-        key = (id(value), value.data_ptr(), value._version)
-        if key not in self._features:
-            self._features = {k: v for k, v in self._features.items() if k[0] != key[0]}
-            self._features[key] = value, self._made(value, kind, of_nodes)
-        return self._features[key][1]
+        state = (value.data_ptr(), value._version) if isinstance(value, Tensor) else None
+        known = self._features.pop((kind, name), None)
+        if known is None or state is None or known[0] is not value or known[1] != state:
+            del known  # what it took of the device may be needed for its successor
+            known = value, state, self._made(value, kind, of_nodes)
+        self._features[kind, name] = known
+        return known[2]
 
     def _made(self, value: Any, kind: Any, of_nodes: bool) -> DeviceFeature:
         options, native = self._options, self.device.native
@@ -116,8 +117,3 @@ class DeviceJoiner(Joiner):
     def on_host(self, tensor: Tensor | None) -> Tensor | None:
         """A tensor for what only the CPU can do."""
         return None if tensor is None else tensor.cpu()
-
-
-def _tensors(batch: Data | HeteroData) -> list[Tensor]:
-    values = [value for store in batch.stores for value in store.values()]
-    return [value for value in values if isinstance(value, Tensor)]

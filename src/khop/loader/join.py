@@ -98,12 +98,15 @@ class Joiner:
             self._plans[kind] = plan
         return plan
 
-    def feature(self, value: Any, kind: NodeType | EdgeType | None, of_nodes: bool) -> Any:
+    def feature(
+        self, value: Any, kind: NodeType | EdgeType | None, name: str, of_nodes: bool
+    ) -> Any:
         """A table that `gather` takes rows of.
 
         Args:
             value: the table, which is plain.
             kind: node or edge type whose attribute it is; None of a homogeneous graph.
+            name: of the attribute.
             of_nodes: whether its rows are those of nodes.
         """
         return Feature(value)
@@ -168,10 +171,10 @@ class StorePlan:
                 pass
             elif of_nodes and store.is_node_attr(name):
                 dim = data.__cat_dim__(name, value, store)
-                self._node_rows.append((name, _Rows(value, dim, joiner, kind, True)))
+                self._node_rows.append((name, _Rows(value, dim, joiner, kind, name, True)))
             elif of_edges and store.is_edge_attr(name):
                 dim = data.__cat_dim__(name, value, store)
-                self._edge_rows.append((name, _Rows(value, dim, joiner, kind, False)))
+                self._edge_rows.append((name, _Rows(value, dim, joiner, kind, name, False)))
         self._counts_nodes = of_nodes and "num_nodes" in self.template
         self._gathered = [
             (value, value.data_ptr())
@@ -244,13 +247,14 @@ class _Rows:
         dim: int,
         joiner: Joiner,
         kind: NodeType | EdgeType | None,
+        name: str,
         of_nodes: bool,
     ) -> None:
         self._value = value
         self._dim = dim
         self._joiner = joiner
         plain = dim == 0 and is_plain(value)
-        self._feature = joiner.feature(value, kind, of_nodes) if plain else None
+        self._feature = joiner.feature(value, kind, name, of_nodes) if plain else None
 
     def take(self, index: Tensor, ids: Any) -> Any:
         """The rows at `index`, also given as the joiner takes them."""

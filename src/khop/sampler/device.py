@@ -20,7 +20,7 @@ from torch import Tensor
 
 from khop import _native
 from khop.data import Graph
-from khop.data.device import open_device, parse_device
+from khop.data.device import check_device, open_device
 from khop.sampler.device_engine import DeviceEngine
 from khop.sampler.drawer import Drawer
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
@@ -96,13 +96,12 @@ class TorchDevice:
     """
 
     def __init__(self, name: Any) -> None:
-        kind, index = parse_device(name)
+        kind, index = check_device(name, "device")  # says what is missing before torch does
         self.name = str(name)
         self.lock = threading.Lock()
         self._stream: Any = None
         self.torch_device = torch.device("cpu")
         if kind == "cuda":
-            open_device(name)  # says what is missing before torch does
             self.torch_device = torch.device("cuda", index)
             self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         self.native = open_device(name, self._stream)
@@ -117,13 +116,8 @@ class TorchDevice:
         return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def mark(self) -> Any:
-        """The moment when all that was asked for so far is done; for `wait`."""
+        """The moment when all that was asked for so far is done; for `hand_over`."""
         return None if self._stream is None else self._stream.record_event()
-
-    def wait(self, moment: Any) -> None:
-        """Has the device go on only after a moment of another."""
-        if moment is not None:
-            self._stream.wait_event(moment)
 
 
 def tensors_of(drawn: DrawnSubgraph) -> list[Tensor]:
@@ -132,15 +126,24 @@ def tensors_of(drawn: DrawnSubgraph) -> list[Tensor]:
     return [*drawn.nodes, *drawn.edge_index, *edges, *(drawn.trees or ())]
 
 
+def tensors_in(batch: Any) -> list[Tensor]:
+    """The tensors of a `Data` or `HeteroData`."""
+    values = [value for store in batch.stores for value in store.values()]
+    return [value for value in values if isinstance(value, Tensor)]
+
+
 def hand_over(tensors: Iterable[Tensor], moment: Any) -> None:
     """Gives tensors to torch's current stream, which waits for the moment when they are written."""
     if moment is None:
         return
+    streams: dict[torch.device, Any] = {}
     for tensor in tensors:
-        if tensor.is_cuda:
-            stream = torch.cuda.current_stream(tensor.device)
-            stream.wait_event(moment)
-            tensor.record_stream(stream)
+        if not tensor.is_cuda:
+            continue
+        if tensor.device not in streams:
+            streams[tensor.device] = torch.cuda.current_stream(tensor.device)
+            streams[tensor.device].wait_event(moment)
+        tensor.record_stream(streams[tensor.device])
 
 
 class DeviceWriter:

@@ -18,6 +18,23 @@ struct alignas(16) Word16 {
   uint64_t high;
 };
 
+// Calls f with a word of the widest kind that divides an alignment: that of rows' bytes and of all
+// addresses, or-ed.
+template <class F>
+void with_widest_word(uint64_t alignment, F&& f) {
+  if (alignment % 16 == 0) {
+    f(Word16{});
+  } else if (alignment % 8 == 0) {
+    f(uint64_t{});
+  } else if (alignment % 4 == 0) {
+    f(uint32_t{});
+  } else if (alignment % 2 == 0) {
+    f(uint16_t{});
+  } else {
+    f(uint8_t{});
+  }
+}
+
 // An item a word: neighbouring threads copy neighbouring words of a row, so accesses coalesce.
 template <class Word, class Index>
 struct GatherWords {
@@ -57,21 +74,12 @@ int64_t gather(Backend& backend, const RowTable& table, const Index* rows, int64
   constexpr uint64_t kNone = ~uint64_t{0};
   auto* first_bad = static_cast<uint64_t*>(backend.allocate(sizeof(uint64_t)));
   backend.fill(first_bad, 0xFF, sizeof(uint64_t));
-  // The widest word that divides the rows and to which both arrays are aligned.
   const uint64_t alignment = static_cast<uint64_t>(table.row_bytes) |
                              reinterpret_cast<uintptr_t>(table.data) |
                              reinterpret_cast<uintptr_t>(out);
-  if (alignment % 16 == 0) {
-    gather_words<Word16>(backend, table, rows, count, out, first_bad);
-  } else if (alignment % 8 == 0) {
-    gather_words<uint64_t>(backend, table, rows, count, out, first_bad);
-  } else if (alignment % 4 == 0) {
-    gather_words<uint32_t>(backend, table, rows, count, out, first_bad);
-  } else if (alignment % 2 == 0) {
-    gather_words<uint16_t>(backend, table, rows, count, out, first_bad);
-  } else {
-    gather_words<uint8_t>(backend, table, rows, count, out, first_bad);
-  }
+  with_widest_word(alignment, [&](auto word) {
+    gather_words<decltype(word)>(backend, table, rows, count, out, first_bad);
+  });
   uint64_t bad = kNone;
   backend.download(&bad, first_bad, sizeof(bad));
   backend.release(first_bad);

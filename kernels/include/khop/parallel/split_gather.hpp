@@ -114,17 +114,9 @@ void split_gather(Backend& backend, const SplitTable& table, const Index* rows, 
   const uint64_t alignment = static_cast<uint64_t>(table.row_bytes) | table.alignment |
                              reinterpret_cast<uintptr_t>(table.cold) |
                              reinterpret_cast<uintptr_t>(out);
-  if (alignment % 16 == 0) {
-    split_gather_words<Word16>(backend, table, rows, count, out, tally);
-  } else if (alignment % 8 == 0) {
-    split_gather_words<uint64_t>(backend, table, rows, count, out, tally);
-  } else if (alignment % 4 == 0) {
-    split_gather_words<uint32_t>(backend, table, rows, count, out, tally);
-  } else if (alignment % 2 == 0) {
-    split_gather_words<uint16_t>(backend, table, rows, count, out, tally);
-  } else {
-    split_gather_words<uint8_t>(backend, table, rows, count, out, tally);
-  }
+  with_widest_word(alignment, [&](auto word) {
+    split_gather_words<decltype(word)>(backend, table, rows, count, out, tally);
+  });
 }
 
 }  // namespace khop::parallel
