@@ -54,13 +54,13 @@ Sessions: what a client's loader has on a server.
 
     open        session (`loader/number`), client, pipeline, num_workers, buffer_bytes, concurrency,
                 depth (batches that may be asked for at a time), worker_devices, max_restarts,
-                timeout, credits (chunks that may be on their way), outstanding (ids of batches that
+                timeout, credits (bytes that may be on their way), outstanding (ids of batches that
                 are still wanted; all others are dropped), names (of the arrays that follow: weights
                 of negatives) -> batches held. Opening a session again moves it to this connection.
     batch       session, id, batch (its number), run_key; [num_columns, n] int64 columns.
                 No reply, but what follows.
     cancel      session, ids: those batches are not wanted any more. No reply.
-    ack         session, count: so many more chunks may be sent. No reply.
+    ack         session, bytes: so many more may be sent. No reply.
     alive       session: every second -> made (batches, so far), waiting_for (text or null).
                 A session that is silent for 10 s ends.
     close       session -> nothing. Ends it.
@@ -84,11 +84,9 @@ JSON of Op.CONFIG; its first descriptor is the ring, then `share()`d arrays if `
     master          {'address': 'tcp://HOST:PORT', 'server_key': text or null} of server 0; all
                     servers have the same key
     credentials     {'public', 'secret'} or null
-    servers         ranks, in order of preference
-    any_server      true: batches go to the least busy of the servers, those of a lost one to the
-                    others. False: the last row of an epoch's columns says which of the servers
-                    (by its place in `servers`) shall make the batch; it is that of the batch's
-                    first seed, and is not sent along
+    servers         ranks, in order of preference. Batches of an epoch go to the least busy of them,
+                    those of a lost one to the others; but if its plan has lists of seeds, those of
+                    list i to server i of these and nowhere else
     session         {'loader': hex text, 'client': name, 'pipeline': `PipelineSpec.to_json()`,
                     'num_workers', 'buffer_bytes', 'concurrency', 'worker_devices': list or null,
                     'max_restarts'}
