@@ -313,12 +313,14 @@ def _read_private(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise SecurityError(f"cannot read the key file '{path}': {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise SecurityError(f"'{path}' is not a key file: it is no regular file")
         _check_private(status, path, "chmod 600")
-        return file.read(_MAX_BYTES)
+        return os.read(descriptor, _MAX_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def _parse(text: bytes, path: Path) -> dict[str, Any]:
