@@ -36,6 +36,7 @@ class Op(enum.IntEnum):
     SAMPLE = 4  # number of slots, their offsets (free again); epoch and batch index, of any number
     FREE = 5  # offset of a slot
     TRACE = 6  # 1: a recording is under way, 0: it has ended
+    ENDPOINT = 7  # JSON: a part, and where it is served now, or why it is not any more
     MAKE = 8  # ORDER, and columns of int64: a batch that belongs to no epoch; a memfd with the
     # columns if they are many
     # process -> trainer
@@ -45,6 +46,7 @@ class Op(enum.IntEnum):
     ERROR = 18  # JSON
     LAYOUT = 19  # a memfd with a layout that batches will have
     RECORDS = 20  # of a recording: `khop.trace.requests.pack_records`
+    LOST = 21  # JSON: a part whose server cannot be reached, and for how long
 
 
 ON_DEVICE = 1
