@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from khop.distributed.keys import ClientKeys
 
 _CONNECT_SECONDS = 10.0
+_ANSWER_SECONDS = 1.0
 # A look may take so much of the interval; who has not answered by then is shown as it was.
 _PATIENCE = 0.5
 _STYLES = {"normal": "", "head": "\x1b[1m", "alarm": "\x1b[31m"}
@@ -92,10 +93,9 @@ def _keys(path: str | None) -> ClientKeys | None:
 def _two_looks(watcher: Watcher, interval: float) -> tuple[Look, Look]:
     from khop.cli.look import LOST_AFTER
 
-    patience = LOST_AFTER + 0.1  # so that who is lost is known
-    before = watcher.look(patience)
+    before = watcher.look(LOST_AFTER + 0.1)  # so that who is lost is known
     time.sleep(interval)
-    return watcher.look(patience), before
+    return watcher.look(_ANSWER_SECONDS), before
 
 
 def _print_once(watcher: Watcher, interval: float) -> None:
@@ -137,7 +137,7 @@ def _show(watcher: Watcher, interval: float) -> None:
 def _draw(lines: list[Line]) -> None:
     """Writes over what was there, so that nothing flickers."""
     styled = [f"{_STYLES[line.style]}{line.text}\x1b[0m\x1b[K" for line in lines]
-    sys.stdout.write("\x1b[H" + "\r\n".join(styled) + "\x1b[J")
+    sys.stdout.write("\x1b[H" + "\n".join(styled) + "\x1b[J")
     sys.stdout.flush()
 
 
@@ -149,7 +149,7 @@ def _pause(keys: int, seconds: float) -> bool:
         if not select.select([keys], [], [], left)[0]:
             return True
         pressed = os.read(keys, 64)
-        if not pressed or pressed[:1] in b"qQ":
+        if not pressed or b"q" in pressed.lower():
             return False
 
 
