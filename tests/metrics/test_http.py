@@ -3,11 +3,14 @@
 import contextlib
 import http.client
 import logging
+import re
 import socket
 import threading
 import time
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from khop.metrics import http as served
 from khop.metrics import serve
@@ -102,6 +105,7 @@ def test_a_client_that_reads_nothing(monkeypatch):
     with serve(0, lambda: page) as server:
         slow = socket.create_connection((server.host, server.port), 10)
         slow.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert slow.recv(1)  # it has been accepted: 0.7 s from now on
         monkeypatch.setattr(served, "CONNECTION_SECONDS", 30)
         assert len(ask(server)[2]) == len(page)
         time.sleep(0.8)  # its time, not ours
@@ -161,3 +165,21 @@ def test_nobody_else_may_read_unless_told_so():
             serve(0, lambda: "", host)
     with serve(0, lambda: "a 1\n", "0.0.0.0", insecure=True) as server:
         assert ask(server)[0] == 200
+
+
+@given(st.binary(max_size=300), st.booleans())
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_bytes(server, data, is_head):
+    """Whatever arrives gets one answer in HTTP, or none if it is no whole request; nobody dies."""
+    sent = (b"GET /metrics HTTP/1.1\r\n" if is_head else b"") + data
+    with socket.create_connection((server.host, server.port), 10) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        heard = b""
+        while got := connection.recv(65536):
+            heard += got
+    assert (heard == b"") == (b"\r\n\r\n" not in sent)
+    assert re.fullmatch(rb"(HTTP/1\.1 \d{3} [^\r\n]+\r\n([\w-]+: [^\r\n]+\r\n)+\r\n[^\r]*)?", heard)
+    assert server._thread.is_alive()
