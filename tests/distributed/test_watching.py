@@ -1,11 +1,16 @@
 """A job as those see it who watch it: its metrics and its logs."""
 
+import json
+import os
+import signal
+import time
 import urllib.request
 
 import jobs
+import pytest
 
 import prometheus
-from khop import metrics
+from khop import log, metrics
 
 
 def scrape(page):
@@ -39,3 +44,59 @@ def test_metrics_of_a_trainer(folder_of):
     assert last["khop_loader_samplers"][None] == 1
     for page in seen:
         assert sum(page["khop_loader_rows_total"].values()) == page["khop_loader_nodes_total"][None]
+
+
+@pytest.fixture
+def events(capfd):
+    """Returns events(): what khop has said so far on stderr, of all processes, as JSON."""
+    log.configure("info", json=True)
+    lines = []
+
+    def events():
+        lines.extend(json.loads(line) for line in capfd.readouterr().err.splitlines())
+        return lines
+
+    yield events
+    log.reset()
+
+
+def until(events, name, seconds=10.0):
+    """Waits until an event has been told of; returns all of that name."""
+    end = time.monotonic() + seconds
+    while not (found := [line for line in events() if line["event"] == name]):
+        assert time.monotonic() < end, name
+        time.sleep(0.05)
+    return found
+
+
+def test_logs_of_a_job_in_trouble(folder_of, events):
+    """Starts, deaths and returns, each told by whom it concerns, and by nobody for each batch."""
+    before = set(jobs.khop_processes())
+    loader = jobs.make_loader(folder_of("random", 2), 2, 1)
+    assert sum(1 for _ in loader) == len(loader)
+    started = until(events, "process-started")
+    (sampler,) = (line["pid"] for line in started if line["role"] == "sampler")
+    (server,) = (line["pid"] for line in started if line["role"] == "server")
+    assert {sampler, server} <= set(jobs.khop_processes()) - before
+    assert [line["partition"] for line in started if line["role"] == "server"] == [1]
+
+    os.kill(server, signal.SIGKILL)
+    (told,) = until(events, "server-restarted")
+    assert (told["role"], told["level"], told["fields"]["pid"]) == ("trainer", "warning", server)
+    assert "partition 1 was killed by SIGKILL" in told["message"]
+    for name in ("partition-lost", "server-up", "partition-returned"):
+        assert until(events, name)[-1]["fields"]
+    (lost,) = until(events, "partition-lost")
+    assert (lost["role"], lost["pid"], lost["partition"]) == ("sampler", sampler, 0)
+
+    os.kill(sampler, signal.SIGKILL)
+    assert sum(1 for _ in loader) == len(loader)
+    (told,) = until(events, "sampler-restarted")
+    assert (told["role"], told["fields"]["pid"], told["fields"]["restarts"]) == (
+        "trainer",
+        sampler,
+        1,
+    )
+    loader.shutdown()
+    until(events, "process-ended")
+    assert len(events()) < 20

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from khop import log
 from khop.channel.control import ONE, Message, Op
 from khop.channel.layout import Layout, Received
 from khop.channel.ring import RingReader, create_memory
@@ -34,6 +35,7 @@ from khop.trace.recording import current
 from khop.typing import Array, Int64Array
 
 _WORKER = "khop.distributed.worker"
+_log = log.get(__name__)
 
 
 @dataclass
@@ -336,6 +338,14 @@ class SamplerGroup:
                 "max_restarts bounds this. Killed processes often mean that memory ran out."
             )
             raise self._failure
+        _log.warning(
+            "sampler-restarted",
+            f"sampler {dead.number} (pid {dead.process.pid}) {status}: it is started again",
+            sampler=dead.number,
+            pid=dead.process.pid,
+            owed=len(dead.owes),
+            restarts=self.num_restarts + 1,
+        )
         self._restarts_left -= 1
         self.num_restarts += 1
         fresh = self._start(dead.number)
