@@ -128,8 +128,11 @@ class ServerCounters:
     Args:
         rank: the server's number.
         parts: partitions that it serves.
-        address: where it is reached.
+        address: where it is reached, if that is known already.
         state: gives what is looked up; called by the thread that takes a picture.
+
+    Attributes:
+        address: as above; may change.
     """
 
     def __init__(
@@ -139,7 +142,8 @@ class ServerCounters:
         address: str,
         state: Callable[[], ServerState] = _nothing,
     ) -> None:
-        self._identity = {"rank": rank, "parts": list(parts), "address": address}
+        self._rank, self._parts = rank, list(parts)
+        self.address = address
         self._state = state
         self._lock = threading.Lock()
         self._started = time.time()
@@ -240,7 +244,9 @@ class ServerCounters:
                 for session in state["sessions"]
             ]
         return {
-            **self._identity,
+            "rank": self._rank,
+            "parts": list(self._parts),
+            "address": self.address,
             "pid": os.getpid(),
             "version": __version__,
             "started": self._started,
