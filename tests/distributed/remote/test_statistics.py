@@ -112,7 +112,7 @@ def test_many_threads_count_at_once():
     counted, done, pictures = counters(), threading.Event(), []
 
     def work():
-        for _ in range(5000):
+        for _ in range(1500):
             counted.count_request("a", 0.001, 1, 2)
 
     def look():
@@ -128,7 +128,7 @@ def test_many_threads_count_at_once():
         thread.join()
     done.set()
     looking.join()
-    assert counted.snapshot()["requests"]["a"]["count"] == 20_000
+    assert counted.snapshot()["requests"]["a"]["count"] == 6000
     for picture in pictures:
         for answered in picture["requests"].values():
             assert answered["count"] == picture["bytes_in"] == sum(answered["buckets"])
