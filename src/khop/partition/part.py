@@ -41,6 +41,7 @@ class Part:
         self._node_features: dict[tuple[int, str], Feature] = {}
         self._edge_features: dict[tuple[int, str], Feature] = {}
         self._cached: dict[int, CachedRows | None] = {}
+        self._indptrs: dict[int, IntArray] = {}
 
     @cached_property
     def relations(self) -> list[tuple[int, int]]:
@@ -73,6 +74,13 @@ class Part:
                 self._edge_array(edge_type.name, "weight_guide") if edge_type.weighted else None
             ),
         )
+
+    def indptr(self, index: int) -> IntArray:
+        """[num_rows + 1] row pointers of an edge type."""
+        if index not in self._indptrs:
+            name = self.meta.edge_types[index].name
+            self._indptrs[index] = self._edge_array(name, "indptr")
+        return self._indptrs[index]
 
     def rows(self, index: int) -> tuple[IntArray, IntArray]:
         """Row pointers, and new ids of neighbours, of an edge type."""
