@@ -14,7 +14,8 @@ from types import TracebackType
 
 import torch.distributed as dist
 
-from khop.distributed.rendezvous import Rendezvous, host_address, host_identity, job_store
+from khop.distributed.hosts import host_address, host_identity
+from khop.distributed.rendezvous import Rendezvous, job_store
 from khop.errors import RendezvousError
 
 _DEFAULT_GROUP = "khop-trainers"
