@@ -41,11 +41,12 @@ class PartitionClient:
         endpoints: where each other partition is served.
         credentials: the job's keys; needed for endpoints with a server key.
         timeout: seconds that a request may take.
-        on_lost: called with a partition, and when it was lost (`time.monotonic`), again and again
-            while requests wait for it; may call `relocate` and `give_up`.
+        on_lost: see below.
 
     Attributes:
         bytes_received: bytes of all replies.
+        on_lost: called with a partition, and when it was lost (`time.monotonic`), again and again
+            while requests wait for it; may call `relocate` and `give_up`.
         log: keeps requests while a recording is under way; None: none is.
     """
 
@@ -61,7 +62,7 @@ class PartitionClient:
     ) -> None:
         self._timeout = timeout
         self._credentials = credentials
-        self._on_lost = on_lost
+        self.on_lost = on_lost
         self._connections: dict[int, Connection] = {}
         self._ids = itertools.count()
         self.bytes_received = 0
@@ -169,10 +170,10 @@ class PartitionClient:
             connection.watch()
             connection.expire()
             lost = connection.lost_since
-            if lost is None or not connection.pending or self._on_lost is None:
+            if lost is None or not connection.pending or self.on_lost is None:
                 continue
             if time.monotonic() - lost > _LOST_AFTER:
-                self._on_lost(part, lost)
+                self.on_lost(part, lost)
 
     def _receive(self, part: int, connection: Connection) -> None:
         while connection.socket.poll(0):
@@ -183,9 +184,10 @@ class PartitionClient:
                 connection.fail_all(f"sent a malformed reply: {error}")
                 continue
             if "goodbye" in header:
-                connection.give_up(f"has ended: {header['goodbye']}")
+                connection.give_up(f"has ended: {str(header['goodbye'])[:1000]}")
                 continue
-            request = connection.answered(header.get("id", -1))
+            number = header.get("id")
+            request = connection.answered(number) if type(number) is int else None
             if request is None:  # answered twice, after a reconnection
                 continue
             nbytes = sum(map(len, frames))
