@@ -7,14 +7,36 @@ not. All raise ProtocolError; kernels rely on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from khop.data.arrays import storage_dtype
 from khop.errors import ProtocolError
-from khop.sampler.requests import Drawn
+from khop.sampler.requests import Drawn, Ticket
 from khop.typing import Array, BoolArray
+
+
+class Checked:
+    """A ticket whose reply is checked when it is taken.
+
+    Args:
+        ticket: the ticket.
+        check: returns the reply's arrays, or raises ProtocolError.
+    """
+
+    def __init__(self, ticket: Ticket, check: Callable[[list[Array]], list[Array]]) -> None:
+        self._ticket = ticket
+        self._check = check
+
+    @property
+    def done(self) -> bool:
+        """See `Ticket`."""
+        return self._ticket.done
+
+    def result(self) -> list[Array]:
+        """See `Ticket`; ProtocolError if the reply is not what was asked for."""
+        return self._check(self._ticket.result())
 
 
 def check_drawn(
