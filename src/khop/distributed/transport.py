@@ -192,9 +192,10 @@ class PartitionClient:
                 connection.fail_all(f"sent a malformed reply: {error}")
                 continue
             if "goodbye" in header:
-                connection.give_up(f"has ended: {header['goodbye']}")
+                connection.give_up(f"has ended: {str(header['goodbye'])[:1000]}")
                 continue
-            request = connection.answered(header.get("id", -1))
+            number = header.get("id")
+            request = connection.answered(number) if type(number) is int else None
             if request is None:  # answered twice, after a reconnection
                 continue
             nbytes = sum(map(len, frames))
