@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import socket
 import sys
@@ -34,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from khop import log, metrics
 from khop.channel.control import ControlLine, Op
 from khop.channel.shared import read_shared, share
 from khop.distributed.child import start_up
@@ -55,7 +55,7 @@ from khop.partition.folder import PartitionFolder
 from khop.partition.part import Part
 from khop.typing import Array
 
-_log = logging.getLogger("khop")
+_log = log.get(__name__)
 
 # A socket's path holds 107 bytes.
 _MAX_FOLDER = 90
@@ -135,9 +135,17 @@ def serve(
         )
         # Server 0 has nobody left to say goodbye to.
         stack.callback(remote.close, goodbye=config["rank"] != 0)
+        if config["metrics_port"] is not None:
+            counters = server.counters
+            page = metrics.serve(
+                config["metrics_port"], lambda: metrics.of_server(counters.snapshot())
+            )
+            stack.enter_context(page)
+        address = server.addresses["tcp"]
+        _log.info("server-ready", f"graph server {config['rank']} is at {address}", address=address)
         on_ready(server.addresses)
         server.serve(line)
-    _log.info("graph server %d has ended", config["rank"])
+    _log.info("server-ended", f"graph server {config['rank']} has ended")
 
 
 def _make_server(

@@ -11,7 +11,6 @@ the others are.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from typing import Any
 
 import zmq
 
+from khop import log
 from khop.channel.control import ControlLine
 from khop.channel.message import pack, unpack
 from khop.distributed.fields import integer, ranks, text
@@ -37,7 +37,7 @@ from khop.distributed.wire import PROTOCOL, describe_error
 from khop.errors import ProtocolError
 from khop.typing import Array
 
-_log = logging.getLogger("khop")
+_log = log.get(__name__)
 
 _TICK_MS = 250
 # Chunks that are sent before messages are looked at again.
@@ -82,6 +82,9 @@ class GraphServer(PartitionServer):
         rank: of this server.
         sockets: for `PartitionServer`: ipc_path, tcp_host, tcp_port, curve, num_threads (at least
             two, so that the loop never answers itself).
+
+    Attributes:
+        counters: as above.
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class GraphServer(PartitionServer):
         self._checks = checks
         self._host = host
         self._endpoints = endpoints
-        self._counters = counters
+        self.counters = counters
         self._allowed = allowed
         self._directory = directory
         self._server_key = server_key
@@ -225,7 +228,7 @@ class GraphServer(PartitionServer):
             if answer is not None:
                 self._answer(answer, _Asker(front, peer.bytes), request)
             elif (why := self._why_not(peer.bytes)) is not None:
-                self._counters.refused("too much at a time")
+                self.counters.refused("too much at a time")
                 self._unread.send(front, peer.bytes, refusal(request, ProtocolError(why)))
             else:
                 self._parked.append([bytes([self._fronts.index(front)]), peer, *frames])
@@ -269,7 +272,7 @@ class GraphServer(PartitionServer):
         if op in self._answers:
             nbytes = sum(map(len, frames))
             seconds = time.monotonic() - began
-            self._counters.count_request(op, seconds, nbytes, 0, is_refused)
+            self.counters.count_request(op, seconds, nbytes, 0, is_refused)
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -278,7 +281,8 @@ class GraphServer(PartitionServer):
         for name, session in list(self._sessions.items()):
             silent = now - session.heard
             if silent > LEASE_SECONDS:
-                _log.warning("session %s ends: nothing was heard for %.0f s", name, silent)
+                text = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
+                _log.warning("session-expired", text, session=name)
                 self._end(name, expired=True)
 
     # Streams ------------------------------------------------------------------------------------
@@ -347,7 +351,7 @@ class GraphServer(PartitionServer):
         now = time.monotonic()
         if self._finished_at is None:
             self._finished_at = now
-            _log.info("all clients have gone: ending")
+            _log.info("clients-gone", "all clients have gone: ending")
         is_last = self._directory is None or len(table["servers"]) <= 1
         self.finished = is_last or now - self._finished_at > _FAREWELL
 
@@ -379,8 +383,14 @@ class GraphServer(PartitionServer):
         named = self._checks.arrays(header, arrays)
         session = Session(spec, pipeline, named, self._host, asker.send)
         self._sessions[spec.session] = session
-        self._counters.session_opened(spec.session)
-        _log.info("session %s of %s: %d sampler(s)", spec.session, spec.client, spec.num_workers)
+        self.counters.session_opened(spec.session)
+        _log.info(
+            "session-opened",
+            f"session {spec.session} of {spec.client}",
+            session=spec.session,
+            samplers=spec.num_workers,
+            buffer_bytes=spec.buffer_bytes,
+        )
         return {"held": []}
 
     def _check_room(self, spec: SessionSpec) -> None:
@@ -443,12 +453,13 @@ class GraphServer(PartitionServer):
         session.close()
         with contextlib.suppress(ValueError):
             self._turns.remove(session)
-        self._counters.session_ended(name, expired)
+        self.counters.session_ended(name, expired)
+        _log.info("session-closed", f"session {name} has ended", session=name)
 
     def _statistics(
         self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker
     ) -> dict[str, Any]:
-        return {"statistics": self._counters.snapshot()}
+        return {"statistics": self.counters.snapshot()}
 
     def _ping(
         self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker
