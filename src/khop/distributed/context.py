@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import enum
 import itertools
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from types import TracebackType
 
 import torch.distributed as dist
 
+from khop import log
 from khop.distributed.hosts import host_address, host_identity
 from khop.distributed.rendezvous import Rendezvous, job_store
 from khop.errors import RendezvousError
@@ -40,6 +40,7 @@ class DistContext:
         address: by which other machines reach this one.
         insecure: whether traffic between machines goes without CURVE.
         rendezvous: how trainers tell each other things.
+        others_have_finished: all others have said goodbye, as far as is known.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class DistContext:
         self._counts: dict[str, itertools.count[int]] = {}
         self._servers_to_keep: list[Callable[[], None]] = []
         self._is_closed = False
+        self.others_have_finished = rendezvous.world_size == 1
 
     @property
     def worker_name(self) -> str:
@@ -102,6 +104,7 @@ class DistContext:
             self.rendezvous.tell("goodbye", True)
             if wait and self._servers_to_keep:
                 self.rendezvous.hear("goodbye", others, "finish")
+                self.others_have_finished = True
         for close in self._servers_to_keep:
             close()
         self._servers_to_keep.clear()
@@ -109,7 +112,7 @@ class DistContext:
 
 _context: DistContext | None = None
 _num_groups = itertools.count()
-_log = logging.getLogger("khop")
+_log = log.get(__name__)
 
 
 def init_worker_group(
@@ -155,13 +158,22 @@ def init_worker_group(
             f"this process is trainer {_context.rank} of {_context.world_size} in group "
             f"'{_context.group_name}' already: call shutdown_worker_group() first"
         )
+    log.identify("trainer", rank)
     if insecure and rank == 0:
-        _log.warning("insecure=True: traffic between machines is neither encrypted nor checked")
+        _log.warning(
+            "insecure", "insecure=True: traffic between machines is neither encrypted nor checked"
+        )
     store = job_store(rank, world_size, timeout)
     # A group must not hear what one of the same name said before it.
     attempt = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{next(_num_groups)}"
     rendezvous = Rendezvous(store, f"khop/{group_name}/{attempt}", rank, world_size, timeout)
     _context = DistContext(rendezvous, group_name, host or host_address(), insecure)
+    _log.info(
+        "group-joined",
+        f"trainer {rank} of {world_size} in group '{group_name}'",
+        world_size=world_size,
+        address=_context.address,
+    )
     return _context
 
 
