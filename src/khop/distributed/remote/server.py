@@ -29,7 +29,7 @@ from khop.distributed.remote.checks import Allowed, SessionChecks, columns_of, s
 from khop.distributed.remote.connection import endpoint_of
 from khop.distributed.remote.directory import Directory
 from khop.distributed.remote.sampling import Order, ServedSampler
-from khop.distributed.remote.sessions import LEASE_SECONDS, Host, Session, SessionSpec
+from khop.distributed.remote.sessions import Host, Session, SessionSpec
 from khop.distributed.remote.statistics import ServerCounters, ServerState
 from khop.distributed.server import PartitionServer
 from khop.distributed.transport import Endpoint
@@ -82,9 +82,6 @@ class GraphServer(PartitionServer):
         rank: of this server.
         sockets: for `PartitionServer`: ipc_path, tcp_host, tcp_port, curve, num_threads (at least
             two, so that the loop never answers itself).
-
-    Attributes:
-        counters: as above.
     """
 
     def __init__(
@@ -104,7 +101,7 @@ class GraphServer(PartitionServer):
         self._checks = checks
         self._host = host
         self._endpoints = endpoints
-        self.counters = counters
+        self._counters = counters
         self._allowed = allowed
         self._directory = directory
         self._server_key = server_key
@@ -228,7 +225,7 @@ class GraphServer(PartitionServer):
             if answer is not None:
                 self._answer(answer, _Asker(front, peer.bytes), request)
             elif (why := self._why_not(peer.bytes)) is not None:
-                self.counters.refused("too much at a time")
+                self._counters.refused("too much at a time")
                 self._unread.send(front, peer.bytes, refusal(request, ProtocolError(why)))
             else:
                 self._parked.append([bytes([self._fronts.index(front)]), peer, *frames])
@@ -272,7 +269,7 @@ class GraphServer(PartitionServer):
         if op in self._answers:
             nbytes = sum(map(len, frames))
             seconds = time.monotonic() - began
-            self.counters.count_request(op, seconds, nbytes, 0, is_refused)
+            self._counters.count_request(op, seconds, nbytes, 0, is_refused)
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -280,7 +277,7 @@ class GraphServer(PartitionServer):
             self._directory.tick()
         for name, session in list(self._sessions.items()):
             silent = now - session.heard
-            if silent > LEASE_SECONDS:
+            if silent > self._allowed.lease:
                 text = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
                 _log.warning("session-expired", text, session=name)
                 self._end(name, expired=True)
@@ -383,7 +380,7 @@ class GraphServer(PartitionServer):
         named = self._checks.arrays(header, arrays)
         session = Session(spec, pipeline, named, self._host, asker.send)
         self._sessions[spec.session] = session
-        self.counters.session_opened(spec.session)
+        self._counters.session_opened(spec.session)
         _log.info(
             "session-opened",
             f"session {spec.session} of {spec.client}",
@@ -453,13 +450,13 @@ class GraphServer(PartitionServer):
         session.close()
         with contextlib.suppress(ValueError):
             self._turns.remove(session)
-        self.counters.session_ended(name, expired)
+        self._counters.session_ended(name, expired)
         _log.info("session-closed", f"session {name} has ended", session=name)
 
     def _statistics(
         self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker
     ) -> dict[str, Any]:
-        return {"statistics": self.counters.snapshot()}
+        return {"statistics": self._counters.snapshot()}
 
     def _ping(
         self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker
