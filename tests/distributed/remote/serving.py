@@ -71,11 +71,11 @@ class Graph:
 
 
 @contextlib.contextmanager
-def serving(root, num_servers=1, keys=None, **config):
+def serving(root, started=1, keys=None, **config):
     """Servers that end with the block."""
-    graph = Graph(root, num_servers, keys, **config)
+    graph = Graph(root, config.pop("num_servers", started), keys, **config)
     try:
-        for rank in range(num_servers):
+        for rank in range(started):
             graph.start(rank)
         yield graph
     finally:
