@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import select
 import signal
@@ -24,6 +25,7 @@ from typing import Any
 
 import khop
 from khop.channel.control import ControlLine, Message, Op, socket_pair
+from khop.distributed.last_words import LogTail, TaskPage
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 2.0
@@ -44,14 +46,19 @@ class ChildProcess:
     ) -> None:
         self.module = module
         ours, theirs = socket_pair()
+        self._log, self._task = LogTail(), TaskPage()
+        passed = theirs.fileno(), self._task.descriptor
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _program(module), str(theirs.fileno()), module],
-                pass_fds=(theirs.fileno(),),
+                [sys.executable, "-c", _program(module), str(passed[0]), module, str(passed[1])],
+                pass_fds=passed,
                 stdin=subprocess.DEVNULL,
+                stderr=self._log.child_end,
                 # Ctrl-C is for the trainer: its children end with it.
                 start_new_session=True,
             )
+        self._log.start()
+        self._task.close_descriptor()
         self.line = ControlLine(ours)
         self._finalizer = weakref.finalize(self, _end, self._process, self.line, os.getpid())
         # At exit the kernel closes the line; servers may have to stay until others have finished.
@@ -79,6 +86,14 @@ class ChildProcess:
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         return f"exited with status {code}"
+
+    def log_tail(self) -> str:
+        """The end of what it printed to standard error; call when it has ended."""
+        return self._log.text()
+
+    def last_task(self) -> tuple[int, int] | None:
+        """(epoch, batch) that it worked on last, if it says so; also when it has ended."""
+        return self._task.read()
 
     def close(self) -> None:
         """Ends the process and waits for it; harmless if called again."""
@@ -115,6 +130,7 @@ def start_up() -> tuple[ControlLine, Message]:
     Returns:
         The line and the CONFIG message.
     """
+    faulthandler.enable()
     line = ControlLine(socket.socket(fileno=int(sys.argv[1])))
     os.set_inheritable(line.fileno(), False)
     config = wait_for_message(line)
@@ -127,6 +143,13 @@ def start_up() -> tuple[ControlLine, Message]:
             sys.exit(1)
     signal.signal(signal.SIGTERM, _leave)
     return line, config
+
+
+def task_page() -> TaskPage:
+    """Where this process says what it works on, for the one that started it."""
+    page = TaskPage(int(sys.argv[3]))
+    page.close_descriptor()
+    return page
 
 
 def _leave(*_: object) -> None:
