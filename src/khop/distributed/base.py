@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic_ns
 from typing import Any, NamedTuple
@@ -13,14 +13,11 @@ from torch import Tensor
 
 from khop.channel.layout import Received
 from khop.distributed.collate import Assembler, Tensors, batch_edge_types, to_tensors
-from khop.distributed.context import require_context
-from khop.distributed.dataset import DistDataset
+from khop.distributed.context import TrainerContext
 from khop.distributed.delivery import Destination, Mover, Moving
+from khop.distributed.graph import LoaderGraph
 from khop.distributed.making import make_maker
-from khop.distributed.options import (
-    CollocatedDistSamplingWorkerOptions,
-    MpDistSamplingWorkerOptions,
-)
+from khop.distributed.options import WorkerOptions
 from khop.distributed.pipeline import PipelineSpec
 from khop.loader.epochs import EpochKeys
 from khop.sampler.plan import EpochPlan, epoch_order
@@ -40,7 +37,7 @@ class DeliveryOptions:
     drop_last: bool = False
     to_device: Any = None
     random_seed: int | None = None
-    worker_options: MpDistSamplingWorkerOptions | CollocatedDistSamplingWorkerOptions | None = None
+    worker_options: WorkerOptions | None = None
     seed: int | None = None
     stream: int | None = None
     transform: Callable[[Any], Any] | None = None
@@ -51,11 +48,13 @@ class DistLoader(abc.ABC):
     """Base of the loaders of partitioned graphs.
 
     Args:
-        data: the trainer's partition.
+        data: the graph: the trainer's partition, or what graph servers say of it.
         spec: what batches shall be.
         columns: [num_columns, num_seeds] int64, what samplers must know of each seed.
         options: how batches are delivered.
         weights: of the ends of negatives; see `khop.distributed.pipeline.Pipeline`.
+        lists: lengths of the lists that the seeds consist of, if each is for a graph server of its
+            own; see `EpochPlan`.
 
     Raises:
         ValueError, TypeError: bad options.
@@ -64,11 +63,12 @@ class DistLoader(abc.ABC):
 
     def __init__(
         self,
-        data: DistDataset,
+        data: LoaderGraph,
         spec: PipelineSpec,
         columns: Int64Array,
         options: DeliveryOptions,
         weights: Mapping[str, Array] | None = None,
+        lists: Sequence[int] | None = None,
     ) -> None:
         seed = options.random_seed if options.seed is None else options.seed
         if options.random_seed not in (None, seed):
@@ -81,20 +81,19 @@ class DistLoader(abc.ABC):
         self.transform = options.transform
         self._columns = columns
         self._assembler = Assembler(data.meta, self._labels(), batch_edge_types(data.meta))
-        context = require_context()
+        context = data.context
         stream = context.rank if options.stream is None else options.stream
         self._keys = EpochKeys(seed, stream, None)
         self._shuffle = options.shuffle
-        self._plan = EpochPlan(columns.shape[1], options.batch_size, options.drop_last)
-        self._service = data.service()
+        self._plan = EpochPlan(columns.shape[1], options.batch_size, options.drop_last, None, lists)
+        data.connect()
         if options.even_batches and context.world_size > 1:
-            self._plan = _agree_on_batches(self._plan, options.drop_last)
-        workers = options.worker_options or CollocatedDistSamplingWorkerOptions()
+            self._plan = _agree_on_batches(context, self._plan, options.drop_last)
         self._maker = make_maker(
             data,
             spec,
-            workers,
-            options.batch_size,
+            options.worker_options,
+            self._plan,
             weights or {},
             self._destination,
             self._mover,
@@ -120,7 +119,7 @@ class DistLoader(abc.ABC):
     def __iter__(self) -> Iterator[Any]:
         """A new epoch. Several may be iterated at the same time; leaving one early is harmless."""
         run_key = self._keys.next_run_key()
-        order = epoch_order(self._plan.num_seeds, run_key, self._shuffle)
+        order = epoch_order(self._plan.num_seeds, run_key, self._shuffle, self._plan.lists)
         columns = self._columns if order is None else self._columns[:, order]
         epoch = self._maker.open_epoch(run_key, self._plan, columns)
         return _EpochIterator(self, epoch, order)
@@ -235,9 +234,8 @@ class _EpochIterator:
                 self._coming = error
 
 
-def _agree_on_batches(plan: EpochPlan, drop_last: bool) -> EpochPlan:
+def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool) -> EpochPlan:
     """The same number of batches for all trainers."""
-    context = require_context()
     name = f"loader-{context.number('loader')}"
     context.rendezvous.tell(name, [plan.num_batches_alone, plan.num_seeds])
     heard = context.rendezvous.hear_all(

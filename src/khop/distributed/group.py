@@ -13,7 +13,7 @@ import os
 import select
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,7 +31,12 @@ from khop.sampler.plan import EpochPlan
 from khop.trace.recording import current
 from khop.typing import Array, Int64Array
 
-_WORKER = "khop.distributed.worker"
+Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], ChildProcess]
+
+
+def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:
+    """Starts a process that makes batches on this machine; see `khop.distributed.worker`."""
+    return ChildProcess("khop.distributed.worker", config, memory)
 
 
 @dataclass
@@ -61,6 +66,9 @@ class SamplerGroup:
         arrays: arrays that all samplers read, by name; shared, not sent.
         make_slab: makes the memory that a sampler on this device shares with the trainer; None: it
             does not.
+        program: starts a process, of its configuration and of descriptors to pass along. It makes
+            batches itself, as a sampler does, or has them from elsewhere; the trainer sees no
+            difference.
     """
 
     def __init__(
@@ -75,10 +83,12 @@ class SamplerGroup:
         pin: Callable[[RingReader], None] | None = None,
         arrays: Mapping[str, Array] | None = None,
         make_slab: Callable[[str | None], SlabReader | None] = lambda device: None,
+        program: Program = start_sampler,
     ) -> None:
         self._config = dict(config)
         self._devices = devices
         self._make_slab = make_slab
+        self._program = program
         self._shared = None if not arrays else share(arrays)
         self._depth = depth
         self._in_bulk = in_bulk
@@ -111,7 +121,7 @@ class SamplerGroup:
                 "slab": None if slab is None else slab.described,
                 "has_arrays": self._shared is not None,
             }
-            process = ChildProcess(_WORKER, config, memory)
+            process = self._program(config, memory)
         finally:
             os.close(memory[0])
             if slab is not None:

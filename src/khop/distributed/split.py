@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from khop.distributed.context import require_context
-from khop.distributed.dataset import DistDataset, last_loaded, seeds_of
+from khop.distributed.dataset import last_loaded
+from khop.distributed.graph import LoaderGraph, seeds_of
 from khop.distributed.link_input import link_ends
 from khop.partition.book import RangeBook
 from khop.typing import EDGE, ArrayLike, EdgeType, Int64Array, NodeType
@@ -17,7 +17,7 @@ from khop.typing import EDGE, ArrayLike, EdgeType, Int64Array, NodeType
 
 def node_split(
     nodes: ArrayLike | str,
-    dataset: DistDataset | None = None,
+    dataset: LoaderGraph | None = None,
     *,
     node_type: NodeType | None = None,
     rank: int | None = None,
@@ -47,7 +47,7 @@ def node_split(
     dataset = dataset or last_loaded()
     node_type, _ = dataset.seed_type(node_type, "node_type")
     if isinstance(nodes, str):
-        new_ids = dataset.opened.split(node_type, nodes).astype(np.int64)
+        new_ids = dataset.split(node_type, nodes)
     else:
         ids, _ = seeds_of(dataset, nodes, "nodes", node_type)
         new_ids = np.sort(dataset.to_new_ids(ids, "nodes", node_type))
@@ -58,7 +58,7 @@ def node_split(
 
 def link_split(
     edge_label_index: ArrayLike,
-    dataset: DistDataset | None = None,
+    dataset: LoaderGraph | None = None,
     *,
     link_type: EdgeType | None = None,
     rank: int | None = None,
@@ -102,12 +102,12 @@ def link_split(
 
 
 def _trainer(
-    dataset: DistDataset, rank: int | None, homes: Sequence[int] | None
+    dataset: LoaderGraph, rank: int | None, homes: Sequence[int] | None
 ) -> tuple[int, Sequence[int]]:
     """Whose share is asked for, and the trainers' homes."""
     if homes is None:
-        homes = dataset.service().homes
-    rank = require_context().rank if rank is None else rank
+        homes = dataset.homes
+    rank = dataset.context.rank if rank is None else rank
     if not 0 <= rank < len(homes):
         raise ValueError(f"rank {rank} is not one of {len(homes)} trainers")
     return rank, homes
