@@ -19,6 +19,7 @@ __getattr__, __dir__, _names = attach(
             "distributed",
             "errors",
             "loader",
+            "log",
             "partition",
             "sampler",
             "stats",

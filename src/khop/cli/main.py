@@ -19,6 +19,7 @@ COMMANDS = {
     "partition": "cut a graph into a partition folder",
     "inspect": "summarise a partition folder, as text, JSON or a picture",
     "verify": "check every byte, count and range of a partition folder",
+    "keygen": "make the keys of a job whose graph servers stand apart",
     "bench": "measure khop, a floor and its peers on this machine",
     "doctor": "report what a bug report should say of this machine",
 }

@@ -15,13 +15,8 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from khop.distributed.rendezvous import (
-    Agreement,
-    Rendezvous,
-    host_address,
-    host_identity,
-    job_store,
-)
+from khop.distributed.hosts import host_address, host_identity
+from khop.distributed.rendezvous import Rendezvous, SharedValues, job_store
 from khop.errors import RendezvousError
 
 _DEFAULT_GROUP = "khop-trainers"
@@ -105,7 +100,7 @@ class TrainerContext(DistContext):
         rendezvous: how trainers tell each other things.
     """
 
-    def __init__(self, role: DistRole, rendezvous: Agreement, group_name: str) -> None:
+    def __init__(self, role: DistRole, rendezvous: SharedValues, group_name: str) -> None:
         super().__init__(role, rendezvous.world_size, rendezvous.rank, group_name)
         self.rendezvous = rendezvous
         self._counts: dict[str, itertools.count[int]] = {}

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import socket
 from collections.abc import Iterable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch.distributed as dist
@@ -18,7 +15,7 @@ from torch._C._distributed_c10d import HashStore, Store, TCPStore
 from khop.errors import RendezvousError
 
 
-class Agreement(Protocol):
+class SharedValues(Protocol):
     """How trainers tell each other things: through a job's store, or through graph servers."""
 
     rank: int
@@ -149,21 +146,3 @@ def job_store(rank: int, world_size: int, timeout: float) -> Store:
         raise RendezvousError(
             f"trainer {rank} cannot reach the job's store at {address}:{port}: {error}"
         ) from None
-
-
-def host_identity() -> str:
-    """Tells hosts apart: boot, network and mount namespaces. Equal ids can share socket files."""
-    parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
-    parts += [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("net", "mnt")]
-    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
-
-
-def host_address() -> str:
-    """The address by which other machines reach this one: that of the way to the master."""
-    master = os.environ.get("MASTER_ADDR", "localhost")
-    with contextlib.suppress(OSError):
-        family, kind, _, _, target = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(target)  # sends nothing
-            return str(probe.getsockname()[0])
-    return "127.0.0.1"

@@ -47,7 +47,7 @@ class Credentials:
     """The job's CURVE key pair, Z85 text."""
 
     public: str
-    secret: str
+    secret: str = field(repr=False)
 
 
 class Request:
