@@ -37,14 +37,19 @@ class FrameHandler:
 
     Args:
         what: what is served: 'partition'.
-        number: its number; requests for another are refused.
+        number: its number; requests for another are refused. None: requests name none.
         answers: name of a request -> what makes the reply's arrays of its header and arrays.
     """
 
-    def __init__(self, what: str, number: int, answers: Mapping[str, Answer]) -> None:
+    def __init__(self, what: str, number: int | None, answers: Mapping[str, Answer]) -> None:
         self._what = what
         self._number = number
         self._answers = answers
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the requests that are answered."""
+        return list(self._answers)
 
     def __call__(self, frames: list[Any]) -> list[Any]:
         """Frames of the reply to a request's frames; never raises."""
@@ -58,7 +63,8 @@ class FrameHandler:
                     "run the same khop"
                 )
             if header.get("part") != self._number:
-                raise ProtocolError(f"this is {self._what} {self._number}")
+                mine = "" if self._number is None else f" {self._number}"
+                raise ProtocolError(f"this is {self._what}{mine}")
             answer = self._answers.get(str(header.get("op")))
             if answer is None:
                 raise ProtocolError(f"no such request '{header.get('op')}'")

@@ -12,15 +12,16 @@ import json
 import os
 import select
 import sys
+import time
 import traceback
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, TWO, ControlLine, Message, Op
+from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, ORDER, TWO, ControlLine, Message, Op
 from khop.channel.layout import Layout, Record
 from khop.channel.ring import map_memory
 from khop.channel.shared import read_shared
@@ -46,11 +47,21 @@ _NOTHING = np.empty(0, np.int64)
 
 @dataclass
 class Epoch:
-    """An epoch that the trainer has open: its key, its plan, columns of seeds in order."""
+    """An epoch that the trainer has open: its key, its plan, columns of seeds in order.
+
+    Without a plan it is an order for a single batch, and these are its seeds.
+    """
 
     run_key: int
-    plan: EpochPlan
+    plan: EpochPlan | None
     columns: Int64Array
+
+    def seeds_of(self, batch: int) -> Int64Array:
+        """[num_columns, n] int64 columns of a batch's seeds."""
+        if self.plan is None:
+            return self.columns
+        first, last = self.plan.bounds(batch)
+        return np.ascontiguousarray(self.columns[:, first:last])
 
 
 @dataclass
@@ -86,7 +97,8 @@ class Sampler:
         self._line = line
         device = _device(config)
         self._slots = _slots(config, memory, device)
-        self._client = _client(config)
+        self._client = _client(config, self._tell_lost)
+        self._told_lost: dict[int, float] = {}
         part = Part(PartitionFolder(config["root"]), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
         self._clock = PhaseClock()
@@ -147,11 +159,33 @@ class Sampler:
             self._open_epoch(message)
         elif message.op is Op.CLOSE_EPOCH:
             self._close_epoch(ONE.unpack(message.payload)[0])
+        elif message.op is Op.MAKE:
+            self._take_order(message)
         elif message.op is Op.TRACE:
             wanted = bool(ONE.unpack(message.payload)[0])
             self._clock.keep_segments(wanted)
             if self._client is not None:
                 self._client.log = RequestLog() if wanted else None
+        elif message.op is Op.ENDPOINT and self._client is not None:
+            self._relocate(self._client, message.json())
+
+    def _tell_lost(self, part: int, since: float) -> None:
+        """Tells the trainer once of each loss of a server that requests wait for."""
+        if self._told_lost.get(part) != since:
+            self._told_lost[part] = since
+            content = {"part": part, "seconds": time.monotonic() - since}
+            self._line.send_json(Op.LOST, content)
+
+    def _relocate(self, client: PartitionClient, content: Mapping[str, Any]) -> None:
+        """Hears what has become of a server that was lost."""
+        # Imported here: see `_client`.
+        from khop.distributed.transport import Endpoint
+
+        part = content["part"]
+        if "ended" in content:
+            client.give_up(part, content["ended"])
+        elif client.relocate(part, Endpoint(content["address"], content["server_key"])):
+            self._poller = self._make_poller()
 
     def _open_epoch(self, message: Message) -> None:
         content = message.json()
@@ -164,6 +198,17 @@ class Sampler:
             np.frombuffer(mapped, np.int64, shape[0] * shape[1]) if plan.num_seeds else _NOTHING
         )
         self._epochs[content["epoch"]] = Epoch(content["run_key"], plan, values.reshape(shape))
+
+    def _take_order(self, message: Message) -> None:
+        """A batch that belongs to no epoch: graph servers are asked for such."""
+        order, batch, run_key, num_columns = ORDER.unpack_from(message.payload)
+        raw: Any = message.payload[ORDER.size :]
+        if message.descriptors:
+            raw = map_memory(message.descriptors[0])
+            os.close(message.descriptors[0])
+        values = np.frombuffer(raw, np.int64)
+        self._epochs[order] = Epoch(run_key, None, values.reshape(num_columns, -1))
+        self._asked.append((order, batch))
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
@@ -178,10 +223,10 @@ class Sampler:
             return False
         number, batch = self._asked.popleft()
         epoch = self._epochs[number]  # lines keep the order: it is open
+        if epoch.plan is None:
+            del self._epochs[number]
         slot = self._slots.new(self._announce)
-        first, last = epoch.plan.bounds(batch)
-        columns = np.ascontiguousarray(epoch.columns[:, first:last])
-        steps = self._pipeline.make(columns, epoch.run_key, batch, slot.allocate)
+        steps = self._pipeline.make(epoch.seeds_of(batch), epoch.run_key, batch, slot.allocate)
         task = Task(number, batch, steps, slot, [])
         self._tasks.append(task)
         self._step(task)
@@ -284,7 +329,9 @@ def _described(error: Exception) -> dict[str, str]:
     }
 
 
-def _client(config: Mapping[str, Any]) -> PartitionClient | None:
+def _client(
+    config: Mapping[str, Any], on_lost: Callable[[int, float], None]
+) -> PartitionClient | None:
     if not config["endpoints"]:
         return None
     # Imported here: without other partitions a sampler starts 60 ms earlier without ZeroMQ.
@@ -295,6 +342,7 @@ def _client(config: Mapping[str, Any]) -> PartitionClient | None:
         {int(part): Endpoint(**e) for part, e in config["endpoints"].items()},
         None if credentials is None else Credentials(**credentials),
         config["timeout"],
+        on_lost,
     )
 
 
@@ -330,10 +378,10 @@ def main() -> None:
     line, message = start_up()
     try:
         config, memory = message.json(), message.descriptors
-        arrays = {}
-        if config["has_arrays"]:
+        arrays: dict[str, Array] = {}
+        for _ in range(config.get("num_shared", int(config["has_arrays"]))):
             shared = memory.pop()
-            arrays = read_shared(shared)
+            arrays.update(read_shared(shared))
             os.close(shared)
         sampler = Sampler(line, config, memory, arrays)
         line.send_json(Op.READY, {})

@@ -8,9 +8,10 @@ server may die and come back, server 0 included, at the same address or another.
 
 A client's loader runs the same `SamplerGroup` as in worker mode, but its processes are *receivers*
 (`receiver`): they ask graph servers for batches and write them into the trainer's ring as they
-arrive. To the trainer they are samplers: order, restarts, kept batches and errors are the same code.
+arrive. To the trainer they are samplers: order, restarts, kept batches and errors are the same
+code.
 
-    trainer  <- ring, control line ->  receiver  <- ZeroMQ ->  graph server  <- ring, line ->  sampler
+    trainer <- ring, line -> receiver <- ZeroMQ -> graph server <- ring, line -> sampler
 
 Messages
 ========
@@ -37,18 +38,21 @@ Directory (server 0):
 
 About the graph (every server); replies hold at most `answers.MAX_ROWS` rows, so ask in pieces:
 
-    graph           -> meta: `FolderMeta` as JSON, labels included as attribute 'y'; fingerprint;
-                    rank; parts
+    graph           -> uint8, JSON {'meta': `FolderMeta`, labels included as attribute 'y',
+                    'fingerprint', 'root', 'rank', 'parts'}
     to_new_ids      node_type (index); ids, int64 -> new ids
     to_original_ids node_type; new ids -> original ids
     node_times      node_type; new ids -> int64 keys of their times
-    split           node_type, name, begin -> total; new ids, original ids (ascending new ids)
+    split           node_type, name, begin -> [total], new ids (ascending), their original ids
     home_edges      edge_type (index), part, begin, end, step -> [2, n] original ids of sources and
                     destinations of edges begin, begin + step, ... < end of the part's
-    statistics      -> statistics: counters of this server
-    device_count    -> count: CUDA devices of this server's machine
-    ping            -> rank, incarnation
+    device_count    -> [number of CUDA devices]
     sample, induce, has_edges, fetch (with `part`): see `khop.distributed.handler`
+
+About the server:
+
+    statistics      -> statistics: `ServerCounters.snapshot()`
+    ping            -> rank, incarnation
 
 Sessions: what a client's loader has on a server.
 
