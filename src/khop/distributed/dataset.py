@@ -134,6 +134,11 @@ class DistDataset(PartitionStores, LoaderGraph):
         return self.opened.meta
 
     @property
+    def parts(self) -> list[int]:
+        """The home partition and those that are served beside it."""
+        return sorted({self.partition_idx, *self._also_serve})
+
+    @property
     def where(self) -> str:
         """The folder, for error messages."""
         return f"'{self.opened.root}'"
