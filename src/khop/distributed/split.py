@@ -38,8 +38,8 @@ def node_split(
             these serve.
         node_type: their node type; needed if the graph has several.
         rank: whose share; default: this trainer's.
-        homes: home partition of each trainer; default: what the trainers of the group have loaded; of
-            clients, the partitions of the servers that they take turns at.
+        homes: home partition of each trainer; default: what the trainers of the group have loaded;
+            of clients, partitions of the servers that they take turns at.
 
     Returns:
         [m] int64 original ids, in the order of the folder's numbering.
@@ -79,8 +79,8 @@ def link_split(
             these serve.
         link_type: their edge type; needed if the graph has several.
         rank: whose share; default: this trainer's.
-        homes: home partition of each trainer; default: what the trainers of the group have loaded; of
-            clients, the partitions of the servers that they take turns at.
+        homes: home partition of each trainer; default: what the trainers of the group have loaded;
+            of clients, partitions of the servers that they take turns at.
 
     Returns:
         [m] int64 places of this trainer's links: `edge_label_index[:, places]`, and

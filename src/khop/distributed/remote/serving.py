@@ -19,6 +19,7 @@ from khop.distributed.keys import check_secured, read_server_keys
 from khop.distributed.remote.client import address_of
 from khop.distributed.wire import rebuild_error
 from khop.errors import PartitionUnavailableError
+from khop.typing import Array
 
 _DEFAULT_GROUP = "khop-servers"
 _ENDED_WELL = "exited with status 0"
@@ -32,11 +33,9 @@ class ServerContext(DistContext):
         addresses: where it is reached.
     """
 
-    def __init__(
-        self, config: dict[str, Any], labels: dict[str, Any], num_clients: int, group_name: str
-    ) -> None:
+    def __init__(self, config: dict[str, Any], labels: dict[str, Array], group_name: str) -> None:
         super().__init__(DistRole.SERVER, config["num_servers"], config["rank"], group_name)
-        self._num_clients = num_clients
+        self._num_clients: int = config["num_clients"]
         memory = [share(labels)] if labels else []
         try:
             self.process = ChildProcess("khop.distributed.remote.program", config, memory)
@@ -142,12 +141,58 @@ def init_server(
         SecurityError: no keys, or a key file that cannot be used.
         ValueError, TypeError: numbers that contradict each other; no dataset.
     """
-    num_clients = 0 if is_dynamic else num_clients
+    return enter(
+        lambda: start_server(
+            dataset,
+            num_servers,
+            server_rank,
+            address_of(master_addr, master_port),
+            0 if is_dynamic else num_clients,
+            num_threads=num_rpc_threads,
+            timeout=request_timeout,
+            group_name=server_group_name,
+            key_file=key_file,
+            insecure=insecure,
+            host=host,
+        ),
+        DistRole.SERVER,
+    )
+
+
+def start_server(
+    dataset: DistDataset,
+    num_servers: int,
+    server_rank: int,
+    master: str,
+    num_clients: int = 0,
+    *,
+    num_threads: int = 1,
+    timeout: float = 180.0,
+    group_name: str | None = None,
+    key_file: str | Path | None = None,
+    insecure: bool = False,
+    host: str | None = None,
+) -> ServerContext:
+    """Starts a graph server, whatever this process is otherwise; see `init_server`.
+
+    Args:
+        dataset: what to serve.
+        num_servers: number of servers.
+        server_rank: this one among them.
+        master: 'HOST:PORT' of server 0.
+        num_clients: number of clients; 0: any number.
+        num_threads: threads that answer requests.
+        timeout: seconds that a server may wait for another's rows.
+        group_name: of the servers.
+        key_file: the job's `server.key`.
+        insecure: listen at other addresses than loopback without keys.
+        host: address by which others reach this server.
+    """
     if not isinstance(dataset, DistDataset):
         raise TypeError(f"dataset must be a DistDataset (got '{type(dataset).__name__}')")
     _check_numbers(num_servers, server_rank, num_clients)
     keys = read_server_keys(key_file)
-    for address in (master_addr, host):
+    for address in (master.rpartition(":")[0], host):
         if address is not None:
             check_secured(address, keys, insecure, f"graph server {server_rank}")
     config = {
@@ -156,20 +201,19 @@ def init_server(
         "rank": server_rank,
         "num_servers": num_servers,
         "num_clients": num_clients,
-        "master": address_of(master_addr, master_port),
+        "master": master,
         "host": host,
         "port": 0,
         "keys": None if keys is None else keys.to_json(),
         "insecure": insecure,
-        "num_threads": max(1, min(num_rpc_threads, os.cpu_count() or 1)),
-        "timeout": request_timeout,
+        "num_threads": max(1, min(num_threads, os.cpu_count() or 1)),
+        "timeout": timeout,
         "graph_mode": dataset.graph_mode,
         "feature_mode": dataset.feature_mode,
         "has_labels": bool(dataset.node_labels),
     }
     labels = {node_type: values.numpy() for node_type, values in dataset.node_labels.items()}
-    group_name = server_group_name or _DEFAULT_GROUP
-    return enter(lambda: ServerContext(config, labels, num_clients, group_name), DistRole.SERVER)
+    return ServerContext(config, labels, group_name or _DEFAULT_GROUP)
 
 
 def wait_and_shutdown_server() -> None:
