@@ -18,7 +18,7 @@ import numpy as np
 from khop.data.arrays import narrowest_int, storage_dtype
 from khop.distributed.peers import Peers, run
 from khop.distributed.transport import PartitionClient
-from khop.partition.folder import EdgeTypeMeta, NodeTypeMeta, PartitionFolder, edge_path
+from khop.partition.folder import EdgeTypeMeta, NodeTypeMeta, PartitionFolder, edge_array
 from khop.partition.part import Part
 from khop.sampler.collect import Collector, CollectSpec, Table
 from khop.sampler.requests import HopRequest, RowSet
@@ -178,7 +178,7 @@ class PartitionReader:
             if self._folder.has_part(part):
                 edge_type = self._meta.edge_types[index].name
                 indptr, neighbors, ids = (
-                    self._folder.open(edge_path(part, edge_type, name))
+                    edge_array(self._folder, part, edge_type, name)
                     for name in ("indptr", "indices", "edge_id")
                 )
                 yield np.repeat(rows, np.diff(indptr)), neighbors, ids
