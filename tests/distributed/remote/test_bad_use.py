@@ -73,7 +73,7 @@ def test_context(client):
 
 def test_one_role_at_a_time(client, root):
     """A client is no trainer with a partition, and no other client."""
-    with pytest.raises(RuntimeError, match="client of graph servers.*shutdown_client"):
+    with pytest.raises(RuntimeError, match=r"client of graph servers.*shutdown_client"):
         init_worker_group()
     with pytest.raises(RuntimeError, match=r"client of graph servers.*data=None"):
         DistNeighborLoader(DistDataset().load(root, 0), [2])
@@ -92,7 +92,7 @@ def test_named_requests(client):
     assert request_server(1, "graph")["parts"] == [1]
     assert request_server(0, "statistics")["rank"] == 0
     for func, error in ((len, TypeError), ("eval", ValueError), (None, TypeError)):
-        with pytest.raises(error, match="by name.*device_count.*ping.*statistics"):
+        with pytest.raises(error, match=r"by name.*device_count.*ping.*statistics"):
             request_server(0, func)
     with pytest.raises(TypeError, match="takes no arguments"):
         request_server(0, "ping", 3)

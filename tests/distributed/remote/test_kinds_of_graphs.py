@@ -107,10 +107,9 @@ def test_labels_that_the_folder_lacks(tmp_path):
     torch.save(labels, tmp_path / "labels.pt")
     del graph.y
     root = twins.partitioned(graph, tmp_path / "parts", 2)
-    with cluster.cluster(root, [[0], [1]], 1, tmp_path / "labels.pt") as servers:
-        with servers.client():
-            loader = DistNeighborLoader(None, [4], None, 64)
-            for batch in loader:
-                assert torch.equal(batch.y, labels[batch.n_id])
-            assert "x" not in batch
-            loader.shutdown()
+    labels_file = tmp_path / "labels.pt"
+    with cluster.cluster(root, [[0], [1]], 1, labels_file) as servers, servers.client():
+        loader = DistNeighborLoader(None, [4], None, 64)
+        for batch in loader:
+            assert torch.equal(batch.y, labels[batch.n_id])
+        assert "x" not in batch

@@ -21,9 +21,9 @@ COMMON = {"batch_size": jobs.BATCH_SIZE, "shuffle": True, "seed": 3}
 @pytest.fixture(scope="module")
 def client(folder_of):
     """This process as the only client of two servers."""
-    with cluster.cluster(folder_of("frequency", 2), [[0], [1]], 1) as servers:
-        with servers.client() as context:
-            yield context
+    root = folder_of("frequency", 2)
+    with cluster.cluster(root, [[0], [1]], 1) as servers, servers.client() as context:
+        yield context
 
 
 def remote_loader(seeds, **options):

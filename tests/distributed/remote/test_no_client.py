@@ -40,7 +40,7 @@ def test_no_client():
     """Loaders and requests without `init_client`."""
     assert get_context() is None
     for options in (None, Remote()):
-        with pytest.raises(RuntimeError, match="no client of graph servers. Call init_client"):
+        with pytest.raises(RuntimeError, match=r"no client of graph servers\. Call init_client"):
             DistNeighborLoader(None, [2], worker_options=options)
     with pytest.raises(RuntimeError, match="call init_client first"):
         request_server(0, "ping")
@@ -68,7 +68,7 @@ def test_other_addresses_need_keys():
 def test_refused_by_the_directory(root):
     """Numbers that differ from the servers', and a rank that somebody has."""
     with cluster.cluster(root, [[0, 1]], 1) as servers:
-        with pytest.raises(RendezvousError, match="num_clients=2.*num_clients=1"):
+        with pytest.raises(RendezvousError, match=r"num_clients=2.*num_clients=1"):
             init_client(1, 2, 0, servers.host, servers.port)
         with pytest.raises(RendezvousError, match="num_servers=3"):
             init_client(3, 1, 0, servers.host, servers.port)
