@@ -130,6 +130,7 @@ class DistNeighborLoader(DistLoader):
         )
         self._seed_type, given = data.seed_type(input_nodes, "input_nodes")
         ids, self._input_id = seeds_of(data, given, "input_nodes", self._seed_type)
+        self._seeds = ids
         columns = [data.to_new_ids(ids, "input_nodes", self._seed_type)]
         if sampling.temporal:
             columns.append(seed_times(data, self._seed_type, columns[0], input_time, "input_time"))
@@ -152,6 +153,10 @@ class DistNeighborLoader(DistLoader):
                 even_batches,
             ),
         )
+
+    def _described_seeds(self) -> list[Any]:
+        seed_type = self._seed_type if self.data.meta.heterogeneous else None
+        return [seed_type, self._seeds, self._input_time]
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         del tensors
