@@ -151,18 +151,16 @@ class DistLoader(Resumable, abc.ABC):
     @cached_property
     def _digests(self) -> tuple[str, str]:
         """Of the seeds, and of what is drawn for them; computed when first needed."""
-        spec, meta = self._spec, self.data.meta
-        ends = (
-            []
-            if spec.link is None
-            else [self._weights.get(n) for n in ("src_weight", "dst_weight")]
-        )
+        spec, meta, weights = self._spec, self.data.meta, []
+        if spec.link is not None:
+            weights = [self._weights.get(name) for name in ("src_weight", "dst_weight")]
         return digest(self._described_seeds()), describe_sampling(
             spec.sampling,
             {t.name: t.count for t in meta.node_types},
             {t.name: t.count for t in meta.edge_types},
             spec.link,
-            ends,
+            weights,
+            by_time=meta.time_attr is not None,
         )
 
     def stats(self) -> LoaderStats:

@@ -194,8 +194,9 @@ class EpochLoader(Resumable):
             return seeds, None
         graph = sampler.graph
         num_edges = {t: topology.num_edges for t, topology in graph.topologies.items()}
+        spec, link = sampler.spec, self._link_spec()
         return seeds, describe_sampling(
-            sampler.spec, graph.num_nodes, num_edges, *self._link_spec()
+            spec, graph.num_nodes, num_edges, *link, by_time=graph.is_temporal
         )
 
     def stats(self) -> LoaderStats:

@@ -22,6 +22,8 @@ def describe_sampling(
     num_edges: Mapping[EdgeType, int],
     link: LinkSpec | None = None,
     weights: Sequence[Any] = (),
+    *,
+    by_time: bool = False,
 ) -> str:
     """Digest of what decides a batch's draws beside its seeds and keys.
 
@@ -33,6 +35,7 @@ def describe_sampling(
         num_edges: of each edge type, in the graph's order.
         link: what batches of links are.
         weights: of the ends of negatives.
+        by_time: the graph's rows are in order of time, whether or not draws depend on it.
     """
     drawn = {
         "fanouts": sampling.fanouts,
@@ -41,6 +44,7 @@ def describe_sampling(
         "disjoint": sampling.disjoint,
         "temporal": sampling.temporal,
         "last": sampling.last,
+        "by_time": by_time,
         "weighted": [sampling.is_weighted(i) for i in range(len(num_edges))],
         "nodes": sorted(num_nodes.items()),
         "edges": list(num_edges.items()),

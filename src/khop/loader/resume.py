@@ -118,8 +118,8 @@ class Resumable:
 
         Args:
             state_dict: what `state_dict` returned: of a loader with the same seeds, options of
-                sampling, batch size, order and seed, in memory or distributed. After an empty
-                dictionary the next epoch is a new one.
+                sampling, batch size, order and seed, in memory or distributed. An empty
+                dictionary loads nothing.
 
         Raises:
             TypeError: no dictionary.
@@ -191,11 +191,12 @@ class Course:
             raise TypeError(
                 f"a loader's state is what state_dict() returned (got '{type(state).__name__}')"
             )
-        self._last = self._next = None
         if not state:
+            self._last = None
             return
         entry, is_own = self._entry(state, identity)
         _check(entry, identity, is_own)
+        self._last = self._next = None
         self._keys.epoch = entry["epochs"]
         if entry["generator"] is not None and self._keys.generator is not None:
             self._keys.generator.set_state(unpack(entry["generator"]))
@@ -207,7 +208,11 @@ class Course:
         self, state: Mapping[str, Any], identity: Identity
     ) -> tuple[Mapping[str, Any], bool]:
         """The entry to go by, and whether a loader with this one's seeds and stream wrote it."""
-        entries = {key: value for key, value in state.items() if str(key).startswith(_PREFIX)}
+        entries = {
+            key: value
+            for key, value in state.items()
+            if str(key).startswith(_PREFIX) and isinstance(value, Mapping)
+        }
         if not entries or len(entries) < len(state):
             raise ValueError(
                 f"this is no state of a loader: keys are '{_PREFIX}<rank>' (got {list(state)})"
