@@ -138,7 +138,7 @@ class SamplerGroup:
         """Process ids of the samplers."""
         return [sampler.process.pid for sampler in self._samplers]
 
-    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array) -> int:
+    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0) -> int:
         """Begins an epoch.
 
         Args:
@@ -146,6 +146,7 @@ class SamplerGroup:
             plan: how seeds make batches.
             columns: [num_columns, num_seeds] int64, what there is to know of the seeds, in the
                 epoch's order.
+            first: the batch to begin with; those before it are not made.
 
         Returns:
             A number for the epoch.
@@ -163,7 +164,7 @@ class SamplerGroup:
             "plan": asdict(plan),
             "num_columns": len(columns),
         }
-        epoch = _Epoch(message, memory, plan.num_batches)
+        epoch = _Epoch(message, memory, plan.num_batches, next_to_ask=first, num_taken=first)
         self._epochs[number] = epoch
         for sampler in self._samplers:
             self._send_epoch(sampler, epoch)

@@ -156,6 +156,10 @@ class DistLinkNeighborLoader(DistLoader):
             negative_weights(graph, link_type, negatives),
         )
 
+    def _described_seeds(self) -> list[Any]:
+        link_type = self._link_type if self.data.meta.heterogeneous else None
+        return [link_type, *self._columns[:2], self._time]
+
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         count = len(positions)
         places = torch.from_numpy(positions)

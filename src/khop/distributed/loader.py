@@ -132,6 +132,7 @@ class DistNeighborLoader(DistLoader):
         )
         seeds = node_input(graph, input_nodes, worker_options)
         self._seed_type, self._input_id = seeds.node_type, seeds.input_id
+        self._seeds = seeds.ids
         columns = [graph.to_new_ids(seeds.ids, "input_nodes", self._seed_type)]
         if sampling.temporal:
             columns.append(seed_times(graph, self._seed_type, columns[0], input_time, "input_time"))
@@ -157,6 +158,12 @@ class DistNeighborLoader(DistLoader):
             ),
             lists=seeds.lists,
         )
+
+    def _described_seeds(self) -> list[Any]:
+        seed_type = self._seed_type if self.data.meta.heterogeneous else None
+        lists = self._plan.lists
+        described = [seed_type, self._seeds, self._input_time]
+        return described if lists is None else [*described, np.asarray(lists)]
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         del tensors

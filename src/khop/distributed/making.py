@@ -67,8 +67,9 @@ class CollocatedMaker:
         self._epochs: dict[int, tuple[int, EpochPlan, Int64Array]] = {}
         self._num_epochs = 0
 
-    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array) -> int:
+    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0) -> int:
         """Begins an epoch; see `SamplerGroup.open_epoch`."""
+        del first  # batches are made when they are asked for
         number = self._num_epochs
         self._num_epochs += 1
         self._epochs[number] = (run_key, plan, columns)

@@ -16,16 +16,16 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
 
 from khop.channel.control import ControlLine
 from khop.channel.message import pack, unpack
-from khop.distributed.fields import integer, number, ranks, text
+from khop.distributed.fields import integer, ranks, text
 from khop.distributed.remote.answers import peek_op
-from khop.distributed.remote.connection import RemoteClient, endpoint_of
+from khop.distributed.remote.connection import endpoint_of
 from khop.distributed.remote.directory import Directory
 from khop.distributed.remote.sampling import Order, ServedSampler
 from khop.distributed.remote.sessions import LEASE_SECONDS, Host, Session, SessionSpec, columns_of
