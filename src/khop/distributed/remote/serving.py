@@ -124,7 +124,7 @@ def init_server(
         master_port: its port.
         num_clients: number of clients: servers end by themselves when all of them have gone; 0: any
             number, that come and go, and servers stay.
-        num_rpc_threads: threads that answer requests; no more than the machine has cores are used.
+        num_rpc_threads: accepted, not needed: servers take half of a machine's cores, 2 to 8.
         request_timeout: seconds that a server may wait for another's rows.
         server_group_name: default: 'khop-servers'.
         is_dynamic: as `num_clients=0`.
@@ -141,6 +141,7 @@ def init_server(
         SecurityError: no keys, or a key file that cannot be used.
         ValueError, TypeError: numbers that contradict each other; no dataset.
     """
+    del num_rpc_threads
     return enter(
         lambda: start_server(
             dataset,
@@ -148,7 +149,6 @@ def init_server(
             server_rank,
             address_of(master_addr, master_port),
             0 if is_dynamic else num_clients,
-            num_threads=num_rpc_threads,
             timeout=request_timeout,
             group_name=server_group_name,
             key_file=key_file,
@@ -166,8 +166,8 @@ def start_server(
     master: str,
     num_clients: int = 0,
     *,
-    num_threads: int = 1,
     timeout: float = 180.0,
+    lost_after: float = 30.0,
     group_name: str | None = None,
     key_file: str | Path | None = None,
     insecure: bool = False,
@@ -181,8 +181,8 @@ def start_server(
         server_rank: this one among them.
         master: 'HOST:PORT' of server 0.
         num_clients: number of clients; 0: any number.
-        num_threads: threads that answer requests.
         timeout: seconds that a server may wait for another's rows.
+        lost_after: seconds of silence after which a client counts as gone.
         group_name: of the servers.
         key_file: the job's `server.key`.
         insecure: listen at other addresses than loopback without keys.
@@ -203,16 +203,16 @@ def start_server(
         "num_clients": num_clients,
         "master": master,
         "host": host,
-        "port": 0,
         "keys": None if keys is None else keys.to_json(),
         "insecure": insecure,
-        "num_threads": max(1, min(num_threads, os.cpu_count() or 1)),
         "timeout": timeout,
+        "lost_after": lost_after,
         "graph_mode": dataset.graph_mode,
         "feature_mode": dataset.feature_mode,
         "has_labels": bool(dataset.node_labels),
     }
-    labels = {node_type: values.numpy() for node_type, values in dataset.node_labels.items()}
+    types = [t.name for t in dataset.meta.node_types]
+    labels = {str(types.index(t)): values.numpy() for t, values in dataset.node_labels.items()}
     return ServerContext(config, labels, group_name or _DEFAULT_GROUP)
 
 
