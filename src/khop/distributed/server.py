@@ -56,6 +56,7 @@ class PartitionServer:
         curve: {'public', 'secret', 'client'} keys in Z85 text; None: no CURVE (insecure).
         num_threads: threads that answer.
         limits: what a peer may ask for.
+        tcp_port: port to listen at for other machines; 0: a free one.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class PartitionServer:
         curve: Mapping[str, str] | None,
         num_threads: int = 1,
         limits: Limits = DEFAULT,
+        tcp_port: int = 0,
     ) -> None:
         self._handler = handler
         self._limits = limits
@@ -83,7 +85,7 @@ class PartitionServer:
             front = self._router()
             if curve is not None:
                 self._secure(front, curve)
-            front.bind(f"tcp://{tcp_host}:*")
+            front.bind(f"tcp://{tcp_host}:{tcp_port or '*'}")
             self.addresses["tcp"] = front.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self._back: zmq.Socket[bytes] | None = None
         self._at_work = 0

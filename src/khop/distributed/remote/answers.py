@@ -151,7 +151,8 @@ class GraphAnswers(FrameHandler):
 
         del header
         check_empty(arrays)
-        return [np.array([_native.cuda_status()["devices"]], np.int64)]
+        # Where khop was built without CUDA, nobody counts.
+        return [np.array([_native.cuda_status().get("devices", 0)], np.int64)]
 
     def _nodes(self, header: Mapping[str, Any], arrays: list[Array]) -> tuple[str, Int64Array]:
         """A node type, and ids of its nodes."""
@@ -199,7 +200,7 @@ class ServerHandler:
         """Frames of the reply to a request's frames; never raises."""
         began = time.monotonic()
         op = peek_op(frames[0]) if frames else ""
-        reply = self._handler(frames)(frames)
+        reply: list[Any] = self._handler(frames)(frames)
         self._counters.count_request(
             op if op in self._known else OTHER,
             time.monotonic() - began,

@@ -152,6 +152,10 @@ class ServerCounters:
         self._sessions = {"opened": 0, "closed": 0, "expired": 0}
         self._restarts = 0
 
+    def located(self, address: str) -> None:
+        """Says where the server is reached, once that is known."""
+        self._identity["address"] = address
+
     def count_request(
         self, op: str, seconds: float, bytes_in: int, bytes_out: int, failed: bool = False
     ) -> None:
