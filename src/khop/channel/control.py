@@ -73,7 +73,7 @@ class Message(NamedTuple):
         """The payload as JSON object."""
         try:
             content = json.loads(self.payload)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProtocolError(f"a control message is not JSON: {error}") from None
         if not isinstance(content, dict):
             raise ProtocolError("a control message is not a JSON object")

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import enum
 import itertools
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+from khop import log
 from khop.distributed.hosts import host_address, host_identity
 from khop.distributed.rendezvous import Rendezvous, SharedValues, job_store
 from khop.errors import RendezvousError
@@ -118,6 +118,7 @@ class WorkerContext(TrainerContext):
         address: by which other machines reach this one.
         insecure: whether traffic between machines goes without CURVE.
         rendezvous: how trainers tell each other things.
+        others_have_finished: all others have said goodbye, as far as is known.
     """
 
     rendezvous: Rendezvous
@@ -135,6 +136,7 @@ class WorkerContext(TrainerContext):
         self.insecure = insecure
         self._servers_to_keep: list[Callable[[], None]] = []
         self._is_closed = False
+        self.others_have_finished = rendezvous.world_size == 1
 
     def keep_for_others(self, close: Callable[[], None]) -> None:
         """Registers servers that others use: `close` is called when all trainers have finished."""
@@ -154,6 +156,7 @@ class WorkerContext(TrainerContext):
             self.rendezvous.tell("goodbye", True)
             if wait and self._servers_to_keep:
                 self.rendezvous.hear("goodbye", others, "finish")
+                self.others_have_finished = True
         for close in self._servers_to_keep:
             close()
         self._servers_to_keep.clear()
@@ -173,7 +176,7 @@ _ADVICE = {
     DistRole.CLIENT: "its loaders take data=None and RemoteDistSamplingWorkerOptions; to load a "
     "partition, call shutdown_client() first",
 }
-_log = logging.getLogger("khop")
+_log = log.get(__name__)
 
 
 def init_worker_group(
@@ -221,14 +224,23 @@ def init_worker_group(
             f"this process is trainer {_context.rank} of {_context.world_size} in group "
             f"'{_context.group_name}' already: call shutdown_worker_group() first"
         )
+    log.identify("trainer", rank)
     if insecure and rank == 0:
-        _log.warning("insecure=True: traffic between machines is neither encrypted nor checked")
+        _log.warning(
+            "insecure", "insecure=True: traffic between machines is neither encrypted nor checked"
+        )
     store = job_store(rank, world_size, timeout)
     # A group must not hear what one of the same name said before it.
     attempt = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{next(_num_groups)}"
     rendezvous = Rendezvous(store, f"khop/{group_name}/{attempt}", rank, world_size, timeout)
     context = WorkerContext(rendezvous, group_name, host or host_address(), insecure)
     _context = context
+    _log.info(
+        "group-joined",
+        f"trainer {rank} of {world_size} in group '{group_name}'",
+        world_size=world_size,
+        address=context.address,
+    )
     return context
 
 

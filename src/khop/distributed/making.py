@@ -163,11 +163,7 @@ def make_maker(
     options = options or CollocatedDistSamplingWorkerOptions()
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
         return _make_samplers(data, spec, options, plan, weights, destination, mover)
-    service = data.service()
-    endpoints = service.endpoints()
-    client = (
-        PartitionClient(endpoints, service.credentials, options.rpc_timeout) if endpoints else None
-    )
+    client = data.service().client(options.rpc_timeout)
     return CollocatedMaker(Part(data.opened, data.partition_idx), spec, client, weights)
 
 

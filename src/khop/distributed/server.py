@@ -23,7 +23,8 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from khop.channel.control import ControlLine, Op
-from khop.distributed.child import start_up
+from khop.channel.message import pack
+from khop.distributed.child import parent_has_gone, start_up
 from khop.distributed.handler import FrameHandler, RequestHandler, refusal
 from khop.distributed.limits import DEFAULT, Limits, RateLimiter, Unread
 from khop.distributed.wire import describe_error
@@ -32,6 +33,9 @@ from khop.partition.folder import PartitionFolder
 from khop.partition.part import Part
 
 _WORKERS = "inproc://workers"
+# Peers that hear a goodbye, and how long it may take to send it.
+_MAX_PEERS = 4096
+_GOODBYE_MS = 300
 
 
 class _JobKey:
@@ -52,11 +56,14 @@ class PartitionServer:
     Args:
         handler: answers requests.
         ipc_path: path of the socket for this machine; None: none.
-        tcp_host: address to listen at for other machines, on a free port; None: none.
+        tcp_host: address to listen at for other machines; None: none.
         curve: {'public', 'secret', 'client'} keys in Z85 text; None: no CURVE (insecure).
         num_threads: threads that answer.
+        tcp_port: the port there; None or 0: one that is free.
         limits: what a peer may ask for.
-        tcp_port: port to listen at for other machines; 0: a free one.
+
+    Raises:
+        zmq.ZMQError: an address that cannot be had.
     """
 
     def __init__(
@@ -66,8 +73,8 @@ class PartitionServer:
         tcp_host: str | None,
         curve: Mapping[str, str] | None,
         num_threads: int = 1,
+        tcp_port: int | None = None,
         limits: Limits = DEFAULT,
-        tcp_port: int = 0,
     ) -> None:
         self._handler = handler
         self._limits = limits
@@ -76,6 +83,10 @@ class PartitionServer:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
         self._fronts: list[zmq.Socket[bytes]] = []
+        self._back: zmq.Socket[bytes] | None = None
+        # Who has asked, as (front, name), the last at the end.
+        self._peers: dict[tuple[int, bytes], None] = {}
+        self._linger_ms = 0
         self.addresses: dict[str, str] = {}
         if ipc_path is not None:
             front = self._router()
@@ -85,9 +96,12 @@ class PartitionServer:
             front = self._router()
             if curve is not None:
                 self._secure(front, curve)
-            front.bind(f"tcp://{tcp_host}:{tcp_port or '*'}")
+            try:
+                front.bind(f"tcp://{tcp_host}:{tcp_port or '*'}")
+            except zmq.ZMQError:
+                PartitionServer.close(self)  # one that does more is not made yet
+                raise
             self.addresses["tcp"] = front.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        self._back: zmq.Socket[bytes] | None = None
         self._at_work = 0
         self._max_at_work = 2 * num_threads
         if num_threads > 1:
@@ -143,6 +157,8 @@ class PartitionServer:
     def _take(self, front: zmq.Socket[bytes]) -> None:
         peer, *frames = front.recv_multipart(copy=False)
         request = [frame.buffer for frame in frames]
+        index = self._fronts.index(front)
+        self._note_peer(index, peer.bytes)
         why = self._why_not(peer.bytes)
         if why is not None:
             self._unread.send(front, peer.bytes, refusal(request, ProtocolError(why)))
@@ -150,8 +166,25 @@ class PartitionServer:
             self._unread.send(front, peer.bytes, self._handler(request))
         else:
             self._at_work += 1
-            index = bytes([self._fronts.index(front)])
-            self._back.send_multipart([index, peer, *frames], copy=False)
+            self._back.send_multipart([bytes([index]), peer, *frames], copy=False)
+
+    def _note_peer(self, front: int, name: bytes) -> None:
+        self._peers.pop((front, name), None)
+        self._peers[front, name] = None
+        if len(self._peers) > _MAX_PEERS:
+            del self._peers[next(iter(self._peers))]
+
+    def say_goodbye(self, why: str) -> None:
+        """Tells all who have asked that nobody will answer here again; call before `close`.
+
+        Args:
+            why: the reason.
+        """
+        for front, name in self._peers:
+            with contextlib.suppress(zmq.ZMQError):
+                frames = [name, *pack({"id": None, "goodbye": why}, [])]
+                self._fronts[front].send_multipart(frames, zmq.DONTWAIT)
+        self._linger_ms = _GOODBYE_MS
 
     def _why_not(self, peer: bytes) -> str | None:
         """Why a peer's request is refused; None if it is not."""
@@ -180,7 +213,7 @@ class PartitionServer:
         if self._authenticator is not None:
             self._authenticator.stop()
         for socket in self._fronts:
-            socket.close(0)
+            socket.close(self._linger_ms)
         if self._back is not None:
             self._back.close(0)
         self._context.term()
@@ -207,13 +240,7 @@ def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> Non
         # the socket and its folder, and the signal comes once only.
         atexit.register(remove_socket, config["ipc_path"])
     try:
-        server = PartitionServer(
-            make_handler(config),
-            config["ipc_path"],
-            config["tcp_host"],
-            config["curve"],
-            config["num_threads"],
-        )
+        server = _make_server(make_handler(config), config)
     except Exception as error:
         line.send_json(Op.ERROR, describe_error(error))
         sys.exit(1)
@@ -224,10 +251,21 @@ def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> Non
         pass  # the trainer is gone
     finally:
         try:
+            if parent_has_gone(line, config["parent"]):  # else it is started again
+                server.say_goodbye("the trainer that kept it has ended, or keeps it no more")
             server.close()
         finally:  # also if a signal interrupts the line above
             if config["ipc_path"] is not None:
                 remove_socket(config["ipc_path"])
+
+
+def _make_server(handler: FrameHandler, config: Mapping[str, Any]) -> PartitionServer:
+    """A server where its predecessor was, or at another port if somebody else has that now."""
+    common = handler, config["ipc_path"], config["tcp_host"], config["curve"], config["num_threads"]
+    if config.get("tcp_port") is not None:
+        with contextlib.suppress(zmq.ZMQError):
+            return PartitionServer(*common, tcp_port=config["tcp_port"])
+    return PartitionServer(*common)
 
 
 def main() -> None:

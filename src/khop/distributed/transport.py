@@ -18,6 +18,7 @@ from typing import Any
 
 import zmq
 
+from khop import log
 from khop.channel.message import pack, unpack
 from khop.distributed.connection import Connection, Credentials, Endpoint, Request
 from khop.distributed.wire import PROTOCOL, pack_rows, rebuild_error
@@ -32,6 +33,7 @@ __all__ = ["Credentials", "Endpoint", "PartitionClient", "Request"]
 _TICK_MS = 250
 # A connection that does not stand after so many seconds counts as lost for those who look for it.
 _LOST_AFTER = 0.2
+_log = log.get(__name__)
 
 
 class PartitionClient:
@@ -41,11 +43,12 @@ class PartitionClient:
         endpoints: where each other partition is served.
         credentials: the job's keys; needed for endpoints with a server key.
         timeout: seconds that a request may take.
-        on_lost: called with a partition, and when it was lost (`time.monotonic`), again and again
-            while requests wait for it; may call `relocate` and `give_up`.
+        on_lost: see below.
 
     Attributes:
         bytes_received: bytes of all replies.
+        on_lost: called with a partition, and when it was lost (`time.monotonic`), again and again
+            while requests wait for it; may call `relocate` and `give_up`.
         log: keeps requests while a recording is under way; None: none is.
     """
 
@@ -61,7 +64,7 @@ class PartitionClient:
     ) -> None:
         self._timeout = timeout
         self._credentials = credentials
-        self._on_lost = on_lost
+        self.on_lost = on_lost
         self._connections: dict[int, Connection] = {}
         self._ids = itertools.count()
         self.bytes_received = 0
@@ -92,6 +95,12 @@ class PartitionClient:
         old = self._connections[part]
         if endpoint == old.endpoint:
             return False
+        _log.info(
+            "partition-moved",
+            f"{old.what} is at {endpoint.address} now, not at {old.endpoint.address}",
+            address=endpoint.address,
+            pending=len(old.pending),
+        )
         new = self._connect(part, endpoint)
         new.take_over(old.pending)
         self._connections[part] = new
@@ -169,10 +178,10 @@ class PartitionClient:
             connection.watch()
             connection.expire()
             lost = connection.lost_since
-            if lost is None or not connection.pending or self._on_lost is None:
+            if lost is None or not connection.pending or self.on_lost is None:
                 continue
             if time.monotonic() - lost > _LOST_AFTER:
-                self._on_lost(part, lost)
+                self.on_lost(part, lost)
 
     def _receive(self, part: int, connection: Connection) -> None:
         while connection.socket.poll(0):
@@ -183,9 +192,10 @@ class PartitionClient:
                 connection.fail_all(f"sent a malformed reply: {error}")
                 continue
             if "goodbye" in header:
-                connection.give_up(f"has ended: {header['goodbye']}")
+                connection.give_up(f"has ended: {str(header['goodbye'])[:1000]}")
                 continue
-            request = connection.answered(header.get("id", -1))
+            number = header.get("id")
+            request = connection.answered(number) if type(number) is int else None
             if request is None:  # answered twice, after a reconnection
                 continue
             nbytes = sum(map(len, frames))

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from khop.distributed.transport import PartitionClient
 
 _TICK_MS = 250
+_TELL_LOST_SECONDS = 1.0
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -170,11 +171,11 @@ class Sampler:
             self._relocate(self._client, message.json())
 
     def _tell_lost(self, part: int, since: float) -> None:
-        """Tells the trainer once of each loss of a server that requests wait for."""
-        if self._told_lost.get(part) != since:
-            self._told_lost[part] = since
-            content = {"part": part, "seconds": time.monotonic() - since}
-            self._line.send_json(Op.LOST, content)
+        """Tells the trainer of a lost server that requests wait for, once a second."""
+        now = time.monotonic()
+        if now - self._told_lost.get(part, 0.0) > _TELL_LOST_SECONDS:
+            self._told_lost[part] = now
+            self._line.send_json(Op.LOST, {"part": part, "seconds": now - since})
 
     def _relocate(self, client: PartitionClient, content: Mapping[str, Any]) -> None:
         """Hears what has become of a server that was lost."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from khop.channel.pool import BufferPool
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.partition.part import Part
+from khop.sampler.replies import Checked, check_rows
 from khop.sampler.requests import RemoteParts, Ticket
 from khop.trace.clock import Made
 from khop.typing import Array, Int64Array
@@ -264,7 +266,14 @@ class Collector:
                 ticket = self._remote.fetch(
                     part, table.kind, table.type_index, wanted[piece], table.names
                 )
-                pending.append((table, ticket, where[piece]))
+                check = partial(self._check_rows, table, part, len(wanted[piece]))
+                pending.append((table, Checked(ticket, check), where[piece]))
+
+    def _check_rows(self, table: Table, part: int, count: int, arrays: list[Array]) -> list[Array]:
+        """The rows of a reply, which are what was asked for."""
+        rows = self._rows_of(table, count)
+        expected = [(n, r.dtype, r.shape) for n, r in zip(table.names, rows, strict=True)]
+        return check_rows(arrays, part, expected, table.bounds[-1])
 
     def _rows_at_once(self, table: Table) -> int:
         """Rows in one request to another part: so many that its reply has a few megabytes."""

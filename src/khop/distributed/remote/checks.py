@@ -11,7 +11,7 @@ import numpy as np
 
 from khop.distributed.fields import integer, number, text
 from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.remote.sessions import SessionSpec
+from khop.distributed.remote.sessions import LEASE_SECONDS, SessionSpec
 from khop.errors import ProtocolError
 from khop.partition.folder import FolderMeta
 from khop.typing import Array, Int64Array
@@ -32,10 +32,12 @@ class Allowed:
     Attributes:
         buffer_bytes: of all sessions together.
         sessions: how many there may be.
+        lease: seconds of silence after which a session ends.
     """
 
     buffer_bytes: int = 8 << 30
     sessions: int = 4096
+    lease: float = LEASE_SECONDS
 
 
 def session_spec(header: Mapping[str, Any]) -> SessionSpec:

@@ -96,8 +96,8 @@ class Link:
         self._drop()
         self.endpoint = endpoint
         self.refused = None
-        self._connect_at = 0.0
-        self.pump()
+        # Not pump(): that the link has come up is for whoever calls it to hear.
+        self._connect(endpoint)
 
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """What is readable when there is something to `pump` or `receive`; changes."""

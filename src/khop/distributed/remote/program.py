@@ -12,6 +12,7 @@
     insecure        listen beyond loopback without keys
     buffer_limit    bytes that the sessions of all clients may hold
     lost_after      seconds of silence after which a client counts as gone
+    lease           seconds of silence after which a session ends
     timeout         seconds that samplers wait for other servers
     graph_mode, feature_mode   where graph and attributes lie for samplers on devices
     metrics_port    where to serve counters as Prometheus text; null: nowhere
@@ -45,7 +46,7 @@ from khop.distributed.remote.checks import Allowed, SessionChecks
 from khop.distributed.remote.connection import RemoteClient, Servers
 from khop.distributed.remote.directory import Directory
 from khop.distributed.remote.server import GraphServer
-from khop.distributed.remote.sessions import Host
+from khop.distributed.remote.sessions import LEASE_SECONDS, Host
 from khop.distributed.remote.statistics import ServerCounters
 from khop.distributed.server import remove_socket
 from khop.distributed.transport import Endpoint
@@ -68,6 +69,7 @@ DEFAULTS: dict[str, Any] = {
     "insecure": False,
     "buffer_limit": 8 << 30,
     "lost_after": 30.0,
+    "lease": LEASE_SECONDS,
     "timeout": 180.0,
     "graph_mode": "ZERO_COPY",
     "feature_mode": "ZERO_COPY",
@@ -120,7 +122,7 @@ def serve(
     """
     config = {**DEFAULTS, **config}
     with contextlib.ExitStack() as stack:
-        server, registration = _make_server(config, labels, stack)
+        server, counters, registration = _make_server(config, labels, stack)
         keys = None if config["keys"] is None else ServerKeys.from_json(config["keys"])
         stack.callback(server.close)
         remote = RemoteClient(
@@ -135,6 +137,13 @@ def serve(
         )
         # Server 0 has nobody left to say goodbye to.
         stack.callback(remote.close, goodbye=config["rank"] != 0)
+        if config["metrics_port"] is not None:
+            # Imported here: few servers are asked.
+            from khop.metrics import MetricsServer, of_server
+
+            stack.enter_context(
+                MetricsServer(config["metrics_port"], lambda: of_server(counters.snapshot()))
+            )
         on_ready(server.addresses)
         server.serve(line)
     _log.info("graph server %d has ended", config["rank"])
@@ -142,8 +151,8 @@ def serve(
 
 def _make_server(
     config: Mapping[str, Any], labels: Mapping[int, Array], stack: contextlib.ExitStack
-) -> tuple[GraphServer, dict[str, Any]]:
-    """The server, and what it registers with; `stack` undoes what it leaves."""
+) -> tuple[GraphServer, ServerCounters, dict[str, Any]]:
+    """The server, its counters, and what it registers with; `stack` undoes what it leaves."""
     rank, num_servers = config["rank"], config["num_servers"]
     if not 0 <= rank < num_servers:
         raise ValueError(
@@ -185,7 +194,7 @@ def _make_server(
             host,
             endpoints,
             counters,
-            Allowed(config["buffer_limit"]),
+            Allowed(config["buffer_limit"], lease=config["lease"]),
             directory,
             None if keys is None else keys.server_key,
             rank,
@@ -216,7 +225,7 @@ def _make_server(
         "fingerprint": folder.fingerprint,
         "pid": os.getpid(),
     }
-    return server, registration
+    return server, counters, registration
 
 
 def _host(

@@ -278,7 +278,9 @@ class Receiver:
             self._look_up()
         for header, _, _ in self._directory.receive():
             servers = header.get("servers")
-            for remote in self._remotes if isinstance(servers, dict) else ():
+            if not isinstance(servers, dict):
+                continue
+            for remote in self._remotes:
                 entry = servers.get(str(remote.rank))
                 if entry is not None and not remote.link.is_up:
                     remote.link.relocate(endpoint_of(entry, self._server_key))

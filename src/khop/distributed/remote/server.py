@@ -29,7 +29,7 @@ from khop.distributed.remote.checks import Allowed, SessionChecks, columns_of, s
 from khop.distributed.remote.connection import endpoint_of
 from khop.distributed.remote.directory import Directory
 from khop.distributed.remote.sampling import Order, ServedSampler
-from khop.distributed.remote.sessions import LEASE_SECONDS, Host, Session, SessionSpec
+from khop.distributed.remote.sessions import Host, Session, SessionSpec
 from khop.distributed.remote.statistics import ServerCounters, ServerState
 from khop.distributed.server import PartitionServer
 from khop.distributed.transport import Endpoint
@@ -277,7 +277,7 @@ class GraphServer(PartitionServer):
             self._directory.tick()
         for name, session in list(self._sessions.items()):
             silent = now - session.heard
-            if silent > LEASE_SECONDS:
+            if silent > self._allowed.lease:
                 _log.warning("session %s ends: nothing was heard for %.0f s", name, silent)
                 self._end(name, expired=True)
 
