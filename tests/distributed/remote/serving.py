@@ -20,6 +20,7 @@ from khop.channel.message import pack
 from khop.distributed.child import ChildProcess, wait_for_message
 from khop.distributed.remote.connection import RemoteClient, Servers
 from khop.distributed.remote.link import Link
+from khop.distributed.server import remove_socket
 from khop.distributed.transport import Credentials, Endpoint
 from khop.distributed.wire import PROTOCOL
 
@@ -64,6 +65,8 @@ class Graph:
         """Kills a server as nothing can be prepared for."""
         os.kill(self.processes[rank].pid, 9)
         self.end(rank)
+        # As whoever has started it does: it could not.
+        remove_socket(self.addresses[rank]["ipc"].removeprefix("ipc://"))
 
     def end(self, rank):
         """Ends a server as its parent does."""
@@ -71,11 +74,11 @@ class Graph:
 
 
 @contextlib.contextmanager
-def serving(root, num_servers=1, keys=None, **config):
+def serving(root, started=1, keys=None, **config):
     """Servers that end with the block."""
-    graph = Graph(root, num_servers, keys, **config)
+    graph = Graph(root, config.pop("num_servers", started), keys, **config)
     try:
-        for rank in range(num_servers):
+        for rank in range(started):
             graph.start(rank)
         yield graph
     finally:
