@@ -123,7 +123,7 @@ class ServedGraph(LoaderGraph):
         """Every so-many-th edge of a part, in pieces of [2, n] original ids."""
         bounds = self._meta.edge_types[place].bounds
         count = bounds[part + 1] - bounds[part]
-        words = {"edge_type": place, "part": part, "step": step}
+        words = {"edge_type": place, "partition": part, "step": step}
         server = self._server(part)
         waiting = [
             self._context.remote.submit(
