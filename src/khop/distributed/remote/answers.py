@@ -123,7 +123,7 @@ class GraphAnswers(FrameHandler):
     def _home_edges(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
         check_empty(arrays)
         place = index(header, "edge_type", len(self._meta.edge_types))
-        part = integer(header, "part")
+        part = integer(header, "partition")
         if part not in self._parts:
             raise ProtocolError(f"this server serves partitions {self._parts}, not {part}")
         edge_type = self._meta.edge_types[place]

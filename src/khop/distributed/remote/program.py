@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zmq
 
 from khop import log
 from khop.channel.control import ControlLine, Op
@@ -206,7 +207,7 @@ def _make_server(
             curve=None if keys is None else keys.curve(),
             num_threads=max(2, min(8, (os.cpu_count() or 1) // 2)),
         )
-    except OSError as error:
+    except zmq.ZMQError as error:
         raise RendezvousError(
             f"graph server {rank} cannot listen at {listen}:{port or '(any port)'}: "
             f"{error.strerror}. Is another server there, or is it another machine's address?"
@@ -292,7 +293,7 @@ def _resolved(host: str) -> str:
     """The address that a name stands for: sockets are bound to addresses."""
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError as error:
+    except zmq.ZMQError as error:
         raise RendezvousError(f"'{host}' is no address of this machine: {error}") from None
     return str(found[0][4][0])
 
