@@ -260,6 +260,8 @@ def enter(make: Callable[[], _Context], role: DistRole) -> _Context:
         raise RuntimeError(f"this process is {_context.worker_name} already")
     made = make()
     _context = made
+    log.identify(role.name.lower(), made.rank)
+    _log.info("client-joined" if role is DistRole.CLIENT else "server-started", made.worker_name)
     return made
 
 

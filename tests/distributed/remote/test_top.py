@@ -14,6 +14,7 @@ import termios
 import time
 import urllib.request
 
+import cluster
 import jobs
 import numpy as np
 import pytest
@@ -21,9 +22,11 @@ import receiving
 import serving
 
 import prometheus
+from khop import log
 from khop.cli import look as look_module
 from khop.cli.look import Watcher
 from khop.cli.main import main
+from khop.distributed import DistNeighborLoader, RemoteDistSamplingWorkerOptions
 from khop.distributed.keys import ServerKeys, write_keys
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.connection import Servers
@@ -242,3 +245,37 @@ def test_serve_with_a_page_of_metrics(root):
     assert {"metrics-served", "server-ready", "server-ended"} <= set(events)
     assert events["server-ready"]["role"] == "server"
     assert events["server-ready"]["rank"] == 0
+
+
+def test_metrics_and_logs_of_a_client(root, capfd):
+    """A trainer whose batches come from servers counts and speaks as any other."""
+    log.configure("info", json=True)
+    try:
+        with cluster.cluster(root, [[0, 1]], 1) as servers, servers.client():
+            loader = DistNeighborLoader(
+                None,
+                jobs.FANOUTS,
+                jobs.seeds_of_rank(0),
+                batch_size=32,
+                worker_options=RemoteDistSamplingWorkerOptions(num_workers=1),
+            )
+            count = sum(1 for _ in loader)
+            page = prometheus.read(loader.stats().prometheus({"rank": 0}))
+            (batches,) = page["khop_loader_batches_total"][2].values()
+            assert batches == count == len(loader)
+            loader.shutdown()
+    finally:
+        log.reset()
+        log.identify("trainer")
+    told = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    who = {(line["event"], line["role"]) for line in told}
+    assert {
+        ("client-joined", "client"),
+        ("process-started", "receiver"),
+        ("process-started", "server"),
+        ("client-registered", "server"),
+        ("session-opened", "server"),
+        ("session-open", "receiver"),
+        ("process-started", "sampler"),
+    } <= who
+    assert {line["level"] for line in told} == {"info"}  # nothing was wrong
