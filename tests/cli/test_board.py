@@ -77,7 +77,7 @@ def test_servers_with_rates():
     assert first[6:12] == ["10.0", "1 kB", "10 MB", "5.0", "1", "123 MB"]
     assert second[6:10] == ["-", "-", "-", "-"]
     assert third == ["2", "tcp://h:2", "2", *["-"] * 11]
-    assert lines[0].text.startswith("khop top 10.0.0.1:5  2 of 3 servers, 2 clients")
+    assert lines[0].text.startswith("khop top 10.0.0.1:5  2 of 3 servers, 2 trainers")
     assert lines[1].text == "server 2 lost 1:15 ago: it is off"
     assert [line.style for line in lines[:2]] == [HEAD, ALARM]
     assert {line.text.split()[0] for line in lines if line.style == ALARM} == {"server", "2", "10"}

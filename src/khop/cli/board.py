@@ -134,7 +134,7 @@ def _headline(look: Look, width: int) -> Line:
     stamp = time.strftime("%H:%M:%S", time.localtime(look.time))
     text = (
         f"khop top {look.master}  {here} of {look.table['num_servers']} servers, "
-        f"{len(clients)} clients  {stamp}"
+        f"{len(clients)} trainer{'' if len(clients) == 1 else 's'}  {stamp}"
     )
     return Line(printable(text)[:width], HEAD)
 

@@ -104,7 +104,7 @@ def test_servers_at_work(root):
 
         code, out, err = top(graph, "--interval", "0.2")
         assert (code, err) == (0, "")
-        assert "2 of 2 servers, 1 clients" in out
+        assert "2 of 2 servers, 1 trainer" in out
         assert all(line.isprintable() for line in out.splitlines())
         row = next(line for line in out.splitlines() if session["loader"][:12] in line)
         assert row.split()[1:4] == ["trainer", "1", "2"]

@@ -226,6 +226,7 @@ class GraphServer(PartitionServer):
                 self._answer(answer, _Asker(front, peer.bytes), request)
             elif (why := self._why_not(peer.bytes)) is not None:
                 self._counters.refused("too much at a time")
+                _log.debug("request-refused", why)
                 self._unread.send(front, peer.bytes, refusal(request, ProtocolError(why)))
             else:
                 self._parked.append([bytes([self._fronts.index(front)]), peer, *frames])
@@ -262,6 +263,7 @@ class GraphServer(PartitionServer):
             reply = answer(header, arrays, asker)
         except Exception as error:
             is_refused = True
+            _log.debug("request-refused", f"{header.get('op')}: {error}")
             reply = {"error": describe_error(error), "session": header.get("session")}
         op = str(header.get("op", ""))
         if reply is not None and (is_refused or op not in _QUIET):
