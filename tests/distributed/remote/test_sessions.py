@@ -21,7 +21,7 @@ from serving import client_of, raw_session, serving, sessions, wait_until
 
 from khop.channel.message import pack
 from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.remote.sessions import CHUNK_BYTES
+from khop.distributed.remote.outbox import CHUNK_BYTES
 from khop.distributed.wire import PROTOCOL
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder, RandomPartitioner

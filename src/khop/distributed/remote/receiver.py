@@ -28,7 +28,7 @@ from khop.channel.message import pack
 from khop.channel.ring import RingWriter, map_memory
 from khop.channel.shared import read_shared
 from khop.distributed.child import start_up
-from khop.distributed.remote.connection import endpoint_of
+from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.incoming import Incoming, Layouts
 from khop.distributed.remote.link import Link
 from khop.distributed.transport import Credentials, Endpoint
