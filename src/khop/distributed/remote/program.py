@@ -11,6 +11,7 @@
     keys            `ServerKeys.to_json()`; null: none
     insecure        listen beyond loopback without keys
     buffer_limit    bytes that the sessions of all clients may hold
+    sampler_limit   sampler processes that the sessions of all clients may have
     lost_after      seconds of silence after which a client counts as gone
     lease           seconds of silence after which a session ends
     timeout         seconds that samplers wait for other servers
@@ -70,6 +71,7 @@ DEFAULTS: dict[str, Any] = {
     "keys": None,
     "insecure": False,
     "buffer_limit": 8 << 30,
+    "sampler_limit": 1024,
     "lost_after": 30.0,
     "lease": LEASE_SECONDS,
     "timeout": 180.0,
@@ -175,7 +177,9 @@ def _make_server(
     # Sessions need counters, and these the sessions, which are there when they are read.
     counters = ServerCounters(rank, parts, "", lambda: sessions.state())  # noqa: PLW0108
     host = _host(config, folder, parts, endpoints, labels, keys, counters, stack)
-    allowed = Allowed(config["buffer_limit"], lease=config["lease"])
+    allowed = Allowed(
+        config["buffer_limit"], samplers=config["sampler_limit"], lease=config["lease"]
+    )
     sessions = SessionTable(SessionChecks(meta), host, counters, allowed)
     ipc_path = str(_socket_folder() / "server")
     atexit.register(remove_socket, ipc_path)

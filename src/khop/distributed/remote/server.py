@@ -195,11 +195,11 @@ class GraphServer(PartitionServer):
                 return
             request = [frame.buffer for frame in frames]
             answer = self._answers.get(peek_op(request[0]) if request else "")
-            if answer is not None:
-                self._answer(answer, _Peer(front, peer.bytes), request)
-            elif (why := self._why_not(peer.bytes)) is not None:
+            if (why := self._why_not(peer.bytes)) is not None:
                 self._counters.refused("too much at a time")
                 self._unread.send(front, peer.bytes, refusal(request, ProtocolError(why)))
+            elif answer is not None:
+                self._answer(answer, _Peer(front, peer.bytes), request)
             else:
                 self._parked.append([bytes([self._fronts.index(front)]), peer, *frames])
                 self._pass_on()

@@ -144,24 +144,32 @@ class SessionTable:
             return {"held": held}
         if known is not None:
             self._end(spec.session)
-        self._check_room(spec)
         pipeline = self._checks.pipeline(spec)
         named = self._checks.arrays(header, arrays)
+        self._check_room(spec, sum(array.nbytes for array in arrays))
         session = Session(spec, pipeline, named, self._host, asker.send)
         self._sessions[spec.session] = session
         self._counters.session_opened(spec.session)
         _log.info("session %s of %s: %d sampler(s)", spec.session, spec.client, spec.num_workers)
         return {"held": []}
 
-    def _check_room(self, spec: SessionSpec) -> None:
-        taken = sum(session.spec.buffer_bytes for session in self._sessions.values())
-        if len(self._sessions) >= self._allowed.sessions:
-            raise MemoryError(f"this graph server has {len(self._sessions)} sessions, its limit")
-        if taken + spec.buffer_bytes > self._allowed.buffer_bytes:
+    def _check_room(self, spec: SessionSpec, nbytes: int) -> None:
+        """Raises MemoryError if there is none for a session with arrays of `nbytes` bytes."""
+        known = self._sessions.values()
+        if len(known) >= self._allowed.sessions:
+            raise MemoryError(f"this graph server has {len(known)} sessions, and no room for more")
+        processes = sum(session.spec.num_workers for session in known)
+        if processes + spec.num_workers > self._allowed.samplers:
             raise MemoryError(
-                f"a session asks for a buffer of {spec.buffer_bytes} bytes, but of this graph "
-                f"server's {self._allowed.buffer_bytes} (--buffer-limit) {taken} are taken by "
-                f"{len(self._sessions)} sessions: pass a smaller buffer_size, or raise the limit"
+                f"a session asks for {spec.num_workers} sampler processes, but this graph server "
+                f"has {processes} of the {self._allowed.samplers} that it may have"
+            )
+        taken, wanted = sum(s.promised_bytes for s in known), spec.buffer_bytes + nbytes
+        if taken + wanted > self._allowed.buffer_bytes:
+            raise MemoryError(
+                f"a session asks for {wanted} bytes, but of this graph server's "
+                f"{self._allowed.buffer_bytes} (--buffer-limit) {taken} are taken by "
+                f"{len(known)} sessions: pass a smaller buffer_size, or raise the limit"
             )
 
     def _batch(self, header: Mapping[str, Any], arrays: list[Array], asker: Asker) -> None:
