@@ -5,6 +5,7 @@ import cluster
 import jobs
 import pytest
 import torch
+import twins
 
 from khop.distributed import (
     DistNeighborLoader,
@@ -115,3 +116,18 @@ def test_a_server_that_stays_away(folder_of):
         servers.kill(0)
         with pytest.raises(PartitionUnavailableError, match="server 0"):
             list(iterator)
+
+
+def test_labels_that_the_folder_lacks(tmp_path):
+    """Servers are given a file of labels; batches carry them as `y`."""
+    graph = jobs.make_graph()
+    labels = torch.stack([graph.y * 3, graph.y], dim=1)
+    torch.save(labels, tmp_path / "labels.pt")
+    del graph.y
+    root = twins.partitioned(graph, tmp_path / "parts", 2)
+    labels_file = tmp_path / "labels.pt"
+    with cluster.cluster(root, [[0], [1]], 1, labels_file) as servers, servers.client():
+        loader = DistNeighborLoader(None, [4], None, 64)
+        for batch in loader:
+            assert torch.equal(batch.y, labels[batch.n_id])
+        assert "x" not in batch
