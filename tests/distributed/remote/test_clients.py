@@ -11,6 +11,7 @@ from khop.distributed import (
     DistNeighborLoader,
     RemoteDistSamplingWorkerOptions,
     init_client,
+    node_split,
     shutdown_client,
 )
 from khop.errors import PartitionUnavailableError
@@ -29,11 +30,10 @@ def loaders(seeds, **workers):
     return loader, NeighborLoader(jobs.make_graph(), jobs.FANOUTS, seeds, **COMMON)
 
 
-@pytest.mark.parametrize("parts", [[[0], [1]], [[0, 1]]], ids=["two servers", "one server"])
-def test_two_clients(folder_of, parts):
+def test_two_clients(folder_of):
     """They share nodes and edges, each once, and make the same number of batches."""
-    with cluster.cluster(folder_of("random", 2), parts, 2) as servers:
-        arguments = {"num_servers": len(parts), "num_clients": 2, "port": servers.port}
+    with cluster.cluster(folder_of("random", 2), [[0], [1]], 2) as servers:
+        arguments = {"num_servers": 2, "num_clients": 2, "port": servers.port}
         clients = jobs.start_trainers("client", arguments, 2, program=client_jobs.__file__)
         told = jobs.finish_trainers(clients)
         for server in servers.servers:  # all clients have gone
@@ -47,6 +47,23 @@ def test_two_clients(folder_of, parts):
     assert [len(t["sizes"]) for t in told] == [3, 3]
     assert sorted(told[0]["edges"] + told[1]["edges"]) == sorted(graph.edge_index.t().tolist())
     assert all(t["context"] for t in told)
+
+
+def test_whose_home_is_where(folder_of):
+    """Clients take turns at servers, then at a server's partitions; more clients share one."""
+    with cluster.cluster(folder_of("random", 2), [[0, 1]], 3) as servers:
+        shares, edges = [], []
+        for rank in range(3):
+            with servers.client(rank) as context:
+                assert context.graph.homes == [0, 1, 0]
+                shares.append(node_split("train_mask"))
+                edges.append(torch.from_numpy(context.graph.home_edges()))
+    graph = jobs.make_graph()
+    assert torch.equal(torch.cat(shares).sort().values, graph.train_mask.nonzero().view(-1))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    seen = torch.cat(edges, dim=1).t().tolist()
+    assert sorted(seen) == sorted(graph.edge_index.t().tolist())
+    assert abs(edges[0].size(1) - edges[2].size(1)) <= 1
 
 
 def test_servers_started_by_python(folder_of):
