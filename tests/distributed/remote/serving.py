@@ -51,9 +51,11 @@ class Graph:
             return Servers(self.master)
         return Servers(self.master, self.keys.server_key, self.keys.credentials())
 
-    def start(self, rank, **config):
-        """Starts a server; returns its addresses."""
-        process = ChildProcess(PROGRAM, {**self.config, "rank": rank, **config})
+    def start(self, rank, descriptors=(), **config):
+        """Starts a server; returns its addresses. Closes the descriptors that it passes along."""
+        process = ChildProcess(PROGRAM, {**self.config, "rank": rank, **config}, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
         self.processes[rank] = process
         message = wait_for_message(process.line)
         assert message is not None, f"server {rank} {process.exit_status()}"

@@ -175,6 +175,20 @@ def test_restarted_server(graph, folder_of, same_address):
                 served.start(1, port=port if same_address else None)
 
 
+def test_samplers_find_a_server_that_moved(graph, folder_of):
+    """A server's samplers hear where another server is that was killed and came back elsewhere."""
+    root = folder_of("random", 2)
+    folder = PartitionFolder(root)
+    with serving(root, 2) as served, training(served, spec_of(folder)) as trainer:
+        epoch, plan = trainer.open(new_ids(folder), batch_size=8)
+        running = trainer.run(epoch, plan)
+        for i, theirs in enumerate(reference(graph, batch_size=8)):
+            check_same(next(running), theirs)
+            if i == 2:
+                served.kill(1)
+                served.start(1)
+
+
 def test_restarted_master(graph, folder_of):
     """Server 0, which keeps the directory, may be killed, too; nothing that was told is lost."""
     root = folder_of("random", 2)

@@ -21,7 +21,7 @@ from serving import client_of, raw_session, serving, sessions, wait_until
 
 from khop.channel.message import pack
 from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.remote.sessions import CHUNK_BYTES
+from khop.distributed.remote.outbox import CHUNK_BYTES
 from khop.distributed.wire import PROTOCOL
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder, RandomPartitioner
@@ -130,21 +130,22 @@ def test_killed_client_leaves_nothing(heavy):
         def descriptors():
             return watcher.request(0, "statistics")[0]["statistics"]["descriptors"]
 
-        wait_until(lambda: watcher.table)
-        before = descriptors()
-        for _ in range(2):
+        found = []
+        for _ in range(3):
             with training(served, spec_of(heavy)) as trainer:
-                seeds = np.arange(400)[None]
-                epoch, _ = trainer.open(seeds)
+                epoch, _ = trainer.open(np.arange(400)[None])
                 trainer.ask(epoch, range(4))
                 trainer.take(epoch, 0)
                 pids = [s["pid"] for s in sessions(watcher)[0]["samplers"]]
                 os.kill(trainer.receiver.process.pid, signal.SIGKILL)
                 wait_until(lambda: not sessions(watcher))
                 assert jobs.wait_for_ends(pids) == []
-        wait_until(lambda: descriptors() <= before)
+            if not found:  # what ZeroMQ opens once stays
+                time.sleep(1.0)
+                found.append(descriptors())
+        wait_until(lambda: descriptors() <= found[0])
         statistics = watcher.request(0, "statistics")[0]["statistics"]
-        assert statistics["sessions_total"]["expired"] == 2
+        assert statistics["sessions_total"]["expired"] == 3
         assert statistics["ring_bytes"] == 0
 
 
@@ -189,14 +190,14 @@ def test_slow_client_keeps_its_session(heavy):
 
 def test_taking_over(heavy):
     """A session that is opened again goes on there; what its client forgot is dropped."""
-    pipeline = spec_of(heavy).to_json()
+    pipeline, options = spec_of(heavy).to_json(), {"credits": 1 << 16, "buffer_bytes": 1 << 26}
     with serving(heavy) as served, client_of(served) as watcher:
-        with raw_session(served, pipeline, credits=1 << 16) as first:
+        with raw_session(served, pipeline, **options) as first:
             first.open()
             for number in range(6):
                 first.ask(number, np.arange(50) + number)
             wait_until(lambda: sessions(watcher)[0]["samplers"][0]["made"] == 6)
-        with raw_session(served, pipeline, credits=1 << 16, outstanding=[2, 3, 77]) as second:
+        with raw_session(served, pipeline, outstanding=[2, 3, 77], **options) as second:
             held = second.open()["held"]
             assert set(held) <= {2, 3}
             for number in {2, 3} - set(held):
@@ -294,6 +295,6 @@ def test_nonsense_is_refused(heavy):
         session.ask(6, [0, 500])
         session.ask(7, [-1])
         session.ask(8, [0, 499])
-        session.finish(3)
-        assert sorted(session.failed) == [5, 6, 7] or sorted(session.failed) == [6, 7]
+        session.finish(4)
+        assert sorted(session.failed) == [5, 6, 7]
         assert list(session.done) == [8]

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zmq
 
 from khop.channel.control import ControlLine, Op
 from khop.channel.shared import read_shared, share
@@ -46,6 +47,7 @@ from khop.distributed.remote.checks import Allowed, SessionChecks
 from khop.distributed.remote.connection import RemoteClient, Servers
 from khop.distributed.remote.directory import Directory
 from khop.distributed.remote.server import GraphServer
+from khop.distributed.remote.session_table import SessionTable
 from khop.distributed.remote.sessions import LEASE_SECONDS, Host
 from khop.distributed.remote.statistics import ServerCounters
 from khop.distributed.server import remove_socket
@@ -170,9 +172,11 @@ def _make_server(
 
     meta = with_labels(folder.meta, labels)
     endpoints: dict[int, Endpoint] = {}
-    # The server needs its counters, and these the server, which is there when they are read.
-    counters = ServerCounters(rank, parts, "", lambda: server.state())  # noqa: PLW0108
+    # Sessions need counters, and these the sessions, which are there when they are read.
+    counters = ServerCounters(rank, parts, "", lambda: sessions.state())  # noqa: PLW0108
     host = _host(config, folder, parts, endpoints, labels, keys, counters, stack)
+    allowed = Allowed(config["buffer_limit"], lease=config["lease"])
+    sessions = SessionTable(SessionChecks(meta), host, counters, allowed)
     ipc_path = str(_socket_folder() / "server")
     atexit.register(remove_socket, ipc_path)
     stack.callback(remove_socket, ipc_path)
@@ -190,11 +194,10 @@ def _make_server(
     try:
         server = GraphServer(
             ServerHandler(graph, handlers, counters),
-            SessionChecks(meta),
-            host,
+            sessions,
+            parts,
             endpoints,
             counters,
-            Allowed(config["buffer_limit"], lease=config["lease"]),
             directory,
             None if keys is None else keys.server_key,
             rank,
@@ -204,7 +207,7 @@ def _make_server(
             curve=None if keys is None else keys.curve(),
             num_threads=max(2, min(8, (os.cpu_count() or 1) // 2)),
         )
-    except OSError as error:
+    except zmq.ZMQError as error:
         raise RendezvousError(
             f"graph server {rank} cannot listen at {listen}:{port or '(any port)'}: "
             f"{error.strerror}. Is another server there, or is it another machine's address?"
@@ -290,7 +293,7 @@ def _resolved(host: str) -> str:
     """The address that a name stands for: sockets are bound to addresses."""
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError as error:
+    except zmq.ZMQError as error:
         raise RendezvousError(f"'{host}' is no address of this machine: {error}") from None
     return str(found[0][4][0])
 
