@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from pathlib import Path
 
 import jobs
 
@@ -48,6 +49,15 @@ def job_client(arguments):
         "edges": edges.T.tolist(),
         "context": get_context() is None,
     }
+
+
+def job_stay(arguments):
+    """Takes batches without end; says when it has the first."""
+    _become_client(arguments)
+    loader = DistNeighborLoader(None, [4], None, 16)
+    while True:
+        for _ in loader:
+            Path(arguments["ready"]).touch()
 
 
 def job_server(arguments):

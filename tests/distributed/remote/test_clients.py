@@ -1,5 +1,7 @@
 """Servers and several clients: who gets what, and who ends when."""
 
+import time
+
 import client_jobs
 import cluster
 import jobs
@@ -88,6 +90,44 @@ def test_servers_started_by_python(folder_of):
             "role": "SERVER", "worker_name": f"distributed-server_{rank}", "sizes": [2, 3],
             "ranks": [rank, rank], "counts": [2, 1], "left": True,
         }  # fmt: skip
+
+
+def test_a_client_that_is_killed(folder_of, tmp_path):
+    """It keeps no server up, and leaves none of its samplers."""
+    ready = tmp_path / "ready"
+    root = folder_of("random", 1)
+    with cluster.cluster(root, [[0]], 1, lost_after=3.0) as servers:
+        arguments = {
+            "num_servers": 1, "num_clients": 1, "port": servers.port, "ready": str(ready),
+        }  # fmt: skip
+        (client,) = jobs.start_trainers("stay", arguments, 1, program=client_jobs.__file__)
+        end = time.monotonic() + 60
+        while not ready.exists() and time.monotonic() < end:
+            assert client.poll() is None, client.communicate()
+            time.sleep(0.05)
+        client.kill()
+        client.communicate()
+        killed = time.monotonic()
+        servers.servers[0].wait()
+        assert time.monotonic() - killed < 20
+
+
+def test_a_client_goes_on_where_another_stopped(folder_of):
+    """The state of a loader is taken over by one of another client process, of other servers."""
+    seeds = jobs.seeds_of_rank(0)
+    root = folder_of("random", 2)
+    with cluster.cluster(root, [[0, 1]], 1) as servers, servers.client():
+        ours, twin = loaders(seeds)
+        iterator = iter(ours)
+        expected = [batch.n_id for batch in twin]
+        assert all(torch.equal(next(iterator).n_id, ids) for ids in expected[:4])
+        state = ours.state_dict()
+    with cluster.cluster(root, [[0], [1]], 1) as servers, servers.client():
+        ours, _ = loaders(seeds, num_workers=2)
+        ours.load_state_dict(state)
+        rest = [batch.n_id for batch in ours]
+        assert len(rest) == len(expected) - 4
+        assert all(map(torch.equal, rest, expected[4:]))
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["master", "other"])
