@@ -3,13 +3,12 @@
 import json
 import os
 import sys
+from pathlib import Path
 
 import jobs
-import torch
 
 from khop.distributed import (
     DistDataset,
-    DistLinkNeighborLoader,
     DistNeighborLoader,
     get_context,
     init_client,
@@ -41,16 +40,24 @@ def job_client(arguments):
     batches = jobs.same_batches(loader, twin)
     few = share[: 40 + 25 * context.rank]  # 2 batches on rank 0, 3 on rank 1
     sizes = [batch.batch_size for batch in DistNeighborLoader(None, [3], few, jobs.BATCH_SIZE)]
-    edges = DistLinkNeighborLoader(None, [], 64)
-    seen = torch.cat([batch.n_id[batch.edge_label_index] for batch in edges], dim=1)
+    edges = context.graph.home_edges()
     shutdown_client()
     return {
         "share": share.tolist(),
         "batches": batches,
         "sizes": sizes,
-        "edges": seen.t().tolist(),
+        "edges": edges.T.tolist(),
         "context": get_context() is None,
     }
+
+
+def job_stay(arguments):
+    """Takes batches without end; says when it has the first."""
+    _become_client(arguments)
+    loader = DistNeighborLoader(None, [4], None, 16)
+    while True:
+        for _ in loader:
+            Path(arguments["ready"]).touch()
 
 
 def job_server(arguments):

@@ -18,12 +18,14 @@ class Cluster:
         parts: partitions of each server.
         num_clients: that the servers wait for; 0: any number.
         labels: file of node labels that the folder does not hold.
+        **options: for `start_server`.
     """
 
-    def __init__(self, root, parts, num_clients=0, labels=None):
+    def __init__(self, root, parts, num_clients=0, labels=None, **options):
         self.host, self.port = "127.0.0.1", jobs.free_port()
         self.num_clients = num_clients
         self._root, self._parts, self._labels = root, parts, labels
+        self._options = options
         self.servers = [self._start(rank) for rank in range(len(parts))]
 
     def _start(self, rank):
@@ -31,8 +33,9 @@ class Cluster:
         dataset = DistDataset().load(
             self._root, home, also_serve=others, whole_node_label_file=self._labels
         )
+        master = f"{self.host}:{self.port}"
         return start_server(
-            dataset, len(self._parts), rank, f"{self.host}:{self.port}", self.num_clients
+            dataset, len(self._parts), rank, master, self.num_clients, **self._options
         )
 
     def kill(self, rank):
@@ -61,9 +64,9 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(root, parts, num_clients=0, labels=None):
+def cluster(root, parts, num_clients=0, labels=None, **options):
     """Servers for a while; see `Cluster`."""
-    servers = Cluster(root, parts, num_clients, labels)
+    servers = Cluster(root, parts, num_clients, labels, **options)
     try:
         yield servers
     finally:

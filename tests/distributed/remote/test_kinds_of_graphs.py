@@ -1,7 +1,6 @@
-"""Clients of graphs with several types, times, weights, and labels that the folder lacks."""
+"""Clients of graphs with several types, with times and weights."""
 
 import cluster
-import jobs
 import numpy as np
 import pytest
 import torch
@@ -98,18 +97,3 @@ def test_subgraphs_and_shares(client):
     seen = [batch["paper"].n_id[batch[twins.CITES].edge_label_index] for batch in links]
     edges = twins.heterogeneous()[twins.CITES].edge_index
     assert sorted(torch.cat(seen, 1).t().tolist()) == sorted(edges.t().tolist())
-
-
-def test_labels_that_the_folder_lacks(tmp_path):
-    """Servers are given a file of labels; batches carry them as `y`."""
-    graph = jobs.make_graph()
-    labels = torch.stack([graph.y * 3, graph.y], dim=1)
-    torch.save(labels, tmp_path / "labels.pt")
-    del graph.y
-    root = twins.partitioned(graph, tmp_path / "parts", 2)
-    labels_file = tmp_path / "labels.pt"
-    with cluster.cluster(root, [[0], [1]], 1, labels_file) as servers, servers.client():
-        loader = DistNeighborLoader(None, [4], None, 64)
-        for batch in loader:
-            assert torch.equal(batch.y, labels[batch.n_id])
-        assert "x" not in batch

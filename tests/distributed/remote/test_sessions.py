@@ -21,7 +21,7 @@ from serving import client_of, raw_session, serving, sessions, wait_until
 
 from khop.channel.message import pack
 from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.remote.sessions import CHUNK_BYTES
+from khop.distributed.remote.outbox import CHUNK_BYTES
 from khop.distributed.wire import PROTOCOL
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder, RandomPartitioner
@@ -222,6 +222,18 @@ def test_buffer_limit(heavy):
         first.send("close")
         assert "error" not in first.reply()
         assert "error" not in second.open()
+
+
+def test_sampler_limit(heavy):
+    """Nor do they have more processes than that."""
+    pipeline = spec_of(heavy).to_json()
+    with (
+        serving(heavy, sampler_limit=2) as served,
+        raw_session(served, pipeline, name="a", num_workers=2) as first,
+        raw_session(served, pipeline, name="b") as second,
+    ):
+        assert "error" not in first.open()
+        assert "sampler processes" in second.open()["error"]["message"]
 
 
 GARBAGE = [

@@ -30,13 +30,15 @@ class Allowed:
     """What clients may take.
 
     Attributes:
-        buffer_bytes: of all sessions together.
+        buffer_bytes: of all sessions together, for batches and for arrays that come with them.
         sessions: how many there may be.
+        samplers: processes of all sessions together.
         lease: seconds of silence after which a session ends.
     """
 
     buffer_bytes: int = 8 << 30
-    sessions: int = 4096
+    sessions: int = 1024
+    samplers: int = 1024
     lease: float = LEASE_SECONDS
 
 

@@ -2,8 +2,7 @@
 
 A `RemoteClient` has a thread of its own, which owns the sockets, tells the directory every second
 who this process is, follows servers that move, and asks again what a lost connection has swallowed.
-Requests are idempotent, so asking twice is harmless. `Agreement` is how clients tell each other
-things: `khop.distributed.rendezvous.Rendezvous`, through the directory.
+Requests are idempotent, so asking twice is harmless.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,60 +22,21 @@ from typing import Any
 import zmq
 
 from khop.channel.message import pack
-from khop.distributed.hosts import host_identity
+from khop.distributed.remote.addresses import Servers
+from khop.distributed.remote.agreement import Agreement
 from khop.distributed.remote.link import Link
-from khop.distributed.transport import Credentials, Endpoint
+from khop.distributed.transport import Endpoint
 from khop.distributed.wire import PROTOCOL, rebuild_error
 from khop.errors import PartitionUnavailableError, RendezvousError
 from khop.typing import Array
+
+__all__ = ["Agreement", "RemoteClient", "Reply", "Servers"]
 
 Reply = tuple[dict[str, Any], list[Array]]
 
 _BEAT = 1.0
 _CONTENDING_BEAT = 0.25
 _TICK_MS = 250
-# The directory answers by then whether all have told what is asked for or not.
-_HEAR_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Servers:
-    """Where servers are found, and with what.
-
-    Attributes:
-        master: 'HOST:PORT' of server 0.
-        server_key: public CURVE key of the servers; None: no CURVE.
-        credentials: this process's keys.
-    """
-
-    master: str
-    server_key: str | None = None
-    credentials: Credentials | None = None
-
-    @property
-    def directory(self) -> Endpoint:
-        """Where the directory is."""
-        return Endpoint(f"tcp://{self.master}", self.server_key)
-
-    def endpoint(self, entry: Mapping[str, Any]) -> Endpoint:
-        """How to reach a server that the directory knows, from this machine."""
-        return endpoint_of(entry, self.server_key)
-
-
-def endpoint_of(entry: Mapping[str, Any], server_key: str | None) -> Endpoint:
-    """How to reach a server, by its entry in the directory.
-
-    Args:
-        entry: {'host', 'addresses': {'tcp', 'ipc'}}.
-        server_key: of sockets that other machines can reach; None: no CURVE.
-    """
-    addresses = entry["addresses"]
-    near = addresses.get("ipc")
-    is_near = near is not None and entry.get("host") == host_identity()
-    # The socket lies in a folder that only its owner can enter.
-    if is_near and os.access(near.removeprefix("ipc://"), os.W_OK):
-        return Endpoint(near)
-    return Endpoint(addresses["tcp"], server_key)
 
 
 @dataclass
@@ -412,66 +372,3 @@ class RemoteClient:
         for link in self._links.values():
             link.close()
         self._context.destroy(0)
-
-
-class Agreement:
-    """Values that clients tell each other, by name; as `khop.distributed.rendezvous.Rendezvous`.
-
-    Args:
-        remote: this client's connection; registered with role 'client'.
-        prefix: of all names, so that groups do not meet.
-        rank: this client.
-        world_size: number of clients.
-        timeout: seconds to wait for a client.
-    """
-
-    def __init__(
-        self, remote: RemoteClient, prefix: str, rank: int, world_size: int, timeout: float
-    ) -> None:
-        self._remote = remote
-        self._prefix = prefix
-        self.rank = rank
-        self.world_size = world_size
-        self.timeout = timeout
-
-    def tell(self, name: str, value: Any) -> None:
-        """Publishes this client's value."""
-        self._remote.tell(f"{self._prefix}/{name}", value)
-
-    def hear(self, name: str, ranks: Iterable[int], what: str) -> dict[int, Any]:
-        """Waits for the values of other clients; see `Rendezvous.hear`.
-
-        Raises:
-            RendezvousError: a client did not publish its value in time; names the clients.
-        """
-        ranks, end = list(ranks), time.monotonic() + self.timeout
-        heard: dict[int, Any] = {}
-        while True:
-            left = end - time.monotonic()
-            heard = self._ask(name, ranks, max(0.0, min(left, _HEAR_SECONDS)))
-            missing = [rank for rank in ranks if rank not in heard]
-            if not missing:
-                return heard
-            if left <= 0:
-                raise RendezvousError(
-                    f"client {self.rank} waited {self.timeout:.0f} s for client(s) {missing} to "
-                    f"{what}; they have ended, are late, or do not do so"
-                )
-
-    def hear_all(self, name: str, what: str) -> list[Any]:
-        """Waits for the values of all clients, in the order of ranks."""
-        heard = self.hear(name, range(self.world_size), what)
-        return [heard[rank] for rank in range(self.world_size)]
-
-    def told(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
-        """The values that clients have published already, without waiting."""
-        return self._ask(name, list(ranks), 0.0)
-
-    def have_told(self, name: str) -> bool:
-        """Whether all clients have published their value."""
-        return len(self.told(name, range(self.world_size))) == self.world_size
-
-    def _ask(self, name: str, ranks: list[int], wait: float) -> dict[int, Any]:
-        words = {"name": f"{self._prefix}/{name}", "ranks": ranks, "wait": wait}
-        reply, _ = self._remote.request(None, "hear", words, timeout=self._remote.timeout + wait)
-        return {int(rank): value for rank, value in reply["told"].items()}

@@ -11,6 +11,7 @@
     keys            `ServerKeys.to_json()`; null: none
     insecure        listen beyond loopback without keys
     buffer_limit    bytes that the sessions of all clients may hold
+    sampler_limit   sampler processes that the sessions of all clients may have
     lost_after      seconds of silence after which a client counts as gone
     lease           seconds of silence after which a session ends
     timeout         seconds that samplers wait for other servers
@@ -47,6 +48,7 @@ from khop.distributed.remote.checks import Allowed, SessionChecks
 from khop.distributed.remote.connection import RemoteClient, Servers
 from khop.distributed.remote.directory import Directory
 from khop.distributed.remote.server import GraphServer
+from khop.distributed.remote.session_table import SessionTable
 from khop.distributed.remote.sessions import LEASE_SECONDS, Host
 from khop.distributed.remote.statistics import ServerCounters
 from khop.distributed.server import remove_socket
@@ -69,6 +71,7 @@ DEFAULTS: dict[str, Any] = {
     "keys": None,
     "insecure": False,
     "buffer_limit": 8 << 30,
+    "sampler_limit": 1024,
     "lost_after": 30.0,
     "lease": LEASE_SECONDS,
     "timeout": 180.0,
@@ -173,9 +176,13 @@ def _make_server(
 
     meta = with_labels(folder.meta, labels)
     endpoints: dict[int, Endpoint] = {}
-    # The server needs its counters, and these the server, which is there when they are read.
-    counters = ServerCounters(rank, parts, "", lambda: server.state())  # noqa: PLW0108
+    # Sessions need counters, and these the sessions, which are there when they are read.
+    counters = ServerCounters(rank, parts, "", lambda: sessions.state())  # noqa: PLW0108
     host = _host(config, folder, parts, endpoints, labels, keys, counters, stack)
+    allowed = Allowed(
+        config["buffer_limit"], samplers=config["sampler_limit"], lease=config["lease"]
+    )
+    sessions = SessionTable(SessionChecks(meta), host, counters, allowed)
     ipc_path = str(_socket_folder() / "server")
     atexit.register(remove_socket, ipc_path)
     stack.callback(remove_socket, ipc_path)
@@ -193,11 +200,10 @@ def _make_server(
     try:
         server = GraphServer(
             ServerHandler(graph, handlers, counters),
-            SessionChecks(meta),
-            host,
+            sessions,
+            parts,
             endpoints,
             counters,
-            Allowed(config["buffer_limit"], lease=config["lease"]),
             directory,
             None if keys is None else keys.server_key,
             rank,

@@ -22,16 +22,15 @@ from typing import Any
 import numpy as np
 import zmq
 
-from khop import log
 from khop.channel.control import ONE, TWO, ControlLine, Message, Op
-from khop.channel.layout import Layout
 from khop.channel.message import pack
 from khop.channel.ring import RingWriter, map_memory
 from khop.channel.shared import read_shared
 from khop.distributed.child import start_up
-from khop.distributed.remote.connection import endpoint_of
+from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.incoming import Incoming, Layouts
 from khop.distributed.remote.link import Link
+from khop.distributed.remote.remote_session import CLOSED, OPEN, OPENING, RemoteSession, Wanted
 from khop.distributed.transport import Credentials, Endpoint
 from khop.distributed.wire import PROTOCOL, describe_error
 from khop.distributed.worker import described_error
@@ -40,12 +39,8 @@ from khop.sampler.plan import EpochPlan
 from khop.typing import Array, Int64Array
 
 _CREDITS = 8 << 20
-_log = log.get(__name__)
 _BEAT = 1.0
 _TICK_MS = 250
-# A server that is lost for so long is not waited for where another may do its work.
-_GRACE = 1.0
-_CLOSED, _OPENING, _OPEN = range(3)
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -56,62 +51,6 @@ class _Epoch:
     run_key: int
     plan: EpochPlan
     columns: Int64Array
-
-
-@dataclass
-class _Wanted:
-    """A batch that the trainer waits for.
-
-    Attributes:
-        server: place of the one server that may make it; None: any.
-        asked: when it was asked for.
-        incoming: what has arrived of it.
-    """
-
-    id: int
-    epoch: int
-    batch: int
-    server: int | None
-    asked: float
-    incoming: Incoming | None = None
-
-    def drop_incoming(self) -> None:
-        """Forgets what has arrived."""
-        if self.incoming is not None:
-            self.incoming.abandon()
-            self.incoming = None
-
-
-class _Remote:
-    """A server, and the session on it.
-
-    Attributes:
-        rank: the server's.
-        state: of the session.
-        wanted: {id: batch} that it is asked for, in order.
-        progress: when it last got on with its work.
-        waiting_for: what keeps it from that, as it says.
-        layouts: {its number of a layout: the layout}.
-        refused: why it does not open the session, if it does not.
-    """
-
-    def __init__(self, rank: int, link: Link) -> None:
-        self.rank = rank
-        self.link = link
-        self.state = _CLOSED
-        self.wanted: dict[int, _Wanted] = {}
-        self.progress = time.monotonic()
-        self.made = -1
-        self.waiting_for: str | None = None
-        self.layouts: dict[int, Layout] = {}
-        self.refused: dict[str, Any] | None = None
-        self.to_acknowledge = 0
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it has been away for longer than is waited for."""
-        since = self.link.lost_since
-        return since is not None and time.monotonic() - since > _GRACE
 
 
 class Receiver:
@@ -133,14 +72,22 @@ class Receiver:
         self._arrays = dict(arrays)
         self._timeout: float = config["timeout"]
         self._depth: int = config["depth"]
-        self._name = f"{config['session']['loader']}/{config['number']}"
-        self._session = {k: v for k, v in config["session"].items() if k != "loader"}
+        name = f"{config['session']['loader']}/{config['number']}"
         credentials = config["credentials"]
         given = None if credentials is None else Credentials(**credentials)
         self._server_key = config["master"]["server_key"]
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._directory = Link(self._context, given, Endpoint(**config["master"]))
-        self._remotes = [_Remote(rank, Link(self._context, given)) for rank in config["servers"]]
+        self._remotes = [
+            RemoteSession(name, rank, Link(self._context, given)) for rank in config["servers"]
+        ]
+        self._request = {
+            **{k: v for k, v in config["session"].items() if k != "loader"},
+            "depth": self._depth,
+            "timeout": self._timeout,
+            "credits": _CREDITS,
+            "names": list(self._arrays),
+        }
         self._epochs: dict[int, _Epoch] = {}
         self._asked: deque[tuple[int, int]] = deque()
         # Of no receiver before: a server may still have batches for one.
@@ -209,9 +156,9 @@ class Receiver:
                 wanted.drop_incoming()
                 del remote.wanted[wanted.id]
             if unwanted:
-                self._send(remote, "cancel", {"ids": [w.id for w in unwanted]})
+                remote.send("cancel", {"ids": [w.id for w in unwanted]})
 
-    def _fail(self, wanted: _Wanted, error: Mapping[str, Any]) -> None:
+    def _fail(self, wanted: Wanted, error: Mapping[str, Any]) -> None:
         wanted.drop_incoming()
         self._line.send_json(Op.ERROR, {"epoch": wanted.epoch, "batch": wanted.batch, **error})
 
@@ -223,15 +170,15 @@ class Receiver:
             epoch, batch = self._asked.popleft()
             self._ids += 1
             place = self._epochs[epoch].plan.list_of(batch)
-            wanted = _Wanted(self._ids, epoch, batch, place, time.monotonic())
+            wanted = Wanted(self._ids, epoch, batch, place, time.monotonic())
             self._assign(wanted)
 
-    def _assign(self, wanted: _Wanted) -> None:
+    def _assign(self, wanted: Wanted) -> None:
         """Gives a batch to the server that shall make it, or to the least busy that can."""
         if wanted.server is not None:
             remote = self._remotes[wanted.server]
         else:
-            able = [r for r in self._remotes if r.state == _OPEN and r.refused is None]
+            able = [r for r in self._remotes if r.state == OPEN and r.refused is None]
             able = able or [r for r in self._remotes if not r.is_lost] or self._remotes
             remote = min(able, key=lambda r: len(r.wanted))
         if not remote.wanted:
@@ -240,25 +187,15 @@ class Receiver:
         if remote.refused is not None:
             del remote.wanted[wanted.id]
             self._fail(wanted, remote.refused)
-        elif remote.state == _OPEN:
+        elif remote.state == OPEN:
             self._order(remote, wanted)
 
-    def _order(self, remote: _Remote, wanted: _Wanted) -> None:
+    def _order(self, remote: RemoteSession, wanted: Wanted) -> None:
         epoch = self._epochs[wanted.epoch]
         first, last = epoch.plan.bounds(wanted.batch)
         header = {"batch_id": wanted.id, "batch": wanted.batch, "run_key": epoch.run_key}
         columns = np.ascontiguousarray(epoch.columns[:, first:last])
-        self._send(remote, "batch", header, [columns])
-
-    def _send(
-        self,
-        remote: _Remote,
-        op: str,
-        header: Mapping[str, Any],
-        arrays: list[Array] | None = None,
-    ) -> None:
-        common = {"op": op, "protocol": PROTOCOL, "id": 0, "session": self._name}
-        remote.link.send(pack({**common, **header, "about": op}, arrays or []))
+        remote.send("batch", header, [columns])
 
     def _beat(self) -> None:
         """Every second: tells servers that the client lives, asks where lost ones are."""
@@ -267,8 +204,8 @@ class Receiver:
             return
         self._beat_at = now + _BEAT
         for remote in self._remotes:
-            if remote.state == _OPEN:
-                self._send(remote, "alive", {})
+            if remote.state == OPEN:
+                remote.send("alive", {})
         if any(not remote.link.is_up for remote in self._remotes):
             self._look_up()
 
@@ -289,50 +226,23 @@ class Receiver:
 
     # Hearing servers ----------------------------------------------------------------------------
 
-    def _listen(self, remote: _Remote) -> None:
+    def _listen(self, remote: RemoteSession) -> None:
         if remote.link.pump():
-            self._open(remote)
+            remote.open(self._request, self._arrays)
         try:
             for header, arrays, _ in remote.link.receive():
                 self._take_in(remote, header, arrays)
         except (ProtocolError, KeyError, TypeError, ValueError) as error:
             # What follows cannot be trusted either: begins anew.
             remote.link.refuse(f"it sent what is none of its business: {error!r}")
-        if remote.to_acknowledge >= _CREDITS // 4 or (remote.to_acknowledge and not remote.wanted):
-            self._send(remote, "ack", {"bytes": remote.to_acknowledge})
-            remote.to_acknowledge = 0
-        if not remote.link.is_up and remote.state != _CLOSED:
-            remote.state = _CLOSED
-            self._say(remote, "server-lost", remote.link.state())
-            for wanted in remote.wanted.values():
-                wanted.drop_incoming()
+        remote.acknowledge(_CREDITS // 4)
+        if not remote.link.is_up and remote.state != CLOSED:
+            remote.end()
+            remote.say("server-lost", remote.link.state())
 
-    def _say(self, remote: _Remote, event: str, what: str) -> None:
-        """Logs what has become of a server: a warning if it is lost and something is wanted."""
-        is_bad = remote.wanted and remote.state == _CLOSED
-        say = _log.warning if is_bad else _log.info
-        text = f"graph server {remote.rank} at {remote.link.address} {what}"
-        say(event, text, server=remote.rank, session=self._name, wanted=len(remote.wanted))
-
-    def _open(self, remote: _Remote) -> None:
-        """Opens the session, or takes it over to this connection."""
-        remote.state = _OPENING
-        remote.layouts.clear()
-        remote.to_acknowledge = 0
-        remote.made = -1
-        for wanted in remote.wanted.values():
-            wanted.drop_incoming()
-        header = {
-            **self._session,
-            "depth": self._depth,
-            "timeout": self._timeout,
-            "credits": _CREDITS,
-            "outstanding": list(remote.wanted),
-            "names": list(self._arrays),
-        }
-        self._send(remote, "open", header, list(self._arrays.values()))
-
-    def _take_in(self, remote: _Remote, header: Mapping[str, Any], arrays: list[Array]) -> None:
+    def _take_in(
+        self, remote: RemoteSession, header: Mapping[str, Any], arrays: list[Array]
+    ) -> None:
         event = header.get("event")
         if event == "chunk":
             self._take_chunk(remote, header, arrays)
@@ -353,7 +263,9 @@ class Receiver:
                 remote.made, remote.progress = header["made"], time.monotonic()
             remote.waiting_for = header.get("waiting_for")
 
-    def _take_chunk(self, remote: _Remote, header: Mapping[str, Any], arrays: list[Array]) -> None:
+    def _take_chunk(
+        self, remote: RemoteSession, header: Mapping[str, Any], arrays: list[Array]
+    ) -> None:
         raw = arrays[0]
         remote.progress = time.monotonic()
         remote.to_acknowledge += max(len(raw), 4096)
@@ -368,37 +280,37 @@ class Receiver:
             extras = header["extras"]
             wanted.incoming.announce(self._line, wanted.epoch, wanted.batch, layout, extras)
 
-    def _opened(self, remote: _Remote, held: list[int]) -> None:
-        remote.state = _OPEN
+    def _opened(self, remote: RemoteSession, held: list[int]) -> None:
+        remote.state = OPEN
         remote.refused = None
-        self._say(remote, "session-open", f"has the session, and {len(held)} of its batches")
+        remote.say("session-open", f"has the session, and {len(held)} of its batches")
         remote.progress = time.monotonic()
         at_hand = set(held)
         for wanted in remote.wanted.values():
             if wanted.id not in at_hand:
                 self._order(remote, wanted)
 
-    def _take_error(self, remote: _Remote, header: Mapping[str, Any]) -> None:
+    def _take_error(self, remote: RemoteSession, header: Mapping[str, Any]) -> None:
         error = header["error"]
-        if remote.state == _OPENING:
+        if remote.state == OPENING:
             where = f"\n\nRaised on graph server {remote.rank} at {remote.link.address}."
             remote.refused = _described(error, where)
             refused, remote.wanted = remote.wanted, {}
             for wanted in refused.values():
                 self._fail(wanted, remote.refused)
         elif error.get("type") == "LookupError":  # it has ended the session, or begun anew
-            self._open(remote)
+            remote.open(self._request, self._arrays)
 
     # What goes wrong ----------------------------------------------------------------------------
 
     def _move_lost(self) -> None:
         """Gives batches of lost servers to others that may make them."""
-        able = [r for r in self._remotes if r.state == _OPEN]
+        able = [r for r in self._remotes if r.state == OPEN]
         for remote in self._remotes if able else ():
             if remote.is_lost:
                 movable = [w for w in remote.wanted.values() if w.server is None]
                 if movable:
-                    self._say(remote, "batches-moved", f"is lost: others make {len(movable)}")
+                    remote.say("batches-moved", f"is lost: others make {len(movable)}")
                 for wanted in movable:
                     del remote.wanted[wanted.id]
                     self._assign(wanted)
@@ -410,10 +322,10 @@ class Receiver:
             for wanted in list(remote.wanted.values()):
                 if now - max(wanted.asked, remote.progress) > self._timeout:
                     del remote.wanted[wanted.id]
-                    self._send(remote, "cancel", {"ids": [wanted.id]})
+                    remote.send("cancel", {"ids": [wanted.id]})
                     self._fail(wanted, describe_error(self._unavailable(remote, wanted)))
 
-    def _unavailable(self, remote: _Remote, wanted: _Wanted) -> PartitionUnavailableError:
+    def _unavailable(self, remote: RemoteSession, wanted: Wanted) -> PartitionUnavailableError:
         state = remote.link.state()
         if remote.link.endpoint is None and not self._directory.is_up:
             state += f"; the directory at {self._directory.address} {self._directory.state()}"
@@ -427,8 +339,8 @@ class Receiver:
     def close(self) -> None:
         """Tells servers that the sessions are over, as far as they can be reached at once."""
         for remote in self._remotes:
-            if remote.state != _CLOSED:
-                self._send(remote, "close", {})
+            if remote.state != CLOSED:
+                remote.send("close", {})
                 remote.link.finish()
         self._directory.close()
         for remote in self._remotes:

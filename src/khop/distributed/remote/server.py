@@ -22,15 +22,14 @@ import zmq
 from khop import log
 from khop.channel.control import ControlLine
 from khop.channel.message import pack, unpack
-from khop.distributed.fields import integer, ranks, text
 from khop.distributed.handler import refusal
+from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.answers import peek_op
-from khop.distributed.remote.checks import Allowed, SessionChecks, columns_of, session_spec
-from khop.distributed.remote.connection import endpoint_of
 from khop.distributed.remote.directory import Directory
-from khop.distributed.remote.sampling import Order, ServedSampler
-from khop.distributed.remote.sessions import Host, Session, SessionSpec
-from khop.distributed.remote.statistics import ServerCounters, ServerState
+from khop.distributed.remote.sampling import ServedSampler
+from khop.distributed.remote.session_table import Asker, SessionTable
+from khop.distributed.remote.sessions import Session
+from khop.distributed.remote.statistics import ServerCounters
 from khop.distributed.server import PartitionServer
 from khop.distributed.transport import Endpoint
 from khop.distributed.wire import PROTOCOL, describe_error
@@ -40,19 +39,16 @@ from khop.typing import Array
 _log = log.get(__name__)
 
 _TICK_MS = 250
-# Chunks that are sent before messages are looked at again.
-_CHUNKS_A_TURN = 64
 # Requests that wait until a thread has time; further ones stay where they came in.
 _MAX_PARKED = 256
 # Seconds that server 0 stays for others to hear that all clients have gone.
 _FAREWELL = 5.0
-_MAX_ID = 2**63 - 1
 
 _QUIET = ("batch", "cancel", "ack")
 """Requests whose only reply is an error."""
 
 
-class _Asker:
+class _Peer:
     """Who has sent a message: where its replies go."""
 
     __slots__ = ("_front", "_peer")
@@ -72,11 +68,10 @@ class GraphServer(PartitionServer):
 
     Args:
         handler: answers what concerns the graph; see `answers.ServerHandler`.
-        checks: raises what is wrong with a session and the columns of its batches.
-        host: what sessions have of this server.
-        endpoints: those of `host`, kept up to date here.
+        sessions: of clients.
+        parts: partitions that it serves.
+        endpoints: {partition: where it is served}, kept up to date here.
         counters: counts.
-        allowed: what clients may take.
         directory: of server 0; None: this is another.
         server_key: of servers' sockets that other machines can reach; None: no CURVE.
         rank: of this server.
@@ -87,27 +82,23 @@ class GraphServer(PartitionServer):
     def __init__(
         self,
         handler: Any,
-        checks: SessionChecks,
-        host: Host,
+        sessions: SessionTable,
+        parts: Sequence[int],
         endpoints: dict[int, Endpoint],
         counters: ServerCounters,
-        allowed: Allowed,
         directory: Directory | None,
         server_key: str | None,
         rank: int,
         **sockets: Any,
     ) -> None:
         super().__init__(handler, **sockets)
-        self._checks = checks
-        self._host = host
+        self._sessions = sessions
+        self._parts = parts
         self._endpoints = endpoints
         self._counters = counters
-        self._allowed = allowed
         self._directory = directory
         self._server_key = server_key
         self._rank = rank
-        self._sessions: dict[str, Session] = {}
-        self._turns: deque[Session] = deque()
         self._tables: deque[Mapping[str, Any]] = deque()
         self._parked: deque[list[Any]] = deque()
         self._finished_at: float | None = None
@@ -118,12 +109,7 @@ class GraphServer(PartitionServer):
         self._answers: dict[str, Callable[..., dict[str, Any] | None]] = {
             "statistics": self._statistics,
             "ping": self._ping,
-            "open": self._open,
-            "batch": self._batch,
-            "cancel": self._cancel,
-            "ack": self._acknowledge,
-            "alive": self._alive,
-            "close": self._close,
+            **sessions.answers,
         }
         for name in ("register", "lookup", "tell", "hear", "goodbye"):
             self._answers[name] = self._ask_directory
@@ -139,11 +125,6 @@ class GraphServer(PartitionServer):
         """The directory refuses this server: it ends."""
         self.refused = error
         os.eventfd_write(self._wake, 1)
-
-    def state(self) -> ServerState:
-        """Clients and sessions, for statistics."""
-        sessions = [session.state() for session in list(self._sessions.values())]
-        return {"clients": sorted({s["client"] for s in sessions}), "sessions": sessions}
 
     # The loop -----------------------------------------------------------------------------------
 
@@ -161,19 +142,19 @@ class GraphServer(PartitionServer):
             lines = self._follow_lines(poller, polled)
             for front in self._fronts:
                 poller.register(front, zmq.POLLIN if len(self._parked) < _MAX_PARKED else 0)
-            for ready, _ in poller.poll(0 if self._turns else _TICK_MS):
+            for ready, _ in poller.poll(0 if self._sessions.has_turns else _TICK_MS):
                 if ready == line.fileno():
                     if _has_ended(line):
                         return
                 elif ready in lines:
-                    self._listen(*lines[ready])
+                    self._sessions.listen(*lines[ready])
                 else:
                     self._look_at(ready)
             if self.refused is not None:
                 raise self.refused
             while self._tables:
                 self._follow_table(self._tables.popleft())
-            self._stream()
+            self._sessions.stream()
             if time.monotonic() >= tick_at:
                 self._tick()
                 tick_at = time.monotonic() + _TICK_MS / 1000
@@ -192,11 +173,10 @@ class GraphServer(PartitionServer):
         """Polls the lines of the samplers that there are now."""
         lines: dict[Any, tuple[Session, ServedSampler]] = {}
         wanted: dict[Any, int] = {}
-        for session in self._sessions.values():
-            for sampler in session.samplers:
-                line = sampler.process.line
-                lines[line.fileno()] = session, sampler
-                wanted[line.fileno()] = zmq.POLLIN | (zmq.POLLOUT if line.has_unsent else 0)
+        for session, sampler in self._sessions.samplers():
+            line = sampler.process.line
+            lines[line.fileno()] = session, sampler
+            wanted[line.fileno()] = zmq.POLLIN | (zmq.POLLOUT if line.has_unsent else 0)
         for descriptor in polled.keys() - wanted.keys():
             poller.unregister(descriptor)
             del polled[descriptor]
@@ -205,13 +185,6 @@ class GraphServer(PartitionServer):
                 poller.register(descriptor, flags)
                 polled[descriptor] = flags
         return lines
-
-    def _listen(self, session: Session, sampler: ServedSampler) -> None:
-        if sampler not in session.samplers:  # ended by what was heard just before
-            return
-        sampler.process.line.flush()
-        session.listen(sampler)
-        self._give_turn(session)
 
     def _take(self, front: zmq.Socket[bytes]) -> None:
         """Answers, or passes on, what has arrived at a socket; a few messages at a time."""
@@ -222,12 +195,12 @@ class GraphServer(PartitionServer):
                 return
             request = [frame.buffer for frame in frames]
             answer = self._answers.get(peek_op(request[0]) if request else "")
-            if answer is not None:
-                self._answer(answer, _Asker(front, peer.bytes), request)
-            elif (why := self._why_not(peer.bytes)) is not None:
+            if (why := self._why_not(peer.bytes)) is not None:
                 self._counters.refused("too much at a time")
                 _log.debug("request-refused", why)
                 self._unread.send(front, peer.bytes, refusal(request, ProtocolError(why)))
+            elif answer is not None:
+                self._answer(answer, _Peer(front, peer.bytes), request)
             else:
                 self._parked.append([bytes([self._fronts.index(front)]), peer, *frames])
                 self._pass_on()
@@ -248,7 +221,7 @@ class GraphServer(PartitionServer):
         self._pass_on()
 
     def _answer(
-        self, answer: Callable[..., dict[str, Any] | None], asker: _Asker, frames: list[Any]
+        self, answer: Callable[..., dict[str, Any] | None], asker: Asker, frames: list[Any]
     ) -> None:
         """Answers a request here and now, unless its answer comes later."""
         began, header, is_refused = time.monotonic(), dict[str, Any](), False
@@ -274,36 +247,14 @@ class GraphServer(PartitionServer):
             self._counters.count_request(op, seconds, nbytes, 0, is_refused)
 
     def _tick(self) -> None:
-        now = time.monotonic()
         if self._directory is not None:
             self._directory.tick()
-        for name, session in list(self._sessions.items()):
-            silent = now - session.heard
-            if silent > self._allowed.lease:
-                text = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
-                _log.warning("session-expired", text, session=name)
-                self._end(name, expired=True)
-
-    # Streams ------------------------------------------------------------------------------------
-
-    def _give_turn(self, session: Session) -> None:
-        if session.can_send and session not in self._turns:
-            self._turns.append(session)
-
-    def _stream(self) -> None:
-        """Sends chunks, one of each session that may send, in turns."""
-        for _ in range(_CHUNKS_A_TURN):
-            if not self._turns:
-                return
-            session = self._turns.popleft()
-            if session.can_send:
-                session.send_chunk()
-                self._give_turn(session)
+        self._sessions.expire()
 
     # Servers and clients ------------------------------------------------------------------------
 
     def _ask_directory(
-        self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker
+        self, header: Mapping[str, Any], arrays: list[Array], asker: Asker
     ) -> dict[str, Any] | None:
         if self._directory is None:
             raise ProtocolError("this is not server 0, which has the directory")
@@ -333,17 +284,15 @@ class GraphServer(PartitionServer):
             self._say_farewell(table)
         for entry in table["servers"].values():
             for part in entry["parts"]:
-                if part not in self._host.parts:
+                if part not in self._parts:
                     self._note_endpoint(part, endpoint_of(entry, self._server_key))
-        for session in self._sessions.values():
-            session.start()
+        self._sessions.start()
 
     def _note_endpoint(self, part: int, endpoint: Endpoint) -> None:
         if self._endpoints.get(part) == endpoint:
             return
         self._endpoints[part] = endpoint
-        for session in self._sessions.values():
-            session.relocate(part, endpoint)
+        self._sessions.relocate(part, endpoint)
 
     def _say_farewell(self, table: Mapping[str, Any]) -> None:
         """All clients have gone. Server 0 stays until the others have heard it."""
@@ -354,121 +303,19 @@ class GraphServer(PartitionServer):
         is_last = self._directory is None or len(table["servers"]) <= 1
         self.finished = is_last or now - self._finished_at > _FAREWELL
 
-    # Sessions -----------------------------------------------------------------------------------
-
-    def _session(self, header: Mapping[str, Any]) -> Session:
-        name = text(header, "session", 256)
-        session = self._sessions.get(name)
-        if session is None:
-            raise LookupError(f"no session '{name}': open it")
-        session.heard = time.monotonic()
-        return session
-
-    def _open(
-        self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker
-    ) -> dict[str, Any]:
-        spec = session_spec(header)
-        outstanding = ranks(header, "outstanding", _MAX_ID)
-        known = self._sessions.get(spec.session)
-        if known is not None and known.spec == spec:
-            known.heard = time.monotonic()
-            held = known.taken_over(spec, outstanding, asker.send)
-            self._give_turn(known)
-            return {"held": held}
-        if known is not None:
-            self._end(spec.session)
-        self._check_room(spec)
-        pipeline = self._checks.pipeline(spec)
-        named = self._checks.arrays(header, arrays)
-        session = Session(spec, pipeline, named, self._host, asker.send)
-        self._sessions[spec.session] = session
-        self._counters.session_opened(spec.session)
-        _log.info(
-            "session-opened",
-            f"session {spec.session} of {spec.client}",
-            session=spec.session,
-            samplers=spec.num_workers,
-            buffer_bytes=spec.buffer_bytes,
-        )
-        return {"held": []}
-
-    def _check_room(self, spec: SessionSpec) -> None:
-        taken = sum(session.spec.buffer_bytes for session in self._sessions.values())
-        if len(self._sessions) >= self._allowed.sessions:
-            raise MemoryError(f"this graph server has {len(self._sessions)} sessions, its limit")
-        if taken + spec.buffer_bytes > self._allowed.buffer_bytes:
-            raise MemoryError(
-                f"a session asks for a buffer of {spec.buffer_bytes} bytes, but of this graph "
-                f"server's {self._allowed.buffer_bytes} (--buffer-limit) {taken} are taken by "
-                f"{len(self._sessions)} sessions: pass a smaller buffer_size, or raise the limit"
-            )
-
-    def _batch(self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker) -> None:
-        session = self._session(header)
-        order = Order(
-            integer(header, "batch_id", 0, _MAX_ID),
-            integer(header, "batch", 0, _MAX_ID),
-            integer(header, "run_key", 0, 2**64 - 1),
-            columns_of(arrays),
-            time.monotonic(),
-        )
-        try:
-            self._checks.columns(session.pipeline, order.columns)
-            session.order(order)
-        except Exception as error:
-            described = {**describe_error(error), "traceback": ""}
-            failed = {"event": "failed", "session": session.spec.session, "batch_id": order.id}
-            asker.send({**failed, "error": described})
-        self._give_turn(session)
-
-    def _cancel(self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker) -> None:
-        self._session(header).cancel(ranks(header, "ids", _MAX_ID))
-
-    def _acknowledge(self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker) -> None:
-        session = self._session(header)
-        session.acknowledge(integer(header, "bytes", 0, _MAX_ID))
-        self._give_turn(session)
-
-    def _alive(
-        self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker
-    ) -> dict[str, Any]:
-        session = self._session(header)
-        return {
-            "session": session.spec.session,
-            "made": session.made,
-            "waiting_for": session.waiting_for,
-        }
-
-    def _close(
-        self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker
-    ) -> dict[str, Any]:
-        name = text(header, "session", 256)
-        if name in self._sessions:
-            self._end(name)
-        return {}
-
-    def _end(self, name: str, expired: bool = False) -> None:
-        session = self._sessions.pop(name)
-        session.close()
-        with contextlib.suppress(ValueError):
-            self._turns.remove(session)
-        self._counters.session_ended(name, expired)
-        _log.info("session-closed", f"session {name} has ended", session=name)
+    # This server -------------------------------------------------------------------------------
 
     def _statistics(
-        self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker
+        self, header: Mapping[str, Any], arrays: list[Array], asker: Asker
     ) -> dict[str, Any]:
         return {"statistics": self._counters.snapshot()}
 
-    def _ping(
-        self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker
-    ) -> dict[str, Any]:
+    def _ping(self, header: Mapping[str, Any], arrays: list[Array], asker: Asker) -> dict[str, Any]:
         return {"rank": self._rank}
 
     def close(self) -> None:
         """Ends the sessions and closes the sockets."""
-        for name in list(self._sessions):
-            self._end(name)
+        self._sessions.close()
         super().close()
         os.close(self._wake)
 

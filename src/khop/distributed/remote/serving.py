@@ -17,6 +17,7 @@ from khop.distributed.context import DistContext, DistRole, enter, get_context, 
 from khop.distributed.dataset import DistDataset
 from khop.distributed.keys import check_secured, read_server_keys
 from khop.distributed.remote.client import address_of
+from khop.distributed.server import remove_socket
 from khop.distributed.wire import rebuild_error
 from khop.errors import PartitionUnavailableError
 from khop.typing import Array
@@ -35,6 +36,7 @@ class ServerContext(DistContext):
 
     def __init__(self, config: dict[str, Any], labels: dict[str, Array], group_name: str) -> None:
         super().__init__(DistRole.SERVER, config["num_servers"], config["rank"], group_name)
+        self.addresses: dict[str, str] = {}
         self._num_clients: int = config["num_clients"]
         memory = [share(labels)] if labels else []
         try:
@@ -92,6 +94,9 @@ class ServerContext(DistContext):
         """Ends the server."""
         del wait
         self.process.close()
+        near = self.addresses.get("ipc")
+        if near is not None:  # a server that was killed has left its own behind
+            remove_socket(near.removeprefix("ipc://"))
 
 
 def init_server(

@@ -14,18 +14,17 @@ import json
 import os
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
-
-import numpy as np
 
 from khop import log
 from khop.channel.control import Message, Op
 from khop.channel.layout import Layout
 from khop.channel.shared import share
 from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.remote.outbox import Outbox, Send
 from khop.distributed.remote.sampling import Order, Ready, ServedSampler
 from khop.distributed.remote.statistics import SessionState
 from khop.distributed.transport import Endpoint
@@ -34,14 +33,11 @@ from khop.typing import Array
 
 _log = log.get(__name__)
 
-CHUNK_BYTES = 1 << 20
 LEASE_SECONDS = 10.0
-# A chunk counts for at least so many bytes of what may be on its way.
-_LEAST_CHUNK = 4096
+# Bytes of orders that any session may have waiting.
+_LEAST_WAITING = 16 << 20
 # Orders that a sampler has beside those it works at, so that it never waits for the next.
 _AHEAD = 2
-
-Send = Callable[[Mapping[str, Any], Sequence[Array]], None]
 
 
 @dataclass(frozen=True)
@@ -98,6 +94,7 @@ class Session:
         samplers: its sampler processes; none before all partitions can be reached.
         heard: when the client was last heard of.
         made: batches that its samplers have made so far.
+        promised_bytes: memory that it may take: its buffer, and arrays that its samplers read.
     """
 
     def __init__(
@@ -111,17 +108,15 @@ class Session:
         self.spec = spec
         self.pipeline = pipeline
         self._host = host
-        self._send = send
         self._shared = share(arrays) if arrays else None
+        self.promised_bytes = spec.buffer_bytes + sum(a.nbytes for a in arrays.values())
         self.samplers: list[ServedSampler] = []
         self.heard = time.monotonic()
         self.made = 0
         self._made_bytes = 0
         self._waiting: deque[Order] = deque()
-        self._ready: OrderedDict[int, Ready] = OrderedDict()
-        self._layouts: dict[str, int] = {}
-        self._announced: set[int] = set()
-        self._credits = spec.credits
+        self._most_waiting = max(spec.buffer_bytes, _LEAST_WAITING)
+        self._outbox = Outbox(spec.session, spec.credits, send, self._is_sent)
         self._restarts_left = spec.max_restarts
         self.num_restarts = 0
         self._failure: dict[str, str] | None = None
@@ -188,12 +183,10 @@ class Session:
             if ready is not None:
                 self.made += 1
                 self._made_bytes += len(ready.raw)
-                self._ready[ready.order.id] = ready
+                self._outbox.put(ready)
         elif message.op is Op.LAYOUT:
             layout = Layout.read_shared(message.descriptors[0])
-            # Samplers number their layouts alike, or not: what they contain decides.
-            text = json.dumps({**layout.to_json(), "number": 0})
-            sampler.layouts[layout.number] = self._layouts.setdefault(text, len(self._layouts))
+            sampler.layouts[layout.number] = self._outbox.number_of(layout)
         elif message.op is Op.ERROR:
             content = message.json()
             error = {name: str(content[name]) for name in ("type", "message", "traceback")}
@@ -203,7 +196,7 @@ class Session:
                 return
             order = sampler.orders.pop(content["epoch"], None)
             if order is not None:
-                self._tell_failed(order.id, error)
+                self._outbox.tell_failed(order.id, error)
 
     def _replace(self, dead: ServedSampler) -> None:
         """Starts a dead sampler again and gives it what it owed."""
@@ -250,26 +243,28 @@ class Session:
             ProtocolError: more than may be asked for at a time.
         """
         if self._failure is not None:
-            self._tell_failed(order.id, self._failure)
+            self._outbox.tell_failed(order.id, self._failure)
             return
         known = self._known()
         if order.id in known:
             return
         if len(known) >= self.spec.depth:
             raise ProtocolError(f"more than {self.spec.depth} batches are asked for at a time")
+        if order.nbytes + sum(o.nbytes for o in self._waiting) > self._most_waiting:
+            raise ProtocolError(f"seeds of more than {self._most_waiting} bytes wait")
         self._waiting.append(order)
         self.hand_out()
 
     def _known(self) -> set[int]:
         making = {o.id for s in self.samplers for o in s.orders.values()}
-        return {*(order.id for order in self._waiting), *making, *self._ready}
+        return {*(order.id for order in self._waiting), *making, *self._outbox.ids}
 
     def cancel(self, ids: Sequence[int]) -> None:
         """Drops orders."""
         unwanted = set(ids)
         self._waiting = deque(o for o in self._waiting if o.id not in unwanted)
         for number in unwanted:
-            if self._ready.pop(number, None) is None:
+            if not self._outbox.drop(number):
                 for sampler in self.samplers:
                     if sampler.drop(number):
                         break
@@ -287,15 +282,10 @@ class Session:
     def _has_room(self) -> bool:
         """Whether one more batch fits, by the size that batches had so far."""
         making = sum(len(sampler.orders) for sampler in self.samplers)
-        if making == 0 and not self._ready:
+        if making == 0 and not self._outbox.ids:
             return True
         mean = self._made_bytes / self.made if self.made else 0.0
-        return self.buffered_bytes + (making + 1) * mean <= self.spec.buffer_bytes
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes of batches that are made and not sent."""
-        return sum(len(ready.raw) for ready in self._ready.values())
+        return self._outbox.nbytes + (making + 1) * mean <= self.spec.buffer_bytes
 
     # The client ---------------------------------------------------------------------------------
 
@@ -306,65 +296,27 @@ class Session:
             Orders that it need not give again.
         """
         wanted = set(outstanding)
-        self._send = send
-        self._credits = spec.credits
-        self._announced.clear()
         self.cancel([number for number in self._known() if number not in wanted])
-        for ready in self._ready.values():
-            ready.sent = 0
+        self._outbox.begin_anew(send, spec.credits)
         return sorted(self._known())
 
     def acknowledge(self, nbytes: int) -> None:
         """The client has taken in so many bytes."""
-        self._credits = min(self._credits + nbytes, self.spec.credits)
+        self._outbox.acknowledge(nbytes)
 
     @property
     def can_send(self) -> bool:
         """Whether a chunk may be sent now."""
-        return bool(self._ready) and self._credits > 0
+        return self._outbox.can_send
 
     def send_chunk(self) -> None:
-        """Sends the next chunk, uncopied: ZeroMQ keeps the batch's memory until it is done."""
-        ready = next(iter(self._ready.values()))
-        self._announce(ready.layout)
-        begin, nbytes = ready.sent, len(ready.raw)
-        end = min(begin + CHUNK_BYTES, nbytes)
-        is_last = end == nbytes
-        header = {
-            "event": "chunk",
-            "session": self.spec.session,
-            "batch_id": ready.order.id,
-            "offset": begin,
-            "nbytes": nbytes,
-            "layout": ready.layout,
-            "extras": ready.extras if is_last else None,
-        }
-        self._send(header, [ready.raw[begin:end]])
-        self._credits -= max(end - begin, _LEAST_CHUNK)
-        ready.sent = end
-        if is_last:
-            del self._ready[ready.order.id]
-            seconds = time.monotonic() - ready.order.asked
-            self._host.counted(self.spec.session, nbytes, seconds)
-            self.hand_out()
+        """Sends the next chunk."""
+        self._outbox.send_chunk()
 
-    def _announce(self, number: int) -> None:
-        if number in self._announced:
-            return
-        text = next(t for t, known in self._layouts.items() if known == number)
-        layout = {**json.loads(text), "number": number}
-        header = {
-            "event": "layout",
-            "session": self.spec.session,
-            "number": number,
-        }
-        # As bytes: a header has an end that a layout of many types might pass.
-        self._send(header, [np.frombuffer(json.dumps(layout).encode(), np.uint8)])
-        self._announced.add(number)
-
-    def _tell_failed(self, number: int, error: Mapping[str, str]) -> None:
-        header = {"event": "failed", "session": self.spec.session, "batch_id": number}
-        self._send({**header, "error": dict(error)}, [])
+    def _is_sent(self, ready: Ready) -> None:
+        seconds = time.monotonic() - ready.order.asked
+        self._host.counted(self.spec.session, len(ready.raw), seconds)
+        self.hand_out()
 
     def fail(self, error: dict[str, str]) -> None:
         """Nothing more can be made: says so of all that was asked for, and will be."""
@@ -374,11 +326,10 @@ class Session:
         for sampler in self.samplers:
             sampler.orders.clear()
         for order in orders:
-            self._tell_failed(order.id, error)
+            self._outbox.tell_failed(order.id, error)
 
     def state(self) -> SessionState:
         """What it has, for statistics."""
-        chunks = sum(-(-(len(r.raw) - r.sent) // CHUNK_BYTES) for r in list(self._ready.values()))
         samplers = list(self.samplers)
         return {
             "session": self.spec.session,
@@ -394,15 +345,15 @@ class Session:
                 for sampler in samplers
             ],
             "restarts": self.num_restarts,
-            "buffered_bytes": sum(len(r.raw) for r in list(self._ready.values())),
-            "unsent_chunks": chunks,
+            "buffered_bytes": self._outbox.nbytes,
+            "unsent_chunks": self._outbox.num_chunks,
             "ring_bytes": sum(sampler.ring_bytes for sampler in samplers),
         }
 
     def close(self) -> None:
         """Ends the samplers and drops everything."""
         self._waiting.clear()
-        self._ready.clear()
+        self._outbox.clear()
         for sampler in self.samplers:
             end_process(sampler)
         self.samplers.clear()
