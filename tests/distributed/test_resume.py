@@ -145,6 +145,27 @@ def test_several_epochs_at_a_time(graph, folder_of, num_workers):
     assert jobs.same_batches(loader, epochs[1][4:]) == _NUM_BATCHES - 4
 
 
+@pytest.mark.parametrize("num_workers", [None, 2])
+def test_a_batch_whose_transform_fails(graph, folder_of, num_workers):
+    """It is still due; unless the user does without it and takes the next, which comes."""
+
+    def fail_at_two(batch):
+        if int(batch.input_id[0]) == 2 * _COMMON["batch_size"]:
+            raise ZeroDivisionError
+        return batch
+
+    options = {"shuffle": False, "transform": fail_at_two}
+    loader = distributed(folder_of("random", 2), 2, num_workers, **options)
+    iterator = iter(loader)
+    with pytest.raises(ZeroDivisionError):
+        list(iterator)
+    for rest, take in (([32, 48, 64, 80, 96, 112, 128, 144], 0), ([80, 96, 112, 128, 144], 2)):
+        assert [int(next(iterator).input_id[0]) for _ in range(take)] == [48, 64][:take]
+        resumed = in_memory(graph, shuffle=False)
+        resumed.load_state_dict(loader.state_dict())
+        assert [int(b.input_id[0]) for b in resumed] == rest
+
+
 def test_torchs_generator(graph, folder_of):
     """Without a seed the epoch under way is exact; with torch's state set back, all are."""
     torch.manual_seed(3)
