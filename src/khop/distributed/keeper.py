@@ -48,6 +48,7 @@ class ServerKeeper:
 
     Attributes:
         num_restarts: how often servers were started again.
+        last_return: when one of them was last ready again (`time.monotonic`); None: none was.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class ServerKeeper:
         self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="khop-keeper", daemon=True)
         self.num_restarts = 0
+        self.last_return: float | None = None
 
     def keep(self, key: int, server: LaunchedServer) -> None:
         """Looks after a server from here on, and ends it with `close`."""
@@ -109,7 +111,7 @@ class ServerKeeper:
 
     def _take_in(self, key: int, kept: _Kept, message: Message) -> None:
         if message.op is Op.READY:
-            kept.began = time.monotonic()
+            kept.began = self.last_return = time.monotonic()
             if kept.server.learn_addresses(message):
                 self._on_moved(key, kept.server.announcement)
         elif message.op is Op.ERROR:
