@@ -16,9 +16,10 @@ _DEEP: Any = []
 for _ in range(300):
     _DEEP = [_DEEP]
 VALUES = (
-    *NUMBERS, None, True, False, "", "x", 0.5, -1.5, 1e308, float("nan"), float("inf"), [], {}, [[]],
-    [0], [-1], {"a": 1}, "int64", "int32", "bool", "object", "bfloat16", "float16", "in", "out",
-    "trees", "times", "excluded", "node", "edge", "../../etc/passwd", "a/b", "\ud800", "\0", "é",
+    *NUMBERS, None, True, False, "", "x", 0.5, -1.5, 1e308, float("nan"), float("inf"), [], {},
+    [[]], [0], [-1], {"a": 1}, "int64", "int32", "bool", "object", "bfloat16", "float16", "in",
+    "out", "trees", "times", "excluded", "node", "edge", "../../etc/passwd", "a/b", "\ud800", "\0",
+    "é",
     "y" * 3000, [1] * 2000, _DEEP,
 )  # fmt: skip
 _BYTES = (b"\0", b"\xff", b"\x7f", b"\x80", b"[", b"]", b"{", b"}", b'"', b",", b"-", b"1", b"\\")
