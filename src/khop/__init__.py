@@ -20,6 +20,7 @@ __getattr__, __dir__, _names = attach(
             "errors",
             "loader",
             "log",
+            "metrics",
             "partition",
             "sampler",
             "stats",

@@ -7,12 +7,25 @@ import json
 import os
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store, TCPStore
 
 from khop.errors import RendezvousError
+
+
+class SharedValues(Protocol):
+    """How trainers tell each other things: through a job's store, or through graph servers."""
+
+    rank: int
+    world_size: int
+
+    def tell(self, name: str, value: Any) -> None:
+        """Publishes this trainer's value."""
+
+    def hear_all(self, name: str, what: str) -> list[Any]:
+        """Waits for the values of all trainers, in the order of ranks; see `Rendezvous.hear`."""
 
 
 class Rendezvous:

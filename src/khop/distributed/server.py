@@ -59,7 +59,7 @@ class PartitionServer:
         tcp_host: address to listen at for other machines; None: none.
         curve: {'public', 'secret', 'client'} keys in Z85 text; None: no CURVE (insecure).
         num_threads: threads that answer.
-        tcp_port: the port there; None: one that is free.
+        tcp_port: the port there; None or 0: one that is free.
         limits: what a peer may ask for.
 
     Raises:
@@ -97,9 +97,9 @@ class PartitionServer:
             if curve is not None:
                 self._secure(front, curve)
             try:
-                front.bind(f"tcp://{tcp_host}:{'*' if tcp_port is None else tcp_port}")
+                front.bind(f"tcp://{tcp_host}:{tcp_port or '*'}")
             except zmq.ZMQError:
-                self.close()
+                PartitionServer.close(self)  # one that does more is not made yet
                 raise
             self.addresses["tcp"] = front.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self._at_work = 0

@@ -304,7 +304,7 @@ class Sampler:
             log.answered.clear()
 
     def _report(self, task: Task, error: Exception) -> None:
-        content = {"epoch": task.epoch, "batch": task.batch, **_described(error)}
+        content = {"epoch": task.epoch, "batch": task.batch, **described_error(error)}
         self._line.send_json(Op.ERROR, content)
 
 
@@ -318,7 +318,7 @@ def _run(task: Task) -> bool:
     return False
 
 
-def _described(error: Exception) -> dict[str, str]:
+def described_error(error: Exception) -> dict[str, str]:
     """An exception with its traceback, cut to what a control message holds."""
     described = describe_error(error)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -391,5 +391,5 @@ def main() -> None:
         pass  # the trainer has closed the line
     except Exception as error:
         with contextlib.suppress(ConnectionError):
-            line.send_json(Op.ERROR, {"epoch": None, "batch": None, **_described(error)})
+            line.send_json(Op.ERROR, {"epoch": None, "batch": None, **described_error(error)})
         sys.exit(1)

@@ -123,7 +123,7 @@ class GraphAnswers(FrameHandler):
     def _home_edges(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
         check_empty(arrays)
         place = index(header, "edge_type", len(self._meta.edge_types))
-        part = integer(header, "part")
+        part = integer(header, "partition")
         if part not in self._parts:
             raise ProtocolError(f"this server serves partitions {self._parts}, not {part}")
         edge_type = self._meta.edge_types[place]
@@ -151,7 +151,8 @@ class GraphAnswers(FrameHandler):
 
         del header
         check_empty(arrays)
-        return [np.array([_native.cuda_status()["devices"]], np.int64)]
+        # Where khop was built without CUDA, nobody counts.
+        return [np.array([_native.cuda_status().get("devices", 0)], np.int64)]
 
     def _nodes(self, header: Mapping[str, Any], arrays: list[Array]) -> tuple[str, Int64Array]:
         """A node type, and ids of its nodes."""
@@ -199,7 +200,7 @@ class ServerHandler:
         """Frames of the reply to a request's frames; never raises."""
         began = time.monotonic()
         op = peek_op(frames[0]) if frames else ""
-        reply = self._handler(frames)(frames)
+        reply: list[Any] = self._handler(frames)(frames)
         self._counters.count_request(
             op if op in self._known else OTHER,
             time.monotonic() - began,

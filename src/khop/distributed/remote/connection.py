@@ -74,10 +74,10 @@ def endpoint_of(entry: Mapping[str, Any], server_key: str | None) -> Endpoint:
     """
     addresses = entry["addresses"]
     near = addresses.get("ipc")
-    if near is not None and entry.get("host") == host_identity():
-        # The socket lies in a folder that only its owner can enter.
-        if os.access(near.removeprefix("ipc://"), os.W_OK):
-            return Endpoint(near)
+    is_near = near is not None and entry.get("host") == host_identity()
+    # The socket lies in a folder that only its owner can enter.
+    if is_near and os.access(near.removeprefix("ipc://"), os.W_OK):
+        return Endpoint(near)
     return Endpoint(addresses["tcp"], server_key)
 
 
@@ -226,7 +226,7 @@ class RemoteClient:
         """
 
         def complete(table: Mapping[str, Any]) -> bool:
-            return len(table["servers"]) >= table["num_servers"]
+            return bool(len(table["servers"]) >= table["num_servers"])
 
         table = self.wait_for_table(complete, "all graph servers to register", timeout)
         served = {part for entry in table["servers"].values() for part in entry["parts"]}

@@ -195,15 +195,11 @@ class Directory:
         """Clients that have gone, as a server remembers them; a new directory does not."""
         gone = header.get("gone")
         for name, incarnation in gone.items() if isinstance(gone, dict) else ():
-            if str(name).isdigit() and int(name) < self._num_clients:
-                if int(name) not in self._clients and isinstance(incarnation, str):
-                    told = {"name": f"client {name}", "pid": 0}
-                    peer = _Peer(incarnation[:64], told, self._clock(), gone=True)
-                    self._clients[int(name)] = peer
-
-    def gone(self) -> dict[str, str]:
-        """Clients that have gone: rank -> incarnation."""
-        return {str(r): c.incarnation for r, c in self._clients.items() if c.gone}
+            rank = int(name) if name.isdecimal() else self._num_clients
+            is_news = rank < self._num_clients and rank not in self._clients
+            if is_news and isinstance(incarnation, str):
+                told = {"name": f"client {rank}", "pid": 0}
+                self._clients[rank] = _Peer(incarnation[:64], told, self._clock(), gone=True)
 
     def goodbye(self, header: Mapping[str, Any]) -> dict[str, Any]:
         """A server or client ends."""

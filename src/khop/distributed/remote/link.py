@@ -33,6 +33,7 @@ _HEARTBEAT_TIMEOUT_MS = 3000
 # Connections that end at once are begun again after a while, twice as long each time.
 _MIN_PAUSE = 0.05
 _MAX_PAUSE = 1.0
+_LINGER_MS = 500
 
 
 class Link:
@@ -69,6 +70,7 @@ class Link:
         self._pause = _MIN_PAUSE
         self._connect_at = 0.0
         self._up_since = 0.0
+        self._lingers = False
         if endpoint is not None:
             self.relocate(endpoint)
 
@@ -94,8 +96,8 @@ class Link:
         self._drop()
         self.endpoint = endpoint
         self.refused = None
-        self._connect_at = 0.0
-        self.pump()
+        # Not pump(): that the link has come up is for whoever calls it to hear.
+        self._connect(endpoint)
 
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """What is readable when there is something to `pump` or `receive`; changes."""
@@ -152,7 +154,7 @@ class Link:
             self.lost_since = now
         if self._socket is not None:
             self._socket.disable_monitor()
-            self._socket.close(0)
+            self._socket.close(None if self._lingers else 0)
         if self._monitor is not None:
             self._monitor.close(0)
         self._socket = self._monitor = None
@@ -174,6 +176,17 @@ class Link:
                 self._drop()
                 return
             yield header, arrays, sum(map(len, frames))
+
+    def refuse(self, why: str) -> None:
+        """Ends a connection over which nonsense came; `pump` makes the next."""
+        self._drop()
+        self.refused = why
+
+    def finish(self) -> None:
+        """Lets what was sent last leave before the connection is closed, for a moment at most."""
+        if self._socket is not None:
+            self._socket.linger = _LINGER_MS
+            self._lingers = True
 
     def state(self) -> str:
         """What is wrong with the server, in words that follow its name."""

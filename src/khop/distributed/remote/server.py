@@ -16,19 +16,20 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import zmq
 
 from khop.channel.control import ControlLine
 from khop.channel.message import pack, unpack
-from khop.distributed.fields import integer, number, ranks, text
+from khop.distributed.fields import integer, ranks, text
+from khop.distributed.handler import refusal
 from khop.distributed.remote.answers import peek_op
-from khop.distributed.remote.connection import RemoteClient, endpoint_of
+from khop.distributed.remote.checks import Allowed, SessionChecks, columns_of, session_spec
+from khop.distributed.remote.connection import endpoint_of
 from khop.distributed.remote.directory import Directory
 from khop.distributed.remote.sampling import Order, ServedSampler
-from khop.distributed.remote.sessions import LEASE_SECONDS, Host, Session, SessionSpec, columns_of
+from khop.distributed.remote.sessions import Host, Session, SessionSpec
 from khop.distributed.remote.statistics import ServerCounters, ServerState
 from khop.distributed.server import PartitionServer
 from khop.distributed.transport import Endpoint
@@ -41,26 +42,14 @@ _log = logging.getLogger("khop")
 _TICK_MS = 250
 # Chunks that are sent before messages are looked at again.
 _CHUNKS_A_TURN = 64
-_MAX_WORKERS = 256
-_MAX_DEPTH = 4096
-_MAX_CREDITS = 1 << 30
+# Requests that wait until a thread has time; further ones stay where they came in.
+_MAX_PARKED = 256
+# Seconds that server 0 stays for others to hear that all clients have gone.
+_FAREWELL = 5.0
 _MAX_ID = 2**63 - 1
 
 _QUIET = ("batch", "cancel", "ack")
 """Requests whose only reply is an error."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What clients may take.
-
-    Attributes:
-        buffer_bytes: of all sessions together.
-        sessions: how many there may be.
-    """
-
-    buffer_bytes: int = 8 << 30
-    sessions: int = 4096
 
 
 class _Asker:
@@ -68,9 +57,9 @@ class _Asker:
 
     __slots__ = ("_front", "_peer")
 
-    def __init__(self, front: zmq.Socket[bytes], peer: Any) -> None:
+    def __init__(self, front: zmq.Socket[bytes], peer: bytes) -> None:
         self._front = front
-        self._peer = bytes(peer)
+        self._peer = peer
 
     def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
         """Sends a message; what is for somebody who has gone is dropped."""
@@ -83,11 +72,14 @@ class GraphServer(PartitionServer):
 
     Args:
         handler: answers what concerns the graph; see `answers.ServerHandler`.
-        check: raises what is wrong with a session's pipeline and the columns of its batches.
-        host: what sessions have of this server; its endpoints are kept up to date here.
+        checks: raises what is wrong with a session and the columns of its batches.
+        host: what sessions have of this server.
+        endpoints: those of `host`, kept up to date here.
         counters: counts.
-        limits: what clients may take.
+        allowed: what clients may take.
         directory: of server 0; None: this is another.
+        server_key: of servers' sockets that other machines can reach; None: no CURVE.
+        rank: of this server.
         sockets: for `PartitionServer`: ipc_path, tcp_host, tcp_port, curve, num_threads (at least
             two, so that the loop never answers itself).
     """
@@ -95,24 +87,30 @@ class GraphServer(PartitionServer):
     def __init__(
         self,
         handler: Any,
-        check: Checker,
+        checks: SessionChecks,
         host: Host,
         endpoints: dict[int, Endpoint],
         counters: ServerCounters,
-        limits: Limits,
+        allowed: Allowed,
         directory: Directory | None,
+        server_key: str | None,
+        rank: int,
         **sockets: Any,
     ) -> None:
         super().__init__(handler, **sockets)
-        self._check = check
+        self._checks = checks
         self._host = host
         self._endpoints = endpoints
         self._counters = counters
-        self._limits = limits
+        self._allowed = allowed
         self._directory = directory
+        self._server_key = server_key
+        self._rank = rank
         self._sessions: dict[str, Session] = {}
         self._turns: deque[Session] = deque()
         self._tables: deque[Mapping[str, Any]] = deque()
+        self._parked: deque[list[Any]] = deque()
+        self._finished_at: float | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.refused: Exception | None = None
         self.finished = False
@@ -156,26 +154,21 @@ class GraphServer(PartitionServer):
             RendezvousError: the directory refuses this server.
         """
         poller, polled = zmq.Poller(), dict[Any, int]()
-        for socket in [*self._fronts, *([self._back] if self._back else [])]:
-            poller.register(socket, zmq.POLLIN)
-        poller.register(line.fileno(), zmq.POLLIN)
-        poller.register(self._wake, zmq.POLLIN)
+        for source in (self._back, line.fileno(), self._wake):
+            poller.register(source, zmq.POLLIN)
         tick_at = 0.0
         while not self.finished:
             lines = self._follow_lines(poller, polled)
+            for front in self._fronts:
+                poller.register(front, zmq.POLLIN if len(self._parked) < _MAX_PARKED else 0)
             for ready, _ in poller.poll(0 if self._turns else _TICK_MS):
                 if ready == line.fileno():
                     if _has_ended(line):
                         return
-                elif ready == self._wake:
-                    os.eventfd_read(self._wake)
-                elif ready is self._back:
-                    index, *frames = self._back.recv_multipart(copy=False)
-                    self._fronts[index.bytes[0]].send_multipart(frames, copy=False)
                 elif ready in lines:
                     self._listen(*lines[ready])
                 else:
-                    self._take(ready)
+                    self._look_at(ready)
             if self.refused is not None:
                 raise self.refused
             while self._tables:
@@ -184,6 +177,14 @@ class GraphServer(PartitionServer):
             if time.monotonic() >= tick_at:
                 self._tick()
                 tick_at = time.monotonic() + _TICK_MS / 1000
+
+    def _look_at(self, ready: Any) -> None:
+        if ready == self._wake:
+            os.eventfd_read(self._wake)
+        elif ready is self._back:
+            self._hand_back()
+        else:
+            self._take(ready)
 
     def _follow_lines(
         self, poller: zmq.Poller, polled: dict[Any, int]
@@ -213,19 +214,37 @@ class GraphServer(PartitionServer):
         self._give_turn(session)
 
     def _take(self, front: zmq.Socket[bytes]) -> None:
-        """Answers, or passes on, what has arrived at a socket, up to a few messages at a time."""
+        """Answers, or passes on, what has arrived at a socket; a few messages at a time."""
         for _ in range(16):
             try:
                 peer, *frames = front.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            answer = self._answers.get(peek_op(frames[0].buffer) if frames else "")
-            if answer is None:
-                index = bytes([self._fronts.index(front)])
-                assert self._back is not None
-                self._back.send_multipart([index, peer, *frames], copy=False)
+            request = [frame.buffer for frame in frames]
+            answer = self._answers.get(peek_op(request[0]) if request else "")
+            if answer is not None:
+                self._answer(answer, _Asker(front, peer.bytes), request)
+            elif (why := self._why_not(peer.bytes)) is not None:
+                self._counters.refused("too much at a time")
+                self._unread.send(front, peer.bytes, refusal(request, ProtocolError(why)))
             else:
-                self._answer(answer, _Asker(front, peer.buffer), [f.buffer for f in frames])
+                self._parked.append([bytes([self._fronts.index(front)]), peer, *frames])
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Gives requests to the threads, no more than they can work at soon."""
+        assert self._back is not None
+        while self._parked and self._at_work < self._max_at_work:
+            self._at_work += 1
+            self._back.send_multipart(self._parked.popleft(), copy=False)
+
+    def _hand_back(self) -> None:
+        """Sends what a thread has answered."""
+        assert self._back is not None
+        self._at_work -= 1
+        index, peer, *reply = self._back.recv_multipart(copy=False)
+        self._unread.send(self._fronts[index.bytes[0]], peer.bytes, reply)
+        self._pass_on()
 
     def _answer(
         self, answer: Callable[..., dict[str, Any] | None], asker: _Asker, frames: list[Any]
@@ -258,7 +277,7 @@ class GraphServer(PartitionServer):
             self._directory.tick()
         for name, session in list(self._sessions.items()):
             silent = now - session.heard
-            if silent > LEASE_SECONDS:
+            if silent > self._allowed.lease:
                 _log.warning("session %s ends: nothing was heard for %.0f s", name, silent)
                 self._end(name, expired=True)
 
@@ -308,22 +327,29 @@ class GraphServer(PartitionServer):
             else:
                 self.gone.pop(client, None)
         if table["finished"]:
-            _log.info("all clients have gone: ending")
-            self.finished = True
-        server_key = self._server_key
+            self._say_farewell(table)
         for entry in table["servers"].values():
             for part in entry["parts"]:
-                endpoint = endpoint_of(entry, server_key)
-                if part in self._host.parts and self._endpoints.get(part) is not None:
-                    continue  # its own
-                if self._endpoints.get(part) != endpoint:
-                    self._endpoints[part] = endpoint
-                    for session in self._sessions.values():
-                        session.relocate(part, endpoint)
+                if part not in self._host.parts:
+                    self._note_endpoint(part, endpoint_of(entry, self._server_key))
         for session in self._sessions.values():
             session.start()
 
-    _server_key: str | None = None
+    def _note_endpoint(self, part: int, endpoint: Endpoint) -> None:
+        if self._endpoints.get(part) == endpoint:
+            return
+        self._endpoints[part] = endpoint
+        for session in self._sessions.values():
+            session.relocate(part, endpoint)
+
+    def _say_farewell(self, table: Mapping[str, Any]) -> None:
+        """All clients have gone. Server 0 stays until the others have heard it."""
+        now = time.monotonic()
+        if self._finished_at is None:
+            self._finished_at = now
+            _log.info("all clients have gone: ending")
+        is_last = self._directory is None or len(table["servers"]) <= 1
+        self.finished = is_last or now - self._finished_at > _FAREWELL
 
     # Sessions -----------------------------------------------------------------------------------
 
@@ -338,10 +364,10 @@ class GraphServer(PartitionServer):
     def _open(
         self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker
     ) -> dict[str, Any]:
-        spec = _session_spec(header)
+        spec = session_spec(header)
         outstanding = ranks(header, "outstanding", _MAX_ID)
         known = self._sessions.get(spec.session)
-        if known is not None and _same(known.spec, spec):
+        if known is not None and known.spec == spec:
             known.heard = time.monotonic()
             held = known.taken_over(spec, outstanding, asker.send)
             self._give_turn(known)
@@ -349,9 +375,9 @@ class GraphServer(PartitionServer):
         if known is not None:
             self._end(spec.session)
         self._check_room(spec)
-        self._check.pipeline(spec)
-        named = self._check.arrays(header, arrays)
-        session = Session(spec, named, self._host, asker.send)
+        pipeline = self._checks.pipeline(spec)
+        named = self._checks.arrays(header, arrays)
+        session = Session(spec, pipeline, named, self._host, asker.send)
         self._sessions[spec.session] = session
         self._counters.session_opened(spec.session)
         _log.info("session %s of %s: %d sampler(s)", spec.session, spec.client, spec.num_workers)
@@ -359,12 +385,12 @@ class GraphServer(PartitionServer):
 
     def _check_room(self, spec: SessionSpec) -> None:
         taken = sum(session.spec.buffer_bytes for session in self._sessions.values())
-        if len(self._sessions) >= self._limits.sessions:
+        if len(self._sessions) >= self._allowed.sessions:
             raise MemoryError(f"this graph server has {len(self._sessions)} sessions, its limit")
-        if taken + spec.buffer_bytes > self._limits.buffer_bytes:
+        if taken + spec.buffer_bytes > self._allowed.buffer_bytes:
             raise MemoryError(
                 f"a session asks for a buffer of {spec.buffer_bytes} bytes, but of this graph "
-                f"server's {self._limits.buffer_bytes} (--buffer-limit) {taken} are taken by "
+                f"server's {self._allowed.buffer_bytes} (--buffer-limit) {taken} are taken by "
                 f"{len(self._sessions)} sessions: pass a smaller buffer_size, or raise the limit"
             )
 
@@ -378,7 +404,7 @@ class GraphServer(PartitionServer):
             time.monotonic(),
         )
         try:
-            self._check.columns(session.spec, order.columns)
+            self._checks.columns(session.pipeline, order.columns)
             session.order(order)
         except Exception as error:
             described = {**describe_error(error), "traceback": ""}
@@ -391,7 +417,7 @@ class GraphServer(PartitionServer):
 
     def _acknowledge(self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker) -> None:
         session = self._session(header)
-        session.acknowledge(integer(header, "bytes", 0, _MAX_CREDITS))
+        session.acknowledge(integer(header, "bytes", 0, _MAX_ID))
         self._give_turn(session)
 
     def _alive(
@@ -427,7 +453,7 @@ class GraphServer(PartitionServer):
     def _ping(
         self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker
     ) -> dict[str, Any]:
-        return {}
+        return {"rank": self._rank}
 
     def close(self) -> None:
         """Ends the sessions and closes the sockets."""
@@ -435,3 +461,12 @@ class GraphServer(PartitionServer):
             self._end(name)
         super().close()
         os.close(self._wake)
+
+
+def _has_ended(line: ControlLine) -> bool:
+    """Reads what the other end of the line says; whether it has closed it."""
+    with contextlib.suppress(EOFError):
+        while line.receive() is not None:
+            pass
+        return False
+    return True

@@ -25,11 +25,12 @@ import numpy as np
 from khop.channel.control import Message, Op
 from khop.channel.layout import Layout
 from khop.channel.shared import share
+from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.sampling import Order, Ready, ServedSampler
 from khop.distributed.remote.statistics import SessionState
 from khop.distributed.transport import Endpoint
 from khop.errors import ProtocolError, SamplerDiedError
-from khop.typing import Array, Int64Array
+from khop.typing import Array
 
 _log = logging.getLogger("khop")
 
@@ -88,6 +89,7 @@ class Session:
 
     Args:
         spec: what the client asks for.
+        pipeline: what its batches shall be, as `spec` says.
         arrays: arrays that its samplers shall read, by name.
         host: what it has of its server.
         send: sends an event to the client.
@@ -99,9 +101,15 @@ class Session:
     """
 
     def __init__(
-        self, spec: SessionSpec, arrays: Mapping[str, Array], host: Host, send: Send
+        self,
+        spec: SessionSpec,
+        pipeline: PipelineSpec,
+        arrays: Mapping[str, Array],
+        host: Host,
+        send: Send,
     ) -> None:
         self.spec = spec
+        self.pipeline = pipeline
         self._host = host
         self._send = send
         self._shared = share(arrays) if arrays else None
@@ -402,14 +410,3 @@ def end_process(sampler: ServedSampler) -> None:
     """Ends a sampler beside what the server does: one in the midst of a batch takes a moment."""
     sampler.process.line.close()
     threading.Thread(target=sampler.process.close, name="khop-end").start()
-
-
-def columns_of(arrays: Sequence[Array]) -> Int64Array:
-    """The seeds' columns that an order carries.
-
-    Raises:
-        ProtocolError: it carries something else.
-    """
-    if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 2:
-        raise ProtocolError("a request for a batch carries one int64 array of two axes")
-    return np.ascontiguousarray(arrays[0])

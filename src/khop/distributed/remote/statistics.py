@@ -128,7 +128,7 @@ class ServerCounters:
     Args:
         rank: the server's number.
         parts: partitions that it serves.
-        address: where it is reached.
+        address: where it is reached; see `located`.
         state: gives what is looked up; called by the thread that takes a picture.
     """
 
@@ -139,7 +139,8 @@ class ServerCounters:
         address: str,
         state: Callable[[], ServerState] = _nothing,
     ) -> None:
-        self._identity = {"rank": rank, "parts": list(parts), "address": address}
+        self._rank, self._parts = rank, list(parts)
+        self._address = address
         self._state = state
         self._lock = threading.Lock()
         self._started = time.time()
@@ -151,6 +152,10 @@ class ServerCounters:
         self._of_sessions: dict[str, _Batches] = {}
         self._sessions = {"opened": 0, "closed": 0, "expired": 0}
         self._restarts = 0
+
+    def located(self, address: str) -> None:
+        """Says where the server is reached, once that is known."""
+        self._address = address
 
     def count_request(
         self, op: str, seconds: float, bytes_in: int, bytes_out: int, failed: bool = False
@@ -240,7 +245,9 @@ class ServerCounters:
                 for session in state["sessions"]
             ]
         return {
-            **self._identity,
+            "rank": self._rank,
+            "parts": list(self._parts),
+            "address": self._address,
             "pid": os.getpid(),
             "version": __version__,
             "started": self._started,
