@@ -120,7 +120,8 @@ def session(root: Path) -> Run:
     header = {
         "session": "loader/0", "client": "client 0",
         "pipeline": json.loads(json.dumps(spec.to_json())), "num_workers": 1,
-        "buffer_bytes": 1 << 20, "concurrency": 2, "depth": 4, "worker_devices": None, "max_restarts": 2,
+        "buffer_bytes": 1 << 20, "concurrency": 2, "depth": 4, "worker_devices": None,
+        "max_restarts": 2,
         "timeout": 60.0, "credits": 1 << 20, "names": [],
     }  # fmt: skip
     seeds = np.arange(10).reshape(1, -1)
