@@ -166,7 +166,7 @@ def test_rows_that_are_wrong(folder, tmp_path, lie):
     ],
 )
 def test_answers_that_are_wrong(folder, tmp_path, lie):
-    """Booleans of other bytes than 0 and 1 included: NumPy would count them wrongly."""
+    """Booleans of other bytes than 0 and 1 included."""
     with client_of(folder, tmp_path, "has_edges", lie) as client:
         engine = Engine(GraphView.of_part(Part(folder, 0)), SamplingSpec([[2]]), client)
         pairs = np.arange(60, 150), np.arange(90)
