@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import jobs
+import poisoned_worker
 import pytest
 import torch
 from faults import FEW_AHEAD, SOON, make_loader, make_reference, within
@@ -19,6 +21,7 @@ from faults import FEW_AHEAD, SOON, make_loader, make_reference, within
 from khop.channel.control import ONE, Op
 from khop.distributed import (
     child,
+    group,
     shutdown_worker_group,
 )
 from khop.errors import FolderError, SamplerDiedError
@@ -59,6 +62,43 @@ def test_sampler_killed_too_often(folder_of):
         list(iterator)
     with within(SOON), pytest.raises(SamplerDiedError):
         list(loader)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_batch_that_kills_samplers(folder_of, num_workers, monkeypatch):
+    """Sampler after sampler dies at the same batch: an error that names it, whatever is allowed."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(group, "_WORKER", "poisoned_worker")
+    victim = poisoned_worker.VICTIM
+    loader = make_loader(
+        folder_of("random", 1), 1, num_workers, max_restarts=1000, channel_size=FEW_AHEAD
+    )
+    iterator = iter(loader)
+    with (
+        within(2 * SOON),
+        pytest.raises(
+            SamplerDiedError, match=rf"SIGSEGV.*4 samplers have died at work on batch {victim}\."
+        ),
+    ):
+        list(iterator)
+    assert loader.stats().restarts == 3
+
+
+def test_last_words_of_a_sampler(folder_of, capfd):
+    """Of one that crashes: how it ended, what it worked on, and faulthandler's traceback."""
+    loader = make_loader(
+        folder_of("random", 1), 1, num_workers=1, max_restarts=0, channel_size=FEW_AHEAD
+    )
+    iterator = iter(loader)
+    next(iterator)
+    os.kill(loader._maker.pids[0], signal.SIGSEGV)
+    with within(SOON), pytest.raises(SamplerDiedError) as caught:
+        list(iterator)
+    said = str(caught.value)
+    assert re.search(r"SIGSEGV while batches \[\d", said)
+    assert re.search(r"It worked on batch \d+ last", said)
+    assert re.search(r"end of its log:\n(.|\n)*Segmentation fault(.|\n)*worker.py", said)
+    assert "Segmentation fault" in capfd.readouterr().err  # the user sees it, too
 
 
 def test_exception_in_a_sampler(folder_of, tmp_path):

@@ -10,12 +10,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import faulthandler
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,9 +27,11 @@ from typing import Any
 import khop
 from khop import log
 from khop.channel.control import ControlLine, Message, Op, socket_pair
+from khop.distributed.last_words import LogTail, TaskPage
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 2.0
+_ENDING_SECONDS = 0.2
 _log = log.get(__name__)
 
 
@@ -44,14 +49,19 @@ class ChildProcess:
     ) -> None:
         self.module = module
         ours, theirs = socket_pair()
+        self._log, self._task = LogTail(), TaskPage()
+        passed = theirs.fileno(), self._task.descriptor
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _program(module), str(theirs.fileno()), module],
-                pass_fds=(theirs.fileno(),),
+                [sys.executable, "-c", _program(module), str(passed[0]), module, str(passed[1])],
+                pass_fds=passed,
                 stdin=subprocess.DEVNULL,
+                stderr=self._log.child_end,
                 # Ctrl-C is for the trainer: its children end with it.
                 start_new_session=True,
             )
+        self._log.start()
+        self._task.close_descriptor()
         self.line = ControlLine(ours)
         self._finalizer = weakref.finalize(self, _end, self._process, self.line, os.getpid())
         # At exit the kernel closes the line; servers may have to stay until others have finished.
@@ -84,6 +94,14 @@ class ChildProcess:
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         return f"exited with status {code}"
+
+    def log_tail(self) -> str:
+        """The end of what it printed to standard error; call when it has ended."""
+        return self._log.text()
+
+    def last_task(self) -> tuple[int, int] | None:
+        """(epoch, batch) that it worked on last, if it says so; also when it has ended."""
+        return self._task.read()
 
     def close(self) -> None:
         """Ends the process and waits for it; harmless if called again."""
@@ -120,6 +138,7 @@ def start_up() -> tuple[ControlLine, Message]:
     Returns:
         The line and the CONFIG message.
     """
+    faulthandler.enable()
     line = ControlLine(socket.socket(fileno=int(sys.argv[1])))
     os.set_inheritable(line.fileno(), False)
     config = wait_for_message(line)
@@ -138,23 +157,37 @@ def start_up() -> tuple[ControlLine, Message]:
     return line, config
 
 
+def task_page() -> TaskPage:
+    """Where this process says what it works on, for the one that started it."""
+    page = TaskPage(int(sys.argv[3]))
+    page.close_descriptor()
+    return page
+
+
 def _leave(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough: cleaning up takes a moment
     sys.exit(0)
 
 
 def parent_has_gone(line: ControlLine, parent: int) -> bool:
-    """Whether the process that started this one has ended, or closed the line.
+    """Whether the process that started this one is ending, or has closed the line.
+
+    Of a process that is killed one thread ends after the other: its children are told when the
+    first does, its files close with the last. So this waits a moment for that.
 
     Args:
         line: the line to it.
         parent: its process id.
     """
-    if os.getppid() != parent:  # forks of it may still hold its end of the line
-        return True
+    poller = select.poll()
+    poller.register(line.fileno(), select.POLLIN)
+    end = time.monotonic() + _ENDING_SECONDS
     try:
-        while line.receive() is not None:
-            pass
+        while (left := end - time.monotonic()) > 0:
+            if os.getppid() != parent:  # forks of it may still hold its end of the line
+                return True
+            if poller.poll(left * 1000):
+                line.receive()
     except (EOFError, OSError):
         return True
     return False
@@ -162,8 +195,6 @@ def parent_has_gone(line: ControlLine, parent: int) -> bool:
 
 def wait_for_message(line: ControlLine) -> Message | None:
     """Waits for the parent's next message; None if the parent is gone."""
-    import select
-
     poller = select.poll()
     poller.register(line.fileno(), select.POLLIN)
     try:

@@ -262,6 +262,7 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection."""
-        self.socket.disable_monitor()
+        if not self.socket.closed:  # at the interpreter's end ZeroMQ may have been faster
+            self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close(0)

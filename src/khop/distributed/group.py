@@ -1,9 +1,11 @@
 """A loader's sampler processes: who makes which batch, and what becomes of those that die.
 
 The group hands out batch numbers, keeps each sampler a few batches ahead, and takes in what they
-deliver in whatever order it comes. A sampler that dies is started again, with memory of its own,
-and asked for what it still owed: batches are functions of their number, so they are the same.
-Nothing here waits without being woken by the end of a process.
+deliver in whatever order it comes. What a sampler that dies still owed is asked of the others at
+once: batches are functions of their number, so they are the same. Its successor is started, with
+memory of its own, and joins them when it is ready; if it is the only one, it is asked. A batch at
+which sampler after sampler dies ends the loader. Nothing here waits without being woken by the end
+of a process.
 """
 
 from __future__ import annotations
@@ -12,19 +14,20 @@ import contextlib
 import json
 import os
 import select
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from khop import log
 from khop.channel.control import ONE, Message, Op
 from khop.channel.layout import Layout, Received
 from khop.channel.ring import RingReader, create_memory
 from khop.channel.shared import share
 from khop.channel.slab import SlabReader
 from khop.distributed.child import ChildProcess
+from khop.distributed.deaths import Deaths
 from khop.distributed.sampler_process import SamplerProcess
 from khop.distributed.service import PartitionService
 from khop.distributed.whereabouts import News
@@ -34,7 +37,9 @@ from khop.sampler.plan import EpochPlan
 from khop.trace.recording import current
 from khop.typing import Array, Int64Array
 
-_log = log.get(__name__)
+# While batches are there before they are asked for, lines are looked at so often: for samplers that
+# have died meanwhile.
+_LOOK_SECONDS = 0.05
 Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], ChildProcess]
 
 
@@ -97,7 +102,7 @@ class SamplerGroup:
         self._depth = depth
         self._in_bulk = in_bulk
         self._ring_bytes = ring_bytes
-        self._restarts_left = max_restarts
+        self._deaths = Deaths(max_restarts)
         self._service = service
         self._news = None if service is None else service.whereabouts.subscribe()
         self._pin = pin
@@ -106,10 +111,10 @@ class SamplerGroup:
         self._owner = os.getpid()
         self._is_recorded = False
         self._failure: Exception | None = None
-        self.num_restarts = 0
+        self._looked = 0.0
         self._samplers = [self._start(number) for number in range(len(devices))]
 
-    def _start(self, number: int) -> SamplerProcess:
+    def _start(self, number: int, is_joining: bool = False) -> SamplerProcess:
         device = self._devices[number]
         slab = self._make_slab(device)
         memory = [create_memory(self._ring_bytes, f"khop-ring-{number}")]
@@ -131,7 +136,12 @@ class SamplerGroup:
             os.close(memory[0])
             if slab is not None:
                 slab.passed_on()
-        return SamplerProcess(number, process, ring, slab, self._in_bulk)
+        return SamplerProcess(number, process, ring, slab, self._in_bulk, is_joining)
+
+    @property
+    def num_restarts(self) -> int:
+        """How often samplers were started again."""
+        return self._deaths.num_restarts
 
     @property
     def num_samplers(self) -> int:
@@ -187,6 +197,7 @@ class SamplerGroup:
         if epoch is None or os.getpid() != self._owner:
             return
         os.close(epoch.seeds)
+        self._deaths.forget(number)
         for sampler in self._samplers:
             sampler.owes = {task: None for task in sampler.owes if task[0] != number}
             sampler.process.line.post(Op.CLOSE_EPOCH, ONE.pack(number))
@@ -201,6 +212,8 @@ class SamplerGroup:
         epoch = self._epochs[number]
         self._follow_recording()
         self._take_back()
+        if self._failure is None and time.monotonic() - self._looked > _LOOK_SECONDS:
+            self._look()
         while batch not in epoch.arrived:
             self._check_alive()
             self._ask_ahead(waiting=True)
@@ -216,11 +229,15 @@ class SamplerGroup:
         """Whether `take` would return a batch at once. What is wrong, it says when it is called."""
         arrived = self._epochs[number].arrived
         if batch not in arrived and self._failure is None and self._samplers:
-            try:
-                self._wait(timeout_ms=0)
-            except Exception as error:
-                self._failure = self._failure or error
+            self._look()
         return isinstance(arrived.get(batch), Received)
+
+    def _look(self) -> None:
+        """Takes in what samplers have said. What is wrong is raised when a batch is missed."""
+        try:
+            self._wait(timeout_ms=0)
+        except Exception as error:
+            self._failure = self._failure or error
 
     def _take_back(self) -> None:
         """Gives samplers the slots back that devices have done with."""
@@ -253,7 +270,8 @@ class SamplerGroup:
         Args:
             waiting: the trainer has nothing else to do.
         """
-        limit = self._depth * len(self._samplers)
+        samplers = self._able()
+        limit = self._depth * len(samplers)
         enough = limit // 2 if self._in_bulk and not waiting else limit - 1
         wanted: dict[int, list[tuple[int, int]]] = {}
         for number, epoch in self._epochs.items():
@@ -261,16 +279,19 @@ class SamplerGroup:
                 continue
             last = min(epoch.num_taken + limit, epoch.num_batches)
             for batch in range(epoch.next_to_ask, last):
-                sampler = min(self._samplers, key=lambda s: len(s.owes))
-                sampler.owes[number, batch] = None
-                wanted.setdefault(sampler.number, []).append((number, batch))
+                _assign((number, batch), samplers, wanted)
             epoch.next_to_ask = max(epoch.next_to_ask, last)
-        for sampler in self._samplers if wanted else ():
+        for sampler in samplers if wanted else ():
             if sampler.number in wanted:
                 sampler.ask(wanted[sampler.number])
 
+    def _able(self) -> list[SamplerProcess]:
+        """Samplers that may be asked: not those that take a dead one's place, while others can."""
+        return [s for s in self._samplers if not s.is_joining] or self._samplers
+
     def _wait(self, timeout_ms: int | None = None) -> None:
         """Sleeps until a sampler or server speaks or ends, and takes that in."""
+        self._looked = time.monotonic()
         poller = select.poll()
         by_line = {sampler.process.line.fileno(): sampler for sampler in self._samplers}
         if self._news is not None:
@@ -320,6 +341,8 @@ class SamplerGroup:
                 self._epochs[number].arrived[batch] = received
         elif message.op is Op.LAYOUT:
             sampler.learn(Layout.read_shared(message.descriptors[0]))
+        elif message.op is Op.READY:
+            sampler.is_ready, sampler.is_joining = True, False
         elif message.op is Op.LOST:
             self._look_for(message.json()["part"], sampler)
         elif message.op is Op.RECORDS:
@@ -338,34 +361,23 @@ class SamplerGroup:
                 self._epochs[number].arrived[batch] = rebuild_error(content, where)
 
     def _replace(self, dead: SamplerProcess) -> None:
-        """Starts a dead sampler again and asks for what it owed."""
-        status = dead.process.exit_status()
-        dead.process.close()
-        if self._restarts_left == 0:
-            owed = sorted(batch for _, batch in dead.owes)
-            self._failure = SamplerDiedError(
-                f"sampler process {dead.number} (pid {dead.process.pid}) {status} while batches "
-                f"{owed} were due, and samplers have been restarted {self.num_restarts} times; "
-                "max_restarts bounds this. Killed processes often mean that memory ran out."
-            )
-            raise self._failure
-        _log.warning(
-            "sampler-restarted",
-            f"sampler {dead.number} (pid {dead.process.pid}) {status}: it is started again",
-            sampler=dead.number,
-            pid=dead.process.pid,
-            owed=len(dead.owes),
-            restarts=self.num_restarts + 1,
-        )
-        self._restarts_left -= 1
-        self.num_restarts += 1
-        fresh = self._start(dead.number)
+        """Asks others for what a dead sampler owed, and starts it again."""
+        try:
+            self._deaths.bury(dead)
+        except SamplerDiedError as error:
+            self._failure = error
+            raise
+        fresh = self._start(dead.number, is_joining=True)
         self._samplers[self._samplers.index(dead)] = fresh
         fresh.process.line.post(Op.TRACE, ONE.pack(self._is_recorded))
         for epoch in self._epochs.values():
             self._send_epoch(fresh, epoch)
-        fresh.owes = dict(dead.owes)
-        fresh.ask(list(dead.owes))
+        samplers, wanted = self._able(), dict[int, list[tuple[int, int]]]()
+        for task in sorted(dead.owes):
+            _assign(task, samplers, wanted)
+        for sampler in samplers:
+            if sampler.number in wanted:
+                sampler.ask(wanted[sampler.number])
 
     def close(self) -> None:
         """Ends the samplers; batches that were handed out stay valid."""
@@ -379,6 +391,17 @@ class SamplerGroup:
         if self._shared is not None and os.getpid() == self._owner:
             os.close(self._shared)
             self._shared = None
+
+
+def _assign(
+    task: tuple[int, int],
+    samplers: Sequence[SamplerProcess],
+    wanted: dict[int, list[tuple[int, int]]],
+) -> None:
+    """Notes a batch as owed by the least busy sampler, and as to be asked of it."""
+    sampler = min(samplers, key=lambda s: len(s.owes))
+    sampler.owes[task] = None
+    wanted.setdefault(sampler.number, []).append(task)
 
 
 def _tell_news(sampler: SamplerProcess, part: int, news: News) -> None:

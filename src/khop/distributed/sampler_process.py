@@ -31,8 +31,11 @@ class SamplerProcess:
         ring: its ring.
         slab: memory of a device that it shares with the trainer, if it does.
         in_bulk: slots that are free again are told with the next message, not at once.
+        is_joining: it is started in the place of one that died, and not ready yet: others are
+            preferred.
 
     Attributes:
+        is_ready: it has said that it can begin.
         owes: (epoch, batch) that it was asked for and has not delivered, in order.
     """
 
@@ -43,7 +46,10 @@ class SamplerProcess:
         ring: RingReader,
         slab: SlabReader | None,
         in_bulk: bool,
+        is_joining: bool = False,
     ) -> None:
+        self.is_joining = is_joining
+        self.is_ready = False
         self.number = number
         self.process = process
         self.ring = ring

@@ -25,7 +25,7 @@ from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, ORDER, TWO, ControlLin
 from khop.channel.layout import Layout, Record
 from khop.channel.ring import map_memory
 from khop.channel.shared import read_shared
-from khop.distributed.child import start_up
+from khop.distributed.child import start_up, task_page
 from khop.distributed.pipeline import Pipeline, PipelineSpec
 from khop.distributed.slots import HostSlots, Slot, Slots
 from khop.distributed.wire import describe_error
@@ -96,6 +96,7 @@ class Sampler:
         arrays: Mapping[str, Array],
     ) -> None:
         self._line = line
+        self._page = task_page()
         device = _device(config)
         self._slots = _slots(config, memory, device)
         self._client = _client(config, self._tell_lost)
@@ -240,6 +241,7 @@ class Sampler:
         return bool(ready)
 
     def _step(self, task: Task) -> None:
+        self._page.write(task.epoch, task.batch)
         self._clock.enter(task.phase, (task.epoch, task.batch))
         if self._client is not None and self._client.log is not None:
             self._client.log.task = task.epoch, task.batch

@@ -54,7 +54,7 @@ def test_about_the_graph(graph, folder_of):
             bounds = folder.meta.edge_types[0].bounds
             count = bounds[part + 1] - bounds[part]
             for begin in range(3):  # in three turns
-                words = {"edge_type": 0, "part": part, "begin": begin, "end": count, "step": 3}
+                words = {"edge_type": 0, "partition": part, "begin": begin, "end": count, "step": 3}
                 edges.append(client.request(rank, "home_edges", words)[1][0])
         found = np.concatenate(edges, axis=1)
         expected = graph.edge_index.numpy()
@@ -69,7 +69,7 @@ def test_about_the_graph(graph, folder_of):
             ("to_new_ids", {"node_type": 0}, [], ProtocolError),
             ("node_times", {"node_type": 0}, [ids], KeyError),
             ("split", {"node_type": 0, "name": "x", "begin": 0}, [], KeyError),
-            ("home_edges", {"edge_type": 0, "part": 1, "begin": 0, "end": 1, "step": 1}, [],
+            ("home_edges", {"edge_type": 0, "partition": 1, "begin": 0, "end": 1, "step": 1}, [],
              ProtocolError),
         ):  # fmt: skip
             with pytest.raises(error):

@@ -44,8 +44,8 @@ About the graph (every server); replies hold at most `answers.MAX_ROWS` rows, so
     to_original_ids node_type; new ids -> original ids
     node_times      node_type; new ids -> int64 keys of their times
     split           node_type, name, begin -> [total], new ids (ascending), their original ids
-    home_edges      edge_type (index), partition, begin, end, step -> [2, n] original ids of sources and
-                    destinations of edges begin, begin + step, ... < end of the part's
+    home_edges      edge_type (index), partition, begin, end, step -> [2, n] original ids of sources
+                    and destinations of edges begin, begin + step, ... < end of the partition's
     device_count    -> [number of CUDA devices]
     sample, induce, has_edges, fetch (with `part`): see `khop.distributed.handler`
 

@@ -1,0 +1,244 @@
+"""`khop top` and pages of metrics, of real graph servers."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import urllib.request
+
+import jobs
+import numpy as np
+import pytest
+import receiving
+import serving
+
+import prometheus
+from khop.cli import look as look_module
+from khop.cli.look import Watcher
+from khop.cli.main import main
+from khop.distributed.keys import ServerKeys, write_keys
+from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.remote.connection import Servers
+from khop.errors import PartitionUnavailableError
+from khop.partition import PartitionFolder
+from khop.sampler.spec import SamplingSpec
+
+
+@pytest.fixture
+def root(folder_of):
+    return folder_of("random", 2)
+
+
+def command(*words):
+    """A command line of khop's, and its environment."""
+    path = ":".join(entry for entry in sys.path if entry)
+    line = [sys.executable, "-m", "khop.cli.main", *map(str, words)]
+    return line, {**os.environ, "PYTHONPATH": path}
+
+
+def top(graph, *options):
+    """What `khop top` prints, and its exit code."""
+    line, environment = command("top", graph.master, *options)
+    done = subprocess.run(
+        line, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def spec_of(root):
+    """Batches with everything."""
+    meta = PartitionFolder(root).meta
+    sampling = SamplingSpec.create(jobs.FANOUTS, [t.name for t in meta.edge_types])
+    return PipelineSpec(sampling, receiving.collect_all(meta, sampling))
+
+
+def looks(watcher, accept, seconds=20.0):
+    """Looks until what is seen is as wanted; returns it."""
+    end = time.monotonic() + seconds
+    while not accept(look := watcher.look(0.5)):
+        assert time.monotonic() < end, look
+        time.sleep(0.1)
+    return look
+
+
+def test_servers_at_work(root):
+    """What loaders and clients have on servers, as JSON, as a table, and as pages of metrics."""
+    page = jobs.free_port()
+    with (
+        serving.serving(root, 2, num_clients=1) as graph,
+        serving.client_of(graph, 0, num_clients=1),
+        receiving.training(graph, spec_of(root), servers=[1], num_workers=2) as trainer,
+    ):
+        graph.end(0)
+        graph.start(0, metrics_port=page)
+        seeds = np.arange(160)[None]
+        batches = list(trainer.run(*trainer.open(seeds)))
+        assert len(batches) == 5
+        code, out, _ = top(graph, "--json", "--once", "--interval", "0.5")
+        assert code == 0
+        (told,) = [json.loads(line) for line in out.splitlines()]
+        for rank in (0, 1):
+            server = told["servers"][str(rank)]
+            assert server["entry"]["addresses"]["tcp"] == graph.addresses[rank]["tcp"]
+            assert server["picture"]["pid"] == graph.processes[rank].pid
+            assert server["rates"]["requests"] > 0  # those of the command itself
+            assert server["lost"] is None
+        assert told["clients"]["0"]["name"] == "client 0"
+        picture = told["servers"]["1"]["picture"]
+        (session,) = picture["sessions"]
+        assert session["client"] == "trainer"
+        assert session["batches"]["count"] == picture["batches"]["count"] == 5
+        assert session["batches"]["bytes"] == picture["batches"]["bytes"] > 5 * 32 * 8
+        assert len(session["samplers"]) == 2
+
+        code, out, err = top(graph, "--interval", "0.2")
+        assert (code, err) == (0, "")
+        assert "2 of 2 servers, 1 clients" in out
+        assert all(line.isprintable() for line in out.splitlines())
+        row = next(line for line in out.splitlines() if session["loader"][:12] in line)
+        assert row.split()[1:4] == ["trainer", "1", "2"]
+
+        with urllib.request.urlopen(f"http://127.0.0.1:{page}/metrics", timeout=10) as answer:
+            read = prometheus.read(answer.read().decode())
+        requests = read["khop_server_request_seconds"][2]
+        assert any(("op", "fetch") in labels for _, labels in requests)  # of server 1's samplers
+        assert read["khop_server_clients"]
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A second of silence is enough."""
+    monkeypatch.setattr(look_module, "LOST_AFTER", 1.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_servers_that_go_and_come_back(root):
+    """A killed server is lost until it is started again; the others are seen as before."""
+    with serving.serving(root, 2) as graph, Watcher(graph.servers, 10.0) as watcher:
+        first = looks(watcher, lambda look: len(look.pictures) == 2)
+        assert (first.lost, first.directory) == ({}, None)
+        graph.kill(1)
+        lost = looks(watcher, lambda look: look.lost)
+        assert (set(lost.lost), lost.directory) == ({1}, None)
+        assert lost.lost[1].seconds > 1
+        graph.start(1)
+        back = looks(watcher, lambda look: not look.lost)
+        assert back.pictures[1]["pid"] == graph.processes[1].pid != first.pictures[1]["pid"]
+
+        graph.kill(0)  # and with it the directory
+        lost = looks(watcher, lambda look: look.directory and look.lost)
+        assert set(lost.lost) == {0}  # the other is asked where it was
+        graph.start(0)
+        looks(watcher, lambda look: look.directory is None and not look.lost)
+
+
+def test_nobody_is_there():
+    with pytest.raises(PartitionUnavailableError, match="did not answer 'lookup' in"):
+        Watcher(Servers(f"127.0.0.1:{jobs.free_port()}"), 0.5)
+
+
+def test_keys(root, tmp_path):
+    """Whoever has a key file of the job may look; others see nothing."""
+    write_keys(tmp_path / "keys")
+    content = json.loads((tmp_path / "keys" / "server.key").read_text())
+    with serving.serving(root, 1, keys=ServerKeys.from_json(content)) as graph:
+        for name in ("client.key", "server.key"):
+            with_key = ("--once", "--interval", "0.1", "--key-file", tmp_path / "keys" / name)
+            code, out, _ = top(graph, *with_key)
+            assert code == 0
+            assert "1 of 1 servers" in out
+        with pytest.raises(PartitionUnavailableError):
+            Watcher(Servers(graph.master), 1.0)
+        assert top(graph, "--key-file", tmp_path / "none")[0] == 2
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", "localhost:x", ":5", "h:99999"])
+def test_bad_addresses(address, capsys):
+    assert main(["top", address]) == 2
+    assert "is no HOST:PORT of graph server 0" in capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def in_a_terminal(*words):
+    """Runs a command in a terminal of its own: the process, and what is seen through `until`."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 90, 0, 0))
+    line, environment = command(*words)
+    process = subprocess.Popen(
+        line, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    seen = bytearray()
+
+    def until(text, seconds=20.0):
+        end = time.monotonic() + seconds
+        while text not in seen:
+            assert time.monotonic() < end, seen
+            if select.select([ours], [], [], 0.2)[0]:
+                seen.extend(os.read(ours, 1 << 16))
+        return bytes(seen)
+
+    try:
+        yield process, until, ours, theirs
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (lambda process, ours: os.write(ours, b"q"), 0),
+        (lambda process, ours: process.send_signal(signal.SIGINT), 0),
+        (lambda process, ours: process.send_signal(signal.SIGTERM), 143),
+    ],
+    ids=["q", "Ctrl-C", "SIGTERM"],
+)
+def test_live(root, end, code):
+    """It draws until it is ended; then the terminal is as it was."""
+    with (
+        serving.serving(root, 1) as graph,
+        in_a_terminal("top", graph.master, "--interval", "0.2") as (process, until, ours, theirs),
+    ):
+        before = termios.tcgetattr(theirs)
+        seen = until(b"statistics")  # the second picture: it has asked before
+        assert seen.startswith(b"\x1b[?1049h")
+        end(process, ours)
+        assert process.wait(10) == code
+        until(b"\x1b[?1049l")
+        after = termios.tcgetattr(theirs)
+        assert after[3] & termios.ICANON
+        assert after[3] & termios.ECHO
+        assert len(before) == len(after)
+
+
+def test_serve_with_a_page_of_metrics(root):
+    """`khop serve --metrics-port`, and what it logs."""
+    port, page = jobs.free_port(), jobs.free_port()
+    line, environment = command(
+        *("serve", root, "--master", f"127.0.0.1:{port}", "--metrics-port", page)
+    )
+    environment["KHOP_LOG"] = "json:info"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(line, env=environment, **pipes) as server:
+        assert server.stdout.readline().startswith(b"serving at")
+        with urllib.request.urlopen(f"http://127.0.0.1:{page}/metrics", timeout=10) as answer:
+            read = prometheus.read(answer.read().decode())
+        (info,) = read["khop_server_info"][2]
+        assert dict(info[1])["parts"] == "0,1"
+        server.terminate()
+        told = [json.loads(line) for line in server.stderr.read().splitlines()]
+        assert server.wait(20) == 0
+    events = {line["event"]: line for line in told}
+    assert {"metrics-served", "server-ready", "server-ended"} <= set(events)
+    assert events["server-ready"]["role"] == "server"
+    assert events["server-ready"]["rank"] == 0
