@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,9 @@ from khop.channel.message import ArraySpec, Block, pack, read_block, unpack
 from khop.channel.ring import RingReader, create_memory
 from khop.distributed.keys import ClientKeys, ServerKeys
 from khop.distributed.sampler_process import SamplerProcess
+from khop.distributed.wire import rebuild_error
 from khop.errors import ProtocolError, SecurityError
+from khop.trace.requests import Answered, Segment, pack_records, unpack_records
 
 Run = Callable[[Random], None]
 _DTYPES = ("int64", "int32", "float32", "bool", "uint8", "bfloat16")
@@ -166,8 +169,26 @@ def control(root: Path) -> Run:
     sampler.learn(described)
     plain = BATCH.pack(1, 2, 4096, record.nbytes)
     valid = [plain, plain + b'{"a": [1, 2]}', BATCH.pack(0, 0, 0, 0)]
+    failed = b'{"epoch": 1, "batch": 2, "type": "KeyError", "message": "a", "traceback": "b"}'
+    answered = Answered(*range(len(Answered._fields)))
+    segment = Segment._make(range(len(Segment._fields)))
+    records = list(pack_records([segment] * 2, [answered]))
+
+    def hear(random: Random) -> None:
+        """Of other operations than batches."""
+        if random.random() < 0.5:
+            unpack_records(bytes_changed(random, records[0], records))
+            return
+        message = Message(Op.ERROR, bytes_changed(random, failed, [failed]), [])
+        message.integers("epoch", "batch")
+        error = rebuild_error(message.json(), "a sampler")
+        assert isinstance(error, Exception) and not isinstance(error, StopIteration)
 
     def run(random: Random) -> None:
+        if random.random() < 0.3:
+            with contextlib.suppress(ProtocolError):
+                hear(random)
+            return
         payload = bytes_changed(random, random.choice(valid), valid)
         try:
             _, _, received = sampler.read(Message(Op.BATCH, payload, []))
