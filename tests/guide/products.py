@@ -4,11 +4,10 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
-NUM_NODES, NUM_CLASSES, NUM_FEATURES = 6000, 47, 100
-NUM_LINKS = 24000  # OGB adds the reverse of each
-NUM_TRAIN, NUM_TEST = 4200, 1200
+NUM_NODES, NUM_CLASSES, NUM_FEATURES = 5000, 47, 100
+NUM_LINKS = 8000  # OGB adds the reverse of each
+NUM_TRAIN, NUM_TEST = 4120, 400
 
 
 def save(root, seed=0):
@@ -42,6 +41,8 @@ def save(root, seed=0):
 
 
 def _write(path, rows):
+    import pandas as pd
+
     path.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows).to_csv(f"{path}.csv.gz", header=False, index=False)
 

@@ -28,9 +28,7 @@ SUBSTITUTIONS = (
     Substitution(
         ("1 data", "1.3 load"), "'/tmp/ogbn-products'", "ROOT", "a folder of the test's own"
     ),
-    Substitution(
-        ("1.2 random", "1.2 frequency"), "torch.device(0)", "torch.device('cpu')", NO_GPU
-    ),
+    Substitution(("1.2 random", "1.2 frequency"), "torch.device(0)", "torch.device('cpu')", NO_GPU),
     Substitution(
         ("4.1 loader", "4.1 collocated", "4.2 loader"),
         "torch.device(0)",
