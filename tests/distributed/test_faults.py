@@ -1,6 +1,5 @@
 """Whatever dies: the right batches or a clear exception, soon, and nothing stays behind."""
 
-import contextlib
 import gc
 import json
 import os
@@ -15,57 +14,14 @@ from pathlib import Path
 import jobs
 import pytest
 import torch
+from faults import FEW_AHEAD, SOON, make_loader, make_reference, within
 
 from khop.channel.control import ONE, Op
 from khop.distributed import (
-    DistDataset,
-    DistNeighborLoader,
-    MpDistSamplingWorkerOptions,
     child,
     shutdown_worker_group,
 )
-from khop.errors import FolderError, PartitionUnavailableError, SamplerDiedError
-from khop.loader import NeighborLoader
-
-SOON = 5.0
-# A ring so small that samplers do not make an epoch's small batches all ahead: they owe some.
-FEW_AHEAD = "256KB"
-
-
-@contextlib.contextmanager
-def within(seconds):
-    """Fails if the block takes longer; a hang is interrupted."""
-    timer = threading.Timer(seconds + 5, lambda: os.kill(os.getpid(), signal.SIGALRM))
-    timer.start()
-    begin = time.monotonic()
-    try:
-        yield
-    finally:
-        timer.cancel()
-    assert time.monotonic() - begin < seconds
-
-
-def make_loader(root, num_parts, num_workers=2, max_restarts=3, **options):
-    """A loader of all training nodes whose trainer serves all parts."""
-    dataset = DistDataset().load(root, 0, also_serve=range(1, num_parts))
-    keywords = {"channel_size": options.pop("channel_size", None), "max_restarts": max_restarts}
-    settings = {"batch_size": 8, "shuffle": True, "seed": 5, **options}
-    return DistNeighborLoader(
-        dataset,
-        jobs.FANOUTS,
-        jobs.seeds_of_rank(0),
-        with_edge=True,
-        collect_features=True,
-        worker_options=MpDistSamplingWorkerOptions(num_workers=num_workers, **keywords),
-        **settings,
-    )
-
-
-def make_reference(graph):
-    """The in-memory twin of `make_loader`."""
-    return NeighborLoader(
-        graph, jobs.FANOUTS, jobs.seeds_of_rank(0), batch_size=8, shuffle=True, seed=5
-    )
+from khop.errors import FolderError, SamplerDiedError
 
 
 @pytest.mark.parametrize("num_parts", [1, 2])
@@ -116,17 +72,6 @@ def test_exception_in_a_sampler(folder_of, tmp_path):
             list(loader)
     shutil.copy(folder_of("random", 1) / "part-0/node/node/half.npy", root / "part-0/node/node")
     assert len(list(loader)) == len(loader)
-
-
-def test_killed_server(folder_of):
-    """The trainer that started a server hears of its end."""
-    loader = make_loader(folder_of("random", 2), 2, channel_size=FEW_AHEAD)
-    iterator = iter(loader)
-    next(iterator)
-    for server in loader.data.service()._servers.values():
-        os.kill(server.pid, signal.SIGKILL)
-    with within(SOON), pytest.raises(PartitionUnavailableError, match=r"partition 1.*SIGKILL"):
-        list(iterator)
 
 
 def start_slow_pair(folder_of, tmp_path, num_workers=1):

@@ -127,7 +127,7 @@ def test_outputs(tmp_path, visible):
 
 def test_server_that_is_gone(tmp_path):
     """The error says whose outputs cannot be had."""
-    client = OutputClient({3: Endpoint(f"ipc://{tmp_path / 'nobody'}")}, grace=0.3)
+    client = OutputClient({3: Endpoint(f"ipc://{tmp_path / 'nobody'}")}, timeout=0.3)
     slices = OutputSlices(
         tmp_path,
         [Share(3, 0, 0, 1, [(0, 4)])],

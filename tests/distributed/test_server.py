@@ -185,7 +185,7 @@ def test_only_the_job_is_let_in(part):
             assert len(ask(client, client.fetch(1, "node", 0, ids, ["x"]))) == 1
         for target, keys in ((endpoint, stranger), (Endpoint(endpoint.address), None)):
             with (
-                client_of(target, keys, grace=0.5) as client,
+                client_of(target, keys, timeout=0.5) as client,
                 pytest.raises(PartitionUnavailableError, match="partition 1 at tcp"),
             ):
                 ask(client, client.fetch(1, "node", 0, ids, ["x"]))
@@ -194,10 +194,10 @@ def test_only_the_job_is_let_in(part):
 
 
 def test_server_that_is_not_there(tmp_path):
-    """An exception that names partition and address, within the grace period."""
+    """An exception that names partition and address, within the time that a request may take."""
     address = f"ipc://{tmp_path / 'nobody'}"
     with (
-        client_of(Endpoint(address), grace=0.3) as client,
+        client_of(Endpoint(address), timeout=0.3) as client,
         pytest.raises(PartitionUnavailableError, match=f"partition 1 at {address} .*unreach"),
     ):
         ask(client, client.fetch(1, "node", 0, np.zeros(1, np.int64), ["x"]))
@@ -210,7 +210,7 @@ def test_server_that_gives_no_answer(tmp_path):
     silent.bind(f"ipc://{tmp_path / 's'}")
     with (
         client_of(Endpoint(f"ipc://{tmp_path / 's'}"), timeout=0.5) as client,
-        pytest.raises(PartitionUnavailableError, match=r"no answer in 0.5 s"),
+        pytest.raises(PartitionUnavailableError, match=r"connected, but gave no answer in 0.5 s"),
     ):
         ask(client, client.fetch(1, "node", 0, np.zeros(1, np.int64), ["x"]))
     silent.close(0)
@@ -224,7 +224,7 @@ def test_server_that_comes_back(part, tmp_path):
     context = zmq.Context()
     first = context.socket(zmq.ROUTER)
     first.bind(f"ipc://{path}")
-    with client_of(Endpoint(f"ipc://{path}"), grace=5) as client:
+    with client_of(Endpoint(f"ipc://{path}"), timeout=20) as client:
         request = client.fetch(1, "node", 0, ids, ["x"])
         assert first.poll(2000)
         first.recv_multipart()  # and dies without an answer
@@ -233,6 +233,49 @@ def test_server_that_comes_back(part, tmp_path):
         Path(path).unlink(missing_ok=True)
         with serving(part, ipc_path=path):
             assert len(ask(client, request)) == 1
+
+
+def test_server_that_comes_back_elsewhere(part, tmp_path):
+    """`relocate` takes requests in flight along, and those to come; `give_up` fails them."""
+    ids = np.array([part.meta.node_types[0].bounds[1]])
+    context = zmq.Context()
+    silent = context.socket(zmq.ROUTER)
+    silent.bind(f"ipc://{tmp_path / 'old'}")
+    with (
+        serving(part, ipc_path=str(tmp_path / "new")) as server,
+        client_of(Endpoint(f"ipc://{tmp_path / 'old'}"), timeout=20) as client,
+    ):
+        requests = [client.fetch(1, "node", 0, ids, ["x"]) for _ in range(3)]
+        assert silent.poll(2000)
+        assert not client.relocate(1, Endpoint(f"ipc://{tmp_path / 'old'}"))
+        before = client.sockets()
+        assert client.relocate(1, Endpoint(server.addresses["ipc"]))
+        assert not set(before) & set(client.sockets())
+        client.wait(requests)
+        for request in [*requests, client.fetch(1, "node", 0, ids, ["x"])]:
+            assert ask(client, request)[0].shape == (1, 5)
+        client.give_up(1, "has ended for a test")
+        with pytest.raises(PartitionUnavailableError, match=r"1 at ipc:.* has ended for a test"):
+            ask(client, client.fetch(1, "node", 0, ids, ["x"]))
+    silent.close(0)
+    context.term()
+
+
+def test_lost_servers_are_told(part, tmp_path):
+    """`on_lost` hears of a server that requests wait for, and may say where it is."""
+    ids = np.array([part.meta.node_types[0].bounds[1]])
+    told = []
+
+    def look(number, since):
+        told.append((number, since))
+        client.relocate(number, Endpoint(f"ipc://{tmp_path / 'new'}"))
+
+    with (
+        serving(part, ipc_path=str(tmp_path / "new")),
+        client_of(Endpoint(f"ipc://{tmp_path / 'old'}"), timeout=20, on_lost=look) as client,
+    ):
+        assert ask(client, client.fetch(1, "node", 0, ids, ["x"]))[0].shape == (1, 5)
+    assert [number for number, _ in told] == [1]
 
 
 def test_socket_folder_is_the_owners_alone(folder_of):

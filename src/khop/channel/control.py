@@ -36,6 +36,7 @@ class Op(enum.IntEnum):
     SAMPLE = 4  # number of slots, their offsets (free again); epoch and batch index, of any number
     FREE = 5  # offset of a slot
     TRACE = 6  # 1: a recording is under way, 0: it has ended
+    ENDPOINT = 7  # JSON: a part, and where it is served now, or why it is not any more
     # process -> trainer
     READY = 16  # JSON
     BATCH = 17  # epoch, batch index, offset, bytes; JSON if there is more to say of the batch;
@@ -43,6 +44,7 @@ class Op(enum.IntEnum):
     ERROR = 18  # JSON
     LAYOUT = 19  # a memfd with a layout that batches will have
     RECORDS = 20  # of a recording: `khop.trace.requests.pack_records`
+    LOST = 21  # JSON: a part whose server cannot be reached, and for how long
 
 
 ON_DEVICE = 1

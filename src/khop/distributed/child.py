@@ -131,6 +131,23 @@ def _leave(*_: object) -> None:
     sys.exit(0)
 
 
+def parent_has_gone(line: ControlLine, parent: int) -> bool:
+    """Whether the process that started this one has ended, or closed the line.
+
+    Args:
+        line: the line to it.
+        parent: its process id.
+    """
+    if os.getppid() != parent:  # forks of it may still hold its end of the line
+        return True
+    try:
+        while line.receive() is not None:
+            pass
+    except (EOFError, OSError):
+        return True
+    return False
+
+
 def wait_for_message(line: ControlLine) -> Message | None:
     """Waits for the parent's next message; None if the parent is gone."""
     import select

@@ -39,6 +39,7 @@ class DistContext:
         address: by which other machines reach this one.
         insecure: whether traffic between machines goes without CURVE.
         rendezvous: how trainers tell each other things.
+        others_have_finished: all others have said goodbye, as far as is known.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class DistContext:
         self._counts: dict[str, itertools.count[int]] = {}
         self._servers_to_keep: list[Callable[[], None]] = []
         self._is_closed = False
+        self.others_have_finished = rendezvous.world_size == 1
 
     @property
     def worker_name(self) -> str:
@@ -101,6 +103,7 @@ class DistContext:
             self.rendezvous.tell("goodbye", True)
             if wait and self._servers_to_keep:
                 self.rendezvous.hear("goodbye", others, "finish")
+                self.others_have_finished = True
         for close in self._servers_to_keep:
             close()
         self._servers_to_keep.clear()

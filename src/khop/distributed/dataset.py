@@ -290,7 +290,7 @@ class DistDataset(PartitionStores):
                     "or call dataset.peers(), before the loader starts them"
                 )
             service = self.service()
-            self._peers = Peers(service.endpoints(), service.credentials)
+            self._peers = Peers(service.endpoints(), service.credentials, service.whereabouts)
         return self._peers
 
     @property

@@ -9,6 +9,7 @@ Nothing here waits without being woken by the end of a process.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from khop.channel.slab import SlabReader
 from khop.distributed.child import ChildProcess
 from khop.distributed.sampler_process import SamplerProcess
 from khop.distributed.service import PartitionService
+from khop.distributed.whereabouts import News
 from khop.distributed.wire import rebuild_error
 from khop.errors import SamplerDiedError
 from khop.sampler.plan import EpochPlan
@@ -85,6 +87,7 @@ class SamplerGroup:
         self._ring_bytes = ring_bytes
         self._restarts_left = max_restarts
         self._service = service
+        self._news = None if service is None else service.whereabouts.subscribe()
         self._pin = pin
         self._epochs: dict[int, _Epoch] = {}
         self._num_epochs = 0
@@ -257,9 +260,8 @@ class SamplerGroup:
         """Sleeps until a sampler or server speaks or ends, and takes that in."""
         poller = select.poll()
         by_line = {sampler.process.line.fileno(): sampler for sampler in self._samplers}
-        servers = self._service.lines() if self._service is not None else {}
-        for line in servers:
-            poller.register(line, select.POLLIN)
+        if self._news is not None:
+            poller.register(self._news, select.POLLIN)
         for line, sampler in by_line.items():
             room = select.POLLOUT if sampler.process.line.has_unsent else 0
             poller.register(line, select.POLLIN | room)
@@ -267,8 +269,28 @@ class SamplerGroup:
             if line in by_line:
                 by_line[line].process.line.flush()
                 self._listen(by_line[line])
-            elif self._service is not None:
-                self._service.check_servers()
+            else:
+                self._hear_news()
+
+    def _hear_news(self) -> None:
+        """Tells samplers what has become of servers; those to come, too."""
+        assert self._service is not None and self._news is not None
+        for part, news in self._news.changes().items():
+            if not isinstance(news, str):
+                self._config["endpoints"][part] = asdict(news)
+            for sampler in self._samplers:
+                _tell_news(sampler, part, news)
+        self._service.check_servers()
+
+    def _look_for(self, part: int, sampler: SamplerProcess) -> None:
+        """Looks for a server that a sampler has lost; one that just began may not know enough."""
+        if self._service is None:
+            return
+        whereabouts = self._service.whereabouts
+        news = whereabouts.news.get(part)
+        if news is not None:
+            _tell_news(sampler, part, news)
+        whereabouts.look_for(part)
 
     def _listen(self, sampler: SamplerProcess) -> None:
         try:
@@ -285,6 +307,8 @@ class SamplerGroup:
                 self._epochs[number].arrived[batch] = received
         elif message.op is Op.LAYOUT:
             sampler.learn(Layout.read_shared(message.descriptors[0]))
+        elif message.op is Op.LOST:
+            self._look_for(message.json()["part"], sampler)
         elif message.op is Op.RECORDS:
             recording = current()
             if recording is not None:
@@ -334,3 +358,8 @@ class SamplerGroup:
         if self._shared is not None and os.getpid() == self._owner:
             os.close(self._shared)
             self._shared = None
+
+
+def _tell_news(sampler: SamplerProcess, part: int, news: News) -> None:
+    what = {"ended": news} if isinstance(news, str) else asdict(news)
+    sampler.process.line.post(Op.ENDPOINT, json.dumps({"part": part, **what}).encode())

@@ -6,7 +6,9 @@ those of others at `tcp://` with CURVE keys of the job.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from khop.channel.control import Op
+from khop.channel.control import Message, Op
 from khop.distributed.child import ChildProcess, wait_for_message
 from khop.distributed.context import DistContext
 from khop.distributed.server import remove_socket
@@ -58,45 +60,72 @@ class LaunchedServer:
                 f"trainers of other machines need {what} from this one, whose address came out as "
                 f"{context.address}: pass host= to init_worker_group"
             )
+        self._module = module
+        self.what = what
         self._socket = str(_socket_folder() / "server") if near else None
-        curve, server_key = None, None
+        curve, self._server_key = None, None
         if far and credentials is not None:
             public, secret = zmq.curve_keypair()
-            server_key = public.decode()
+            self._server_key = public.decode()
             curve = {
-                "public": server_key,
+                "public": self._server_key,
                 "secret": secret.decode(),
                 "client": credentials.public,
             }
-        sockets = {
+        self._config: dict[str, Any] = {
+            **config,
             "ipc_path": self._socket,
             "tcp_host": context.address if far else None,
+            "tcp_port": None,
             "curve": curve,
             "num_threads": max(1, min(4, (os.cpu_count() or 1) // 2)),
         }
-        self.process = ChildProcess(module, {**config, **sockets})
+        self.announcement: dict[str, str | None] = {}
+        """What other trainers have to know; see `endpoint_of`."""
+        self.process = ChildProcess(module, self._config)
         try:
-            addresses = self._wait_for_addresses(what)
+            self._wait_for_addresses()
         except BaseException:
             self.close()
             raise
-        self.announcement: dict[str, str | None] = {
-            "ipc": addresses.get("ipc"),
-            "tcp": addresses.get("tcp"),
-            "key": server_key,
-        }
-        """What other trainers have to know; see `endpoint_of`."""
 
-    def _wait_for_addresses(self, what: str) -> dict[str, str]:
+    def _wait_for_addresses(self) -> None:
         message = wait_for_message(self.process.line)
         if message is not None and message.op is Op.ERROR:
-            raise rebuild_error(message.json(), f"the server of {what}")
+            raise rebuild_error(message.json(), f"the server of {self.what}")
         if message is None:
             raise PartitionUnavailableError(
-                f"the server of {what} did not start: it {self.process.exit_status()}"
+                f"the server of {self.what} did not start: it {self.process.exit_status()}"
             )
-        addresses: dict[str, str] = message.json()["addresses"]
-        return addresses
+        self.learn_addresses(message)
+
+    def learn_addresses(self, ready: Message) -> bool:
+        """Takes note of where the server listens; returns whether it is not where it was.
+
+        Args:
+            ready: what it says when it does.
+        """
+        addresses = ready.json()["addresses"]
+        before = self.announcement
+        self.announcement = {
+            "ipc": addresses.get("ipc"),
+            "tcp": addresses.get("tcp"),
+            "key": self._server_key,
+        }
+        return self.announcement != before
+
+    def start_again(self) -> None:
+        """Starts a server that has ended, at the same addresses and with the same keys if it can.
+
+        Returns without waiting: the server says where it is; see `learn_addresses`.
+        """
+        self.process.close()
+        if self._socket is not None:
+            self._socket = str(_kept_or_new_folder(Path(self._socket).parent) / "server")
+        tcp = self.announcement.get("tcp")
+        port = None if tcp is None else int(tcp.rpartition(":")[2])
+        self._config.update(ipc_path=self._socket, tcp_port=port)
+        self.process = ChildProcess(self._module, self._config)
 
     def close(self) -> None:
         """Ends the server; harmless if called again."""
@@ -110,6 +139,15 @@ def endpoint_of(announcement: Mapping[str, Any], is_near: bool) -> Endpoint:
     if is_near:
         return Endpoint(announcement["ipc"])
     return Endpoint(announcement["tcp"], announcement["key"])
+
+
+def _kept_or_new_folder(folder: Path) -> Path:
+    """The folder if only the owner can enter it; a server that was told to end has removed it."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return folder if is_ours and not status.st_mode & 0o077 else _socket_folder()
 
 
 def _socket_folder() -> Path:

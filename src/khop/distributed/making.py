@@ -158,11 +158,7 @@ def make_maker(
     service = data.service()
     endpoints = service.endpoints()
     if not is_in_processes:
-        client = (
-            PartitionClient(endpoints, service.credentials, options.rpc_timeout)
-            if endpoints
-            else None
-        )
+        client = service.client(options.rpc_timeout)
         part = Part(data.opened, data.partition_idx)
         return CollocatedMaker(part, spec, client, weights)
     config = {

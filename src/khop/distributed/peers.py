@@ -7,10 +7,13 @@ import threading
 import weakref
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from khop.distributed.transport import Credentials, Endpoint, PartitionClient
 from khop.sampler.requests import Ticket
+
+if TYPE_CHECKING:
+    from khop.distributed.whereabouts import Whereabouts
 
 
 class Peers:
@@ -22,13 +25,20 @@ class Peers:
     Args:
         endpoints: where each other partition is served.
         credentials: the job's keys.
+        whereabouts: finds servers that are lost, for clients of this process. Others have to wait
+            for them to come back where they were.
     """
 
     def __init__(
-        self, endpoints: Mapping[int, Endpoint], credentials: Credentials | None = None
+        self,
+        endpoints: Mapping[int, Endpoint],
+        credentials: Credentials | None = None,
+        whereabouts: Whereabouts | None = None,
     ) -> None:
         self._endpoints = dict(endpoints)
         self._credentials = credentials
+        self._whereabouts = whereabouts
+        self._owner = os.getpid()
         self._start()
 
     def _start(self) -> None:
@@ -39,7 +49,12 @@ class Peers:
 
     def __getstate__(self) -> dict[str, Any]:
         """Where the servers are; connections stay here."""
-        return {"_endpoints": self._endpoints, "_credentials": self._credentials}
+        return {
+            "_endpoints": self._endpoints,
+            "_credentials": self._credentials,
+            "_whereabouts": None,
+            "_owner": self._owner,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restores it in another process."""
@@ -52,7 +67,10 @@ class Peers:
         process = os.getpid()
         with self._locks.setdefault(process, threading.Lock()):
             if process not in self._clients:
-                self._clients[process] = PartitionClient(self._endpoints, self._credentials)
+                client = PartitionClient(self._endpoints, self._credentials)
+                if self._whereabouts is not None and process == self._owner:
+                    self._whereabouts.follow(client)
+                self._clients[process] = client
             yield self._clients[process]
 
 

@@ -38,6 +38,17 @@ class Rendezvous:
         self.world_size = world_size
         self.timeout = timeout
 
+    def separate(self) -> Rendezvous:
+        """The same with a connection of its own, for another thread.
+
+        A connection to a store does one thing at a time, which may be to wait for a minute. Stores
+        of torch before 2.8 cannot connect again: these are shared.
+        """
+        store: Any = self._store
+        with contextlib.suppress(AttributeError, RuntimeError):
+            store = store.clone()
+        return Rendezvous(store, self._prefix, self.rank, self.world_size, self.timeout)
+
     def _key(self, name: str, rank: int) -> str:
         return f"{self._prefix}/{name}/{rank}"
 

@@ -19,13 +19,17 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from khop.channel.control import ControlLine, Op
-from khop.distributed.child import start_up
+from khop.channel.message import pack
+from khop.distributed.child import parent_has_gone, start_up
 from khop.distributed.handler import FrameHandler, RequestHandler
 from khop.distributed.wire import describe_error
 from khop.partition.folder import PartitionFolder
 from khop.partition.part import Part
 
 _WORKERS = "inproc://workers"
+# Peers that hear a goodbye, and how long it may take to send it.
+_MAX_PEERS = 4096
+_GOODBYE_MS = 300
 
 
 class _JobKey:
@@ -46,9 +50,13 @@ class PartitionServer:
     Args:
         handler: answers requests.
         ipc_path: path of the socket for this machine; None: none.
-        tcp_host: address to listen at for other machines, on a free port; None: none.
+        tcp_host: address to listen at for other machines; None: none.
         curve: {'public', 'secret', 'client'} keys in Z85 text; None: no CURVE (insecure).
         num_threads: threads that answer.
+        tcp_port: the port there; None: one that is free.
+
+    Raises:
+        zmq.ZMQError: an address that cannot be had.
     """
 
     def __init__(
@@ -58,11 +66,16 @@ class PartitionServer:
         tcp_host: str | None,
         curve: Mapping[str, str] | None,
         num_threads: int = 1,
+        tcp_port: int | None = None,
     ) -> None:
         self._handler = handler
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
         self._fronts: list[zmq.Socket[bytes]] = []
+        self._back: zmq.Socket[bytes] | None = None
+        # Who has asked, as (front, name), the last at the end.
+        self._peers: dict[tuple[int, bytes], None] = {}
+        self._linger_ms = 0
         self.addresses: dict[str, str] = {}
         if ipc_path is not None:
             front = self._router()
@@ -72,9 +85,12 @@ class PartitionServer:
             front = self._router()
             if curve is not None:
                 self._secure(front, curve)
-            front.bind(f"tcp://{tcp_host}:*")
+            try:
+                front.bind(f"tcp://{tcp_host}:{'*' if tcp_port is None else tcp_port}")
+            except zmq.ZMQError:
+                self.close()
+                raise
             self.addresses["tcp"] = front.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        self._back: zmq.Socket[bytes] | None = None
         if num_threads > 1:
             self._back = self._context.socket(zmq.DEALER)
             self._back.bind(_WORKERS)
@@ -120,12 +136,31 @@ class PartitionServer:
 
     def _take(self, front: zmq.Socket[bytes]) -> None:
         peer, *frames = front.recv_multipart(copy=False)
+        index = self._fronts.index(front)
+        self._note_peer(index, peer.bytes)
         if self._back is None:
             reply = self._handler([frame.buffer for frame in frames])
             front.send_multipart([peer, *reply], copy=False)
         else:
-            index = bytes([self._fronts.index(front)])
-            self._back.send_multipart([index, peer, *frames], copy=False)
+            self._back.send_multipart([bytes([index]), peer, *frames], copy=False)
+
+    def _note_peer(self, front: int, name: bytes) -> None:
+        self._peers.pop((front, name), None)
+        self._peers[front, name] = None
+        if len(self._peers) > _MAX_PEERS:
+            del self._peers[next(iter(self._peers))]
+
+    def say_goodbye(self, why: str) -> None:
+        """Tells all who have asked that nobody will answer here again; call before `close`.
+
+        Args:
+            why: the reason.
+        """
+        for front, name in self._peers:
+            with contextlib.suppress(zmq.ZMQError):
+                frames = [name, *pack({"id": None, "goodbye": why}, [])]
+                self._fronts[front].send_multipart(frames, zmq.DONTWAIT)
+        self._linger_ms = _GOODBYE_MS
 
     def _work(self) -> None:
         socket = self._context.socket(zmq.DEALER)
@@ -142,7 +177,7 @@ class PartitionServer:
         if self._authenticator is not None:
             self._authenticator.stop()
         for socket in self._fronts:
-            socket.close(0)
+            socket.close(self._linger_ms)
         if self._back is not None:
             self._back.close(0)
         self._context.term()
@@ -169,13 +204,7 @@ def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> Non
         # the socket and its folder, and the signal comes once only.
         atexit.register(remove_socket, config["ipc_path"])
     try:
-        server = PartitionServer(
-            make_handler(config),
-            config["ipc_path"],
-            config["tcp_host"],
-            config["curve"],
-            config["num_threads"],
-        )
+        server = _make_server(make_handler(config), config)
     except Exception as error:
         line.send_json(Op.ERROR, describe_error(error))
         sys.exit(1)
@@ -186,10 +215,21 @@ def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> Non
         pass  # the trainer is gone
     finally:
         try:
+            if parent_has_gone(line, config["parent"]):  # else it is started again
+                server.say_goodbye("the trainer that kept it has ended, or keeps it no more")
             server.close()
         finally:  # also if a signal interrupts the line above
             if config["ipc_path"] is not None:
                 remove_socket(config["ipc_path"])
+
+
+def _make_server(handler: FrameHandler, config: Mapping[str, Any]) -> PartitionServer:
+    """A server where its predecessor was, or at another port if somebody else has that now."""
+    common = handler, config["ipc_path"], config["tcp_host"], config["curve"], config["num_threads"]
+    if config.get("tcp_port") is not None:
+        with contextlib.suppress(zmq.ZMQError):
+            return PartitionServer(*common, tcp_port=config["tcp_port"])
+    return PartitionServer(*common)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 The trainers of a group open the same folder, each with a home partition. They tell each other what
 they have, check that together they have everything, and then the first trainer on a machine that
-has a partition which others need starts its server.
+has a partition which others need starts its server, and keeps it running: see `whereabouts`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 
 import zmq
 
-from khop.distributed.child import ChildProcess
 from khop.distributed.context import DistContext
 from khop.distributed.launch import LaunchedServer, endpoint_of
-from khop.distributed.transport import Credentials, Endpoint
+from khop.distributed.transport import Credentials, Endpoint, PartitionClient
+from khop.distributed.whereabouts import Whereabouts
 from khop.errors import PartitionUnavailableError, RendezvousError
 from khop.partition.folder import PartitionFolder
 
@@ -49,8 +49,8 @@ class PartitionService:
         self._context = context
         self._folder = folder
         self._name = f"service-{context.number('service')}"
-        self._servers: dict[int, ChildProcess] = {}
-        self._launched: list[LaunchedServer] = []
+        self.whereabouts = Whereabouts(context, self._name)
+        """Where the servers are, if not where they were at first."""
         self.home = home
         claim = Claim(
             context.host, context.address, folder.fingerprint, home, sorted({home, *also_serve})
@@ -100,11 +100,25 @@ class PartitionService:
             )
 
     def endpoints(self) -> dict[int, Endpoint]:
-        """Where each partition but the home is served; starts this trainer's servers."""
+        """Where each partition but the home is served, as far as is known; starts own servers."""
         if self._endpoints is None:
             self._start_servers()
             self._endpoints = self._find_endpoints()
-        return self._endpoints
+        news = self.whereabouts.news
+        return {part: _newest(news.get(part), e) for part, e in self._endpoints.items()}
+
+    def client(self, timeout: float) -> PartitionClient | None:
+        """Connections to the other partitions; None if there are none.
+
+        Args:
+            timeout: seconds that a request may take.
+        """
+        endpoints = self.endpoints()
+        if not endpoints:
+            return None
+        client = PartitionClient(endpoints, self.credentials, timeout)
+        self.whereabouts.follow(client)
+        return client
 
     def _needed_by(self, part: int, server: int) -> tuple[bool, bool]:
         """Whether trainers of this host, and of others, need a partition that `server` has."""
@@ -134,7 +148,7 @@ class PartitionService:
             if near or far:
                 announced[str(part)] = self._start_server(part, near, far)
         self._context.rendezvous.tell(f"{self._name}/servers", announced)
-        if self._servers:
+        if announced:
             self._context.keep_for_others(self.close)
 
     def _share_credentials(self) -> Credentials:
@@ -160,8 +174,7 @@ class PartitionService:
             far,
             self.credentials,
         )
-        self._launched.append(server)
-        self._servers[part] = server.process
+        self.whereabouts.keep(part, server)
         return server.announcement
 
     def _find_endpoints(self) -> dict[int, Endpoint]:
@@ -177,28 +190,20 @@ class PartitionService:
         found = {}
         for part, server in wanted.items():
             is_near = self._claims[server].host == self._context.host
+            self.whereabouts.find(part, server, is_near)
             found[part] = endpoint_of(heard[server][str(part)], is_near)
         return found
 
-    def lines(self) -> dict[int, ChildProcess]:
-        """Control lines to poll -> the server at the other end."""
-        return {server.line.fileno(): server for server in self._servers.values()}
-
     def check_servers(self) -> None:
-        """Raises PartitionUnavailableError if one of this trainer's servers has ended."""
-        for part, server in self._servers.items():
-            try:
-                while server.line.receive() is not None:
-                    pass
-            except EOFError:
-                raise PartitionUnavailableError(
-                    f"the server of partition {part} (pid {server.pid}) {server.exit_status()}: "
-                    "other trainers cannot go on without it"
-                ) from None
+        """Raises PartitionUnavailableError if one of this trainer's servers has been given up."""
+        failure = self.whereabouts.own_failure
+        if failure is not None:
+            raise PartitionUnavailableError(f"{failure}: other trainers cannot go on without it")
 
     def close(self) -> None:
         """Ends this trainer's servers."""
-        for server in self._launched:
-            server.close()
-        self._launched.clear()
-        self._servers.clear()
+        self.whereabouts.close(f"has ended: trainer {self._context.rank} has finished or failed")
+
+
+def _newest(news: Endpoint | str | None, at_first: Endpoint) -> Endpoint:
+    return news if isinstance(news, Endpoint) else at_first

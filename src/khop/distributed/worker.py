@@ -12,9 +12,10 @@ import json
 import os
 import select
 import sys
+import time
 import traceback
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from khop.distributed.transport import PartitionClient
 
 _TICK_MS = 250
+_TELL_LOST_SECONDS = 1.0
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -86,7 +88,8 @@ class Sampler:
         self._line = line
         device = _device(config)
         self._slots = _slots(config, memory, device)
-        self._client = _client(config)
+        self._client = _client(config, self._tell_lost)
+        self._told_lost: dict[int, float] = {}
         part = Part(PartitionFolder(config["root"]), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
         self._clock = PhaseClock()
@@ -152,6 +155,26 @@ class Sampler:
             self._clock.keep_segments(wanted)
             if self._client is not None:
                 self._client.log = RequestLog() if wanted else None
+        elif message.op is Op.ENDPOINT and self._client is not None:
+            self._relocate(self._client, message.json())
+
+    def _tell_lost(self, part: int, since: float) -> None:
+        """Tells the trainer of a lost server that requests wait for, once a second."""
+        now = time.monotonic()
+        if now - self._told_lost.get(part, 0.0) > _TELL_LOST_SECONDS:
+            self._told_lost[part] = now
+            self._line.send_json(Op.LOST, {"part": part, "seconds": now - since})
+
+    def _relocate(self, client: PartitionClient, content: Mapping[str, Any]) -> None:
+        """Hears what has become of a server that was lost."""
+        # Imported here: see `_client`.
+        from khop.distributed.transport import Endpoint
+
+        part = content["part"]
+        if "ended" in content:
+            client.give_up(part, content["ended"])
+        elif client.relocate(part, Endpoint(content["address"], content["server_key"])):
+            self._poller = self._make_poller()
 
     def _open_epoch(self, message: Message) -> None:
         content = message.json()
@@ -284,7 +307,9 @@ def _described(error: Exception) -> dict[str, str]:
     }
 
 
-def _client(config: Mapping[str, Any]) -> PartitionClient | None:
+def _client(
+    config: Mapping[str, Any], on_lost: Callable[[int, float], None]
+) -> PartitionClient | None:
     if not config["endpoints"]:
         return None
     # Imported here: without other partitions a sampler starts 60 ms earlier without ZeroMQ.
@@ -295,6 +320,7 @@ def _client(config: Mapping[str, Any]) -> PartitionClient | None:
         {int(part): Endpoint(**e) for part, e in config["endpoints"].items()},
         None if credentials is None else Credentials(**credentials),
         config["timeout"],
+        on_lost,
     )
 
 

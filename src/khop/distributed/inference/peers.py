@@ -21,6 +21,7 @@ from khop.distributed.launch import LaunchedServer, endpoint_of
 from khop.distributed.lockstep import Lockstep
 from khop.distributed.service import Claim, PartitionService
 from khop.distributed.transport import PartitionClient
+from khop.distributed.whereabouts import Whereabouts
 from khop.errors import RendezvousError
 from khop.partition.part import Part
 
@@ -61,7 +62,7 @@ class InferencePeers:
         self.visible: list[int] = [context.rank]
         self.folder_client: PartitionClient | None = None
         self.output_client: OutputClient | None = None
-        self._server: LaunchedServer | None = None
+        self._whereabouts = Whereabouts(context, f"{name}/outputs")
         self._uses_network = False
 
     @property
@@ -113,9 +114,9 @@ class InferencePeers:
         check_shares(self.shares, [t.count for t in self._data.meta.node_types])
         self._connect([visible for visible, _, _ in told], num_layers, timeout)
         if any(lacks for _, lacks, _ in told):
-            endpoints = self._service.endpoints()
+            self._service.endpoints()
             if lacks_parts:
-                self.folder_client = PartitionClient(endpoints, self._service.credentials, timeout)
+                self.folder_client = self._service.client(timeout)
 
     def _parts_to_compute(self) -> list[int]:
         rank = self._context.rank
@@ -148,8 +149,9 @@ class InferencePeers:
         self._service.endpoints()  # makes the job's keys
         hosts = [claim.host for claim in self._service.claims]
         blind = [hosts[r] for r in everybody if rank not in visible[r]]
+        server = None
         if blind:
-            self._server = LaunchedServer(
+            server = LaunchedServer(
                 context,
                 "khop.distributed.inference.server",
                 {
@@ -164,14 +166,17 @@ class InferencePeers:
                 far=any(host != context.host for host in blind),
                 credentials=self._service.credentials,
             )
-        said = self._lockstep.exchange("servers", self._server and self._server.announcement)
-        endpoints = {
-            r: endpoint_of(said[r], hosts[r] == context.host)
-            for r in everybody
-            if r not in self.visible
-        }
+            self._whereabouts.keep(rank, server)
+        said = self._lockstep.exchange("servers", server and server.announcement)
+        endpoints = {}
+        for other in everybody:
+            if other not in self.visible:
+                is_near = hosts[other] == context.host
+                self._whereabouts.find(other, other, is_near)
+                endpoints[other] = endpoint_of(said[other], is_near)
         if endpoints:
             self.output_client = OutputClient(endpoints, self._service.credentials, timeout)
+            self._whereabouts.follow(self.output_client)
 
     def end(self, wait: bool) -> None:
         """Ends this trainer's server, when no other needs it any more."""
@@ -185,8 +190,9 @@ class InferencePeers:
         self._end_server()
 
     def _end_server(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        self._whereabouts.close(
+            f"has ended: trainer {self._context.rank} needs its outputs no more"
+        )
 
     def close(self) -> None:
         """Ends everything at once: the inference has failed."""
