@@ -105,5 +105,43 @@ def job_worker(arguments):
     }
 
 
+def described(names):
+    """What section 2.2 looks at in the context."""
+    context = running.run_lines("2.2 context", names)
+    return {"role": context.pop("dist_ctx.role").name, "context": context}
+
+
+def job_server(arguments):
+    """Section 2.2 on one of two servers."""
+    rank = arguments["rank"]
+    names = {"torch": torch, "ROOT": arguments["root"], "PARTITION": rank, "RANK": rank}
+    names["PORT"] = arguments["port"]
+    running.run("1.3 load", names)
+    wait = running.run_around("2.2 server", "glt.distributed.wait_and_shutdown_server()", names)
+    found = described(names)
+    wait()
+    return found
+
+
+def job_client(arguments):
+    """Sections 2.2 and 4.2 on one of four clients."""
+    rank = arguments["rank"]
+    graph = torch.load(arguments["graph"], weights_only=True)
+    names = {"torch": torch, "RANK": rank, "PORT": arguments["port"]}
+    leave = running.run_around("2.2 client", "glt.distributed.shutdown_client()", names)
+    found = described(names)
+    names["train_idx"] = seeds = seeds_of(arguments["root"], rank % 2, rank // 2)
+    running.run("4.2 loader", names)
+    batches = same_epochs(names["train_loader"], reference(graph, seeds, rank), graph)
+    leave()
+    return {
+        **found,
+        "server": names["target_server_rank"],
+        "devices": names["target_server_device_count"],
+        "batches": batches,
+        "seeds": seeds.tolist(),
+    }
+
+
 if __name__ == "__main__":
     main()

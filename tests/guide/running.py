@@ -72,6 +72,13 @@ def run(title, names):
     return names
 
 
+def run_around(title, call, names):
+    """Runs a block up to a call, which stands alone on its line; returns what runs the rest."""
+    first, rest = source_of(title).split(f"\n{call}\n")
+    exec(BLOCKS[title].compiled(PAGE, first), names)
+    return lambda: exec(call + "\n" + rest, names)
+
+
 def run_lines(title, names):
     """Runs a block; returns {expression: value} of the lines that are nothing but expressions."""
     values = {}
