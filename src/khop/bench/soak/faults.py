@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,8 +18,9 @@ _PROGRAMS = {
     "khop.distributed.worker": "sampler",
     "khop.distributed.server": "server",
     "khop.distributed.remote.receiver": "receiver",
-    "khop.distributed.remote.program": "server",
+    "khop.cli.main": "server",  # khop serve
 }
+_YOUNG = 2.0  # seconds
 Action = Callable[[], None]
 
 
@@ -49,6 +51,15 @@ def _role(pid: int) -> str | None:
     return next((_PROGRAMS[w.decode()] for w in words if w.decode("latin1") in _PROGRAMS), None)
 
 
+def _age(pid: int) -> float:
+    """Seconds since a process was started; 0 if it has ended."""
+    try:
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+    except OSError:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
 class Faults:
     """Strikes every few seconds until it is ended.
 
@@ -58,7 +69,6 @@ class Faults:
         interval: seconds between two kills on average.
         roles: whom to kill: 'sampler', 'server', 'receiver'.
         hosts: whose cable and links to disturb; None: the network stays as it is.
-        extra: further things to do now and then, by name.
     """
 
     def __init__(
@@ -68,14 +78,13 @@ class Faults:
         interval: float,
         roles: Iterable[str],
         hosts: TwoHosts | None = None,
-        extra: dict[str, Action] | None = None,
     ) -> None:
         self._roots = roots
         self._random = random.Random(seed)
         self._interval = interval
         self._roles = list(roles)
         self._hosts = hosts
-        self._extra = dict(extra or {})
+        self._young_in_a_row = 0
         self._over = threading.Event()
         self.counts: Counter[str] = Counter()
         self.failure: Exception | None = None
@@ -105,13 +114,7 @@ class Faults:
 
     def _kill_for_ever(self) -> None:
         while not self._over.wait(self._random.expovariate(1 / self._interval)):
-            choices = ["kill"] * 8 + ["stop"] + list(self._extra)
-            choice = self._random.choice(choices)
-            if choice in self._extra:
-                self._extra[choice]()
-                self.counts[choice] += 1
-            else:
-                self._strike(choice)
+            self._strike("stop" if self._random.random() < 0.1 else "kill")
 
     def _strike(self, how: str) -> None:
         living = programs_below(self._roots())
@@ -119,6 +122,8 @@ class Faults:
         if not role:
             return
         pid = self._random.choice(living[role])
+        if role == "server" and not self._may_strike(pid):
+            return
         with contextlib.suppress(ProcessLookupError):
             if how == "kill":
                 os.kill(pid, signal.SIGKILL)
@@ -128,6 +133,15 @@ class Faults:
             self._over.wait(self._random.uniform(0.2, 3))
             self.counts[f"stopped {role} for a while"] += 1
             os.kill(pid, signal.SIGCONT)
+
+    def _may_strike(self, pid: int) -> bool:
+        """Servers that die again and again as soon as they are up are given up, by design.
+
+        So not more than two in a row are struck that young.
+        """
+        is_young = _age(pid) < _YOUNG
+        self._young_in_a_row = self._young_in_a_row + 1 if is_young else 0
+        return self._young_in_a_row <= 2
 
     def _disturb_for_ever(self) -> None:
         assert self._hosts is not None

@@ -1,187 +1,27 @@
-"""A soak from beginning to end: prepare, run undisturbed, disturb, stop, report."""
+"""A soak from beginning to end: prepare, run undisturbed, disturb, stop, conclude."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
+import random
 import socket
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import khop
-from khop.bench.report import table_lines
-from khop.bench.soak.faults import Faults
-from khop.bench.soak.ledger import Counts, Ledger
+from khop.bench.soak.faults import Faults, programs_below
+from khop.bench.soak.ledger import Ledger
 from khop.bench.soak.network import NoNetworkError, TwoHosts
+from khop.bench.soak.outcome import Outcome, Settings
+from khop.bench.soak.processes import GraphServer, Trainer, Visitor, last_words
 from khop.bench.soak.trainer import TrainerConfig
-from khop.bench.soak.watch import Trend, Watch, shared_on_machine
-from khop.bench.soak.workload import Workload
+from khop.bench.soak.watch import Watch, shared_on_machine
 
 _QUIET_SECONDS = 300.0  # the undisturbed cycle at most
 _END_SECONDS = 180.0  # what trainers may take to finish their epoch when all is quiet again
-_LOG_LINES = 30
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a soak does.
-
-    Attributes:
-        minutes: how long faults strike.
-        mode: 'worker'.
-        interval: seconds between two kills on average.
-        patience: seconds without a batch that count as a hang.
-        seed: of faults; the workload has its own.
-        roles: whom to kill.
-        network: disturb the network, where the machine allows it.
-        workload: what is loaded.
-    """
-
-    minutes: float = 30.0
-    mode: str = "worker"
-    interval: float = 1.8
-    patience: float = 90.0
-    seed: int = 0
-    roles: tuple[str, ...] = ("sampler", "server")
-    network: bool = True
-    workload: Workload = field(default_factory=Workload)
-
-
-@dataclass
-class Outcome:
-    """What a soak found.
-
-    Attributes:
-        seconds: how long faults struck.
-        trainers: what became of each trainer's batches.
-        longest_gaps: seconds between two batches at most, a trainer each.
-        faults: how often each happened.
-        trends: what became of each trainer's memory and descriptors.
-        notes: what was left out.
-        problems: what went wrong, a sentence each; empty if the soak passed.
-    """
-
-    seconds: float = 0.0
-    trainers: list[Counts] = field(default_factory=list)
-    longest_gaps: list[float] = field(default_factory=list)
-    faults: dict[str, int] = field(default_factory=dict)
-    trends: dict[str, dict[str, Trend]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def kills(self) -> int:
-        """Processes that were killed."""
-        return sum(n for what, n in self.faults.items() if what.startswith("killed"))
-
-    def to_json(self) -> dict[str, Any]:
-        """For a file."""
-        trends = {
-            name: {kind: {**t._asdict(), "flat": t.is_flat} for kind, t in of.items()}
-            for name, of in self.trends.items()
-        }
-        return {**asdict(self), "kills": self.kills, "trends": trends}
-
-    def lines(self) -> list[str]:
-        """A table of it."""
-        head = ["", *(f"trainer {rank}" for rank in range(len(self.trainers)))]
-        rows = [head]
-        for kind in ("delivered", "lost", "doubled", "changed", "epochs"):
-            rows.append([kind, *(str(getattr(c, kind)) for c in self.trainers)])
-        rows.append(["longest gap (s)", *(f"{gap:.2f}" for gap in self.longest_gaps)])
-        for kind, unit in (("private", " MiB"), ("shared", " MiB"), ("descriptors", "")):
-            cells = [of[kind] for of in self.trends.values()]
-            rows.append(
-                [f"{kind}: mean, growth{unit}", *(f"{t.mean:.0f} {t.growth:+.1f}" for t in cells)]
-            )
-        faults = [["fault", "times"], *([what, str(n)] for what, n in sorted(self.faults.items()))]
-        return [*table_lines(rows), "", *table_lines(faults)]
-
-
-class Trainer:
-    """A trainer's process, and the ledger of what it delivers.
-
-    Args:
-        name: for logs.
-        config: what it does.
-        ledger: what its batches are entered in.
-        log: file for what it says on its standard error.
-        prefix: goes before its command.
-        environment: added to this process's.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        config: TrainerConfig,
-        ledger: Ledger,
-        log: Path,
-        prefix: list[str],
-        environment: dict[str, str],
-    ) -> None:
-        self.name = name
-        self.ledger = ledger
-        self.log = log
-        source = str(Path(khop.__file__).absolute().parents[1])
-        paths = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
-        ledger.begin()
-        with log.open("a") as errors:
-            self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "khop.bench.soak.trainer", config.to_json()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=log.parent,
-                env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **environment},
-            )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            word, *value = line.split()
-            if word == b"b":
-                self.ledger.deliver(int(value[0]))
-            elif word == b"e":
-                self.ledger.end_epoch()
-
-    def stop(self) -> None:
-        """Asks it to end after its epoch."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-
-    def wait(self, seconds: float) -> int | None:
-        """Its exit status, once all that it said is in the ledger; None if it has not ended."""
-        try:
-            status = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        self._reader.join(seconds)
-        return status
-
-    def describe_stacks(self) -> None:
-        """Has it write to its log where all its threads are."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGUSR1)
-            time.sleep(1)
-
-    def kill(self) -> None:
-        """Ends it at once."""
-        self.process.kill()
-        self.process.wait()
-
-    def last_words(self) -> str:
-        """The end of its log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+_LEFT_SECONDS = 60.0  # after which servers hold nothing any more for clients that have gone
+_VISITOR = 100  # rank of its first life
 
 
 def soak(settings: Settings, say: Callable[[str], None] = print) -> Outcome:
@@ -227,51 +67,94 @@ class _Soak:
         self._settings = settings
         self._outcome = outcome
         self._folder = folder
+        self._parts = folder / "parts"
         self._hosts = hosts
         self._say = say
+        self._addresses = hosts.addresses if hosts else ["127.0.0.1", "127.0.0.1"]
+        self._port = _free_port() if hosts is None else 29500
         self._trainers: list[Trainer] = []
+        self._servers: list[GraphServer] = []
+        self._visitor: Visitor | None = None
+        self._random = random.Random(settings.seed)
         self._watch = Watch()
 
     def run(self) -> None:
-        say, workload = self._say, self._settings.workload
-        say(f"partitioning {workload.num_nodes:,} nodes, and making what every batch must be")
-        workload.write(self._folder / "parts", 2)
-        ledgers = [Ledger(workload.expected(rank)) for rank in range(2)]
+        workload = self._settings.workload
+        self._say(f"partitioning {workload.num_nodes:,} nodes, making what every batch must be")
+        workload.write(self._parts, 2)
+        ledgers = [Ledger(workload.expected(stream)) for stream in range(2)]
         before = shared_on_machine()
         try:
-            self._trainers = [self._start(rank, ledger) for rank, ledger in enumerate(ledgers)]
+            self._start(ledgers)
             if self._undisturbed():
-                self._disturbed()
+                self._disturbed(ledgers)
                 self._finish()
         finally:
             for trainer in self._trainers:
                 trainer.kill()
-        self._conclude(before)
+            for server in self._servers:
+                server.close()
+        self._conclude(ledgers)
+        left = shared_on_machine() - before
+        self._outcome.notes.append(f"shared memory of the machine afterwards: {left:+.0f} MiB")
 
-    def _start(self, rank: int, ledger: Ledger) -> Trainer:
-        master = self._hosts.addresses[0] if self._hosts else "127.0.0.1"
+    # Starting -----------------------------------------------------------------------------------
+
+    def _start(self, ledgers: list[Ledger]) -> None:
+        if self._settings.mode == "worker":
+            self._trainers = [self._worker(rank, ledgers[rank]) for rank in range(2)]
+            return
+        self._servers = [self._server(rank) for rank in range(2)]
+        config = self._config(0, stream=0)
+        log = self._folder / "client.log"
+        self._trainers = [Trainer("client", config, ledgers[0], log, self._prefix(0))]
+
+    def _prefix(self, place: int) -> list[str]:
+        return self._hosts.prefixes[place] if self._hosts else []
+
+    def _config(self, rank: int, stream: int) -> TrainerConfig:
+        return TrainerConfig(
+            self._settings.mode,
+            asdict(self._settings.workload),
+            str(self._parts),
+            rank,
+            stream,
+            num_servers=2,
+            master=(self._addresses[0], self._port),
+            key_file=str(self._folder / "keys" / "client.key") if self._hosts else None,
+        )
+
+    def _worker(self, rank: int, ledger: Ledger) -> Trainer:
         environment = {
             "RANK": str(rank),
             "WORLD_SIZE": "2",
-            "MASTER_ADDR": master,
-            "MASTER_PORT": self._port(),
+            "MASTER_ADDR": self._addresses[0],
+            "MASTER_PORT": str(self._port),
         }
-        settings = self._settings
-        config = TrainerConfig(
-            settings.mode, asdict(settings.workload), str(self._folder / "parts"), rank, 2
-        )
-        prefix = self._hosts.prefixes[rank] if self._hosts else []
         log = self._folder / f"trainer-{rank}.log"
-        return Trainer(f"trainer {rank}", config, ledger, log, prefix, environment)
+        config = self._config(rank, stream=rank)
+        return Trainer(f"trainer {rank}", config, ledger, log, self._prefix(rank), environment)
 
-    def _port(self) -> str:
-        if self._hosts:  # a namespace of its own: every port is free
-            return "29500"
-        if not hasattr(self, "_free_port"):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self._free_port = str(probe.getsockname()[1])
-        return self._free_port
+    def _server(self, rank: int) -> GraphServer:
+        arguments = [
+            *(str(self._parts), "--part", str(rank), "--rank", str(rank)),
+            *("--num-servers", "2", "--num-clients", "0"),
+            *("--master", f"{self._addresses[0]}:{self._port}"),
+        ]
+        if self._hosts:
+            arguments += ["--host", self._addresses[rank], "--key-file", self._server_key()]
+        log = self._folder / f"server-{rank}.log"
+        return GraphServer(rank, arguments, log, self._prefix(rank))
+
+    def _server_key(self) -> str:
+        from khop.distributed.keys import write_keys
+
+        folder = self._folder / "keys"
+        if not folder.exists():
+            write_keys(folder)
+        return str(folder / "server.key")
+
+    # Running ------------------------------------------------------------------------------------
 
     def _undisturbed(self) -> bool:
         """The first cycle, without faults."""
@@ -281,39 +164,52 @@ class _Soak:
                 if time.monotonic() - begin > _QUIET_SECONDS or trainer.process.poll() is not None:
                     self._blame(trainer, "did not finish the undisturbed cycle")
                     return False
-        done = sum(t.ledger.counts.delivered for t in self._trainers)
-        wrong = sum(t.ledger.counts.wrong for t in self._trainers)
-        seconds = time.monotonic() - begin
-        self._say(f"undisturbed: {done} batches in {seconds:.1f} s with start-up, {wrong} wrong")
+        self._report(time.monotonic() - begin, "undisturbed, with start-up")
         return True
 
-    def _disturbed(self) -> None:
+    def _disturbed(self, ledgers: list[Ledger]) -> None:
         settings, begin = self._settings, time.monotonic()
-        pids = {t.name: t.process.pid for t in self._trainers}
-        for trainer in self._trainers:
-            trainer.ledger.watch_gaps()
-        faults = Faults(pids.values, settings.seed, settings.interval, settings.roles, self._hosts)
+        for ledger in ledgers:
+            ledger.watch_gaps()
+        if settings.mode == "client":
+            log, config = self._folder / "visitor.log", self._config(_VISITOR, stream=1)
+            prefix = self._prefix(1)
+            self._visitor = Visitor(config, ledgers[1], log, prefix, settings.seed)
+        faults = Faults(self._roots, settings.seed, settings.interval, settings.roles, self._hosts)
         next_word = begin + 10
         try:
             while (now := time.monotonic()) - begin < settings.minutes * 60:
-                self._watch.look(now - begin, pids)
+                self._look(now - begin)
                 if now >= next_word:
                     next_word = now + max(10.0, settings.minutes)
-                    self._report(now - begin, faults)
+                    self._report(now - begin, f"{faults.kills} kills")
                 if faults.failure is not None or not self._all_well():
                     break
-                time.sleep(0.5)
+                time.sleep(0.25)
         finally:
             faults.end()
-            self._outcome.faults = dict(faults.counts)
             self._outcome.seconds = time.monotonic() - begin
+            self._outcome.faults = dict(faults.counts)
         if faults.failure is not None:
             self._outcome.problems.append(f"the soak itself failed: {faults.failure!r}")
 
-    def _report(self, seconds: float, faults: Faults) -> None:
-        done = sum(t.ledger.counts.delivered for t in self._trainers)
-        wrong = sum(t.ledger.counts.wrong for t in self._trainers)
-        self._say(f"{seconds:6.0f} s  {faults.kills} kills, {done} batches, {wrong} wrong")
+    def _roots(self) -> list[int]:
+        pids = [trainer.process.pid for trainer in self._trainers]
+        pids += [server.process.pid for server in self._servers]
+        return [*pids, *(self._visitor.pids if self._visitor else [])]
+
+    def _look(self, seconds: float) -> None:
+        for server in self._servers:
+            server.supervise(self._random.uniform(0, 1))
+        pids = {trainer.name: trainer.process.pid for trainer in self._trainers}
+        pids |= {server.name: server.process.pid for server in self._servers}
+        self._watch.look(seconds, pids)
+
+    def _report(self, seconds: float, what: str) -> None:
+        counts = [t.ledger.counts for t in self._trainers]
+        counts += [self._visitor.ledger.counts] if self._visitor else []
+        done, wrong = sum(c.delivered for c in counts), sum(c.wrong for c in counts)
+        self._say(f"{seconds:6.0f} s  {what}: {done} batches, {wrong} wrong")
 
     def _all_well(self) -> bool:
         for trainer in self._trainers:
@@ -324,13 +220,24 @@ class _Soak:
             if silent > self._settings.patience:
                 self._blame(trainer, f"has delivered nothing for {silent:.0f} s")
                 return False
-        return True
+        return self._visitor is None or not self._visitor.problems
 
     def _blame(self, trainer: Trainer, what: str) -> None:
         trainer.describe_stacks()
-        self._outcome.problems.append(f"{trainer.name} {what}:\n{trainer.last_words()}")
+        logs = [trainer.log, *(server.log for server in self._servers)]
+        words = "\n".join(f"--- {log.name}\n{last_words(log)}" for log in logs)
+        self._outcome.problems.append(f"{trainer.name} {what}:\n{words}")
+
+    # Ending -------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
+        for _ in range(20):  # servers that were killed last come back
+            self._look(self._outcome.seconds)
+            time.sleep(0.1)
+        if self._visitor is not None:
+            self._visitor.end()
+            self._outcome.problems += self._visitor.problems
+            self._outcome.faults.update(self._visitor.counts)
         if self._outcome.problems:
             return
         for trainer in self._trainers:
@@ -341,16 +248,27 @@ class _Soak:
             if status != 0:
                 how = "does not end" if status is None else f"ended with status {status}"
                 self._blame(trainer, f"{how} after the faults")
+        self._check_servers()
 
-    def _conclude(self, shared_before: float) -> None:
+    def _check_servers(self) -> None:
+        """Servers keep nothing of clients that have gone."""
+        roots = [server.process.pid for server in self._servers]
+        end = time.monotonic() + _LEFT_SECONDS
+        while (left := programs_below(roots)["sampler"]) and time.monotonic() < end:
+            time.sleep(0.5)
+        if left:
+            self._outcome.problems.append(
+                f"all clients have gone, but servers still have {len(left)} samplers"
+            )
+
+    def _conclude(self, ledgers: list[Ledger]) -> None:
         outcome = self._outcome
-        outcome.trainers = [t.ledger.counts for t in self._trainers]
-        outcome.longest_gaps = [t.ledger.longest_gap for t in self._trainers]
-        for trainer in self._trainers:
-            counts = trainer.ledger.counts
+        outcome.trainers = [ledger.counts for ledger in ledgers]
+        outcome.longest_gaps = [ledger.longest_gap for ledger in ledgers]
+        for stream, counts in enumerate(outcome.trainers):
             if counts.wrong:
                 outcome.problems.append(
-                    f"{trainer.name}: {counts.lost} batches lost, {counts.doubled} doubled, "
+                    f"trainer {stream}: {counts.lost} batches lost, {counts.doubled} doubled, "
                     f"{counts.changed} changed, of {counts.delivered}"
                 )
         outcome.trends = self._watch.trends()
@@ -360,11 +278,9 @@ class _Soak:
                     outcome.problems.append(
                         f"{name}: {kind} grew by {trend.growth:.1f}, bound {trend.bound:.1f}"
                     )
-        left = shared_on_machine() - shared_before
-        outcome.notes.append(f"shared memory of the machine afterwards: {left:+.0f} MiB")
 
 
-def write_report(outcome: Outcome, settings: Settings, path: Path) -> None:
-    """Writes settings and outcome as JSON."""
-    content = {"settings": asdict(settings), **outcome.to_json()}
-    path.write_text(json.dumps(content, indent=1) + "\n")
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -30,8 +30,8 @@ class TrainerConfig:
         mode: 'worker', or 'client' of graph servers.
         workload: as a dictionary.
         folder: the partition folder (worker mode).
-        rank: of the trainer or client; also its stream, and its partition (worker mode).
-        world_size: number of trainers or clients.
+        rank: of the trainer or client; also its partition (worker mode).
+        stream: whose batches it makes.
         num_samplers: sampler processes of a loader.
         rpc_timeout: seconds that requests may take.
         num_servers: number of graph servers.
@@ -43,7 +43,7 @@ class TrainerConfig:
     workload: dict[str, Any]
     folder: str
     rank: int
-    world_size: int
+    stream: int
     num_samplers: int = 2
     rpc_timeout: float = 120.0
     num_servers: int = 0
@@ -111,13 +111,13 @@ def _client(config: TrainerConfig) -> Callable[[], Any]:
         init_client,
     )
 
-    init_client(
-        config.num_servers, config.world_size, config.rank, *config.master, key_file=config.key_file
-    )
+    # Any number of clients may come: 0.
+    init_client(config.num_servers, 0, config.rank, *config.master, key_file=config.key_file)
     options = RemoteDistSamplingWorkerOptions(
         server_rank=list(range(config.num_servers)),
         num_workers=config.num_samplers,
         rpc_timeout=config.rpc_timeout,
+        max_restarts=_PLENTY,
     )
     return lambda: DistNeighborLoader(None, worker_options=options, **_common(config))
 
@@ -125,7 +125,7 @@ def _client(config: TrainerConfig) -> Callable[[], Any]:
 def _common(config: TrainerConfig) -> dict[str, Any]:
     workload = Workload(**config.workload)
     return {
-        **workload.options(config.rank),
+        **workload.options(config.stream),
         "with_edge": True,
         "collect_features": True,
         "even_batches": False,  # trainers make new loaders each in their own time

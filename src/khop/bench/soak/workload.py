@@ -57,31 +57,31 @@ class Workload:
             edge_attr=torch.arange(self.num_edges, dtype=torch.float32).view(-1, 1),
         )
 
-    def seeds(self, rank: int) -> Tensor:
-        """[num_seeds] int64 seeds of a trainer."""
-        generator = torch.Generator().manual_seed(self.seed + 1 + rank)
+    def seeds(self, stream: int) -> Tensor:
+        """[num_seeds] int64 seeds of a trainer, known by its stream."""
+        generator = torch.Generator().manual_seed(self.seed + 1 + stream)
         return torch.randperm(self.num_nodes, generator=generator)[: self.num_seeds]
 
-    def options(self, rank: int) -> dict[str, Any]:
+    def options(self, stream: int) -> dict[str, Any]:
         """Keywords that all loaders of a trainer have in common, the in-memory loader's too."""
         return {
             "num_neighbors": list(self.fanouts),
-            "input_nodes": self.seeds(rank),
+            "input_nodes": self.seeds(stream),
             "batch_size": self.batch_size,
             "shuffle": True,
             "seed": self.seed,
-            "stream": rank,
+            "stream": stream,
         }
 
     def write(self, folder: Path, num_parts: int) -> None:
         """Partitions the graph into a folder."""
         RandomPartitioner.from_data(self.graph(), folder, num_parts).partition()
 
-    def expected(self, rank: int) -> list[list[int]]:
+    def expected(self, stream: int) -> list[list[int]]:
         """Checksums of a trainer's batches, epoch by epoch, as the in-memory loader makes them."""
         from khop.loader import NeighborLoader
 
-        loader = NeighborLoader(self.graph(), **self.options(rank))
+        loader = NeighborLoader(self.graph(), **self.options(stream))
         return [[checksum(batch) for batch in loader] for _ in range(self.num_epochs)]
 
 
