@@ -81,13 +81,11 @@ class Outcome:
         for kind in ("delivered", "lost", "doubled", "changed", "epochs"):
             rows.append([kind, *(str(getattr(c, kind)) for c in self.trainers)])
         rows.append(["longest gap (s)", *(f"{gap:.2f}" for gap in self.longest_gaps)])
-        for kind, unit in (("private", " MiB"), ("shared", " MiB"), ("descriptors", "")):
-            cells = [of[kind] for of in self.trends.values()]
-            rows.append(
-                [f"{kind}: mean, growth{unit}", *(f"{t.mean:.0f} {t.growth:+.1f}" for t in cells)]
-            )
+        held = [["mean, growth", "private MiB", "shared MiB", "descriptors"]]
+        for name, of in self.trends.items():
+            held.append([name, *(f"{t.mean:.0f} {t.growth:+.1f}" for t in of.values())])
         faults = [["fault", "times"], *([what, str(n)] for what, n in sorted(self.faults.items()))]
-        return [*table_lines(rows), "", *table_lines(faults)]
+        return [*table_lines(rows), "", *table_lines(held), "", *table_lines(faults)]
 
 
 def write_report(outcome: Outcome, settings: Settings, path: Path) -> None:

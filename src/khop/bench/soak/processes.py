@@ -27,22 +27,24 @@ def start_python(
     log: Path,
     prefix: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    piped: bool = True,
 ) -> subprocess.Popen[bytes]:
-    """Starts a program of khop, in the log's folder, with pipes to talk to it.
+    """Starts a program of khop, in the log's folder.
 
     Args:
         arguments: of the interpreter.
-        log: file that its standard error is appended to.
+        log: file that its standard error is appended to, and its output if it is not `piped`.
         prefix: goes before the command.
         environment: added to this process's.
+        piped: its standard input and output are pipes to this process.
     """
     source = str(Path(khop.__file__).absolute().parents[1])
     paths = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
     with log.open("a") as errors:
         return subprocess.Popen(
             [*prefix, sys.executable, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if piped else errors,
             stderr=errors,
             cwd=log.parent,
             env={
@@ -149,12 +151,7 @@ class GraphServer:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self.num_starts += 1
-        process = start_python(self._arguments, self.log, self._prefix)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        process.stdout.close()
-        return process
+        return start_python(self._arguments, self.log, self._prefix, piped=False)
 
     def supervise(self, pause: float) -> None:
         """Starts it again if it has ended, `pause` seconds after that was noticed."""

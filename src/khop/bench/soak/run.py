@@ -16,12 +16,13 @@ from khop.bench.soak.network import NoNetworkError, TwoHosts
 from khop.bench.soak.outcome import Outcome, Settings
 from khop.bench.soak.processes import GraphServer, Trainer, Visitor, last_words
 from khop.bench.soak.trainer import TrainerConfig
-from khop.bench.soak.watch import Watch, shared_on_machine
+from khop.bench.soak.watch import Watch, shared_on_machine, usage_of
 
 _QUIET_SECONDS = 300.0  # the undisturbed cycle at most
 _END_SECONDS = 180.0  # what trainers may take to finish their epoch when all is quiet again
 _LEFT_SECONDS = 60.0  # after which servers hold nothing any more for clients that have gone
 _VISITOR = 100  # rank of its first life
+_MANY_LIVES = 600.0  # seconds: what servers hold depends on their age until many have lived
 
 
 def soak(settings: Settings, say: Callable[[str], None] = print) -> Outcome:
@@ -161,7 +162,9 @@ class _Soak:
         begin = time.monotonic()
         for trainer in self._trainers:
             while not trainer.ledger.wait_for_cycle(1, 1.0):
-                if time.monotonic() - begin > _QUIET_SECONDS or trainer.process.poll() is not None:
+                everybody = [t.process for t in self._trainers] + [s.process for s in self._servers]
+                has_ended = any(process.poll() is not None for process in everybody)
+                if has_ended or time.monotonic() - begin > _QUIET_SECONDS:
                     self._blame(trainer, "did not finish the undisturbed cycle")
                     return False
         self._report(time.monotonic() - begin, "undisturbed, with start-up")
@@ -252,14 +255,21 @@ class _Soak:
 
     def _check_servers(self) -> None:
         """Servers keep nothing of clients that have gone."""
-        roots = [server.process.pid for server in self._servers]
         end = time.monotonic() + _LEFT_SECONDS
-        while (left := programs_below(roots)["sampler"]) and time.monotonic() < end:
+        while (left := self._left_on_servers()) and time.monotonic() < end:
             time.sleep(0.5)
         if left:
-            self._outcome.problems.append(
-                f"all clients have gone, but servers still have {len(left)} samplers"
-            )
+            self._outcome.problems.append(f"all clients have gone, but {' and '.join(left)}")
+
+    def _left_on_servers(self) -> list[str]:
+        left = []
+        for server in self._servers:
+            samplers = programs_below([server.process.pid])["sampler"]
+            usage = usage_of(server.process.pid)
+            shared = 0.0 if usage is None else usage.shared
+            if samplers or shared >= 1:
+                left.append(f"{server.name} has {len(samplers)} samplers, {shared:.0f} MiB shared")
+        return left
 
     def _conclude(self, ledgers: list[Ledger]) -> None:
         outcome = self._outcome
@@ -272,7 +282,10 @@ class _Soak:
                     f"{counts.changed} changed, of {counts.delivered}"
                 )
         outcome.trends = self._watch.trends()
+        servers = [server.name for server in self._servers]
         for name, of in outcome.trends.items():
+            if name in servers and outcome.seconds < _MANY_LIVES:
+                continue
             for kind, trend in of.items():
                 if not trend.is_flat:
                     outcome.problems.append(
