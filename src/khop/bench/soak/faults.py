@@ -21,6 +21,8 @@ _PROGRAMS = {
     "khop.cli.main": "server",  # khop serve
 }
 _YOUNG = 2.0  # seconds
+_AMID_RECOVERY = 0.3  # share of the strikes that wait for nothing
+_LONGEST_PEACE = 20.0
 Action = Callable[[], None]
 
 
@@ -68,7 +70,12 @@ class Faults:
         seed: of what happens when.
         interval: seconds between two kills on average.
         roles: whom to kill: 'sampler', 'server', 'receiver'.
+        progress: gives the batches that each trainer has delivered.
         hosts: whose cable and links to disturb; None: the network stays as it is.
+
+    Attributes:
+        counts: how often each thing happened.
+        failure: what ended a thread of this object itself; None: nothing.
     """
 
     def __init__(
@@ -77,12 +84,14 @@ class Faults:
         seed: int,
         interval: float,
         roles: Iterable[str],
+        progress: Callable[[], list[int]],
         hosts: TwoHosts | None = None,
     ) -> None:
         self._roots = roots
         self._random = random.Random(seed)
         self._interval = interval
         self._roles = list(roles)
+        self._progress = progress
         self._hosts = hosts
         self._young_in_a_row = 0
         self._over = threading.Event()
@@ -114,7 +123,21 @@ class Faults:
 
     def _kill_for_ever(self) -> None:
         while not self._over.wait(self._random.expovariate(1 / self._interval)):
+            self._let_them_work()
             self._strike("stop" if self._random.random() < 0.1 else "kill")
+
+    def _let_them_work(self) -> None:
+        """Waits, most times, until every trainer has gone on since the last strike.
+
+        Else a slow machine would only ever start processes. The other times a fault strikes in the
+        middle of a recovery.
+        """
+        if self._random.random() < _AMID_RECOVERY:
+            return
+        before, end = self._progress(), time.monotonic() + _LONGEST_PEACE
+        while time.monotonic() < end and not self._over.wait(0.05):
+            if all(new > old for new, old in zip(self._progress(), before, strict=True)):
+                return
 
     def _strike(self, how: str) -> None:
         living = programs_below(self._roots())
