@@ -178,7 +178,14 @@ class _Soak:
             log, config = self._folder / "visitor.log", self._config(_VISITOR, stream=1)
             prefix = self._prefix(1)
             self._visitor = Visitor(config, ledgers[1], log, prefix, settings.seed)
-        faults = Faults(self._roots, settings.seed, settings.interval, settings.roles, self._hosts)
+        faults = Faults(
+            self._roots,
+            settings.seed,
+            settings.interval,
+            settings.roles,
+            lambda: [trainer.ledger.counts.delivered for trainer in self._trainers],
+            self._hosts,
+        )
         next_word = begin + 10
         try:
             while (now := time.monotonic()) - begin < settings.minutes * 60:
