@@ -123,6 +123,12 @@ def configure(level: str = "info", json: bool = False, stream: TextIO | None = N
     _ROOT.propagate = False
 
 
+def speak(level: str = "info") -> None:
+    """Configures what a program of khop's own says; what the environment has said counts more."""
+    if not os.environ.get(VARIABLE):
+        configure(level)
+
+
 def reset() -> None:
     """Undoes `configure`; harmless if it was not called."""
     global _handler  # noqa: PLW0603

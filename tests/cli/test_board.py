@@ -14,10 +14,10 @@ from khop.distributed.remote.statistics import ServerCounters
 
 def picture(rank, uptime, batches, requests=0, pid=7):
     """A server's picture: two loaders of one client, the first with two samplers."""
-    samplers = [{"pid": 8, "restarts": 1, "outstanding": 3, "made": 9, "bytes": 10}] * 2
+    samplers = [{"pid": 8, "outstanding": 3, "made": 9, "bytes": 10}] * 2
     sessions = [
         {"session": f"{name}/0", "loader": name, "client": "cli\x1bent", "samplers": samplers,
-         "buffered_bytes": 3_000_000, "unsent_chunks": 4, "ring_bytes": 10_000_000}
+         "restarts": 2, "buffered_bytes": 3_000_000, "unsent_chunks": 4, "ring_bytes": 10_000_000}
         for name in ("aaaaaaaaaaaaaaaaaaaa", "bb")
     ]  # fmt: skip
     counted = ServerCounters(rank, [rank], "a", lambda: {"clients": ["c"], "sessions": sessions})

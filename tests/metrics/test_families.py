@@ -77,12 +77,13 @@ def test_reading_while_a_loader_counts():
 
 
 def session(name, client):
-    sampler = {"pid": 7, "restarts": 1, "outstanding": 2, "made": 30, "bytes": 400}
+    sampler = {"pid": 7, "outstanding": 2, "made": 30, "bytes": 400}
     return {
         "session": name,
         "loader": "ab",
         "client": client,
         "samplers": [sampler, sampler],
+        "restarts": 2,
         "buffered_bytes": 5000,
         "unsent_chunks": 6,
         "ring_bytes": 70000,

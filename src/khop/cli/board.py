@@ -264,7 +264,7 @@ def _of_session(session: Mapping[str, Any], rate: Mapping[str, float] | None) ->
         None if rate is None else count(rate["count"]),
         None if rate is None else size(rate["bytes"]),
         str(session["batches"]["count"]),
-        str(sum(s["restarts"] for s in samplers)),
+        str(session["restarts"]),
     ]
 
 

@@ -80,9 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.channel.control import ControlLine, socket_pair
     from khop.distributed.keys import read_server_keys
     from khop.distributed.remote.program import serve
-    from khop.log import configure, identify
+    from khop.log import identify, speak
 
-    configure("info")
+    speak("info")
     identify("server", arguments.rank)
     keys = None if arguments.insecure else read_server_keys(arguments.key_file)
     ours, theirs = socket_pair()

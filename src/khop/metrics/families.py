@@ -161,8 +161,7 @@ def _add_session(families: _Families, session: Mapping[str, Any], labels: Labels
     help = "Bytes of the batches sent to this client's loader."
     families.counter("session_batch_bytes", help, session["batches"]["bytes"], labels)
     help = "Samplers of the session that died and were started again."
-    restarts = sum(sampler["restarts"] for sampler in samplers)
-    families.counter("session_sampler_restarts", help, restarts, labels)
+    families.counter("session_sampler_restarts", help, session["restarts"], labels)
     for name, help, value in (
         ("session_outstanding_batches", "Batches asked of its samplers and not yet made.",
          sum(sampler["outstanding"] for sampler in samplers)),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import threading
 import time
@@ -33,7 +32,6 @@ from khop.typing import Array
 
 Reply = tuple[dict[str, Any], list[Array]]
 
-_log = logging.getLogger("khop")
 _BEAT = 1.0
 _CONTENDING_BEAT = 0.25
 _TICK_MS = 250

@@ -8,17 +8,17 @@ another folder, another number of servers, or a rank that a living process has, 
 from __future__ import annotations
 
 import json
-import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from khop import log
 from khop.distributed.fields import index, integer, number, ranks, text
 from khop.errors import RendezvousError
 
-_log = logging.getLogger("khop")
+_log = log.get(__name__)
 
 MAX_PEERS = 4096
 MAX_WAIT = 10.0
@@ -172,7 +172,7 @@ class Directory:
         peers[rank] = _Peer(incarnation, told, now)
         if role == "client":
             self._forget(rank)
-        _log.info("%s %d has registered (pid %d)", role, rank, told["pid"])
+        _log.info(f"{role}-registered", f"{role} {rank} has registered", pid=told["pid"])
         return True
 
     def _contend(self, role: str, rank: int, known: _Peer, incarnation: str) -> bool:
@@ -211,7 +211,7 @@ class Directory:
                 del peers[rank]
             else:
                 known.gone = True
-            _log.info("%s %d has said goodbye", header["role"], rank)
+            _log.info(f"{header['role']}-left", f"{header['role']} {rank} has said goodbye")
         return {}
 
     def tell(self, header: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,7 +256,8 @@ class Directory:
         for rank, client in self._clients.items():
             if not client.gone and now - client.heard > self._lost_after:
                 client.gone = True
-                _log.warning("client %d is lost: silent for %.0f s", rank, now - client.heard)
+                silent = now - client.heard
+                _log.warning("client-lost", f"client {rank} is lost: silent for {silent:.0f} s")
 
 
 def _role(header: Mapping[str, Any]) -> str:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import socket
 import sys
@@ -35,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from khop import log
 from khop.channel.control import ControlLine, Op
 from khop.channel.shared import read_shared, share
 from khop.distributed.child import start_up
@@ -56,7 +56,7 @@ from khop.partition.folder import PartitionFolder
 from khop.partition.part import Part
 from khop.typing import Array
 
-_log = logging.getLogger("khop")
+_log = log.get(__name__)
 
 # A socket's path holds 107 bytes.
 _MAX_FOLDER = 90
@@ -144,9 +144,11 @@ def serve(
             stack.enter_context(
                 MetricsServer(config["metrics_port"], lambda: of_server(counters.snapshot()))
             )
+        address = server.addresses["tcp"]
+        _log.info("server-ready", f"graph server {config['rank']} is at {address}", address=address)
         on_ready(server.addresses)
         server.serve(line)
-    _log.info("graph server %d has ended", config["rank"])
+    _log.info("server-ended", f"graph server {config['rank']} has ended")
 
 
 def _make_server(

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from khop import log
 from khop.channel.control import ONE, TWO, ControlLine, Message, Op
 from khop.channel.layout import Layout
 from khop.channel.message import pack
@@ -39,6 +40,7 @@ from khop.sampler.plan import EpochPlan
 from khop.typing import Array, Int64Array
 
 _CREDITS = 8 << 20
+_log = log.get(__name__)
 _BEAT = 1.0
 _TICK_MS = 250
 # A server that is lost for so long is not waited for where another may do its work.
@@ -301,8 +303,16 @@ class Receiver:
             remote.to_acknowledge = 0
         if not remote.link.is_up and remote.state != _CLOSED:
             remote.state = _CLOSED
+            self._say(remote, "server-lost", remote.link.state())
             for wanted in remote.wanted.values():
                 wanted.drop_incoming()
+
+    def _say(self, remote: _Remote, event: str, what: str) -> None:
+        """Logs what has become of a server: a warning if it is lost and something is wanted."""
+        is_bad = remote.wanted and remote.state == _CLOSED
+        say = _log.warning if is_bad else _log.info
+        text = f"graph server {remote.rank} at {remote.link.address} {what}"
+        say(event, text, server=remote.rank, session=self._name, wanted=len(remote.wanted))
 
     def _open(self, remote: _Remote) -> None:
         """Opens the session, or takes it over to this connection."""
@@ -361,6 +371,7 @@ class Receiver:
     def _opened(self, remote: _Remote, held: list[int]) -> None:
         remote.state = _OPEN
         remote.refused = None
+        self._say(remote, "session-open", f"has the session, and {len(held)} of its batches")
         remote.progress = time.monotonic()
         at_hand = set(held)
         for wanted in remote.wanted.values():
@@ -386,6 +397,8 @@ class Receiver:
         for remote in self._remotes if able else ():
             if remote.is_lost:
                 movable = [w for w in remote.wanted.values() if w.server is None]
+                if movable:
+                    self._say(remote, "batches-moved", f"is lost: others make {len(movable)}")
                 for wanted in movable:
                     del remote.wanted[wanted.id]
                     self._assign(wanted)

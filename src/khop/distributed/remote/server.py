@@ -11,7 +11,6 @@ the others are.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from typing import Any
 
 import zmq
 
+from khop import log
 from khop.channel.control import ControlLine
 from khop.channel.message import pack, unpack
 from khop.distributed.fields import integer, ranks, text
@@ -37,7 +37,7 @@ from khop.distributed.wire import PROTOCOL, describe_error
 from khop.errors import ProtocolError
 from khop.typing import Array
 
-_log = logging.getLogger("khop")
+_log = log.get(__name__)
 
 _TICK_MS = 250
 # Chunks that are sent before messages are looked at again.
@@ -278,7 +278,8 @@ class GraphServer(PartitionServer):
         for name, session in list(self._sessions.items()):
             silent = now - session.heard
             if silent > self._allowed.lease:
-                _log.warning("session %s ends: nothing was heard for %.0f s", name, silent)
+                text = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
+                _log.warning("session-expired", text, session=name)
                 self._end(name, expired=True)
 
     # Streams ------------------------------------------------------------------------------------
@@ -347,7 +348,7 @@ class GraphServer(PartitionServer):
         now = time.monotonic()
         if self._finished_at is None:
             self._finished_at = now
-            _log.info("all clients have gone: ending")
+            _log.info("clients-gone", "all clients have gone: ending")
         is_last = self._directory is None or len(table["servers"]) <= 1
         self.finished = is_last or now - self._finished_at > _FAREWELL
 
@@ -380,7 +381,13 @@ class GraphServer(PartitionServer):
         session = Session(spec, pipeline, named, self._host, asker.send)
         self._sessions[spec.session] = session
         self._counters.session_opened(spec.session)
-        _log.info("session %s of %s: %d sampler(s)", spec.session, spec.client, spec.num_workers)
+        _log.info(
+            "session-opened",
+            f"session {spec.session} of {spec.client}",
+            session=spec.session,
+            samplers=spec.num_workers,
+            buffer_bytes=spec.buffer_bytes,
+        )
         return {"held": []}
 
     def _check_room(self, spec: SessionSpec) -> None:
@@ -444,6 +451,7 @@ class GraphServer(PartitionServer):
         with contextlib.suppress(ValueError):
             self._turns.remove(session)
         self._counters.session_ended(name, expired)
+        _log.info("session-closed", f"session {name} has ended", session=name)
 
     def _statistics(
         self, header: Mapping[str, Any], arrays: list[Array], asker: _Asker

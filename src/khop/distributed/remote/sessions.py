@@ -11,7 +11,6 @@ their connection, saying what they still want.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from khop import log
 from khop.channel.control import Message, Op
 from khop.channel.layout import Layout
 from khop.channel.shared import share
@@ -32,7 +32,7 @@ from khop.distributed.transport import Endpoint
 from khop.errors import ProtocolError, SamplerDiedError
 from khop.typing import Array
 
-_log = logging.getLogger("khop")
+_log = log.get(__name__)
 
 CHUNK_BYTES = 1 << 20
 LEASE_SECONDS = 10.0
@@ -214,9 +214,14 @@ class Session:
             return
         owed = sorted(order.batch for order in dead.orders.values())
         _log.warning(
-            "session %s: sampler process %d (pid %d) %s while batches %s were due",
-            self.spec.session, dead.number, dead.process.pid, status, owed,
-        )  # fmt: skip
+            "sampler-died",
+            f"session {self.spec.session}: sampler {dead.number} (pid {dead.process.pid}) {status}",
+            session=self.spec.session,
+            sampler=dead.number,
+            pid=dead.process.pid,
+            owed=len(owed),
+            restarts_left=self._restarts_left,
+        )
         if self._restarts_left == 0:
             error = SamplerDiedError(
                 f"sampler process {dead.number} (pid {dead.process.pid}) of the graph server "
@@ -382,13 +387,13 @@ class Session:
             "samplers": [
                 {
                     "pid": sampler.process.pid,
-                    "restarts": self.num_restarts,
                     "outstanding": len(sampler.orders),
                     "made": sampler.made,
                     "bytes": sampler.nbytes,
                 }
                 for sampler in samplers
             ],
+            "restarts": self.num_restarts,
             "buffered_bytes": sum(len(r.raw) for r in list(self._ready.values())),
             "unsent_chunks": chunks,
             "ring_bytes": sum(sampler.ring_bytes for sampler in samplers),

@@ -39,14 +39,12 @@ class SamplerState(TypedDict):
 
     Attributes:
         pid: its process.
-        restarts: how often it, or one before it in its place, was started again.
         outstanding: batches that it was asked for and has not made.
         made: batches that it has made.
         bytes: bytes of these.
     """
 
     pid: int
-    restarts: int
     outstanding: int
     made: int
     bytes: int
@@ -60,6 +58,7 @@ class SessionState(TypedDict):
         loader: the loader, as the client calls it.
         client: the client.
         samplers: its sampler processes.
+        restarts: samplers that died and were started again.
         buffered_bytes: batches that are made and not yet received by the client.
         unsent_chunks: chunks of them that wait to be sent.
         ring_bytes: shared memory that its samplers may write to.
@@ -69,6 +68,7 @@ class SessionState(TypedDict):
     loader: str
     client: str
     samplers: list[SamplerState]
+    restarts: int
     buffered_bytes: int
     unsent_chunks: int
     ring_bytes: int
