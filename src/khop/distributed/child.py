@@ -11,11 +11,13 @@ import atexit
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,7 @@ from khop.channel.control import ControlLine, Message, Op, socket_pair
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 2.0
+_ENDING_SECONDS = 0.2
 _log = log.get(__name__)
 
 
@@ -144,17 +147,24 @@ def _leave(*_: object) -> None:
 
 
 def parent_has_gone(line: ControlLine, parent: int) -> bool:
-    """Whether the process that started this one has ended, or closed the line.
+    """Whether the process that started this one is ending, or has closed the line.
+
+    Of a process that is killed one thread ends after the other: its children are told when the
+    first does, its files close with the last. So this waits a moment for that.
 
     Args:
         line: the line to it.
         parent: its process id.
     """
-    if os.getppid() != parent:  # forks of it may still hold its end of the line
-        return True
+    poller = select.poll()
+    poller.register(line.fileno(), select.POLLIN)
+    end = time.monotonic() + _ENDING_SECONDS
     try:
-        while line.receive() is not None:
-            pass
+        while (left := end - time.monotonic()) > 0:
+            if os.getppid() != parent:  # forks of it may still hold its end of the line
+                return True
+            if poller.poll(left * 1000):
+                line.receive()
     except (EOFError, OSError):
         return True
     return False
@@ -162,8 +172,6 @@ def parent_has_gone(line: ControlLine, parent: int) -> bool:
 
 def wait_for_message(line: ControlLine) -> Message | None:
     """Waits for the parent's next message; None if the parent is gone."""
-    import select
-
     poller = select.poll()
     poller.register(line.fileno(), select.POLLIN)
     try:
