@@ -7,24 +7,30 @@ the trainer ends, they do.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import khop
+from khop import log
 from khop.channel.control import ControlLine, Message, Op, socket_pair
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 2.0
+_ENDING_SECONDS = 0.2
+_log = log.get(__name__)
 
 
 class ChildProcess:
@@ -58,7 +64,12 @@ class ChildProcess:
         with contextlib.suppress(ConnectionError):  # told by receive()
             self.line.send_json(
                 Op.CONFIG,
-                {**config, "parent": os.getpid(), "end_with_parent_thread": lasting},
+                {
+                    **config,
+                    "log": log.of_child(module, config),
+                    "parent": os.getpid(),
+                    "end_with_parent_thread": lasting,
+                },
                 descriptors,
             )
 
@@ -118,11 +129,15 @@ def start_up() -> tuple[ControlLine, Message]:
     if config is None or config.op is not Op.CONFIG:
         sys.exit(1)  # the parent ended first
     content = config.json()
+    log.start_child(content["log"])
     if content["end_with_parent_thread"]:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != content["parent"]:  # it ended before the line above
             sys.exit(1)
     signal.signal(signal.SIGTERM, _leave)
+    program = sys.argv[2]
+    _log.info("process-started", f"{program} begins", program=program)
+    atexit.register(_log.info, "process-ended", f"{program} ends", program=program)
     return line, config
 
 
@@ -132,17 +147,24 @@ def _leave(*_: object) -> None:
 
 
 def parent_has_gone(line: ControlLine, parent: int) -> bool:
-    """Whether the process that started this one has ended, or closed the line.
+    """Whether the process that started this one is ending, or has closed the line.
+
+    Of a process that is killed one thread ends after the other: its children are told when the
+    first does, its files close with the last. So this waits a moment for that.
 
     Args:
         line: the line to it.
         parent: its process id.
     """
-    if os.getppid() != parent:  # forks of it may still hold its end of the line
-        return True
+    poller = select.poll()
+    poller.register(line.fileno(), select.POLLIN)
+    end = time.monotonic() + _ENDING_SECONDS
     try:
-        while line.receive() is not None:
-            pass
+        while (left := end - time.monotonic()) > 0:
+            if os.getppid() != parent:  # forks of it may still hold its end of the line
+                return True
+            if poller.poll(left * 1000):
+                line.receive()
     except (EOFError, OSError):
         return True
     return False
@@ -150,8 +172,6 @@ def parent_has_gone(line: ControlLine, parent: int) -> bool:
 
 def wait_for_message(line: ControlLine) -> Message | None:
     """Waits for the parent's next message; None if the parent is gone."""
-    import select
-
     poller = select.poll()
     poller.register(line.fileno(), select.POLLIN)
     try:

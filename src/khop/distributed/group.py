@@ -14,10 +14,11 @@ import os
 import select
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from khop import log
 from khop.channel.control import ONE, Message, Op
 from khop.channel.layout import Layout, Received
 from khop.channel.ring import RingReader, create_memory
@@ -33,7 +34,13 @@ from khop.sampler.plan import EpochPlan
 from khop.trace.recording import current
 from khop.typing import Array, Int64Array
 
-_WORKER = "khop.distributed.worker"
+_log = log.get(__name__)
+Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], ChildProcess]
+
+
+def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:
+    """Starts a process that makes batches on this machine; see `khop.distributed.worker`."""
+    return ChildProcess("khop.distributed.worker", config, memory)
 
 
 @dataclass
@@ -63,6 +70,9 @@ class SamplerGroup:
         arrays: arrays that all samplers read, by name; shared, not sent.
         make_slab: makes the memory that a sampler on this device shares with the trainer; None: it
             does not.
+        program: starts a process, of its configuration and of descriptors to pass along. It makes
+            batches itself, as a sampler does, or has them from elsewhere; the trainer sees no
+            difference.
     """
 
     def __init__(
@@ -77,10 +87,12 @@ class SamplerGroup:
         pin: Callable[[RingReader], None] | None = None,
         arrays: Mapping[str, Array] | None = None,
         make_slab: Callable[[str | None], SlabReader | None] = lambda device: None,
+        program: Program = start_sampler,
     ) -> None:
         self._config = dict(config)
         self._devices = devices
         self._make_slab = make_slab
+        self._program = program
         self._shared = None if not arrays else share(arrays)
         self._depth = depth
         self._in_bulk = in_bulk
@@ -114,7 +126,7 @@ class SamplerGroup:
                 "slab": None if slab is None else slab.described,
                 "has_arrays": self._shared is not None,
             }
-            process = ChildProcess(_WORKER, config, memory)
+            process = self._program(config, memory)
         finally:
             os.close(memory[0])
             if slab is not None:
@@ -131,7 +143,7 @@ class SamplerGroup:
         """Process ids of the samplers."""
         return [sampler.process.pid for sampler in self._samplers]
 
-    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array) -> int:
+    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0) -> int:
         """Begins an epoch.
 
         Args:
@@ -139,6 +151,7 @@ class SamplerGroup:
             plan: how seeds make batches.
             columns: [num_columns, num_seeds] int64, what there is to know of the seeds, in the
                 epoch's order.
+            first: the batch to begin with; those before it are not made.
 
         Returns:
             A number for the epoch.
@@ -156,7 +169,7 @@ class SamplerGroup:
             "plan": asdict(plan),
             "num_columns": len(columns),
         }
-        epoch = _Epoch(message, memory, plan.num_batches)
+        epoch = _Epoch(message, memory, plan.num_batches, next_to_ask=first, num_taken=first)
         self._epochs[number] = epoch
         for sampler in self._samplers:
             self._send_epoch(sampler, epoch)
@@ -336,6 +349,14 @@ class SamplerGroup:
                 "max_restarts bounds this. Killed processes often mean that memory ran out."
             )
             raise self._failure
+        _log.warning(
+            "sampler-restarted",
+            f"sampler {dead.number} (pid {dead.process.pid}) {status}: it is started again",
+            sampler=dead.number,
+            pid=dead.process.pid,
+            owed=len(dead.owes),
+            restarts=self.num_restarts + 1,
+        )
         self._restarts_left -= 1
         self.num_restarts += 1
         fresh = self._start(dead.number)

@@ -3,8 +3,10 @@
 A trainer that has servers says every two seconds that it is alive, and says so when a server of its
 has moved or ended for good. Nobody listens until a server is lost that requests wait for
 (`look_for`): then a few times a second. A trainer whose server is lost and that is itself silent
-for half a minute has ended, or is cut off; its server is given up. All of it runs in a thread with
-a connection of its own: the store lets a connection do one thing at a time, and that may be a wait.
+for half a minute has ended, or is cut off; its server is given up. So is, after some seconds, one
+that is lost when the store itself has gone: with the trainer or launcher that had it. All of it
+runs in a thread with a connection of its own: the store lets a connection do one thing at a time,
+and that may be a wait.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ _BEAT_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
 # For so long a trainer is looked for, after it was last asked for.
 _INTEREST_SECONDS = 5.0
-SILENCE_SECONDS = 30.0
-"""After so long a trainer whose server is lost counts as ended."""
+# After so long a trainer whose server is lost counts as ended: when nothing is heard of it, and
+# when there is no store any more.
+_SILENCE_SECONDS = 30.0
+_SILENCE_WITHOUT_STORE = 3.0
 
 
 @dataclass
@@ -58,8 +62,11 @@ class Herald:
         self._told: dict[str, Mapping[str, Any]] = {}
         self._wanted: dict[int, _Wanted] = {}
         self._known: dict[int, Any] = {}
+        self._given_up: set[int] = set()
         self._has_servers = False
+        self._has_store = True
         self._beats = 0
+        self._next_beat = 0.0
         self._changed = threading.Condition()
         self._is_closing = False
         self._owner = os.getpid()
@@ -106,7 +113,6 @@ class Herald:
     def _run(self) -> None:
         """Tells and looks until there is nothing more to do."""
         rendezvous = self._rendezvous.separate()
-        next_beat = 0.0
         while True:
             with self._changed:
                 own, is_closing = dict(self._own), self._is_closing
@@ -114,32 +120,36 @@ class Herald:
                 self._wanted = {k: w for k, w in self._wanted.items() if w.until > now}
                 wanted = dict(self._wanted)
             try:
-                if own != self._told:
-                    rendezvous.tell(f"{self._name}/news", own)
-                    self._told = own
-                if self._has_servers and now >= next_beat:
-                    next_beat = now + _BEAT_SECONDS
-                    self._beats += 1
-                    rendezvous.tell(f"{self._name}/alive", self._beats)
-                self._look(rendezvous, wanted)
-            except RuntimeError:  # RendezvousError included: the store has gone, or cannot be had
-                next_beat = time.monotonic() + _BEAT_SECONDS
-                self._give_up_silent(wanted)
-            if is_closing or not self._rest(own, next_beat):
+                if self._has_store:
+                    self._speak(rendezvous, own)
+                    self._look(rendezvous, wanted)
+            except RuntimeError:  # RendezvousError included; a lost connection does not come back
+                self._has_store = False
+            self._give_up_silent(wanted)
+            if is_closing or not self._rest(own):
                 return
 
-    def _rest(self, told: Mapping[str, Any], next_beat: float) -> bool:
+    def _speak(self, rendezvous: Rendezvous, own: dict[str, Mapping[str, Any]]) -> None:
+        """Tells news of this trainer's servers, and that it is alive when that is due."""
+        if own != self._told:
+            rendezvous.tell(f"{self._name}/news", own)
+            self._told = own
+        if self._has_servers and time.monotonic() >= self._next_beat:
+            self._next_beat = time.monotonic() + _BEAT_SECONDS
+            self._beats += 1
+            rendezvous.tell(f"{self._name}/alive", self._beats)
+
+    def _rest(self, done: Mapping[str, Any]) -> bool:
         """Sleeps until something is due; returns whether anything ever will be."""
         with self._changed:
-            if not self._has_servers and not self._wanted and self._own == told:
+            beats = self._has_servers and self._has_store
+            if not beats and not self._wanted and self._own == done:
                 self._thread = None
                 return False
-            if self._own == told and not self._is_closing:
-                self._changed.wait(self._pause(next_beat))
+            if self._own == done and not self._is_closing:
+                pause = max(0.0, self._next_beat - time.monotonic())
+                self._changed.wait(_LOOK_SECONDS if self._wanted else pause)
             return True
-
-    def _pause(self, next_beat: float) -> float:
-        return _LOOK_SECONDS if self._wanted else max(0.0, next_beat - time.monotonic())
 
     def _look(self, rendezvous: Rendezvous, wanted: Mapping[int, _Wanted]) -> None:
         """Asks the store for news of those who are looked for, and whether they are alive."""
@@ -154,17 +164,16 @@ class Herald:
                 self._on_news(key, news)
             if beats.get(w.rank) != w.beat:
                 w.beat, w.heard = beats.get(w.rank), now
-        self._give_up_silent(wanted)
 
     def _give_up_silent(self, wanted: Mapping[int, _Wanted]) -> None:
         now = time.monotonic()
+        limit = _SILENCE_SECONDS if self._has_store else _SILENCE_WITHOUT_STORE
         for key, w in wanted.items():
-            if now - w.heard > SILENCE_SECONDS:
-                w.heard = now
-                why = (
-                    f"cannot be reached, and trainer {w.rank}, which keeps it, has not been heard "
-                    f"of for {SILENCE_SECONDS:g} s: its machine is down or cut off"
-                )
+            if now - w.heard > limit and key not in self._given_up:
+                self._given_up.add(key)
+                silent = f"which keeps it, has not been heard of for {now - w.heard:.0f} s"
+                gone = "" if self._has_store else ", and the job's store has gone"
+                why = f"cannot be reached; trainer {w.rank}, {silent}{gone}: it has ended"
                 self._on_news(key, {"ended": why})
 
     def close(self, last_words: Mapping[int, str]) -> None:

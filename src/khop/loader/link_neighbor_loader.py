@@ -23,7 +23,7 @@ from khop.loader.epochs import KeyedBatch
 from khop.loader.inputs import LinkInputs
 from khop.loader.link_input import check_times, checked_links
 from khop.sampler.device import DeviceOptions
-from khop.sampler.link_spec import ExcludeSeedEdges
+from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.pyg_links import LinkOptions, link_metadata
 from khop.sampler.pyg_output import DrawnSubgraph
@@ -200,6 +200,13 @@ class LinkNeighborLoader(
         sampler = self._inputs.sampler
         drawn, seeds = self.link_sampler.draw_links(sampler, links, positions.key)
         return drawn, link_metadata(tags, sampler.spec, seeds)
+
+    def _link_spec(self) -> tuple[LinkSpec | None, list[Any]]:
+        neg, weights = self.neg_sampling, [None, None]
+        if neg is not None:
+            weights = [neg.src_weight if neg.is_binary() else None, neg.dst_weight]
+        found = [None if w is None else torch.as_tensor(w).double() for w in weights]
+        return self._inputs.sampler.spec, found
 
     def _seed_nodes(self) -> NodeSamplerInput:
         inputs = self.input_data

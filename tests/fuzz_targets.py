@@ -1,0 +1,508 @@
+"""What reads what others wrote, each with inputs that are right, to be damaged.
+
+A target is made of a partition folder and called with a `random.Random`: it makes an input and
+reads it. An input may be refused by the exceptions that stand for refusal, or be accepted, and then
+what was read must hold together. Any other exception is a finding, as are crashes, and memory or
+time above a limit, which the caller (`scripts/fuzz`) sees to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from fuzz_mutations import bytes_changed, json_changed, text_changed
+from khop import _native
+from khop.channel.control import BATCH, Message, Op
+from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record, read_record
+from khop.channel.message import ArraySpec, Block, pack, read_block, unpack
+from khop.channel.ring import RingReader, create_memory
+from khop.distributed.handler import RequestHandler
+from khop.distributed.keys import ClientKeys, ServerKeys
+from khop.distributed.sampler_process import SamplerProcess
+from khop.distributed.wire import PROTOCOL, describe_error, rebuild_error
+from khop.errors import FolderError, ProtocolError, SecurityError
+from khop.partition.folder import PartitionFolder
+from khop.partition.folder.meta import meta_of, sealed
+from khop.partition.folder.npy import parse_header
+from khop.partition.part import Part
+from khop.sampler.replies import check_drawn, check_found, check_rows
+from khop.sampler.requests import HopRequest, RowSet
+
+Run = Callable[[Random], None]
+
+_DTYPES = ("int64", "int32", "float32", "bool", "uint8", "bfloat16")
+_REPLY_BYTES = 4 << 20
+
+
+def _arrays(random: Random) -> list[Any]:
+    count = random.randrange(5)
+    return [np.arange(random.randrange(6), dtype=np.int64) for _ in range(count)]
+
+
+def wire(root: Path) -> Run:
+    """Frames of a message."""
+    del root
+    arrays = [np.arange(5), np.zeros((2, 3), np.float32), np.array([True, False]), np.zeros(0)]
+    valid = [[bytes(f) for f in pack({"op": "x", "id": 1}, arrays[:n])] for n in range(5)]
+    headers = [json.loads(frames[0]) for frames in valid]
+    others = [frame for frames in valid for frame in frames] + [b"[" * 500]
+
+    def run(random: Random) -> None:
+        which = random.randrange(len(valid))
+        frames = list(valid[which])
+        if random.random() < 0.7:
+            frames[0] = text_changed(random, headers[which], others)
+        while random.random() < 0.4:
+            at = random.randrange(len(frames) + 1)
+            if at == len(frames):
+                frames.append(random.choice(others))
+            elif random.random() < 0.2:
+                del frames[at]
+            else:
+                frames[at] = bytes_changed(random, frames[at], others)
+            if not frames:
+                break
+        try:
+            _, read = unpack(frames)
+        except ProtocolError:
+            return
+        assert sum(a.nbytes for a in read) == sum(map(len, frames[1:]))
+        for array in read:
+            array.tobytes()
+
+    return run
+
+
+def block(root: Path) -> Run:
+    """A block of shared memory."""
+    del root
+    valid = []
+    for n in range(1, 4):
+        made = Block(
+            [ArraySpec(f"a{i}", d, (3, i + 1)) for i, d in enumerate(_DTYPES[:n])], {"m": 1}
+        )
+        memory = bytearray(made.nbytes)
+        for array in made.write(memoryview(memory)).values():
+            array[...] = 1
+        valid.append(bytes(memory))
+    headers = [json.loads(v[8 : 8 + int.from_bytes(v[:8], "little")]) for v in valid]
+
+    def run(random: Random) -> None:
+        which = random.randrange(len(valid))
+        data = valid[which]
+        if random.random() < 0.6:
+            text = text_changed(random, headers[which], valid)
+            rest = data[8 + int.from_bytes(data[:8], "little") :]
+            data = len(text).to_bytes(8, "little") + text + rest
+        else:
+            data = bytes_changed(random, data, valid)
+        raw = np.frombuffer(data, np.uint8)
+        try:
+            read, _ = read_block(raw)
+        except ProtocolError:
+            return
+        assert sum(a.nbytes for a, _ in read.values()) <= len(raw)
+        for array, _ in read.values():
+            array.tobytes()
+
+    return run
+
+
+def _requests(part: Part) -> list[tuple[dict[str, Any], list[Any]]]:
+    """Right requests of each kind."""
+    found: list[tuple[dict[str, Any], list[Any]]] = []
+    common = {"protocol": PROTOCOL, "id": 5, "part": part.part}
+    for relation, (_, row_type) in enumerate(part.relations):
+        bounds = part.meta.node_types[row_type].bounds
+        rows = np.arange(bounds[part.part], bounds[part.part + 1])[:6]
+        trees, times = np.arange(len(rows), dtype=np.int32), np.zeros(len(rows), np.int64)
+        base = {**common, "relation": relation, "rows": []}
+        weighted = part.csrs[relation].has_weights
+        draw = {"fanout": 2, "replace": False, "with_edge": True, "key": 3, "last": False}
+        full = {**base, "op": "sample", **draw, "weighted": weighted}
+        found.append((full, [rows]))
+        narrowed = {**full, "rows": ["trees", "times", "excluded"], "fanout": -1}
+        found.append((narrowed, [rows, trees, times, rows, rows]))
+        found.append(({**base, "op": "induce", "with_edge": True}, [rows, np.arange(20)]))
+        found.append(({**base, "op": "has_edges"}, [rows, np.arange(len(rows))]))
+    for kind, types in (("node", part.meta.node_types), ("edge", part.meta.edge_types)):
+        for index, described in enumerate(types):
+            low, high = described.bounds[part.part : part.part + 2]
+            names = ["id" if kind == "node" else "edge_id", *described.attrs]
+            header = {**common, "op": "fetch", "kind": kind, "index": index, "names": names}
+            found.append((header, [np.arange(low, high)[:6]]))
+    return found
+
+
+_REFUSALS = {"ProtocolError", "IndexError", "ValueError", "KeyError"}
+
+
+def handler(root: Path) -> Run:
+    """Requests to a real part."""
+    part = Part(PartitionFolder(root), 1)
+    answer = RequestHandler(part, _REPLY_BYTES)
+    requests = _requests(part)
+    others = [a.tobytes() for _, arrays in requests for a in arrays]
+    ids = [int(i) for _, arrays in requests for a in arrays for i in a]
+
+    def array_changed(random: Random, array: Any) -> Any:
+        kind = random.randrange(5)
+        if kind == 0:
+            return array.astype(random.choice(("int32", "int64", "uint8", "float64", "bool")))
+        if kind == 1:
+            return array.reshape(1, -1)
+        if kind == 2:
+            return np.array(random.choices(ids, k=random.randrange(9)), np.int64)
+        changed = bytes_changed(random, array.tobytes(), others)
+        return np.frombuffer(changed[: len(changed) // 8 * 8], np.int64)
+
+    def run(random: Random) -> None:
+        header, arrays = random.choice(requests)
+        for _ in range(random.choice((0, 1, 1, 2, 3))):
+            header = json_changed(random, header)
+        arrays = list(arrays)
+        for _ in range(random.choice((0, 1, 1, 2))):
+            at = random.randrange(len(arrays) + 1)
+            if at == len(arrays):
+                arrays.append(np.array(random.choices(ids, k=4), np.int64))
+            else:
+                arrays[at] = array_changed(random, arrays[at])
+        header = header if isinstance(header, dict) else {}
+        reply, read = unpack(answer(pack(header, arrays)))
+        if "error" in reply:
+            assert reply["error"]["type"] in _REFUSALS, (reply, header)
+            assert not read
+        else:
+            assert sum(a.nbytes for a in read) <= _REPLY_BYTES
+
+    return run
+
+
+def replies(root: Path) -> Run:
+    """Replies of another partition, up to what kernels make of them."""
+    folder = PartitionFolder(root)
+    here, there = Part(folder, 0), Part(folder, 1)
+    answer = RequestHandler(there, _REPLY_BYTES)
+    requests = _requests(there)
+    valid = [(h, a, unpack(answer(pack(h, a)))[1]) for h, a in requests]
+    others = [a.tobytes() for _, _, arrays in valid for a in arrays] + [b"\xff" * 64]
+    meta = here.meta
+    counts = [t.count for t in meta.node_types]
+    subgraphs = {
+        with_edge: _native.Subgraph(counts, here.relations, with_edge, False)
+        for with_edge in (False, True)
+    }
+
+    def drawn(header: dict[str, Any], rows: Any, arrays: list[Any]) -> None:
+        relation = header["relation"]
+        source, destination = here.relations[relation]
+        edges = meta.edge_types[relation].bounds[1:3]
+        counts, neighbors, numbers = check_drawn(
+            arrays, 1, len(rows), True, meta.node_types[source].count, edges
+        )
+        subgraph = subgraphs[True]
+        subgraph.begin()
+        subgraph.add_seeds(destination, np.unique(rows), None)
+        if len(np.unique(rows)) == len(rows):
+            owners = np.zeros(len(rows), np.int32)
+            subgraph.merge(relation, owners, [(counts, neighbors, numbers)])
+            subgraph.end_hop()
+            ids = np.empty(subgraph.num_nodes(source), np.int64)
+            subgraph.write_nodes(source, ids)
+            _native.split_by_owner(ids, meta.node_types[source].bounds)
+
+    def rows_of(header: dict[str, Any], ids: Any, arrays: list[Any]) -> None:
+        types = meta.node_types if header["kind"] == "node" else meta.edge_types
+        described = types[header["index"]]
+        expected = []
+        for name in header["names"]:
+            attr = described.attrs.get(name)
+            dtype, shape = ("int64", ()) if attr is None else (attr.dtype, attr.shape)
+            expected.append((name, dtype, (len(ids), *shape)))
+        for array in check_rows(arrays, 1, expected, described.count):
+            out = np.empty((len(ids), *array.shape[1:]), array.dtype)
+            _native.gather(array, None, out, np.arange(len(ids)))
+
+    def run(random: Random) -> None:
+        header, asked, arrays = random.choice(valid)
+        said: Any = {"id": 5}
+        if random.random() < 0.2:
+            said = json_changed(random, {"id": 5, "error": describe_error(KeyError("a"))})
+        frames = [bytes(f) for f in pack(said if isinstance(said, dict) else {}, arrays)]
+        if random.random() < 0.2:
+            frames[0] = text_changed(random, json.loads(frames[0]), others)
+        for _ in range(random.choice((0, 1, 1, 2))):
+            at = random.randrange(1, len(frames)) if len(frames) > 1 else 0
+            size = len(frames[at])
+            changed = bytes_changed(random, frames[at], others)
+            frames[at] = changed[:size].ljust(size, b"\0") if at else changed
+        try:
+            reply, read = unpack(frames)
+            if "error" in reply:
+                error = rebuild_error(reply["error"], "a server")
+                assert isinstance(error, Exception) and not isinstance(error, StopIteration)
+                str(error)
+            elif header["op"] == "has_edges":
+                found = check_found(read, 1, len(asked[0]))
+                assert len(asked[0][found]) == int(found.view(np.uint8).sum())
+            elif header["op"] == "fetch":
+                rows_of(header, asked[0], read)
+            elif header["op"] == "sample":
+                drawn(header, asked[0], read)
+            else:
+                edges = meta.edge_types[header["relation"]].bounds[1:3]
+                check_drawn(read, 1, len(asked[0]), True, len(asked[1]), edges)
+        except ProtocolError:
+            return
+
+    return run
+
+
+def _layout() -> Layout:
+    arrays = [
+        ArrayLayout("e0.edge_index", "int64", (2, -1)),
+        ArrayLayout("n0.x", "float32", (-2, 3)),
+        ArrayLayout("n0.y", "bool", (-2,)),
+        ArrayLayout("both", "uint8", (-1, 2, -2)),
+        ArrayLayout("s.fixed", "bfloat16", (4,)),
+    ]
+    return Layout(3, arrays, [CounterLayout("batch", 1), CounterLayout("n0.hops", 3)])
+
+
+def layout(root: Path) -> Run:
+    """Layouts that a sampler tells, and batches of them."""
+    del root
+    content = json.loads(json.dumps(_layout().to_json()))
+    others = [b'"int64"', b"-1", b"[2, -1]"]
+
+    def run(random: Random) -> None:
+        try:
+            made = Layout.from_json(json.loads(text_changed(random, content, others)))
+            numbers = [random.choice((0, 1, 2, 5, 2**40)) for _ in range(made.num_numbers)]
+            nbytes = random.choice((0, 64, 4096, 10**6))
+            if made.head_bytes > 1 << 20:
+                return
+            head = bytearray(max(made.head_bytes, nbytes))
+            made.write_numbers(memoryview(head), numbers[: made.num_sizes])
+            for array in made.read(np.frombuffer(head, np.uint8)).arrays:
+                assert array.nbytes <= len(head)
+                array.tobytes()
+        except (ProtocolError, json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+            return
+
+    return run
+
+
+def ring(root: Path) -> Run:
+    """The head of a batch in a ring, as a sampler wrote it."""
+    del root
+    described = _layout()
+    record = Record(described, [5, 4])
+    valid = bytearray(record.nbytes)
+    for array in record.write(memoryview(valid)).values():
+        array[...] = 0
+    data, layouts = bytes(valid), {3: described}
+
+    def run(random: Random) -> None:
+        head = bytes_changed(random, data[: described.head_bytes], [data])
+        raw = np.frombuffer(head + data[described.head_bytes :], np.uint8)
+        try:
+            received = read_record(raw, layouts)
+        except ProtocolError:
+            return
+        for array in received.arrays:
+            assert array.nbytes <= len(raw)
+            array.tobytes()
+
+    return run
+
+
+class _NoProcess:
+    line = None
+
+
+def control(root: Path) -> Run:
+    """What a sampler says on the control line."""
+    del root
+    described = _layout()
+    record = Record(described, [5, 4])
+    memory = create_memory(1 << 16, "khop-fuzz")
+    shared = RingReader(memory)
+    record.write(memoryview(shared.lease(4096, record.nbytes, None)))
+    sampler = SamplerProcess(0, _NoProcess(), shared, None, True)  # type: ignore[arg-type]
+    sampler.learn(described)
+    plain = BATCH.pack(1, 2, 4096, record.nbytes)
+    valid = [plain, plain + b'{"a": [1, 2]}', BATCH.pack(0, 0, 0, 0)]
+
+    def run(random: Random) -> None:
+        payload = bytes_changed(random, random.choice(valid), valid)
+        try:
+            _, _, received = sampler.read(Message(Op.BATCH, payload, []))
+            for array in received.arrays:
+                array.tobytes()
+        except ProtocolError:
+            return
+        finally:
+            sampler._freed.clear()
+
+    return run
+
+
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+
+def meta(root: Path) -> Run:
+    """meta.json, with the right checksum of itself more often than not."""
+    content = json.loads((root / "meta.json").read_text())
+    content.pop("seal")
+    content["files"] = dict(list(content["files"].items())[:3])
+    content["node_types"], content["edge_types"] = (
+        content["node_types"][:2],
+        content["edge_types"][:2],
+    )
+    others = [b'"seal"', b"../x.npy", b"1e999"]
+
+    def run(random: Random) -> None:
+        changed = content
+        for _ in range(random.choice((1, 1, 2, 3))):
+            changed = json_changed(random, changed)
+        text = sealed(changed) if isinstance(changed, dict) else json.dumps(changed).encode()
+        if random.random() < 0.3:
+            text = bytes_changed(random, text, others)
+        folder = PartitionFolder.__new__(PartitionFolder)
+        folder.root = root
+        try:
+            read = folder._parse(text)
+            try:
+                found = meta_of(read)
+            except _MALFORMED:  # as PartitionFolder does
+                return
+        except FolderError:
+            return
+        for path in [*read["files"], *found.files()]:
+            assert ".." not in path and not path.startswith("/"), path
+
+    return run
+
+
+def npy(root: Path) -> Run:
+    """Headers of .npy files."""
+    files = sorted(root.rglob("*.npy"))[:40]
+    valid = [(file.read_bytes()[:200], file.stat().st_size) for file in files]
+    others = [head for head, _ in valid] + [b"'descr': '|O'", b"True", b"__import__('os')"]
+
+    def run(random: Random) -> None:
+        head, nbytes = random.choice(valid)
+        head = bytes_changed(random, head, others)
+        if random.random() < 0.1:
+            nbytes = random.choice((0, 1, 128, 2**40))
+        try:
+            dtype, shape, begin = parse_header(head, nbytes)
+        except ValueError:
+            return
+        assert begin + dtype.itemsize * int(np.prod(shape, dtype=object)) == nbytes
+        assert dtype.kind in "biuf"
+
+    return run
+
+
+def keys(root: Path) -> Run:
+    """Contents of key files."""
+    del root
+    made = ServerKeys.new()
+    contents = [made.to_json(), made.for_clients().to_json()]
+
+    def run(random: Random) -> None:
+        which = random.randrange(2)
+        content = json_changed(random, contents[which])
+        if random.random() < 0.5:
+            content = json_changed(random, content)
+        if not isinstance(content, dict):
+            return
+        try:
+            (ServerKeys, ClientKeys)[which].from_json(content)
+        except SecurityError:
+            return
+
+    return run
+
+
+def folder(root: Path) -> Run:
+    """A folder whose files are damaged and whose checksums are right: opened, drawn from, read."""
+    copy = Path(tempfile.mkdtemp(prefix="khop-fuzz-")) / "parts"
+    shutil.copytree(root, copy)
+    content = json.loads((copy / "meta.json").read_text())
+    content.pop("seal")
+    files = sorted(path for path in content["files"] if path.startswith(("part-1", "time", "map")))
+    originals = {path: (copy / path).read_bytes() for path in files}
+    others = list(originals.values())[:20]
+
+    def use(opened: PartitionFolder) -> None:
+        part = Part(opened, 1)
+        for index, (source, row_type) in enumerate(part.relations):
+            bounds = part.meta.node_types[row_type].bounds
+            rows = np.arange(bounds[1], bounds[2])[:20]
+            csr, count = part.csrs[index], part.meta.node_types[source].count
+            times = np.full(len(rows), 2**62)
+            trees = np.arange(len(rows), dtype=np.int32)
+            for set_of_rows in (RowSet(rows), RowSet(rows, trees, times)):
+                set_of_rows.draw(csr, HopRequest(3, False, True, 7, csr.has_weights, False))
+                set_of_rows.draw(csr, HopRequest(-1, False, True, 7))
+            RowSet(rows).induce(csr, np.arange(min(count, 30)), count, True)
+            for name in ("edge_id", *part.meta.edge_types[index].attrs):
+                part.edge_feature(index, name).gather(np.arange(3))
+        for index, described in enumerate(part.meta.node_types):
+            for name in ("id", *described.attrs):
+                part.node_feature(index, name).gather(np.arange(2))
+            opened.id_map(described.name)
+            part.node_times(index)
+
+    def run(random: Random) -> None:
+        path = random.choice(files)
+        data = originals[path]
+        if random.random() < 0.8:  # values alone
+            head = len(data) - len(data[128:])
+            size = len(data)
+            data = data[:head] + bytes_changed(random, data[head:], others)
+            data = data[:size].ljust(size, b"\xff")
+        else:
+            data = bytes_changed(random, data, others)
+        known = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        text = sealed({**content, "files": {**content["files"], path: known}})
+        (copy / path).write_bytes(data)
+        (copy / "meta.json").write_bytes(text)
+        try:
+            use(PartitionFolder(copy))
+        except (FolderError, ValueError, IndexError):
+            return
+        except RuntimeError as error:
+            assert "row pointers are corrupt" in str(error)
+        finally:
+            (copy / path).write_bytes(originals[path])
+
+    return run
+
+
+TARGETS: dict[str, Callable[[Path], Run]] = {
+    "wire": wire,
+    "block": block,
+    "handler": handler,
+    "replies": replies,
+    "layout": layout,
+    "ring": ring,
+    "control": control,
+    "meta": meta,
+    "npy": npy,
+    "keys": keys,
+    "folder": folder,
+}
+"""Name -> makes what is called with a random generator once an input."""
