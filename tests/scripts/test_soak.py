@@ -135,15 +135,21 @@ def test_changed_batches_are_seen(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_soak(tmp_path):
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("mode", ["worker", "client"])
+def test_soak(mode, tmp_path):
     """Half a minute of faults; `scripts/soak --minutes 30` is the record."""
     report = tmp_path / "soak.json"
-    command = [sys.executable, str(SCRIPT), "--minutes", "0.5", "--interval", "1"]
+    command = [sys.executable, str(SCRIPT), "--mode", mode, "--minutes", "0.4", "--interval", "1"]
     done = subprocess.run(
-        [*command, "--out", str(report)], capture_output=True, text=True, check=False, timeout=280
+        [*command, "--patience", "150", "--out", str(report)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=380,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(report.read_text())
-    assert found["kills"] > 5
-    assert sum(counts["delivered"] for counts in found["trainers"]) > 378  # the undisturbed ones
+    assert found["kills"] > 1
+    counts = found["trainers"][0]
+    assert counts["delivered"] > 3 * Workload().num_batches  # more than the undisturbed cycle
