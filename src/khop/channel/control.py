@@ -202,6 +202,11 @@ class ControlLine:
             raise ProtocolError(f"unknown control message {data[0]}")
         return Message(op, data[1:], descriptors)
 
+    def shut_down(self) -> None:
+        """Closes the line for all processes that have an end of it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Closes this end; the other side notices."""
         self._socket.close()

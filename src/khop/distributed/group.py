@@ -28,7 +28,7 @@ from khop.channel.shared import share
 from khop.channel.slab import SlabReader
 from khop.distributed.child import ChildProcess
 from khop.distributed.deaths import Deaths
-from khop.distributed.sampler_process import SamplerProcess
+from khop.distributed.sampler_process import Process, SamplerProcess
 from khop.distributed.service import PartitionService
 from khop.distributed.whereabouts import News
 from khop.distributed.wire import rebuild_error
@@ -40,10 +40,10 @@ from khop.typing import Array, Int64Array
 # While batches are there before they are asked for, lines are looked at so often: for samplers that
 # have died meanwhile.
 _LOOK_SECONDS = 0.05
-Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], ChildProcess]
+Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], Process]
 
 
-def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:
+def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> Process:
     """Starts a process that makes batches on this machine; see `khop.distributed.worker`."""
     return ChildProcess("khop.distributed.worker", config, memory)
 

@@ -135,6 +135,10 @@ class RemoteDistSamplingWorkerOptions:
             effect on batches either.
         use_all2all: not supported.
         max_restarts: how often the process that receives batches is started again if it dies.
+        shared_memory: where all of the loader's servers are on this machine, under the same user,
+            their samplers write into this process's memory as those of worker mode do, and nothing
+            is sent; `num_workers` sampler processes on each, of which each makes batches ahead
+            (`buffer_size` bounds all of them together). Batches are the same.
     """
 
     server_rank: int | Sequence[int] | None = None
@@ -152,6 +156,7 @@ class RemoteDistSamplingWorkerOptions:
     workload_type: Any = None
     use_all2all: bool = False
     max_restarts: int = 3
+    shared_memory: bool = True
 
     def __post_init__(self) -> None:
         _check_common(self.rpc_timeout, self.use_all2all)

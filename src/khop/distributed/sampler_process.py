@@ -8,18 +8,34 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 from khop.channel.control import BATCH, ON_DEVICE, ONE, TWO, ControlLine, Message, Op
 from khop.channel.layout import Layout, Received, read_record
 from khop.channel.ring import RingReader
 from khop.channel.slab import SlabReader
-from khop.distributed.child import ChildProcess
 from khop.errors import ProtocolError
 from khop.typing import Array
 
 # Slots and batches in one message to a sampler, within what a message holds.
 _MAX_FREED = 4096
 _MAX_ASKED = 1024
+
+
+class Process(Protocol):
+    """A process that makes batches, as its trainer reaches it."""
+
+    line: ControlLine
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+
+    def exit_status(self) -> str:
+        """How the process ended, in words; it is known to be ending."""
+
+    def close(self) -> None:
+        """Ends the process; harmless if called again."""
 
 
 class SamplerProcess:
@@ -42,7 +58,7 @@ class SamplerProcess:
     def __init__(
         self,
         number: int,
-        process: ChildProcess,
+        process: Process,
         ring: RingReader,
         slab: SlabReader | None,
         in_bulk: bool,

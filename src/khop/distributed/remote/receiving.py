@@ -1,4 +1,8 @@
-"""How a client's loader gets its batches: a receiver beside the trainer, samplers on servers."""
+"""How a client's loader gets its batches: from samplers on servers, through a receiver or not.
+
+A receiver is a process beside the trainer that fetches batches from servers. Where all servers are
+on the client's machine there is none: their samplers write into the trainer's rings.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from khop.distributed.group import SamplerGroup
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.graph import ServedGraph
-from khop.distributed.ring_plan import plan_memory
+from khop.distributed.remote.nearby import NearbyStarter
+from khop.distributed.ring_plan import RingPlan, plan_memory
 from khop.sampler.plan import EpochPlan
 from khop.typing import Array
 
@@ -38,20 +43,53 @@ def make_receivers(
     """
     context = graph.context
     ranks = options.servers(context.rank, context.num_servers())
-    in_flight = options.num_workers * options.worker_concurrency * len(ranks)
-    concurrency = max(options.prefetch_size, in_flight)
-    ring = plan_memory(graph.meta, spec, plan.batch_size, concurrency, 1, None)
-    devices = options.devices()
-    servers = context.servers
-    config: dict[str, Any] = {
+    starter = NearbyStarter(context.remote, ranks)
+    is_near = options.shared_memory and not any(options.devices()) and starter.all_are_near()
+    if is_near:
+        num_processes = options.num_workers * len(ranks)
+        concurrency = options.worker_concurrency
+    else:
+        num_processes = 1
+        in_flight = options.num_workers * options.worker_concurrency * len(ranks)
+        concurrency = max(options.prefetch_size, in_flight)
+    size = None if options.buffer_size is None or not is_near else int(options.buffer_size)
+    nbytes = None if size is None else max(size // num_processes, 1 << 16)
+    ring = plan_memory(graph.meta, spec, plan.batch_size, concurrency, num_processes, nbytes)
+    group = SamplerGroup(
+        _config(graph, spec, options, ranks, ring, 1 if is_near else options.num_workers),
+        [None] * num_processes,
+        ring.depth,
+        ring.in_bulk,
+        ring.nbytes,
+        options.max_restarts,
+        None,
+        arrays=weights,
+        program=starter if is_near else _start_receiver,
+    )
+    context.keep(group)
+    return group
+
+
+def _config(
+    graph: ServedGraph,
+    spec: PipelineSpec,
+    options: RemoteDistSamplingWorkerOptions,
+    ranks: Sequence[int],
+    ring: RingPlan,
+    num_workers: int,
+) -> dict[str, Any]:
+    """What a receiver has to know; see `khop.distributed.remote`."""
+    context = graph.context
+    servers, devices = context.servers, options.devices()
+    return {
         "master": asdict(servers.directory),
         "credentials": None if servers.credentials is None else asdict(servers.credentials),
-        "servers": ranks,
+        "servers": list(ranks),
         "session": {
             "loader": uuid.uuid4().hex,
             "client": context.worker_name,
             "pipeline": spec.to_json(),
-            "num_workers": options.num_workers,
+            "num_workers": num_workers,
             "buffer_bytes": options.buffer_size or ring.nbytes,
             "concurrency": options.worker_concurrency,
             "worker_devices": devices if any(devices) else None,
@@ -60,19 +98,6 @@ def make_receivers(
         "depth": ring.depth,
         "timeout": options.rpc_timeout,
     }
-    group = SamplerGroup(
-        config,
-        [None],
-        ring.depth,
-        ring.in_bulk,
-        ring.nbytes,
-        options.max_restarts,
-        None,
-        arrays=weights,
-        program=_start_receiver,
-    )
-    context.keep(group)
-    return group
 
 
 def _start_receiver(config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:

@@ -26,6 +26,7 @@ from khop.distributed.handler import refusal
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.answers import peek_op
 from khop.distributed.remote.directory import Directory
+from khop.distributed.remote.hosting import Hosting
 from khop.distributed.remote.sampling import ServedSampler
 from khop.distributed.remote.session_table import Asker, SessionTable
 from khop.distributed.remote.sessions import Session
@@ -69,6 +70,7 @@ class GraphServer(PartitionServer):
     Args:
         handler: answers what concerns the graph; see `answers.ServerHandler`.
         sessions: of clients.
+        hosting: samplers in the memory of clients of this machine.
         parts: partitions that it serves.
         endpoints: {partition: where it is served}, kept up to date here.
         counters: counts.
@@ -83,6 +85,7 @@ class GraphServer(PartitionServer):
         self,
         handler: Any,
         sessions: SessionTable,
+        hosting: Hosting,
         parts: Sequence[int],
         endpoints: dict[int, Endpoint],
         counters: ServerCounters,
@@ -102,6 +105,7 @@ class GraphServer(PartitionServer):
         self._tables: deque[Mapping[str, Any]] = deque()
         self._parked: deque[list[Any]] = deque()
         self._finished_at: float | None = None
+        self._hosting = hosting
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.refused: Exception | None = None
         self.finished = False
@@ -164,15 +168,17 @@ class GraphServer(PartitionServer):
             os.eventfd_read(self._wake)
         elif ready is self._back:
             self._hand_back()
+        elif isinstance(ready, int):
+            self._hosting.look_at(ready)
         else:
             self._take(ready)
 
     def _follow_lines(
         self, poller: zmq.Poller, polled: dict[Any, int]
     ) -> dict[Any, tuple[Session, ServedSampler]]:
-        """Polls the lines of the samplers that there are now."""
+        """Polls the lines of the samplers that there are now, and clients of this machine."""
         lines: dict[Any, tuple[Session, ServedSampler]] = {}
-        wanted: dict[Any, int] = {}
+        wanted: dict[Any, int] = dict.fromkeys(self._hosting.descriptors(), zmq.POLLIN)
         for session, sampler in self._sessions.samplers():
             line = sampler.process.line
             lines[line.fileno()] = session, sampler
@@ -247,6 +253,7 @@ class GraphServer(PartitionServer):
             self._counters.count_request(op, seconds, nbytes, 0, is_refused)
 
     def _tick(self) -> None:
+        self._hosting.flush()
         if self._directory is not None:
             self._directory.tick()
         self._sessions.expire()
@@ -287,12 +294,14 @@ class GraphServer(PartitionServer):
                 if part not in self._parts:
                     self._note_endpoint(part, endpoint_of(entry, self._server_key))
         self._sessions.start()
+        self._hosting.grant_wishes()
 
     def _note_endpoint(self, part: int, endpoint: Endpoint) -> None:
         if self._endpoints.get(part) == endpoint:
             return
         self._endpoints[part] = endpoint
         self._sessions.relocate(part, endpoint)
+        self._hosting.relocate(part, endpoint)
 
     def _say_farewell(self, table: Mapping[str, Any]) -> None:
         """All clients have gone. Server 0 stays until the others have heard it."""
@@ -315,6 +324,7 @@ class GraphServer(PartitionServer):
 
     def close(self) -> None:
         """Ends the sessions and closes the sockets."""
+        self._hosting.close()
         self._sessions.close()
         super().close()
         os.close(self._wake)

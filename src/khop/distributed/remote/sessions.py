@@ -23,6 +23,7 @@ from khop import log
 from khop.channel.control import Message, Op
 from khop.channel.layout import Layout
 from khop.channel.shared import share
+from khop.distributed.child import ChildProcess
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.outbox import Outbox, Send
 from khop.distributed.remote.sampling import Order, Ready, ServedSampler
@@ -79,6 +80,27 @@ class Host:
     counted: Callable[[str, int, float], None]
     restarted: Callable[[], None]
 
+    def missing_parts(self) -> list[int]:
+        """Partitions that samplers would have to ask, and that nobody has registered yet."""
+        homes = set(self.parts) if len(self.parts) == 1 else set()
+        every = set(range(self.num_parts)) - homes
+        return sorted(every - set(self.endpoints)) if self.num_parts > 1 else []
+
+    def sampler_config(self, spec: SessionSpec, number: int, device: str | None) -> dict[str, Any]:
+        """What a session's sampler has to know; see `khop.distributed.worker.Sampler`."""
+        part = self.parts[number % len(self.parts)]
+        others = {p: asdict(e) for p, e in self.endpoints.items() if p != part}
+        return {
+            **self.sampler,
+            "part": part,
+            "pipeline": spec.pipeline,
+            "endpoints": others if self.num_parts > 1 else {},
+            "timeout": spec.timeout,
+            "concurrency": spec.concurrency,
+            "device": device,
+            "slab": None,
+        }
+
 
 class Session:
     """One session.
@@ -127,46 +149,29 @@ class Session:
     @property
     def waiting_for(self) -> str | None:
         """What keeps samplers from being started; None: nothing."""
-        missing = self._missing_parts()
+        missing = self._host.missing_parts()
         if self.samplers or self._failure is not None or not missing:
             return None
         return f"no graph server has registered partition(s) {missing}"
 
-    def _missing_parts(self) -> list[int]:
-        homes = set(self._host.parts) if len(self._host.parts) == 1 else set()
-        every = set(range(self._host.num_parts)) - homes
-        return sorted(every - set(self._host.endpoints)) if self._host.num_parts > 1 else []
-
     def start(self) -> bool:
         """Starts the samplers if they can be; returns whether there are new ones."""
-        if self.samplers or self._failure is not None or self._missing_parts():
+        if self.samplers or self._failure is not None or self._host.missing_parts():
             return False
         self.samplers = [self._start(i) for i in range(self.spec.num_workers)]
         self.hand_out()
         return True
 
     def _start(self, number: int) -> ServedSampler:
-        part = self._host.parts[number % len(self._host.parts)]
-        others = {p: asdict(e) for p, e in self._host.endpoints.items() if p != part}
-        config = {
-            **self._host.sampler,
-            "part": part,
-            "pipeline": self.spec.pipeline,
-            "endpoints": others if self._host.num_parts > 1 else {},
-            "timeout": self.spec.timeout,
-            "concurrency": self.spec.concurrency,
-            "device": self.spec.worker_devices[number],
-            "slab": None,
-        }
+        config = self._host.sampler_config(self.spec, number, self.spec.worker_devices[number])
         shared = [d for d in (self._host.labels, self._shared) if d is not None]
         ring_bytes = max(self.spec.buffer_bytes // self.spec.num_workers, 1 << 16)
         return ServedSampler(number, config, ring_bytes, shared)
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
         """Tells samplers where a partition is served from now on."""
-        content = json.dumps({"part": part, **asdict(endpoint)}).encode()
         for sampler in self.samplers:
-            sampler.process.line.post(Op.ENDPOINT, content)
+            tell_endpoint(sampler.process, part, endpoint)
 
     def listen(self, sampler: ServedSampler) -> None:
         """Takes in what a sampler has said."""
@@ -201,7 +206,7 @@ class Session:
     def _replace(self, dead: ServedSampler) -> None:
         """Starts a dead sampler again and gives it what it owed."""
         status = dead.process.exit_status()
-        end_process(dead)
+        end_process(dead.process)
         if self._failure is not None:
             self.samplers.remove(dead)
             return
@@ -355,14 +360,20 @@ class Session:
         self._waiting.clear()
         self._outbox.clear()
         for sampler in self.samplers:
-            end_process(sampler)
+            end_process(sampler.process)
         self.samplers.clear()
         if self._shared is not None:
             os.close(self._shared)
             self._shared = None
 
 
-def end_process(sampler: ServedSampler) -> None:
+def tell_endpoint(sampler: ChildProcess, part: int, endpoint: Endpoint) -> None:
+    """Tells a sampler where a partition is served from now on."""
+    content = json.dumps({"part": part, **asdict(endpoint)}).encode()
+    sampler.line.post(Op.ENDPOINT, content)
+
+
+def end_process(sampler: ChildProcess) -> None:
     """Ends a sampler beside what the server does: one in the midst of a batch takes a moment."""
-    sampler.process.line.close()
-    threading.Thread(target=sampler.process.close, name="khop-end").start()
+    sampler.line.close()
+    threading.Thread(target=sampler.close, name="khop-end").start()

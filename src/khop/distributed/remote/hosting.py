@@ -1,0 +1,214 @@
+"""Samplers that write into a client's own memory, where it shares a machine with its graph server.
+
+Between machines batches are sent; on one machine they need not be. A client there connects to a
+Unix socket beside the server's `ipc://` socket, in a folder that only their owner can enter, says
+what its sampler shall do, and passes its ring along. The server starts the sampler and hands its
+own end of the control line over: from then on client and sampler talk to each other as in worker
+mode, and nothing is copied. The server keeps that end open, too, only to say where other servers
+are. It ends the sampler when the client closes the connection, however it ends, or ends itself.
+
+    client -> server   CONFIG   what `open` says of a session, number, has_arrays; ring, arrays
+    server -> client   READY    {'pid'}; the sampler's control line
+                       ERROR    {'type', 'message'}: refused
+                       ERROR    {'status'}: the sampler has ended, and how
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from khop import log
+from khop.channel.control import ControlLine, Message, Op
+from khop.distributed.child import ChildProcess
+from khop.distributed.fields import flag, integer
+from khop.distributed.remote.checks import SessionChecks, session_spec
+from khop.distributed.remote.sessions import Host, SessionSpec, end_process, tell_endpoint
+from khop.distributed.remote.statistics import SessionState
+from khop.distributed.transport import Endpoint
+from khop.distributed.wire import describe_error
+from khop.errors import PartitionUnavailableError, ProtocolError
+
+_WORKER = "khop.distributed.worker"
+_BACKLOG = 128
+_log = log.get(__name__)
+
+
+def lines_path(ipc_path: str) -> str:
+    """Where a server with this `ipc://` socket takes in clients of its machine."""
+    return str(Path(ipc_path).with_name("lines"))
+
+
+@dataclass
+class _Guest:
+    """A client's connection, and the sampler that works for it.
+
+    Attributes:
+        connection: to the client.
+        spec: what the sampler shall do; None: not said yet.
+        process: the sampler.
+        end: readable when the sampler has ended.
+    """
+
+    connection: ControlLine
+    spec: SessionSpec | None = None
+    process: ChildProcess | None = None
+    end: int | None = None
+
+
+class Hosting:
+    """The samplers that a server runs for clients of its machine. Used by the server's loop.
+
+    Args:
+        path: of the socket; its folder is the owner's alone.
+        host: what samplers have of the server.
+        checks: raises what is wrong with what a client asks for.
+        max_guests: samplers that there may be at a time.
+    """
+
+    def __init__(
+        self, path: str, host: Host, checks: SessionChecks, max_guests: int = 4096
+    ) -> None:
+        self._host = host
+        self._checks = checks
+        self._max_guests = max_guests
+        self._path = path
+        self._guests: dict[int, _Guest] = {}
+        self._ends: dict[int, _Guest] = {}
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._door.setblocking(False)
+        self._door.bind(path)
+        self._door.listen(_BACKLOG)
+
+    def descriptors(self) -> set[int]:
+        """What is readable when there is something to do; see `look_at`."""
+        return {self._door.fileno(), *self._guests, *self._ends}
+
+    def look_at(self, descriptor: int) -> None:
+        """Does what there is to do."""
+        if descriptor == self._door.fileno():
+            self._let_in()
+        elif descriptor in self._guests:
+            self._hear(self._guests[descriptor])
+        elif descriptor in self._ends:
+            self._bury(self._ends[descriptor])
+
+    def _let_in(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            connection = ControlLine(self._door.accept()[0])
+            self._guests[connection.fileno()] = _Guest(connection)
+
+    def _hear(self, guest: _Guest) -> None:
+        """A client asks for its sampler, or has gone."""
+        try:
+            message = guest.connection.receive()
+        except (EOFError, ProtocolError, OSError):
+            self._dismiss(guest)
+            return
+        if message is None:
+            return
+        try:
+            self._start(guest, message)
+        except Exception as error:
+            with contextlib.suppress(ConnectionError):
+                guest.connection.send_json(Op.ERROR, describe_error(error))
+        finally:
+            for descriptor in message.descriptors:
+                os.close(descriptor)
+
+    def _start(self, guest: _Guest, message: Message) -> None:
+        if message.op is not Op.CONFIG or guest.spec is not None:
+            raise ProtocolError("a client of this machine says once what it wants")
+        if len(self._guests) > self._max_guests:
+            raise MemoryError(f"this graph server runs {self._max_guests} samplers, its limit")
+        content = message.json()
+        spec = session_spec(content)
+        self._checks.pipeline(spec)
+        missing = self._host.missing_parts()
+        if missing:
+            raise PartitionUnavailableError(f"no graph server has registered {missing}")
+        has_arrays = flag(content, "has_arrays")
+        if len(message.descriptors) != 1 + has_arrays:
+            raise ProtocolError("a client of this machine passes a ring, and arrays if it has some")
+        ring, *own = message.descriptors
+        shared = [*([] if self._host.labels is None else [self._host.labels]), *own]
+        number = integer(content, "number", 0, 1 << 16)
+        config = {
+            **self._host.sampler_config(spec, number, spec.worker_devices[0]),
+            "number": number,
+            "has_arrays": bool(shared),
+            "num_shared": len(shared),
+        }
+        process = ChildProcess(_WORKER, config, [ring, *shared])
+        guest.spec, guest.process, guest.end = spec, process, os.pidfd_open(process.pid)
+        self._ends[guest.end] = guest
+        guest.connection.send_json(Op.READY, {"pid": process.pid}, [process.line.fileno()])
+        _log.info(
+            "sampler-lent",
+            f"sampler {number} (pid {process.pid}) works in the memory of {spec.client}",
+            session=spec.session,
+            pid=process.pid,
+        )
+
+    def _bury(self, guest: _Guest) -> None:
+        """A sampler has ended: its client hears how, and may ask for another by a new connection."""
+        assert guest.process is not None and guest.end is not None
+        status = guest.process.exit_status()
+        guest.connection.post(Op.ERROR, b'{"status": "%s"}' % status.encode())
+        self._forget_sampler(guest)
+
+    def _forget_sampler(self, guest: _Guest) -> None:
+        if guest.process is None or guest.end is None:
+            return
+        del self._ends[guest.end]
+        os.close(guest.end)
+        # The client has this end of the line, too: it closes for both.
+        guest.process.line.shut_down()
+        end_process(guest.process)
+        guest.process = guest.end = None
+
+    def _dismiss(self, guest: _Guest) -> None:
+        """A client has gone."""
+        self._forget_sampler(guest)
+        del self._guests[guest.connection.fileno()]
+        guest.connection.close()
+
+    def relocate(self, part: int, endpoint: Endpoint) -> None:
+        """Tells samplers where a partition is served from now on."""
+        for guest in self._ends.values():
+            if guest.process is not None:
+                tell_endpoint(guest.process, part, endpoint)
+
+    def flush(self) -> None:
+        """Sends what found no room before; called now and then."""
+        for guest in self._ends.values():
+            if guest.process is not None:
+                guest.process.line.flush()
+
+    def states(self) -> list[SessionState]:
+        """What there is, for statistics. What samplers have made, their clients count."""
+        return [
+            {
+                "session": guest.spec.session,
+                "loader": guest.spec.session,
+                "client": guest.spec.client,
+                "samplers": [{"pid": process.pid, "outstanding": 0, "made": 0, "bytes": 0}],
+                "restarts": 0,
+                "buffered_bytes": 0,
+                "unsent_chunks": 0,
+                "ring_bytes": 0,
+            }
+            for guest in list(self._ends.values())
+            if (process := guest.process) is not None and guest.spec is not None
+        ]
+
+    def close(self) -> None:
+        """Ends all samplers; their clients notice."""
+        self._door.close()
+        with contextlib.suppress(OSError):
+            Path(self._path).unlink()
+        for guest in list(self._guests.values()):
+            self._dismiss(guest)

@@ -1,0 +1,141 @@
+"""Samplers of graph servers on the client's own machine; see `khop.distributed.remote.hosting`.
+
+Such a sampler writes into the trainer's ring, as one of worker mode does. What cannot be had in
+this way (the server has gone, or does not run under the same user) is asked of servers by a
+receiver, which waits for them and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from khop import log
+from khop.channel.control import ControlLine, Message, Op
+from khop.distributed.child import ChildProcess
+from khop.distributed.hosts import host_identity
+from khop.distributed.remote.connection import RemoteClient
+from khop.distributed.remote.hosting import lines_path
+from khop.distributed.sampler_process import Process
+from khop.distributed.wire import rebuild_error
+from khop.errors import KhopError, PartitionUnavailableError
+
+_RECEIVER = "khop.distributed.remote.receiver"
+# Seconds that a server may take to start a sampler, and to say how one has ended.
+_START, _STATUS = 10.0, 2.0
+_log = log.get(__name__)
+
+
+class NearbyProcess:
+    """A sampler process that a graph server of this machine runs for this one.
+
+    Args:
+        path: of the server's socket.
+        config: what to ask for; see `khop.distributed.remote.hosting`.
+        memory: descriptors to pass along.
+
+    Attributes:
+        line: the control line to the sampler.
+        pid: its process id.
+
+    Raises:
+        OSError: the server is not there.
+        KhopError: it refuses, or does not answer.
+    """
+
+    def __init__(self, path: str, config: Mapping[str, Any], memory: Sequence[int]) -> None:
+        self._server = ControlLine(_connected(path))
+        try:
+            self._server.send_json(Op.CONFIG, dict(config), memory)
+            message = self._hear(_START)
+            if message is None:
+                raise PartitionUnavailableError("the graph server of this machine does not answer")
+            if message.op is not Op.READY or len(message.descriptors) != 1:
+                raise rebuild_error(message.json(), "the graph server of this machine")
+        except BaseException:
+            self._server.close()
+            raise
+        self.line = ControlLine(socket.socket(fileno=message.descriptors[0]))
+        self.pid = int(message.json()["pid"])
+
+    def _hear(self, seconds: float) -> Message | None:
+        """What the server says within some seconds; None: nothing, or it has gone."""
+        poller = select.poll()
+        poller.register(self._server.fileno(), select.POLLIN)
+        try:
+            while (message := self._server.receive()) is None:
+                if not poller.poll(1000 * seconds):
+                    return None
+        except EOFError:
+            return None
+        return message
+
+    def exit_status(self) -> str:
+        """How the sampler ended, in words, as its server says; it is known to have ended."""
+        message = self._hear(_STATUS)
+        if message is None:
+            return "ended with its graph server"
+        return str(message.json().get("status"))
+
+    def close(self) -> None:
+        """Ends the sampler; harmless if called again."""
+        self.line.close()
+        self._server.close()
+
+
+def _connected(path: str) -> socket.socket:
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        end.connect(path)
+    except OSError:
+        end.close()
+        raise
+    return end
+
+
+class NearbyStarter:
+    """Starts a loader's samplers on graph servers of this machine, or receivers in their place.
+
+    Args:
+        remote: knows where servers are.
+        ranks: the servers that sampler 0, 1, ... shall be on, beginning again after the last.
+    """
+
+    def __init__(self, remote: RemoteClient, ranks: Sequence[int]) -> None:
+        self._remote = remote
+        self._ranks = list(ranks)
+
+    def all_are_near(self) -> bool:
+        """Whether all of the servers are on this machine, and let this process in."""
+        return all(self._path(rank) is not None for rank in self._ranks)
+
+    def _path(self, rank: int) -> str | None:
+        entry = self._remote.table.get("servers", {}).get(str(rank))
+        near = None if entry is None else entry["addresses"].get("ipc")
+        if near is None or entry.get("host") != host_identity():
+            return None
+        path = lines_path(near.removeprefix("ipc://"))
+        return path if Path(path).exists() and os.access(path, os.W_OK) else None
+
+    def __call__(self, config: Mapping[str, Any], memory: Sequence[int]) -> Process:
+        """Starts a process; see `khop.distributed.group.SamplerGroup`."""
+        path = self._path(self._ranks[config["number"] % len(self._ranks)])
+        if path is not None:
+            wanted = {
+                **config["session"],
+                "session": f"{config['session']['loader']}/{config['number']}",
+                "number": config["number"],
+                "has_arrays": config["has_arrays"],
+                "depth": config["depth"],
+                "timeout": config["timeout"],
+                "credits": 1 << 16,
+            }
+            try:
+                return NearbyProcess(path, wanted, memory)
+            except (OSError, KhopError) as error:
+                _log.info("nearby-refused", f"no sampler in this process's memory: {error}")
+        return ChildProcess(_RECEIVER, config, memory)
