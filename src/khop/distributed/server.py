@@ -227,10 +227,16 @@ class PartitionServer:
         self._context.term()
 
 
+def lines_path(path: str) -> str:
+    """Where a graph server takes in clients of its machine: a socket beside its `ipc://` one."""
+    return str(Path(path).with_name("lines"))
+
+
 def remove_socket(path: str) -> None:
-    """Removes a socket file and its folder, if they are still there."""
-    with contextlib.suppress(OSError):
-        Path(path).unlink()
+    """Removes a server's socket file, what lies beside it, and the folder, if still there."""
+    for socket in (path, lines_path(path)):
+        with contextlib.suppress(OSError):
+            Path(socket).unlink()
     with contextlib.suppress(OSError):
         Path(path).parent.rmdir()
 

@@ -37,11 +37,6 @@ _BACKLOG = 128
 _log = log.get(__name__)
 
 
-def lines_path(ipc_path: str) -> str:
-    """Where a server with this `ipc://` socket takes in clients of its machine."""
-    return str(Path(ipc_path).with_name("lines"))
-
-
 @dataclass
 class _Guest:
     """A client's connection, and the sampler that works for it.
@@ -154,7 +149,7 @@ class Hosting:
         )
 
     def _bury(self, guest: _Guest) -> None:
-        """A sampler has ended: its client hears how, and may ask for another by a new connection."""
+        """A sampler has ended: its client hears how; another takes a new connection."""
         assert guest.process is not None and guest.end is not None
         status = guest.process.exit_status()
         guest.connection.post(Op.ERROR, b'{"status": "%s"}' % status.encode())
