@@ -30,7 +30,7 @@ from khop.distributed.remote.sessions import Host, SessionSpec, end_process, tel
 from khop.distributed.remote.statistics import SessionState
 from khop.distributed.transport import Endpoint
 from khop.distributed.wire import describe_error
-from khop.errors import PartitionUnavailableError, ProtocolError
+from khop.errors import ProtocolError
 
 _WORKER = "khop.distributed.worker"
 _BACKLOG = 128
@@ -44,11 +44,13 @@ class _Guest:
     Attributes:
         connection: to the client.
         spec: what the sampler shall do; None: not said yet.
+        wish: what the client has asked for, until it can be had.
         process: the sampler.
         end: readable when the sampler has ended.
     """
 
     connection: ControlLine
+    wish: Message | None = None
     spec: SessionSpec | None = None
     process: ChildProcess | None = None
     end: int | None = None
@@ -105,26 +107,42 @@ class Hosting:
             return
         if message is None:
             return
+        if guest.wish is not None or guest.spec is not None:  # it has said all that there is to say
+            _drop(message)
+            self._dismiss(guest)
+            return
+        guest.wish = message
+        self._grant(guest)
+
+    def grant_wishes(self) -> None:
+        """Starts the samplers that had to wait for other servers to register."""
+        for guest in [g for g in self._guests.values() if g.wish is not None]:
+            self._grant(guest)
+
+    def _grant(self, guest: _Guest) -> None:
+        """Starts a guest's sampler, if it can be; else it waits, or is refused."""
+        message = guest.wish
+        assert message is not None
         try:
-            self._start(guest, message)
+            if not self._start(guest, message):
+                return
         except Exception as error:
             with contextlib.suppress(ConnectionError):
                 guest.connection.send_json(Op.ERROR, describe_error(error))
-        finally:
-            for descriptor in message.descriptors:
-                os.close(descriptor)
+        guest.wish = None
+        _drop(message)
 
-    def _start(self, guest: _Guest, message: Message) -> None:
-        if message.op is not Op.CONFIG or guest.spec is not None:
-            raise ProtocolError("a client of this machine says once what it wants")
+    def _start(self, guest: _Guest, message: Message) -> bool:
+        """Starts a sampler; returns whether all servers that it needs are known."""
+        if message.op is not Op.CONFIG:
+            raise ProtocolError("a client of this machine says first what it wants")
         if len(self._guests) > self._max_guests:
             raise MemoryError(f"this graph server runs {self._max_guests} samplers, its limit")
         content = message.json()
         spec = session_spec(content)
         self._checks.pipeline(spec)
-        missing = self._host.missing_parts()
-        if missing:
-            raise PartitionUnavailableError(f"no graph server has registered {missing}")
+        if self._host.missing_parts():
+            return False
         has_arrays = flag(content, "has_arrays")
         if len(message.descriptors) != 1 + has_arrays:
             raise ProtocolError("a client of this machine passes a ring, and arrays if it has some")
@@ -147,6 +165,7 @@ class Hosting:
             session=spec.session,
             pid=process.pid,
         )
+        return True
 
     def _bury(self, guest: _Guest) -> None:
         """A sampler has ended: its client hears how; another takes a new connection."""
@@ -168,6 +187,9 @@ class Hosting:
     def _dismiss(self, guest: _Guest) -> None:
         """A client has gone."""
         self._forget_sampler(guest)
+        if guest.wish is not None:
+            _drop(guest.wish)
+            guest.wish = None
         del self._guests[guest.connection.fileno()]
         guest.connection.close()
 
@@ -207,3 +229,8 @@ class Hosting:
             Path(self._path).unlink()
         for guest in list(self._guests.values()):
             self._dismiss(guest)
+
+
+def _drop(message: Message) -> None:
+    for descriptor in message.descriptors:
+        os.close(descriptor)

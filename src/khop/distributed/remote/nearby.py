@@ -137,5 +137,7 @@ class NearbyStarter:
             try:
                 return NearbyProcess(path, wanted, memory)
             except (OSError, KhopError) as error:
-                _log.info("nearby-refused", f"no sampler in this process's memory: {error}")
+                # A server that is not there is nothing strange; one that refuses is.
+                say = _log.info if isinstance(error, OSError) else _log.warning
+                say("nearby-refused", f"no sampler in this process's memory: {error}")
         return ChildProcess(_RECEIVER, config, memory)

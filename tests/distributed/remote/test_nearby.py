@@ -1,0 +1,180 @@
+"""Clients on the machine of their servers: samplers write into the trainer's own memory."""
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import cluster
+import jobs
+import numpy as np
+import pytest
+import torch
+
+from khop.channel.control import ControlLine, Op
+from khop.channel.ring import create_memory
+from khop.distributed import (
+    DistLinkNeighborLoader,
+    DistNeighborLoader,
+    RemoteDistSamplingWorkerOptions,
+)
+from khop.distributed.remote.nearby import NearbyProcess
+from khop.distributed.server import lines_path
+from khop.errors import ProtocolError, SamplerDiedError
+from khop.loader import LinkNeighborLoader, NeighborLoader
+
+COMMON = {"batch_size": 8, "shuffle": True, "seed": 3}
+
+
+@pytest.fixture
+def servers(folder_of):
+    """Two servers, and this process as their only client."""
+    with cluster.cluster(folder_of("frequency", 2), [[0], [1]], 1) as found, found.client():
+        yield found
+
+
+def remote_loader(**options):
+    """A client's loader."""
+    return DistNeighborLoader(
+        None,
+        jobs.FANOUTS,
+        jobs.seeds_of_rank(0),
+        with_edge=True,
+        collect_features=True,
+        worker_options=RemoteDistSamplingWorkerOptions(**options),
+        **COMMON,
+    )
+
+
+def twin():
+    """The in-memory loader of the same graph."""
+    return NeighborLoader(jobs.make_graph(), jobs.FANOUTS, jobs.seeds_of_rank(0), **COMMON)
+
+
+def is_child(pid):
+    """Whether a process is one of this one's own."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1] == str(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("options", "near"),
+    [
+        ({"num_workers": 2}, 2),
+        ({"num_workers": 1, "server_rank": [1, 0]}, 2),
+        ({"num_workers": 2, "shared_memory": False}, 0),
+    ],
+    ids=["two", "both", "sent"],
+)
+def test_who_makes_batches(servers, options, near):
+    """Samplers of the servers in rings of the trainer, or one receiver; the same batches."""
+    loader, reference = remote_loader(**options), twin()
+    assert [jobs.same_batches(loader, reference) for _ in range(2)] == [20, 20]
+    pids = loader._maker.pids
+    assert [is_child(pid) for pid in pids] == ([False] * near or [True])
+    loader.shutdown()
+    assert jobs.wait_for_ends(pids) == []
+
+
+def test_links_and_weights(servers):
+    """What a loader shares with its samplers reaches them, too."""
+    graph = jobs.make_graph()
+    links = graph.edge_index[:, :100]
+    weight = torch.rand(graph.num_nodes, generator=torch.Generator().manual_seed(1))
+    negatives = {"mode": "triplet", "amount": 2, "dst_weight": weight}
+    common = {"neg_sampling": negatives, "batch_size": 16, "seed": 3}
+    loader = DistLinkNeighborLoader(
+        None, [3, 2], edge_label_index=links, collect_features=True, **common,
+        worker_options=RemoteDistSamplingWorkerOptions(num_workers=2),
+    )  # fmt: skip
+    reference = LinkNeighborLoader(graph, [3, 2], edge_label_index=links, **common)
+    names = ("n_id", "edge_index", "x", "src_index", "dst_pos_index", "dst_neg_index")
+    assert len(loader) == len(reference) == 7
+    for ours, theirs in zip(loader, reference, strict=True):
+        for name in names:
+            assert torch.equal(ours[name], theirs[name]), name
+
+
+def test_a_killed_sampler(servers):
+    """Its successor is a sampler of the server again, in the trainer's memory."""
+    loader = remote_loader(num_workers=2, buffer_size="128KB")
+    batches = []
+    for number, batch in enumerate(loader):
+        if number in (2, 6):
+            os.kill(loader._maker.pids[number // 6], signal.SIGKILL)
+        batches.append(batch.clone())
+    assert jobs.same_batches(batches, twin()) == len(loader)
+    assert loader.stats().restarts == 2
+    assert not any(is_child(pid) for pid in loader._maker.pids)
+
+
+def test_a_sampler_killed_too_often(servers):
+    """The server says how it ended."""
+    loader = remote_loader(max_restarts=0, buffer_size="64KB")
+    iterator = iter(loader)
+    next(iterator)
+    os.kill(loader._maker.pids[0], signal.SIGKILL)
+    with pytest.raises(SamplerDiedError, match="was killed by SIGKILL"):
+        list(iterator)
+
+
+def test_a_killed_server(servers):
+    """Its samplers end with it; a receiver takes over, and asks the server that comes back."""
+    loader = remote_loader(server_rank=1, buffer_size="64KB")
+    batches = []
+    for number, batch in enumerate(loader):
+        if number == 3:
+            pids = loader._maker.pids
+            servers.kill(1)
+            assert jobs.wait_for_ends(pids) == []
+            servers.restart(1)
+        batches.append(batch.clone())
+    assert jobs.same_batches(batches, twin()) == len(loader)
+
+
+def test_a_client_that_goes(servers):
+    """The server ends a sampler whose client closes the connection, and tells how one ended."""
+    entry = wait_for_server()
+    path = lines_path(entry["addresses"]["ipc"].removeprefix("ipc://"))
+    loader = remote_loader()
+    sampler = loader._maker._samplers[0]
+    config = {
+        **loader._maker._config["session"], "session": "x/0", "number": 0, "has_arrays": False,
+        "depth": 4, "timeout": 10.0, "credits": 1 << 16,
+    }  # fmt: skip
+    memory = create_memory(1 << 20)
+    process = NearbyProcess(path, config, [memory])
+    process._server.close()
+    assert jobs.wait_for_ends([process.pid]) == []
+    with pytest.raises(EOFError):
+        while True:
+            process.line.receive()
+            time.sleep(0.01)
+    process.close()
+    for bad in ({"has_arrays": True}, {"num_workers": 0}, {"pipeline": {}}, {"number": -1}):
+        with pytest.raises(ProtocolError, match="graph server of this machine"):
+            NearbyProcess(path, {**config, **bad}, [memory])
+    os.close(memory)
+    assert jobs.wait_for_ends([sampler.process.pid], 0.2) == [sampler.process.pid]
+
+
+def wait_for_server():
+    """What the directory says of server 0."""
+    from khop.distributed.context import get_context
+
+    return get_context().remote.wait_for_servers()["servers"]["0"]
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", b"[1", np.random.default_rng(0).bytes(5000)])
+def test_strange_messages(servers, payload):
+    """Anything else than a request is refused or ends the connection; the server goes on."""
+    path = lines_path(wait_for_server()["addresses"]["ipc"].removeprefix("ipc://"))
+    for op in (Op.CONFIG, Op.BATCH, 99):
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        end.connect(path)
+        end.send(bytes([op]) + payload)
+        end.settimeout(5)
+        answer = end.recv(65536)
+        assert answer == b"" or answer[0] == Op.ERROR
+        ControlLine(end).close()
+    assert jobs.same_batches(remote_loader(), twin()) == 20
