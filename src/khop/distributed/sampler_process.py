@@ -34,6 +34,12 @@ class Process(Protocol):
     def exit_status(self) -> str:
         """How the process ended, in words; it is known to be ending."""
 
+    def last_task(self) -> tuple[int, int] | None:
+        """(epoch, batch) that it worked on last, if it says so."""
+
+    def log_tail(self) -> str:
+        """The end of what it has written to its log."""
+
     def close(self) -> None:
         """Ends the process; harmless if called again."""
 

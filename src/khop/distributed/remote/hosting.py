@@ -10,19 +10,21 @@ are. It ends the sampler when the client closes the connection, however it ends,
     client -> server   CONFIG   what `open` says of a session, number, has_arrays; ring, arrays
     server -> client   READY    {'pid'}; the sampler's control line
                        ERROR    {'type', 'message'}: refused
-                       ERROR    {'status'}: the sampler has ended, and how
+                       ERROR    {'status', 'task', 'log'}: the sampler has ended, and how; the batch
+                                that it worked on last, and the end of its log
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from khop import log
-from khop.channel.control import ControlLine, Message, Op
+from khop.channel.control import MAX_PAYLOAD, ControlLine, Message, Op
 from khop.distributed.child import ChildProcess
 from khop.distributed.fields import flag, integer
 from khop.distributed.remote.checks import SessionChecks, session_spec
@@ -34,6 +36,8 @@ from khop.errors import ProtocolError
 
 _WORKER = "khop.distributed.worker"
 _BACKLOG = 128
+# Characters of a log that fit a message, however JSON writes them.
+_MAX_LOG = MAX_PAYLOAD // 8
 _log = log.get(__name__)
 
 
@@ -170,8 +174,13 @@ class Hosting:
     def _bury(self, guest: _Guest) -> None:
         """A sampler has ended: its client hears how; another takes a new connection."""
         assert guest.process is not None and guest.end is not None
-        status = guest.process.exit_status()
-        guest.connection.post(Op.ERROR, b'{"status": "%s"}' % status.encode())
+        process = guest.process
+        told = {
+            "status": process.exit_status(),
+            "task": process.last_task(),
+            "log": process.log_tail()[-_MAX_LOG:],
+        }
+        guest.connection.post(Op.ERROR, json.dumps(told).encode())
         self._forget_sampler(guest)
 
     def _forget_sampler(self, guest: _Guest) -> None:

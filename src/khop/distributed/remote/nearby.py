@@ -11,6 +11,7 @@ import os
 import select
 import socket
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,22 @@ class NearbyProcess:
 
     def exit_status(self) -> str:
         """How the sampler ended, in words, as its server says; it is known to have ended."""
+        return str(self._last_words.get("status") or "ended with its graph server")
+
+    def last_task(self) -> tuple[int, int] | None:
+        """(epoch, batch) that it worked on last, if its server says so."""
+        task = self._last_words.get("task")
+        return None if task is None else (int(task[0]), int(task[1]))
+
+    def log_tail(self) -> str:
+        """The end of its log, as its server has it."""
+        return str(self._last_words.get("log") or "")
+
+    @cached_property
+    def _last_words(self) -> dict[str, Any]:
+        """What the server says of the sampler's end; empty: it has gone itself."""
         message = self._hear(_STATUS)
-        if message is None:
-            return "ended with its graph server"
-        return str(message.json().get("status"))
+        return {} if message is None else message.json()
 
     def close(self) -> None:
         """Ends the sampler; harmless if called again."""

@@ -47,11 +47,12 @@ from khop.distributed.remote.answers import GraphAnswers, ServerHandler, with_la
 from khop.distributed.remote.checks import Allowed, SessionChecks
 from khop.distributed.remote.connection import RemoteClient, Servers
 from khop.distributed.remote.directory import Directory
+from khop.distributed.remote.hosting import Hosting
 from khop.distributed.remote.server import GraphServer
 from khop.distributed.remote.session_table import SessionTable
 from khop.distributed.remote.sessions import LEASE_SECONDS, Host
-from khop.distributed.remote.statistics import ServerCounters
-from khop.distributed.server import remove_socket
+from khop.distributed.remote.statistics import ServerCounters, joined
+from khop.distributed.server import lines_path, remove_socket
 from khop.distributed.transport import Endpoint
 from khop.distributed.wire import describe_error
 from khop.errors import RendezvousError
@@ -177,15 +178,17 @@ def _make_server(
     meta = with_labels(folder.meta, labels)
     endpoints: dict[int, Endpoint] = {}
     # Sessions need counters, and these the sessions, which are there when they are read.
-    counters = ServerCounters(rank, parts, "", lambda: sessions.state())  # noqa: PLW0108
+    counters = ServerCounters(rank, parts, "", lambda: joined(sessions.state(), hosting.states()))
     host = _host(config, folder, parts, endpoints, labels, keys, counters, stack)
     allowed = Allowed(
         config["buffer_limit"], samplers=config["sampler_limit"], lease=config["lease"]
     )
-    sessions = SessionTable(SessionChecks(meta), host, counters, allowed)
+    checks = SessionChecks(meta)
+    sessions = SessionTable(checks, host, counters, allowed)
     ipc_path = str(_socket_folder() / "server")
     atexit.register(remove_socket, ipc_path)
     stack.callback(remove_socket, ipc_path)
+    hosting = Hosting(lines_path(ipc_path), host, checks, allowed.samplers)
     graph = GraphAnswers(folder, meta, rank, parts)
     handlers = {part: RequestHandler(Part(folder, part)) for part in parts}
     directory = None
@@ -201,6 +204,7 @@ def _make_server(
         server = GraphServer(
             ServerHandler(graph, handlers, counters),
             sessions,
+            hosting,
             parts,
             endpoints,
             counters,

@@ -86,6 +86,12 @@ class ServerState(TypedDict):
     sessions: list[SessionState]
 
 
+def joined(state: ServerState, further: list[SessionState]) -> ServerState:
+    """A state with further sessions."""
+    clients = sorted({*state["clients"], *(session["client"] for session in further)})
+    return {"clients": clients, "sessions": [*state["sessions"], *further]}
+
+
 @dataclass
 class _Requests:
     """Requests of one name."""
