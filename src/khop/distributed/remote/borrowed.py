@@ -21,9 +21,6 @@ from khop.distributed.hosts import host_identity
 from khop.distributed.wire import rebuild_error
 from khop.errors import PartitionUnavailableError, RendezvousError
 
-Wait = Callable[[Callable[[Mapping[str, Any]], bool], float], Mapping[str, Any]]
-"""Waits until the directory's table is accepted, for so many seconds: RendezvousError then."""
-
 _GRACE_SECONDS = 2.0
 
 
@@ -44,7 +41,7 @@ class BorrowedProcess(ChildProcess):
 
     Args:
         rank: of the server.
-        wait: looks into the directory; see `Wait`.
+        wait: `wait_for_table` of a `RemoteClient`, but for what is waited for.
         config: what the sampler shall do: `nearby.wanted_of`.
         descriptors: the ring, and weights of negatives if there are any.
         timeout: seconds to wait for the server.
@@ -56,7 +53,7 @@ class BorrowedProcess(ChildProcess):
     def __init__(
         self,
         rank: int,
-        wait: Wait,
+        wait: Callable[..., Mapping[str, Any]],
         config: Mapping[str, Any],
         descriptors: Sequence[int],
         timeout: float,
@@ -67,7 +64,7 @@ class BorrowedProcess(ChildProcess):
         while True:
             left = began + timeout - time.monotonic()
             try:
-                table = wait(lambda table: _fresh(table, rank, tried), max(left, 0.0))
+                table = wait(lambda table: _fresh(table, rank, tried), timeout=max(left, 0.0))
             except RendezvousError:
                 seconds = time.monotonic() - began
                 raise PartitionUnavailableError(
@@ -124,6 +121,7 @@ class BorrowedProcess(ChildProcess):
             poller.poll(_GRACE_SECONDS * 1000)
             message = self._lease.receive()
         if message is None:
+            self.ended_with_server = True
             return "ended with its graph server"
         return str(message.json().get("status"))
 
