@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import socket
 import statistics
 import sys
@@ -110,12 +111,30 @@ def overhead(arguments: argparse.Namespace) -> None:
                     times[name].append(1e3 * seconds / plan.num_batches)
         for name, found in times.items():
             print(f"{name:14s} {statistics.median(found):8.2f} ms a batch  (min {min(found):.2f})")
+        count = plan.num_batches * (arguments.turns + 1)
+        with watching(servers) as watcher:
+            found = watcher.request(0, "statistics")[0]["statistics"]
+        spent = {
+            "sampler, worker mode": processor_seconds(local.pids[0]),
+            "sampler, server-client": processor_seconds(found["sessions"][0]["samplers"][0]["pid"]),
+            "graph server": found["cpu_seconds"],
+            "receiver": processor_seconds(remote.pids[0]),
+        }
+        for name, seconds in spent.items():
+            print(f"{name:24s} {1e3 * seconds / count:8.2f} ms of processor time a batch")
+        print(f"a batch: {found['batches']['bytes'] / found['batches']['count'] / 1e6:.1f} MB")
         pairs = zip(times["server-client"], times["worker mode"], strict=True)
         ratios = sorted(b / a for b, a in pairs)
-        lowest, highest = ratios[0], ratios[-1]
-        print(f"ratio          {statistics.median(ratios):8.3f}  ({lowest:.3f} to {highest:.3f})")
+        low, high = ratios[0], ratios[-1]
+        print(f"ratio          {statistics.median(ratios):8.3f}  ({low:.3f} to {high:.3f})")
         local.close()
         remote.close()
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time that a process has taken so far, start-up included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def receiver(config: Any, memory: Any) -> ChildProcess:

@@ -224,6 +224,18 @@ def test_buffer_limit(heavy):
         assert "error" not in second.open()
 
 
+def test_sampler_limit(heavy):
+    """Nor do they have more processes than that."""
+    pipeline = spec_of(heavy).to_json()
+    with (
+        serving(heavy, sampler_limit=2) as served,
+        raw_session(served, pipeline, name="a", num_workers=2) as first,
+        raw_session(served, pipeline, name="b") as second,
+    ):
+        assert "error" not in first.open()
+        assert "sampler processes" in second.open()["error"]["message"]
+
+
 GARBAGE = [
     [],
     [b""],

@@ -20,10 +20,12 @@ from khop.errors import RendezvousError
 
 _log = logging.getLogger("khop")
 
-MAX_PEERS = 4096
+MAX_PEERS = 2048
 MAX_WAIT = 10.0
 _MAX_NAMES = 4096
 _MAX_VALUE = 64 << 10
+_MAX_TOLD = 256 << 20
+_MAX_WAITERS = 4 * MAX_PEERS
 # A rank's process that was silent for so long is dead if another says to have its rank.
 _REPLACED_AFTER = 1.5
 
@@ -94,6 +96,7 @@ class Directory:
         self._servers: dict[int, _Peer] = {}
         self._clients: dict[int, _Peer] = {}
         self._told: dict[str, dict[int, Any]] = {}
+        self._told_bytes: dict[str, int] = {}
         self._waiters: list[_Waiter] = []
 
     @property
@@ -218,11 +221,14 @@ class Directory:
         """Takes in what a client publishes."""
         rank, name = integer(header, "rank", 0, MAX_PEERS), text(header, "name", 512)
         value = header.get("value")
-        if len(json.dumps(value)) > _MAX_VALUE:
+        nbytes = len(json.dumps(value))
+        if nbytes > _MAX_VALUE:
             raise RendezvousError(f"'{name}' is told with more than {_MAX_VALUE} bytes")
-        if name not in self._told and len(self._told) >= _MAX_NAMES:
-            del self._told[next(iter(self._told))]  # of a loader made long ago
         self._told.setdefault(name, {})[rank] = value
+        self._told_bytes[name] = self._told_bytes.get(name, 0) + nbytes
+        while len(self._told) > _MAX_NAMES or sum(self._told_bytes.values()) > _MAX_TOLD:
+            oldest = next(iter(self._told))  # of a loader made long ago
+            del self._told[oldest], self._told_bytes[oldest]
         for waiter in [w for w in self._waiters if w.name == name]:
             self._answer_if_told(waiter)
         return {}
@@ -231,6 +237,8 @@ class Directory:
         """Answers, by `send`, when all have told what is asked for, or when the time is over."""
         wanted = ranks(header, "ranks", MAX_PEERS)
         wait = number(header, "wait", 0.0, MAX_WAIT)
+        if len(self._waiters) >= _MAX_WAITERS:
+            raise RendezvousError(f"{len(self._waiters)} requests wait for what clients tell")
         waiter = _Waiter(text(header, "name", 512), wanted, self._clock() + wait, send)
         self._waiters.append(waiter)
         if not self._answer_if_told(waiter) and wait == 0:
@@ -270,7 +278,7 @@ def _server_told(header: Mapping[str, Any], num_parts: int) -> dict[str, Any]:
     addresses = header.get("addresses")
     if not isinstance(addresses, dict) or not isinstance(addresses.get("tcp"), str):
         raise RendezvousError("a server registers without its address")
-    kept = {k: str(v)[:256] for k, v in addresses.items() if k in ("tcp", "ipc") and v}
+    kept = {k: str(v)[:256] for k, v in addresses.items() if k in ("tcp", "ipc", "nearby") and v}
     parts = ranks(header, "parts", num_parts)
     return {
         "parts": parts,

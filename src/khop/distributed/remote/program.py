@@ -11,6 +11,7 @@
     keys            `ServerKeys.to_json()`; null: none
     insecure        listen beyond loopback without keys
     buffer_limit    bytes that the sessions of all clients may hold
+    sampler_limit   sampler processes that the sessions of all clients may have
     lost_after      seconds of silence after which a client counts as gone
     lease           seconds of silence after which a session ends
     timeout         seconds that samplers wait for other servers
@@ -70,6 +71,7 @@ DEFAULTS: dict[str, Any] = {
     "keys": None,
     "insecure": False,
     "buffer_limit": 8 << 30,
+    "sampler_limit": 1024,
     "lost_after": 30.0,
     "lease": LEASE_SECONDS,
     "timeout": 180.0,
@@ -175,11 +177,15 @@ def _make_server(
     # Sessions need counters, and these the sessions, which are there when they are read.
     counters = ServerCounters(rank, parts, "", lambda: sessions.state())  # noqa: PLW0108
     host = _host(config, folder, parts, endpoints, labels, keys, counters, stack)
-    allowed = Allowed(config["buffer_limit"], lease=config["lease"])
+    allowed = Allowed(
+        config["buffer_limit"], samplers=config["sampler_limit"], lease=config["lease"]
+    )
     sessions = SessionTable(SessionChecks(meta), host, counters, allowed)
-    ipc_path = str(_socket_folder() / "server")
+    folder_of_sockets = _socket_folder()
+    ipc_path = str(folder_of_sockets / "server")
     atexit.register(remove_socket, ipc_path)
     stack.callback(remove_socket, ipc_path)
+    sessions.lend(str(folder_of_sockets / "nearby"))
     graph = GraphAnswers(folder, meta, rank, parts)
     handlers = {part: RequestHandler(Part(folder, part)) for part in parts}
     directory = None
@@ -217,6 +223,8 @@ def _make_server(
     counters.located(server.addresses["tcp"])
     # Samplers of one of its partitions ask it for the others.
     endpoints.update({part: Endpoint(server.addresses["ipc"]) for part in parts})
+    assert sessions.nearby is not None
+    server.addresses["nearby"] = sessions.nearby.path
     registration = {
         "role": "server",
         "rank": rank,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from khop.channel.control import Message, Op
+from khop.channel.control import ControlLine, Message, Op
 from khop.channel.layout import Layout
 from khop.channel.shared import share
 from khop.distributed.pipeline import PipelineSpec
@@ -34,6 +34,8 @@ from khop.typing import Array
 _log = logging.getLogger("khop")
 
 LEASE_SECONDS = 10.0
+# Bytes of orders that any session may have waiting.
+_LEAST_WAITING = 16 << 20
 # Orders that a sampler has beside those it works at, so that it never waits for the next.
 _AHEAD = 2
 
@@ -92,6 +94,7 @@ class Session:
         samplers: its sampler processes; none before all partitions can be reached.
         heard: when the client was last heard of.
         made: batches that its samplers have made so far.
+        promised_bytes: memory that it may take: its buffer, and arrays that its samplers read.
     """
 
     def __init__(
@@ -106,11 +109,13 @@ class Session:
         self.pipeline = pipeline
         self._host = host
         self._shared = share(arrays) if arrays else None
+        self.promised_bytes = spec.buffer_bytes + sum(a.nbytes for a in arrays.values())
         self.samplers: list[ServedSampler] = []
         self.heard = time.monotonic()
         self.made = 0
         self._made_bytes = 0
         self._waiting: deque[Order] = deque()
+        self._most_waiting = max(spec.buffer_bytes, _LEAST_WAITING)
         self._outbox = Outbox(spec.session, spec.credits, send, self._is_sent)
         self._restarts_left = spec.max_restarts
         self.num_restarts = 0
@@ -159,9 +164,8 @@ class Session:
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
         """Tells samplers where a partition is served from now on."""
-        content = json.dumps({"part": part, **asdict(endpoint)}).encode()
         for sampler in self.samplers:
-            sampler.process.line.post(Op.ENDPOINT, content)
+            tell_endpoint(sampler.process.line, part, endpoint)
 
     def listen(self, sampler: ServedSampler) -> None:
         """Takes in what a sampler has said."""
@@ -240,6 +244,8 @@ class Session:
             return
         if len(known) >= self.spec.depth:
             raise ProtocolError(f"more than {self.spec.depth} batches are asked for at a time")
+        if order.nbytes + sum(o.nbytes for o in self._waiting) > self._most_waiting:
+            raise ProtocolError(f"seeds of more than {self._most_waiting} bytes wait")
         self._waiting.append(order)
         self.hand_out()
 
@@ -348,6 +354,11 @@ class Session:
         if self._shared is not None:
             os.close(self._shared)
             self._shared = None
+
+
+def tell_endpoint(line: ControlLine, part: int, endpoint: Endpoint) -> None:
+    """Tells a sampler where a partition is served from now on."""
+    line.post(Op.ENDPOINT, json.dumps({"part": part, **asdict(endpoint)}).encode())
 
 
 def end_process(sampler: ServedSampler) -> None:
