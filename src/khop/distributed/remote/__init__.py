@@ -24,7 +24,7 @@ depends on.
 Directory (server 0):
 
     register    role 'server': rank, incarnation, num_servers, num_clients, parts, addresses
-                {'tcp': .., 'ipc': .., 'nearby': ..}, host, fingerprint, digest, pid, gone
+                {'tcp': .., 'ipc': ..}, host, fingerprint, digest, pid, gone
                 role 'client': rank, incarnation, num_servers, num_clients, name, pid
                 -> what `lookup` gives. Every second; who is silent for longer is taken for lost.
     lookup      -> directory (its incarnation), num_servers, num_clients, num_parts, fingerprint,
@@ -79,16 +79,6 @@ What a server says of a session, unasked; `event` instead of `id`:
 
 A request for a session that the server does not have is refused with `error` of type 'LookupError'
 and `session`: open it again.
-
-On the server's own machine
-===========================
-A client there needs no receiver and no stream: see `nearby`. `addresses` of a server then has
-'nearby', the path of a Unix socket (SOCK_SEQPACKET, messages of `khop.channel.control`):
-
-    Op.CONFIG       client -> server: `nearby.wanted_of`; descriptors of an end of a control line, of
-                    a ring, and of `share()`d weights if num_shared is 1
-    Op.READY        server -> client: pid of the sampler, which now works for the client
-    Op.ERROR        server -> client: type and message, or the status with which the sampler ended
 
 A receiver's configuration
 ==========================
