@@ -341,8 +341,6 @@ class SamplerGroup:
         """Starts a dead sampler again and asks for what it owed."""
         status = dead.process.exit_status()
         dead.process.close()
-        if dead.process.ended_with_server:  # which comes back, or is waited for in vain
-            self._restarts_left += 1
         if self._restarts_left == 0:
             owed = sorted(batch for _, batch in dead.owes)
             self._failure = SamplerDiedError(

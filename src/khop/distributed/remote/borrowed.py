@@ -21,6 +21,9 @@ from khop.distributed.hosts import host_identity
 from khop.distributed.wire import rebuild_error
 from khop.errors import PartitionUnavailableError, RendezvousError
 
+Wait = Callable[[Callable[[Mapping[str, Any]], bool], float], Mapping[str, Any]]
+"""Waits until the directory's table is accepted, for so many seconds: RendezvousError then."""
+
 _GRACE_SECONDS = 2.0
 
 
@@ -41,7 +44,7 @@ class BorrowedProcess(ChildProcess):
 
     Args:
         rank: of the server.
-        wait: `wait_for_table` of a `RemoteClient`, but for what is waited for.
+        wait: looks into the directory; see `Wait`.
         config: what the sampler shall do: `nearby.wanted_of`.
         descriptors: the ring, and weights of negatives if there are any.
         timeout: seconds to wait for the server.
@@ -53,7 +56,7 @@ class BorrowedProcess(ChildProcess):
     def __init__(
         self,
         rank: int,
-        wait: Callable[..., Mapping[str, Any]],
+        wait: Wait,
         config: Mapping[str, Any],
         descriptors: Sequence[int],
         timeout: float,
@@ -64,7 +67,7 @@ class BorrowedProcess(ChildProcess):
         while True:
             left = began + timeout - time.monotonic()
             try:
-                table = wait(lambda table: _fresh(table, rank, tried), timeout=max(left, 0.0))
+                table = wait(lambda table: _fresh(table, rank, tried), max(left, 0.0))
             except RendezvousError:
                 seconds = time.monotonic() - began
                 raise PartitionUnavailableError(
@@ -121,7 +124,6 @@ class BorrowedProcess(ChildProcess):
             poller.poll(_GRACE_SECONDS * 1000)
             message = self._lease.receive()
         if message is None:
-            self.ended_with_server = True
             return "ended with its graph server"
         return str(message.json().get("status"))
 

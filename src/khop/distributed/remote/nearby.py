@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import struct
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -31,23 +30,16 @@ from khop.distributed.wire import describe_error
 from khop.errors import PartitionUnavailableError, ProtocolError
 
 _WORKER = "khop.distributed.worker"
-_CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 @dataclass(eq=False)
 class _Lent:
-    """A sampler that works for a client.
-
-    Attributes:
-        trainer: pidfd of the client's process, whose forks may still hold its connection when it
-            has gone; None: the system does not tell who it is.
-    """
+    """A sampler that works for a client."""
 
     name: str
     client: str
     line: ControlLine
     process: ChildProcess
-    trainer: int | None
 
 
 class Nearby:
@@ -71,18 +63,16 @@ class Nearby:
         self._listener.listen(256)
         self._listener.setblocking(False)
         self.path = path
-        self._arriving: dict[int, tuple[ControlLine, int]] = {}
+        self._arriving: dict[int, ControlLine] = {}
         self._lent: list[_Lent] = []
 
     def sources(self) -> dict[int, Callable[[], None]]:
         """Descriptors to poll -> what to call when one is readable."""
         found: dict[int, Callable[[], None]] = {self._listener.fileno(): self._accept}
-        for line, pid in self._arriving.values():
-            found[line.fileno()] = partial(self._hear, line, pid)
+        for line in self._arriving.values():
+            found[line.fileno()] = partial(self._hear, line)
         for lent in self._lent:
             found[lent.line.fileno()] = partial(self._hear_client, lent)
-            if lent.trainer is not None:
-                found[lent.trainer] = partial(self._end, lent)
             found[lent.process.line.fileno()] = partial(self._hear_sampler, lent)
         return found
 
@@ -94,11 +84,10 @@ class Nearby:
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
             connection, _ = self._listener.accept()
-            asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             line = ControlLine(connection)
-            self._arriving[line.fileno()] = line, _CREDENTIALS.unpack(asked)[0]
+            self._arriving[line.fileno()] = line
 
-    def _hear(self, line: ControlLine, pid: int) -> None:
+    def _hear(self, line: ControlLine) -> None:
         """A client that has connected says what it wants."""
         try:
             message = line.receive()
@@ -111,7 +100,7 @@ class Nearby:
             line.close()
             return
         try:
-            lent = self._begin(line, pid, message)
+            lent = self._begin(line, message)
         except Exception as error:
             with contextlib.suppress(ConnectionError):
                 line.send_json(Op.ERROR, describe_error(error))
@@ -124,7 +113,7 @@ class Nearby:
             for descriptor in message.descriptors:
                 os.close(descriptor)
 
-    def _begin(self, line: ControlLine, pid: int, message: Message) -> _Lent:
+    def _begin(self, line: ControlLine, message: Message) -> _Lent:
         content = message.json()
         num_shared = integer(content, "num_shared", 0, 1)
         if message.op is not Op.CONFIG or len(message.descriptors) != 2 + num_shared:
@@ -139,7 +128,6 @@ class Nearby:
         pipeline = check_pipeline_size(content)
         self._checks.pipeline(pipeline)
         device = content.get("device")
-        name, client = f"{text(content, 'loader', 200)}/{place}", text(content, "client", 256)
         others = {p: asdict(e) for p, e in self._host.endpoints.items() if p != part}
         labels = [] if self._host.labels is None else [self._host.labels]
         config = {
@@ -158,7 +146,8 @@ class Nearby:
         }
         ours, ring, *shared = message.descriptors
         process = ChildProcess(_WORKER, config, [ours, ring, *labels, *shared])
-        return _Lent(name, client, line, process, _watched(pid))
+        name = f"{text(content, 'loader', 200)}/{place}"
+        return _Lent(name, text(content, "client", 256), line, process)
 
     def _hear_client(self, lent: _Lent) -> None:
         if lent not in self._lent:  # ended by what was heard just before
@@ -181,11 +170,7 @@ class Nearby:
             self._end(lent)
 
     def _end(self, lent: _Lent) -> None:
-        if lent not in self._lent:
-            return
         self._lent.remove(lent)
-        if lent.trainer is not None:
-            os.close(lent.trainer)
         lent.line.close()
         lent.process.line.close()
         threading.Thread(target=lent.process.close, name="khop-end").start()
@@ -222,18 +207,11 @@ class Nearby:
         """Ends the samplers and the socket."""
         for lent in list(self._lent):
             self._end(lent)
-        for line, _ in self._arriving.values():
+        for line in self._arriving.values():
             line.close()
         self._listener.close()
         with contextlib.suppress(OSError):
             Path(self.path).unlink()
-
-
-def _watched(pid: int) -> int | None:
-    """A descriptor that is readable when the process has ended; None if that cannot be known."""
-    with contextlib.suppress(OSError):
-        return os.pidfd_open(pid) if pid > 0 else None
-    return None
 
 
 def wanted_of(content: Mapping[str, Any]) -> dict[str, Any]:
