@@ -1,5 +1,8 @@
 """Loaders of clients make the batches of the in-memory loaders, whatever makes them."""
 
+import os
+import signal
+
 import cluster
 import jobs
 import pytest
@@ -167,6 +170,20 @@ def test_kept_batches(client):
     batches = list(remote_loader(seeds, batch_size=4))
     for ours, theirs in zip(batches, twin(seeds, batch_size=4), strict=True):
         twins.same_batch(ours, theirs)
+
+
+def test_a_receiver_that_is_killed(client):
+    """It is started again, and brings what was missing: no batch is lost or changed."""
+    loader, reference = remote_loader(None), twin(None)
+    expected = [batch.n_id for batch in reference]
+    got = []
+    for batch in loader:
+        got.append(batch.n_id)
+        if len(got) == 2:
+            os.kill(loader._maker.pids[0], signal.SIGKILL)
+    assert len(got) == len(expected)
+    assert all(map(torch.equal, got, expected))
+    assert loader.stats().restarts == 1
 
 
 def test_what_it_counted(client):
