@@ -19,6 +19,8 @@ __getattr__, __dir__, _names = attach(
             "distributed",
             "errors",
             "loader",
+            "log",
+            "metrics",
             "partition",
             "sampler",
             "stats",

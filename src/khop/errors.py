@@ -25,3 +25,7 @@ class SamplerDiedError(KhopError, RuntimeError):
 
 class RendezvousError(KhopError, RuntimeError):
     """The trainers of a job do not agree, or one of them did not arrive in time."""
+
+
+class SecurityError(KhopError, RuntimeError):
+    """What was asked for would let strangers in: keys are missing, or others can read them."""

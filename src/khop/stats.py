@@ -16,6 +16,9 @@ _SECOND = 1e9  # nanoseconds
 _NUM_COLUMNS = len(TRAINER_PHASES) + 5 + len(ROWS) + len(Made._fields)
 _MAX_NOTED = 64
 
+_Counted = tuple[list[int], list[tuple[int, ...]]]
+"""Sums of the columns, and rows that are not in them yet."""
+
 
 def _rows() -> dict[str, int]:
     return dict.fromkeys(ROWS, 0)
@@ -96,6 +99,16 @@ class LoaderStats:
         derived = {"elapsed_seconds": self.elapsed_seconds, "queue_depth": self.queue_depth}
         return {**asdict(self), **derived}
 
+    def prometheus(self, labels: Mapping[str, object] | None = None) -> str:
+        """As metrics in Prometheus's text format; see `khop.metrics` for a page of them.
+
+        Args:
+            labels: label names and values that each shall carry.
+        """
+        from khop.metrics.families import of_stats
+
+        return of_stats([(labels or {}, self)])
+
     def summary(self) -> str:
         """A table of a few lines; see the attributes for what the words mean."""
         lines = [
@@ -135,6 +148,9 @@ class Tally:
 
     Batches are only noted down, and summed up together: all at once takes a third of the time.
 
+    One thread counts. Others may take a `snapshot` at any time: sums and notes are exchanged
+    together, so that they see each batch once.
+
     Args:
         num_samplers: see `LoaderStats`.
     """
@@ -145,8 +161,7 @@ class Tally:
 
     def clear(self) -> None:
         """Begins anew."""
-        self._noted: list[tuple[int, ...]] = []
-        self._sums = [0] * _NUM_COLUMNS
+        self._counted: _Counted = [0] * _NUM_COLUMNS, []
 
     def add(
         self, times: tuple[int, int, int], ready: int, seeds: int, sizes: Sizes, made: Made
@@ -160,20 +175,16 @@ class Tally:
             sizes: what it holds.
             made: what it cost where it was made.
         """
-        noted = self._noted
+        sums, noted = self._counted
         noted.append((*times, ready, 1, seeds, *sizes, *made))
         if len(noted) == _MAX_NOTED:
-            self._sum_up()
-
-    def _sum_up(self) -> None:
-        columns = zip(self._sums, *self._noted, strict=True)
-        self._sums = [sum(column) for column in columns]
-        self._noted.clear()
+            self._counted = _summed(sums, noted), []
 
     def snapshot(self, restarts: int = 0) -> LoaderStats:
         """What was counted so far; samplers have been started again `restarts` times."""
-        self._sum_up()
-        waiting, collating, consuming, ready, batches, seeds, nodes, edges, *rest = self._sums
+        sums, noted = self._counted
+        counted = _summed(sums, list(noted))
+        waiting, collating, consuming, ready, batches, seeds, nodes, edges, *rest = counted
         rows, made = rest[: len(ROWS)], Made(*rest[len(ROWS) :])
         trainer = [spent / _SECOND for spent in (waiting, collating, consuming)]
         samplers = [getattr(made, phase) / _SECOND for phase in PHASES]
@@ -192,6 +203,10 @@ class Tally:
             num_samplers=self._num_samplers,
             restarts=restarts,
         )
+
+
+def _summed(sums: list[int], noted: list[tuple[int, ...]]) -> list[int]:
+    return [sum(column) for column in zip(sums, *noted, strict=True)]
 
 
 def _shares(parts: Mapping[str, float]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from khop.channel.ring import RingReader, RingWriter, SlotAllocator, create_memory
+from khop.errors import ProtocolError
 
 _PAGE = 4096
 _CAPACITY = 16 * _PAGE
@@ -139,7 +140,7 @@ def test_full(ring):
 )
 def test_leases_outside_the_ring(ring, offset, nbytes):
     """What another process claims is checked."""
-    with pytest.raises(ValueError, match="lies outside a ring"):
+    with pytest.raises(ProtocolError, match="lies outside a ring"):
         ring[1].lease(offset, nbytes, None)
 
 

@@ -169,7 +169,6 @@ def test_context(folder_of):
 
 
 @pytest.mark.parametrize("make,match", [
-    (lambda d: DistNeighborLoader(None, [2]), "data=None"),
     (lambda d: MpDistSamplingWorkerOptions(use_all2all=True), "use_all2all"),
     (lambda d: CollocatedDistSamplingWorkerOptions(use_all2all=True), "use_all2all"),
 ])  # fmt: skip

@@ -177,7 +177,7 @@ def test_exclusion(datasets):
 
 def test_what_is_no_dataset():
     """None, or something else."""
-    with pytest.raises(NotImplementedError, match="data=None"):
+    with pytest.raises(RuntimeError, match=r"data=None.*no client.*init_client"):
         DistLinkNeighborLoader(None, [2], 2, LINKS)
     with pytest.raises(TypeError, match="must be a DistDataset"):
         DistLinkNeighborLoader(twins.homogeneous(), [2], 2, LINKS)

@@ -109,7 +109,7 @@ def test_ids_of_the_engine_decide_nothing(mode, edge_dir):
     for ids, to_engine in ((np.arange(n), None), (new, lambda node_type, ids: new[ids])):
         indptr, indices, _ = oracle.csr(ids[keys], ids[others], n)
         csr = _native.Csr(indptr, indices, row_ids=np.argsort(ids))
-        view = GraphView([n], [(0, 0)], [csr], [[0, n]], 0)
+        view = GraphView([n], [(0, 0)], [csr], [[0, n]], [[0, csr.num_edges]], 0)
         engine = Engine(view, SamplingSpec(((4, 3),), with_edge=False))
         sampler = LinkSampler(spec, NegativeSampler(Candidates(n), Candidates(n)), to_engine)
         subgraph, seeds = finish(sampler.sample(engine, links, 77, 5))

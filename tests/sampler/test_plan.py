@@ -64,3 +64,45 @@ def test_batches_that_do_not_exist():
     for batch in (-1, 4):
         with pytest.raises(IndexError, match=f"batch {batch} of an epoch of 4 batches"):
             EpochPlan(10, 3).bounds(batch)
+
+
+LISTS = st.lists(st.integers(0, 30), min_size=1, max_size=4)
+
+
+@given(LISTS, st.integers(1, 20), st.booleans(), st.integers(0, 12))
+def test_lists_that_do_not_mix(lists, batch_size, drop_last, more):
+    """Each list's seeds once and in order, batches by turns, as many as were asked for."""
+    plan = EpochPlan(sum(lists), batch_size, drop_last, None, lists)
+    alone = [EpochPlan(n, batch_size, drop_last).num_batches for n in lists]
+    assert plan.num_batches == sum(alone)
+    if not drop_last:
+        asked = min(plan.num_batches + more, plan.num_seeds)
+        plan = EpochPlan(sum(lists), batch_size, False, asked, lists)
+        assert plan.num_batches == asked
+    owner = np.repeat(np.arange(len(lists)), lists)
+    taken = [[] for _ in lists]
+    for batch in range(plan.num_batches):
+        places = list(range(*plan.bounds(batch)))
+        assert {plan.list_of(batch)} == set(owner[places].tolist())
+        assert 1 <= len(places) <= batch_size
+        taken[plan.list_of(batch)].extend(places)
+    for number, places in enumerate(taken):
+        kept = np.flatnonzero(owner == number)
+        if drop_last:
+            kept = kept[: len(kept) // batch_size * batch_size]
+        assert places == kept.tolist()
+    turns = [plan.list_of(batch) for batch in range(plan.num_batches)]
+    assert turns[: sum(bool(places) for places in taken)] == sorted(set(turns))
+
+
+@given(LISTS, st.integers(0, 2**64 - 1))
+def test_order_within_lists(lists, key):
+    order = epoch_order(sum(lists), key, True, lists)
+    ends = np.cumsum(lists)
+    for first, last in zip(ends - lists, ends, strict=True):
+        assert sorted(order[first:last]) == list(range(first, last))
+
+
+def test_lists_of_other_seeds():
+    with pytest.raises(ValueError, match=r"lists of \[3, 4\] seeds for 8 seeds"):
+        EpochPlan(8, 2, lists=[3, 4])

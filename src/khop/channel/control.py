@@ -37,6 +37,8 @@ class Op(enum.IntEnum):
     FREE = 5  # offset of a slot
     TRACE = 6  # 1: a recording is under way, 0: it has ended
     ENDPOINT = 7  # JSON: a part, and where it is served now, or why it is not any more
+    MAKE = 8  # ORDER, and columns of int64: a batch that belongs to no epoch; a memfd with the
+    # columns if they are many
     # process -> trainer
     READY = 16  # JSON
     BATCH = 17  # epoch, batch index, offset, bytes; JSON if there is more to say of the batch;
@@ -57,6 +59,7 @@ _OPS = {int(op): op for op in Op}
 ONE = struct.Struct("<Q")
 TWO = struct.Struct("<QQ")
 BATCH = struct.Struct("<QQQQ")
+ORDER = struct.Struct("<QQQQ")  # in place of an epoch, batch index, run key, number of columns
 
 
 class Message(NamedTuple):
@@ -70,7 +73,7 @@ class Message(NamedTuple):
         """The payload as JSON object."""
         try:
             content = json.loads(self.payload)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProtocolError(f"a control message is not JSON: {error}") from None
         if not isinstance(content, dict):
             raise ProtocolError("a control message is not a JSON object")

@@ -40,6 +40,8 @@ _MAX_ENTRIES = 1 << 14
 _MAX_AXES = 16
 _MAX_SIZE = 1 << 48
 _MAX_TEXT = 64 << 20
+# Of up to 8 bytes.
+_MOST_ENTRIES = 1 << 59
 
 
 class ArrayLayout(NamedTuple):
@@ -135,7 +137,7 @@ class Layout:
         try:
             text = os.pread(descriptor, min(os.fstat(descriptor).st_size, _MAX_TEXT), 0)
             content = json.loads(text)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, OSError) as error:
             raise ProtocolError(f"a layout is not JSON: {error}") from None
         finally:
             os.close(descriptor)
@@ -156,6 +158,8 @@ class Layout:
         arrays = [_array(entry) for entry in _entries(content.get("arrays"), 3)]
         counters = [_counter(entry) for entry in _entries(content.get("counters"), 2)]
         layout = cls(number, arrays, counters)
+        if any(_least_bytes(plan) >= _MAX_SIZE for plan in layout._plans):
+            raise ProtocolError("an array's shape does not fit any memory")
         names = len(layout.index) < len(arrays) or len(layout.places) < len(counters)
         if names or layout.num_numbers > _MAX_NUMBERS:
             raise ProtocolError("a layout names something twice, or has too many numbers")
@@ -206,10 +210,13 @@ class Layout:
             raise ProtocolError(f"a batch has {count} numbers instead of {self.num_numbers}")
         sizes = numbers[: self.num_sizes]
         if sizes and (min(sizes) < 0 or max(sizes) >= _MAX_SIZE):
-            raise ProtocolError(f"a batch has axes of {sizes}")
+            raise ProtocolError(f"a batch has axes of {sizes[:100]}")
         shapes, begins, end = self.shapes(numbers)
         if end > nbytes:
             raise ProtocolError(f"a batch of {nbytes} bytes promises {end}")
+        # NumPy counts the other axes of an empty array, too.
+        if 0 in sizes and any(_counted(shape) >= _MOST_ENTRIES for shape in shapes):
+            raise ProtocolError("an empty array of a batch has axes that fit no memory")
         return numbers, begins, shapes
 
     def write_numbers(self, buffer: memoryview, sizes: Sequence[int]) -> Int64Array:
@@ -321,6 +328,15 @@ def layout_of(head: Buffer, layouts: Mapping[int, Layout]) -> Layout:
     if layout is None:
         raise ProtocolError(f"a batch has layout {number}, which nobody has described")
     return layout
+
+
+def _counted(shape: Sequence[int]) -> int:
+    return math.prod(axis for axis in shape if axis)
+
+
+def _least_bytes(plan: _Plan) -> int:
+    """Bytes of an array whose differing axes are 1, and whose empty ones are, too."""
+    return plan.dtype.itemsize * math.prod(axis for axis in plan.shape if axis > 0)
 
 
 def _plan(array: ArrayLayout) -> _Plan:

@@ -26,6 +26,10 @@ _ALIGNMENT = 64
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER = 1 << 20
 _MAX_AXES = 16
+_MAX_BYTES = 1 << 48
+
+MAX_ARRAYS = 4096
+"""Arrays of a block or message."""
 
 
 class ArraySpec(NamedTuple):
@@ -89,6 +93,8 @@ def read_block(raw: Array) -> tuple[dict[str, tuple[Array, str]], dict[str, Any]
     if offsets[-1] > len(raw):
         raise ProtocolError(f"a block of {len(raw)} bytes promises {offsets[-1]}")
     views = _views(raw, specs, offsets)
+    for spec in specs:
+        _check_values(views[spec.name])
     return {s.name: (views[s.name], s.dtype) for s in specs}, header["meta"]
 
 
@@ -109,8 +115,8 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
     Raises:
         ProtocolError: frames that do not say or hold what they should.
     """
-    if not frames or len(frames[0]) > _MAX_HEADER:
-        raise ProtocolError("a message has no header, or one that is too long")
+    if not 1 <= len(frames) <= 1 + MAX_ARRAYS or len(frames[0]) > _MAX_HEADER:
+        raise ProtocolError("a message has no header, one that is too long, or too many frames")
     header = _parse(bytes(frames[0]))
     described = header.pop("arrays")
     if len(described) != len(frames) - 1:
@@ -121,8 +127,16 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
         raw = np.frombuffer(frame, np.uint8)
         if len(raw) != spec.nbytes:
             raise ProtocolError(f"a frame has {len(raw)} bytes instead of {spec.nbytes}")
-        arrays.append(raw.view(storage_dtype(spec.dtype)).reshape(spec.shape))
+        array = raw.view(storage_dtype(spec.dtype)).reshape(spec.shape)
+        _check_values(array)
+        arrays.append(array)
     return header, arrays
+
+
+def _check_values(array: Array) -> None:
+    """Booleans are bytes of 0 and 1: NumPy and torch trust that, and lose count otherwise."""
+    if array.dtype == np.bool_ and array.size and int(array.view(np.uint8).max()) > 1:
+        raise ProtocolError("an array of booleans holds other bytes than 0 and 1")
 
 
 @functools.cache
@@ -136,8 +150,10 @@ def _parse(text: bytes) -> dict[str, Any]:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a header is not JSON: {error}") from None
-    if not isinstance(header, dict) or not isinstance(header.get("arrays"), list):
+    arrays = header.get("arrays") if isinstance(header, dict) else None
+    if not isinstance(arrays, list) or len(arrays) > MAX_ARRAYS:
         raise ProtocolError("a header does not list its arrays")
+    assert isinstance(header, dict)
     return header
 
 
@@ -150,12 +166,15 @@ def _fields(entry: Any, count: int) -> list[Any]:
 def _spec(name: Any, dtype: Any, shape: Any) -> ArraySpec:
     if not isinstance(name, str) or not isinstance(dtype, str) or not isinstance(shape, list):
         raise ProtocolError("an array is not described by name, dtype and shape")
-    if len(shape) > _MAX_AXES or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
+    if len(shape) > _MAX_AXES or not all(type(n) is int and 0 <= n < _MAX_BYTES for n in shape):
         raise ProtocolError("an array's shape is malformed")
     try:
-        storage_dtype(dtype)
+        itemsize = storage_dtype(dtype).itemsize
     except TypeError as error:
         raise ProtocolError(str(error)) from None
+    # NumPy counts an empty array's other axes, too.
+    if math.prod(n for n in shape if n) * itemsize >= _MAX_BYTES:
+        raise ProtocolError(f"an array of shape {shape} does not fit any memory")
     return ArraySpec(name, dtype, tuple(shape))
 
 

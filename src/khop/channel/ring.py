@@ -23,6 +23,7 @@ from collections.abc import Callable
 import numpy as np
 
 from khop import _native
+from khop.errors import ProtocolError
 from khop.typing import Array
 
 _ALIGNMENT = 4096
@@ -42,7 +43,18 @@ def create_memory(nbytes: int, name: str = "khop") -> int:
 
 
 def map_memory(descriptor: int) -> mmap.mmap:
-    """Maps a memfd, whole. The mapping outlives the descriptor and ends with its last view."""
+    """Maps a memfd, whole. The mapping outlives the descriptor and ends with its last view.
+
+    Raises:
+        ProtocolError: not memory of a fixed size. A page that is taken away from a mapping ends the
+            process that touches it, so memory that another process can shrink is not mapped.
+    """
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:  # a file, a socket, ...
+        seals = 0
+    if seals & fcntl.F_SEAL_SHRINK == 0 or os.fstat(descriptor).st_size == 0:
+        raise ProtocolError("a process passed on memory that is empty or can be made smaller")
     mapping = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
     # Batches are large and random-access; huge pages spare page faults where the kernel has them.
     advise_huge_pages(mapping)
@@ -178,7 +190,7 @@ class RingReader:
         `on_free` runs wherever the last reference dies, so it must neither block nor raise.
         """
         if not 0 <= offset <= offset + nbytes <= self.capacity:
-            raise ValueError(f"slot {offset} + {nbytes} lies outside a ring of {self.capacity}")
+            raise ProtocolError(f"slot {offset} + {nbytes} lies outside a ring of {self.capacity}")
         self._leased += nbytes
 
         def release() -> None:

@@ -19,6 +19,9 @@ COMMANDS = {
     "partition": "cut a graph into a partition folder",
     "inspect": "summarise a partition folder, as text, JSON or a picture",
     "verify": "check every byte, count and range of a partition folder",
+    "keygen": "make the keys of a job whose graph servers stand apart",
+    "serve": "serve a partition folder to clients, as a graph server",
+    "top": "watch graph servers, their loaders and trainers, live in the terminal",
     "bench": "measure khop, a floor and its peers on this machine",
     "doctor": "report what a bug report should say of this machine",
 }

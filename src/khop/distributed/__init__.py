@@ -13,6 +13,17 @@ Trainers find each other through torch.distributed's store: addresses, keys and 
 trainer ends, however it ends. Teardown, in this order: iterators drop their batches, loaders end
 their samplers, each trainer says goodbye, and the trainer that started a server ends it when all
 others have said so too.
+
+Server-client mode: graph servers (`khop serve`, or `init_server` in Python) have the folder and the
+samplers, trainers are their clients (`init_client`) and have neither:
+
+    graph server 0 ──┬─ sampler ┐                          the directory, at the well-known address
+                     └─ sampler ┴─ ring ─> streams ─> receiver ─ shared memory ─> client 0
+    graph server 1 ──── sampler ── ring ─> streams ─> receiver ─ shared memory ─> client 1
+
+Loaders are the same, with `data=None` and `RemoteDistSamplingWorkerOptions`, and so are their
+batches; see `khop.distributed.remote`. Teardown: loaders end their receivers, which close their
+sessions; clients say goodbye, and servers end when all have.
 """
 
 from khop._lazy import attach
@@ -30,11 +41,18 @@ __getattr__, __dir__, __all__ = attach(
         "LayerwiseOutputs": "inference.result",
         "MpDistSamplingWorkerOptions": "options",
         "PartitionSampler": "partition_sampler",
+        "RemoteDistSamplingWorkerOptions": "options",
+        "async_request_server": "remote.requests",
         "get_context": "context",
+        "init_client": "remote.client",
+        "init_server": "remote.serving",
         "init_worker_group": "context",
         "layerwise_inference": "inference.run",
         "link_split": "split",
         "node_split": "split",
+        "request_server": "remote.requests",
+        "shutdown_client": "remote.client",
         "shutdown_worker_group": "context",
+        "wait_and_shutdown_server": "remote.serving",
     },
 )

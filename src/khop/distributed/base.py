@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import abc
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
@@ -13,16 +14,15 @@ from torch import Tensor
 
 from khop.channel.layout import Received
 from khop.distributed.collate import Assembler, Tensors, batch_edge_types, to_tensors
-from khop.distributed.context import require_context
-from khop.distributed.dataset import DistDataset
+from khop.distributed.context import TrainerContext
 from khop.distributed.delivery import Destination, Mover, Moving
+from khop.distributed.graph import LoaderGraph
 from khop.distributed.making import make_maker
-from khop.distributed.options import (
-    CollocatedDistSamplingWorkerOptions,
-    MpDistSamplingWorkerOptions,
-)
+from khop.distributed.options import WorkerOptions
 from khop.distributed.pipeline import PipelineSpec
 from khop.loader.epochs import EpochKeys
+from khop.loader.fingerprint import describe_sampling, digest
+from khop.loader.resume import Course, EpochProgress, Identity, Resumable
 from khop.sampler.plan import EpochPlan, epoch_order
 from khop.sampler.plan import seeds_of as positions_of
 from khop.stats import LoaderStats, Tally
@@ -40,22 +40,24 @@ class DeliveryOptions:
     drop_last: bool = False
     to_device: Any = None
     random_seed: int | None = None
-    worker_options: MpDistSamplingWorkerOptions | CollocatedDistSamplingWorkerOptions | None = None
+    worker_options: WorkerOptions | None = None
     seed: int | None = None
     stream: int | None = None
     transform: Callable[[Any], Any] | None = None
     even_batches: bool = True
 
 
-class DistLoader(abc.ABC):
+class DistLoader(Resumable, abc.ABC):
     """Base of the loaders of partitioned graphs.
 
     Args:
-        data: the trainer's partition.
+        data: the graph: the trainer's partition, or what graph servers say of it.
         spec: what batches shall be.
         columns: [num_columns, num_seeds] int64, what samplers must know of each seed.
         options: how batches are delivered.
         weights: of the ends of negatives; see `khop.distributed.pipeline.Pipeline`.
+        lists: lengths of the lists that the seeds consist of, if each is for a graph server of its
+            own; see `EpochPlan`.
 
     Raises:
         ValueError, TypeError: bad options.
@@ -64,11 +66,12 @@ class DistLoader(abc.ABC):
 
     def __init__(
         self,
-        data: DistDataset,
+        data: LoaderGraph,
         spec: PipelineSpec,
         columns: Int64Array,
         options: DeliveryOptions,
         weights: Mapping[str, Array] | None = None,
+        lists: Sequence[int] | None = None,
     ) -> None:
         seed = options.random_seed if options.seed is None else options.seed
         if options.random_seed not in (None, seed):
@@ -81,21 +84,22 @@ class DistLoader(abc.ABC):
         self.transform = options.transform
         self._columns = columns
         self._assembler = Assembler(data.meta, self._labels(), batch_edge_types(data.meta))
-        context = require_context()
+        context = data.context
         stream = context.rank if options.stream is None else options.stream
         self._keys = EpochKeys(seed, stream, None)
+        self._course = Course(self._keys, context.rank)
+        self._spec, self._weights = spec, weights or {}
         self._shuffle = options.shuffle
-        self._plan = EpochPlan(columns.shape[1], options.batch_size, options.drop_last)
-        self._service = data.service()
+        self._plan = EpochPlan(columns.shape[1], options.batch_size, options.drop_last, None, lists)
+        data.connect()
         if options.even_batches and context.world_size > 1:
-            self._plan = _agree_on_batches(self._plan, options.drop_last)
-        workers = options.worker_options or CollocatedDistSamplingWorkerOptions()
+            self._plan = _agree_on_batches(context, self._plan, options.drop_last)
         self._maker = make_maker(
             data,
             spec,
-            workers,
-            options.batch_size,
-            weights or {},
+            options.worker_options,
+            self._plan,
+            self._weights,
             self._destination,
             self._mover,
         )
@@ -119,11 +123,44 @@ class DistLoader(abc.ABC):
 
     def __iter__(self) -> Iterator[Any]:
         """A new epoch. Several may be iterated at the same time; leaving one early is harmless."""
-        run_key = self._keys.next_run_key()
-        order = epoch_order(self._plan.num_seeds, run_key, self._shuffle)
+        progress = self._course.begin()
+        order = epoch_order(self._plan.num_seeds, progress.run_key, self._shuffle, self._plan.lists)
         columns = self._columns if order is None else self._columns[:, order]
-        epoch = self._maker.open_epoch(run_key, self._plan, columns)
-        return _EpochIterator(self, epoch, order)
+        epoch = self._maker.open_epoch(progress.run_key, self._plan, columns, progress.delivered)
+        return _EpochIterator(self, epoch, order, progress)
+
+    @abc.abstractmethod
+    def _described_seeds(self) -> list[Any]:
+        """Type, original ids and times of the seeds, in what `digest` takes."""
+
+    def _identity(self) -> Identity:
+        """What the loader must have in common with one whose state it takes over."""
+        seeds, sampling = self._digests
+        return Identity(
+            seeds=seeds,
+            sampling=sampling,
+            batch_size=self.batch_size,
+            drop_last=self._plan.drop_last,
+            shuffle=self._shuffle,
+            seed=self._keys.seed,
+            stream=self._keys.stream,
+            num_batches=self._plan.num_batches,
+        )
+
+    @cached_property
+    def _digests(self) -> tuple[str, str]:
+        """Of the seeds, and of what is drawn for them; computed when first needed."""
+        spec, meta, weights = self._spec, self.data.meta, []
+        if spec.link is not None:
+            weights = [self._weights.get(name) for name in ("src_weight", "dst_weight")]
+        return digest(self._described_seeds()), describe_sampling(
+            spec.sampling,
+            {t.name: t.count for t in meta.node_types},
+            {t.name: t.count for t in meta.edge_types},
+            spec.link,
+            weights,
+            by_time=meta.time_attr is not None,
+        )
 
     def stats(self) -> LoaderStats:
         """What the loader has done so far, over all its epochs or since `reset_stats()`."""
@@ -173,11 +210,18 @@ class _Coming(NamedTuple):
 class _EpochIterator:
     """Walks through one epoch; gives up its batches when it is dropped."""
 
-    def __init__(self, loader: DistLoader, epoch: int, order: Int64Array | None) -> None:
+    def __init__(
+        self,
+        loader: DistLoader,
+        epoch: int,
+        order: Int64Array | None,
+        progress: EpochProgress,
+    ) -> None:
         self._loader = loader
         self._epoch = epoch
         self._order = order
-        self._next = 0
+        self._progress = progress
+        self._next = progress.delivered
         self._coming: _Coming | Exception | None = None
         self._watch = DeliveryWatch(loader._tally)
         self._end = weakref.finalize(self, loader._maker.close_epoch, epoch)
@@ -187,26 +231,38 @@ class _EpochIterator:
 
     def __next__(self) -> Any:
         if self._next >= len(self._loader) or not self._end.alive:
+            if self._next >= len(self._loader):
+                self._progress.end()
             self._end()
             raise StopIteration
         asked = monotonic_ns()
-        coming = self._coming or self._start(self._next)
-        self._coming = None
-        if isinstance(coming, Exception):
-            self._end()
-            raise coming
-        self._look_ahead(self._next + 1)
-        made = self._loader._finish(coming.moving)
-        first, last = self._loader._plan.bounds(self._next)
+        try:
+            coming = self._coming or self._start(self._next)
+            self._coming = None
+            if isinstance(coming, Exception):
+                self._end()
+                raise coming
+            # From here on the batch is taken: if it fails, the next call goes on with the next one.
+            batch, self._next = self._next, self._next + 1
+            self._look_ahead(self._next)
+            made = self._loader._finish(coming.moving)
+        except BaseException:
+            self._progress.fail()
+            raise
+        self._count(batch, asked, coming)
+        self._progress.deliver()
+        return made
+
+    def _count(self, batch: int, asked: int, coming: _Coming) -> None:
+        """Counts a batch that is handed out now, and was asked for at `asked`."""
+        first, last = self._loader._plan.bounds(batch)
         counter = coming.received.counter
         (nodes,), (edges,) = counter("nodes"), counter("edges")
         local, cached, remote = counter("rows")
         sizes = nodes, edges, local, cached, remote
         cost = Made(*counter("made"))
         taken = max(asked, coming.taken)
-        self._watch.deliver(asked, taken, self._epoch, self._next, last - first, sizes, cost)
-        self._next += 1
-        return made
+        self._watch.deliver(asked, taken, self._epoch, batch, last - first, sizes, cost)
 
     def _start(self, batch: int) -> _Coming:
         try:
@@ -235,9 +291,8 @@ class _EpochIterator:
                 self._coming = error
 
 
-def _agree_on_batches(plan: EpochPlan, drop_last: bool) -> EpochPlan:
+def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool) -> EpochPlan:
     """The same number of batches for all trainers."""
-    context = require_context()
     name = f"loader-{context.number('loader')}"
     context.rendezvous.tell(name, [plan.num_batches_alone, plan.num_seeds])
     heard = context.rendezvous.hear_all(

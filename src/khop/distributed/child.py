@@ -7,6 +7,7 @@ the trainer ends, they do.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
@@ -24,12 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import khop
+from khop import log
 from khop.channel.control import ControlLine, Message, Op, socket_pair
 from khop.distributed.last_words import LogTail, TaskPage
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 2.0
 _ENDING_SECONDS = 0.2
+_log = log.get(__name__)
 
 
 class ChildProcess:
@@ -68,7 +71,12 @@ class ChildProcess:
         with contextlib.suppress(ConnectionError):  # told by receive()
             self.line.send_json(
                 Op.CONFIG,
-                {**config, "parent": os.getpid(), "end_with_parent_thread": lasting},
+                {
+                    **config,
+                    "log": log.of_child(module, config),
+                    "parent": os.getpid(),
+                    "end_with_parent_thread": lasting,
+                },
                 descriptors,
             )
 
@@ -137,11 +145,15 @@ def start_up() -> tuple[ControlLine, Message]:
     if config is None or config.op is not Op.CONFIG:
         sys.exit(1)  # the parent ended first
     content = config.json()
+    log.start_child(content["log"])
     if content["end_with_parent_thread"]:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != content["parent"]:  # it ended before the line above
             sys.exit(1)
     signal.signal(signal.SIGTERM, _leave)
+    program = sys.argv[2]
+    _log.info("process-started", f"{program} begins", program=program)
+    atexit.register(_log.info, "process-ended", f"{program} ends", program=program)
     return line, config
 
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
 
+from khop import log
 from khop.errors import PartitionUnavailableError
 from khop.trace.requests import Asked
 from khop.typing import Array
@@ -40,6 +41,7 @@ _EVENTS = (
 _EVENT = struct.Struct("=Hi")
 # Pauses before requests are sent again after the second, third, ... return without an answer.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 4.0
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Credentials:
     """The job's CURVE key pair, Z85 text."""
 
     public: str
-    secret: str
+    secret: str = field(repr=False)
 
 
 class Request:
@@ -186,8 +188,18 @@ class Connection:
                 self._resend_at = None
                 if self.lost_since is None:
                     self.lost_since = time.monotonic()
+                    self._say("partition-lost", "connection lost")
+
+    def _say(self, event: str, what: str) -> None:
+        """Logs what has become of the connection: a warning only if somebody waits for answers."""
+        say = _log.warning if self.pending else _log.info
+        text = f"{self.what} at {self.endpoint.address}: {what}"
+        say(event, text, address=self.endpoint.address, pending=len(self.pending))
 
     def _stands(self) -> None:
+        if self._has_stood and self.lost_since is not None:
+            lost = time.monotonic() - self.lost_since
+            self._say("partition-returned", f"connected again after {lost:.1f} s")
         self.lost_since = self._final = None
         self._trouble = "its server has ended, or the network is down"
         pause = 0.0

@@ -6,15 +6,17 @@ import atexit
 import contextlib
 import enum
 import itertools
-import logging
 import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
+from typing import TypeVar
 
 import torch.distributed as dist
 
-from khop.distributed.rendezvous import Rendezvous, host_address, host_identity, job_store
+from khop import log
+from khop.distributed.hosts import host_address, host_identity
+from khop.distributed.rendezvous import Rendezvous, SharedValues, job_store
 from khop.errors import RendezvousError
 
 _DEFAULT_GROUP = "khop-trainers"
@@ -25,22 +27,101 @@ class DistRole(enum.Enum):
 
     WORKER = 1
     """A trainer that loads a partition."""
+    SERVER = 2
+    """A process that runs a graph server."""
+    CLIENT = 3
+    """A trainer whose batches graph servers make."""
 
 
 class DistContext:
-    """A trainer's place in its group. Made by `init_worker_group`.
+    """A process's place in its job. Made by `init_worker_group`, `init_client` or `init_server`.
 
     Attributes:
-        role: `DistRole.WORKER`.
-        world_size: number of trainers.
-        rank: this one.
-        group_name: of the group.
+        role: what the process is.
+        world_size: number of processes with this role.
+        rank: this one among them.
+        group_name: of these.
+    """
+
+    def __init__(self, role: DistRole, world_size: int, rank: int, group_name: str) -> None:
+        self.role = role
+        self.world_size = world_size
+        self.rank = rank
+        self.group_name = group_name
+
+    @property
+    def worker_name(self) -> str:
+        """Name of this process."""
+        return f"{self.group_name}_{self.rank}"
+
+    @property
+    def global_world_size(self) -> int:
+        """Number of processes of all roles."""
+        return self.world_size
+
+    @property
+    def global_rank(self) -> int:
+        """This process among those of all roles: servers come before clients."""
+        return self.rank
+
+    def is_worker(self) -> bool:
+        """Whether this process is a trainer that loads a partition."""
+        return self.role is DistRole.WORKER
+
+    def is_server(self) -> bool:
+        """Whether this process runs a graph server."""
+        return self.role is DistRole.SERVER
+
+    def is_client(self) -> bool:
+        """Whether this process is a trainer whose batches graph servers make."""
+        return self.role is DistRole.CLIENT
+
+    def num_servers(self) -> int:
+        """Number of graph servers of the job."""
+        return 0
+
+    def num_clients(self) -> int:
+        """Number of clients of the graph servers."""
+        return 0
+
+    def close(self, wait: bool = True) -> None:
+        """Leaves the job.
+
+        Args:
+            wait: wait for others that need this process.
+        """
+        raise NotImplementedError
+
+
+class TrainerContext(DistContext):
+    """The place of a trainer, which agrees with others of its role.
+
+    Attributes:
+        rendezvous: how trainers tell each other things.
+    """
+
+    def __init__(self, role: DistRole, rendezvous: SharedValues, group_name: str) -> None:
+        super().__init__(role, rendezvous.world_size, rendezvous.rank, group_name)
+        self.rendezvous = rendezvous
+        self._counts: dict[str, itertools.count[int]] = {}
+
+    def number(self, kind: str) -> int:
+        """Numbers things that all trainers make in the same order: loaders, services."""
+        return next(self._counts.setdefault(kind, itertools.count()))
+
+
+class WorkerContext(TrainerContext):
+    """The place of a trainer that loads a partition. Made by `init_worker_group`.
+
+    Attributes:
         host: identity of the machine; equal for trainers that can share socket files.
         address: by which other machines reach this one.
         insecure: whether traffic between machines goes without CURVE.
         rendezvous: how trainers tell each other things.
         others_have_finished: all others have said goodbye, as far as is known.
     """
+
+    rendezvous: Rendezvous
 
     def __init__(
         self,
@@ -49,41 +130,13 @@ class DistContext:
         address: str,
         insecure: bool,
     ) -> None:
-        self.role = DistRole.WORKER
-        self.rendezvous = rendezvous
-        self.world_size = rendezvous.world_size
-        self.rank = rendezvous.rank
-        self.group_name = group_name
+        super().__init__(DistRole.WORKER, rendezvous, group_name)
         self.host = host_identity()
         self.address = address
         self.insecure = insecure
-        self._counts: dict[str, itertools.count[int]] = {}
         self._servers_to_keep: list[Callable[[], None]] = []
         self._is_closed = False
         self.others_have_finished = rendezvous.world_size == 1
-
-    @property
-    def worker_name(self) -> str:
-        """Name of this trainer."""
-        return f"{self.group_name}_{self.rank}"
-
-    @property
-    def global_world_size(self) -> int:
-        """Number of processes of all groups."""
-        return self.world_size
-
-    @property
-    def global_rank(self) -> int:
-        """This process among those of all groups."""
-        return self.rank
-
-    def is_worker(self) -> bool:
-        """Whether this process is a trainer that loads a partition."""
-        return self.role is DistRole.WORKER
-
-    def number(self, kind: str) -> int:
-        """Numbers things that all trainers make in the same order: loaders, services."""
-        return next(self._counts.setdefault(kind, itertools.count()))
 
     def keep_for_others(self, close: Callable[[], None]) -> None:
         """Registers servers that others use: `close` is called when all trainers have finished."""
@@ -111,7 +164,19 @@ class DistContext:
 
 _context: DistContext | None = None
 _num_groups = itertools.count()
-_log = logging.getLogger("khop")
+_Context = TypeVar("_Context", bound=DistContext)
+_ROLES = {
+    DistRole.WORKER: "a trainer that loads a partition",
+    DistRole.SERVER: "a graph server",
+    DistRole.CLIENT: "a client of graph servers",
+}
+_ADVICE = {
+    DistRole.WORKER: "call shutdown_worker_group() first",
+    DistRole.SERVER: "call wait_and_shutdown_server() first",
+    DistRole.CLIENT: "its loaders take data=None and RemoteDistSamplingWorkerOptions; to load a "
+    "partition, call shutdown_client() first",
+}
+_log = log.get(__name__)
 
 
 def init_worker_group(
@@ -122,7 +187,7 @@ def init_worker_group(
     host: str | None = None,
     insecure: bool = False,
     timeout: float = 60.0,
-) -> DistContext:
+) -> WorkerContext:
     """Makes this process a trainer of a group.
 
     Addresses and keys go through torch.distributed's store (or, before `init_process_group`,
@@ -150,6 +215,8 @@ def init_worker_group(
     world_size, rank = _world(world_size, rank)
     group_name = group_name or _DEFAULT_GROUP
     if _context is not None:
+        _check_role(_context, DistRole.WORKER)
+        assert isinstance(_context, WorkerContext)
         same = (_context.world_size, _context.rank, _context.group_name)
         if same == (world_size, rank, group_name):
             return _context
@@ -157,14 +224,56 @@ def init_worker_group(
             f"this process is trainer {_context.rank} of {_context.world_size} in group "
             f"'{_context.group_name}' already: call shutdown_worker_group() first"
         )
+    log.identify("trainer", rank)
     if insecure and rank == 0:
-        _log.warning("insecure=True: traffic between machines is neither encrypted nor checked")
+        _log.warning(
+            "insecure", "insecure=True: traffic between machines is neither encrypted nor checked"
+        )
     store = job_store(rank, world_size, timeout)
     # A group must not hear what one of the same name said before it.
     attempt = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{next(_num_groups)}"
     rendezvous = Rendezvous(store, f"khop/{group_name}/{attempt}", rank, world_size, timeout)
-    _context = DistContext(rendezvous, group_name, host or host_address(), insecure)
-    return _context
+    context = WorkerContext(rendezvous, group_name, host or host_address(), insecure)
+    _context = context
+    _log.info(
+        "group-joined",
+        f"trainer {rank} of {world_size} in group '{group_name}'",
+        world_size=world_size,
+        address=context.address,
+    )
+    return context
+
+
+def enter(make: Callable[[], _Context], role: DistRole) -> _Context:
+    """Makes this process's context, which `get_context` returns from now on.
+
+    Args:
+        make: makes it.
+        role: what the process becomes.
+
+    Raises:
+        RuntimeError: the process has a context already.
+    """
+    global _context  # noqa: PLW0603
+    if _context is not None:
+        _check_role(_context, role)
+        raise RuntimeError(f"this process is {_context.worker_name} already")
+    made = make()
+    _context = made
+    return made
+
+
+def leave(role: DistRole, wait: bool = True) -> None:
+    """Ends this process's context if it has this role; harmless if there is none.
+
+    Args:
+        role: the role.
+        wait: see `DistContext.close`.
+    """
+    global _context
+    if _context is not None and _context.role is role:
+        context, _context = _context, None
+        context.close(wait)
 
 
 def get_context() -> DistContext | None:
@@ -172,9 +281,26 @@ def get_context() -> DistContext | None:
     return _context
 
 
-def require_context() -> DistContext:
-    """This process's context, made from the environment if there is none yet."""
-    return _context or init_worker_group()
+def require_context() -> WorkerContext:
+    """This trainer's context, made from the environment if there is none yet.
+
+    Raises:
+        RuntimeError: this process has another role.
+    """
+    if _context is None:
+        return init_worker_group()
+    _check_role(_context, DistRole.WORKER)
+    assert isinstance(_context, WorkerContext)
+    return _context
+
+
+def _check_role(context: DistContext, role: DistRole) -> None:
+    """Raises RuntimeError if a process has a context of another role than it must have."""
+    if context.role is not role:
+        raise RuntimeError(
+            f"this process is {_ROLES[context.role]} ('{context.worker_name}'), it cannot be "
+            f"{_ROLES[role]} at the same time: {_ADVICE[context.role]}"
+        )
 
 
 def shutdown_worker_group(wait: bool = True) -> None:
@@ -183,10 +309,7 @@ def shutdown_worker_group(wait: bool = True) -> None:
     Args:
         wait: wait for trainers that may still need this one's servers.
     """
-    global _context  # noqa: PLW0603
-    if _context is not None:
-        _context.close(wait)
-        _context = None
+    leave(DistRole.WORKER, wait)
 
 
 def _world(world_size: int | None, rank: int | None) -> tuple[int, int]:
@@ -223,4 +346,11 @@ def _note_failure(
 
 
 sys.excepthook = _note_failure
-atexit.register(lambda: shutdown_worker_group(wait=not _failed))
+
+
+def _leave_at_exit() -> None:
+    if _context is not None:
+        leave(_context.role, wait=not _failed)
+
+
+atexit.register(_leave_at_exit)

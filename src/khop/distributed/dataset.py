@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from khop.data.arrays import check_range, to_array, to_ids
-from khop.distributed.context import require_context
+from khop.distributed.context import WorkerContext, require_context
+from khop.distributed.graph import LoaderGraph
 from khop.distributed.peers import Peers
 from khop.distributed.reader import PartitionReader
 from khop.distributed.service import PartitionService
 from khop.distributed.stores import PartitionStores
 from khop.partition.folder import FolderMeta, PartitionFolder
 from khop.partition.part import Part
-from khop.typing import EDGE, NODE, ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
+from khop.typing import EDGE, NODE, EdgeType, Int64Array, IntArray, NodeType
 
 
-class DistDataset(PartitionStores):
+class DistDataset(PartitionStores, LoaderGraph):
     """One partition of a folder, and the way to the others.
 
         dataset = DistDataset().load('products-parts', partition_idx=rank)
@@ -134,65 +134,55 @@ class DistDataset(PartitionStores):
         return self.opened.meta
 
     @property
+    def parts(self) -> list[int]:
+        """The home partition and those that are served beside it."""
+        return sorted({self.partition_idx, *self._also_serve})
+
+    @property
+    def where(self) -> str:
+        """The folder, for error messages."""
+        return f"'{self.opened.root}'"
+
+    @property
+    def context(self) -> WorkerContext:
+        """This trainer's context, made from the environment if there is none yet."""
+        return require_context()
+
+    @property
+    def homes(self) -> list[int]:
+        """Home partition of each trainer of the group."""
+        return self.service().homes
+
+    def connect(self) -> None:
+        """Meets the other trainers of the group; see `service`."""
+        self.service()
+
+    def split(self, node_type: NodeType, name: str) -> Int64Array:
+        """[n] int64 new ids, ascending, for which a boolean attribute holds; KeyError if none."""
+        return self.opened.split(node_type, name).astype(np.int64)
+
+    def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
+        """[n] keys of the times of nodes, by new id; None if their type has no times."""
+        times = self.opened.node_times(node_type)
+        return None if times is None else times[new_ids]
+
+    @property
     def opened(self) -> PartitionFolder:
         """The folder; RuntimeError before `load`."""
         if self.folder is None:
             raise RuntimeError("the dataset holds nothing yet: call load() first")
         return self.folder
 
-    @property
-    def num_partitions(self) -> int:
-        """Number of partitions."""
-        return self.meta.num_parts
-
-    @property
-    def edge_dir(self) -> EdgeDir:
-        """Whose neighbours the folder serves: 'in' or 'out'."""
-        return self.meta.edge_dir
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes of the whole graph (all types)."""
-        return sum(t.count for t in self.meta.node_types)
-
-    @property
-    def num_edges(self) -> int:
-        """Number of edges of the whole graph (all types)."""
-        return sum(t.count for t in self.meta.edge_types)
-
-    def node_attr(self, name: str, node_type: NodeType = NODE) -> tuple[str, tuple[int, ...]]:
-        """Name of the dtype and shape of one row of a node attribute; KeyError if none."""
-        attr = self.meta.node_type(node_type).attrs[name]
-        return attr.dtype, attr.shape
-
     def local_nodes(self, node_type: NodeType = NODE) -> Tensor:
         """[n] int64 original ids of the home partition's nodes."""
         ids = self.opened.node_ids(self.partition_idx, node_type)
         return torch.from_numpy(ids.astype(np.int64))
 
-    def to_new_ids(self, ids: ArrayLike, what: str, node_type: NodeType = NODE) -> Int64Array:
-        """Ids of the folder's numbering.
-
-        Args:
-            ids: [n] original ids.
-            what: what they are called in error messages.
-            node_type: their node type.
-
-        Raises:
-            IndexError: an id that does not exist.
-            TypeError, ValueError: ids that are no vector of integers.
-        """
-        original = to_ids(ids, what)
-        check_range(original, self.meta.node_type(node_type).count, what)
+    def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
         return self.opened.id_map(node_type)[original].astype(np.int64)
 
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
-        """Original ids of ids of the folder's numbering.
-
-        Args:
-            new_ids: [n] integers.
-            node_type: their node type.
-        """
+        """Original ids of ids of the folder's numbering; see `LoaderGraph`."""
         if node_type not in self._original:
             id_map = self.opened.id_map(node_type)
             original = np.empty(len(id_map), id_map.dtype)
@@ -201,29 +191,18 @@ class DistDataset(PartitionStores):
         return self._original[node_type][new_ids].astype(np.int64)
 
     def home_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """This trainer's share of all edges, by original ids: each edge is one trainer's.
+        """This trainer's share of all edges; see `LoaderGraph`.
 
         Those of its home partition, and of the partitions that it serves and that are nobody's
         home; trainers that have a partition in common take turns.
-
-        Args:
-            edge_type: their edge type.
-
-        Returns:
-            [2, n] int64, sources and destinations.
-
-        Raises:
-            ValueError: no such edge type.
         """
-        names = [t.name for t in self.meta.edge_types]
-        if edge_type not in names:
-            raise ValueError(f"no edge type {edge_type}: there are {names}")
-        rank, shares = require_context().rank, []
+        place = self.edge_place(edge_type)
+        rank, shares = self.context.rank, []
         for part in range(self.num_partitions):
             keepers = self.service().keepers(part)
             if rank in keepers:
                 turn = slice(keepers.index(rank), None, len(keepers))
-                shares.append(self._edges_of(names.index(edge_type), part)[:, turn])
+                shares.append(self._edges_of(place, part)[:, turn])
         return np.concatenate(shares, axis=1)
 
     def _edges_of(self, place: int, part: int) -> Int64Array:
@@ -246,34 +225,11 @@ class DistDataset(PartitionStores):
             )
         return NODE
 
-    def seed_type(self, seeds: Any, what: str) -> tuple[NodeType, Any]:
-        """Node type of seeds, and the seeds: users name the type where there are several.
-
-        Args:
-            seeds: seeds; of a heterogeneous graph a node type, or (node type, seeds).
-            what: what they are called in error messages.
-
-        Raises:
-            ValueError: no node type is named, or one that does not exist.
-        """
-        if not self.meta.heterogeneous:
-            return NODE, seeds
-        node_type, ids = seeds, None
-        if isinstance(seeds, (tuple, list)) and len(seeds) == 2:
-            node_type, ids = seeds
-        names = [t.name for t in self.meta.node_types]
-        if not isinstance(node_type, str) or node_type not in names:
-            raise ValueError(
-                f"{what} of a heterogeneous graph must be a node type, or (node type, seeds), with "
-                f"a type of {names} (got {seeds!r})"
-            )
-        return node_type, ids
-
     def service(self) -> PartitionService:
         """How this trainer reaches the partitions; made by all trainers together, once."""
         if self._service is None:
             self._service = PartitionService(
-                require_context(), self.opened, self.partition_idx, self._also_serve
+                self.context, self.opened, self.partition_idx, self._also_serve
             )
         return self._service
 
@@ -322,32 +278,3 @@ def last_loaded() -> DistDataset:
         if dataset is not None:
             return dataset
     raise RuntimeError("no DistDataset has been loaded in this process: pass dataset=")
-
-
-def seeds_of(
-    dataset: DistDataset, seeds: ArrayLike, what: str, node_type: NodeType = NODE
-) -> tuple[Int64Array, Int64Array]:
-    """Seeds as users give them.
-
-    Args:
-        dataset: the dataset.
-        seeds: [n] original ids, a boolean mask over all nodes, or None for all nodes.
-        what: what they are called in error messages.
-        node_type: their node type.
-
-    Returns:
-        Original ids, and PyG's `input_id` of each: positions in the input; for a mask, the ids.
-    """
-    count = dataset.meta.node_type(node_type).count
-    if seeds is None:
-        every = np.arange(count, dtype=np.int64)
-        return every, every
-    array, name = to_array(seeds, what)
-    if name == "bool":
-        if array.shape != (count,):
-            raise ValueError(f"{what} is a mask of shape {array.shape} for {count} nodes")
-        ids = np.flatnonzero(array)
-        return ids, ids
-    ids = to_ids(seeds, what).astype(np.int64)
-    check_range(ids, count, what)
-    return ids, np.arange(len(ids), dtype=np.int64)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from khop import log
 from khop.distributed.sampler_process import SamplerProcess
 from khop.errors import SamplerDiedError
 
+_log = log.get(__name__)
 # So many samplers may die while they work on the same batch. A second may do so by chance, if
 # batches take long or samplers are killed often; a fourth does not.
 _MAX_AT_A_BATCH = 4
@@ -44,6 +46,14 @@ class Deaths:
             why = f"samplers have been restarted {self.num_restarts} times; max_restarts bounds it"
             raise SamplerDiedError(_obituary(dead, status, why))
         self.num_restarts += 1
+        _log.warning(
+            "sampler-restarted",
+            f"sampler {dead.number} (pid {dead.process.pid}) {status}: it is started again",
+            sampler=dead.number,
+            pid=dead.process.pid,
+            owed=len(dead.owes),
+            restarts=self.num_restarts,
+        )
 
     def forget(self, epoch: int) -> None:
         """Forgets an epoch that has ended."""

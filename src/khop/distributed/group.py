@@ -17,7 +17,7 @@ import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -37,10 +37,15 @@ from khop.sampler.plan import EpochPlan
 from khop.trace.recording import current
 from khop.typing import Array, Int64Array
 
-_WORKER = "khop.distributed.worker"
 # While batches are there before they are asked for, lines are looked at so often: for samplers that
 # have died meanwhile.
 _LOOK_SECONDS = 0.05
+Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], ChildProcess]
+
+
+def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:
+    """Starts a process that makes batches on this machine; see `khop.distributed.worker`."""
+    return ChildProcess("khop.distributed.worker", config, memory)
 
 
 @dataclass
@@ -70,6 +75,9 @@ class SamplerGroup:
         arrays: arrays that all samplers read, by name; shared, not sent.
         make_slab: makes the memory that a sampler on this device shares with the trainer; None: it
             does not.
+        program: starts a process, of its configuration and of descriptors to pass along. It makes
+            batches itself, as a sampler does, or has them from elsewhere; the trainer sees no
+            difference.
     """
 
     def __init__(
@@ -84,10 +92,12 @@ class SamplerGroup:
         pin: Callable[[RingReader], None] | None = None,
         arrays: Mapping[str, Array] | None = None,
         make_slab: Callable[[str | None], SlabReader | None] = lambda device: None,
+        program: Program = start_sampler,
     ) -> None:
         self._config = dict(config)
         self._devices = devices
         self._make_slab = make_slab
+        self._program = program
         self._shared = None if not arrays else share(arrays)
         self._depth = depth
         self._in_bulk = in_bulk
@@ -121,7 +131,7 @@ class SamplerGroup:
                 "slab": None if slab is None else slab.described,
                 "has_arrays": self._shared is not None,
             }
-            process = ChildProcess(_WORKER, config, memory)
+            process = self._program(config, memory)
         finally:
             os.close(memory[0])
             if slab is not None:
@@ -143,7 +153,7 @@ class SamplerGroup:
         """Process ids of the samplers."""
         return [sampler.process.pid for sampler in self._samplers]
 
-    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array) -> int:
+    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0) -> int:
         """Begins an epoch.
 
         Args:
@@ -151,6 +161,7 @@ class SamplerGroup:
             plan: how seeds make batches.
             columns: [num_columns, num_seeds] int64, what there is to know of the seeds, in the
                 epoch's order.
+            first: the batch to begin with; those before it are not made.
 
         Returns:
             A number for the epoch.
@@ -168,7 +179,7 @@ class SamplerGroup:
             "plan": asdict(plan),
             "num_columns": len(columns),
         }
-        epoch = _Epoch(message, memory, plan.num_batches)
+        epoch = _Epoch(message, memory, plan.num_batches, next_to_ask=first, num_taken=first)
         self._epochs[number] = epoch
         for sampler in self._samplers:
             self._send_epoch(sampler, epoch)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from khop import log
 from khop.channel.control import Message, Op
 from khop.distributed.launch import LaunchedServer
 
@@ -25,6 +26,7 @@ from khop.distributed.launch import LaunchedServer
 _SOON = 2.0
 _MAX_IN_A_ROW = 5
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_log = log.get(__name__)
 
 
 @dataclass
@@ -112,6 +114,8 @@ class ServerKeeper:
     def _take_in(self, key: int, kept: _Kept, message: Message) -> None:
         if message.op is Op.READY:
             kept.began = self.last_return = time.monotonic()
+            server = kept.server
+            _log.info("server-up", f"the server of {server.what} is up", pid=server.process.pid)
             if kept.server.learn_addresses(message):
                 self._on_moved(key, kept.server.announcement)
         elif message.op is Op.ERROR:
@@ -127,16 +131,23 @@ class ServerKeeper:
             del self._kept[key]
             kept.server.close()
             error = f" ({kept.last_error})" if kept.last_error else ""
-            self._on_given_up(
-                key,
+            why = (
                 f"has ended for good: its process (pid {process.pid}) {status}{error}, and the "
-                f"{kept.quick_deaths - 1} before it ended within {_SOON:g} s of their start, too",
+                f"{kept.quick_deaths - 1} before it ended within {_SOON:g} s of their start, too"
             )
+            _log.error("server-given-up", f"the server of {kept.server.what} {why}")
+            self._on_given_up(key, why)
             return
         pause = 0.0
         if kept.quick_deaths > 1:
             pause = min(_FIRST_PAUSE * 2 ** (kept.quick_deaths - 2), _LONGEST_PAUSE)
         kept.start_at = now + pause
+        _log.warning(
+            "server-restarted",
+            f"the server of {kept.server.what} {status}: it is started again",
+            pid=process.pid,
+            restarts=self.num_restarts + 1,
+        )
 
     def _start_due(self) -> None:
         now = time.monotonic()

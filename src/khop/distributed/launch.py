@@ -18,7 +18,7 @@ import zmq
 
 from khop.channel.control import Message, Op
 from khop.distributed.child import ChildProcess, wait_for_message
-from khop.distributed.context import DistContext
+from khop.distributed.context import WorkerContext
 from khop.distributed.server import remove_socket
 from khop.distributed.transport import Credentials, Endpoint
 from khop.distributed.wire import rebuild_error
@@ -47,7 +47,7 @@ class LaunchedServer:
 
     def __init__(
         self,
-        context: DistContext,
+        context: WorkerContext,
         module: str,
         config: Mapping[str, Any],
         what: str,

@@ -10,14 +10,14 @@ from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
 from khop.data.arrays import check_range, to_int64
-from khop.distributed.dataset import DistDataset
+from khop.distributed.graph import LoaderGraph
 from khop.sampler.negative import Candidates
 from khop.typing import EDGE, Array, EdgeType, Int64Array
 
 _WHAT = "edge_label_index"
 
 
-def split_links(data: DistDataset, links: Any) -> tuple[EdgeType, Any]:
+def split_links(data: LoaderGraph, links: Any) -> tuple[EdgeType, Any]:
     """Edge type of links, and the links: users name the type where there are several.
 
     Args:
@@ -45,7 +45,7 @@ def split_links(data: DistDataset, links: Any) -> tuple[EdgeType, Any]:
     return (source, relation, destination), given
 
 
-def link_ends(data: DistDataset, link_type: EdgeType, links: Any) -> Int64Array:
+def link_ends(data: LoaderGraph, link_type: EdgeType, links: Any) -> Int64Array:
     """Ends of links.
 
     Args:
@@ -109,7 +109,7 @@ def check_length(values: Tensor, num_links: int, what: str) -> None:
 
 
 def negative_weights(
-    data: DistDataset, link_type: EdgeType, negatives: NegativeSampling | None
+    data: LoaderGraph, link_type: EdgeType, negatives: NegativeSampling | None
 ) -> dict[str, Array]:
     """How likely nodes are drawn as ends of negatives.
 

@@ -14,6 +14,7 @@ from khop.data.times import seed_time_keys
 from khop.distributed.base import DeliveryOptions, DistLoader
 from khop.distributed.collate import Tensors
 from khop.distributed.dataset import DistDataset
+from khop.distributed.graph import LoaderGraph
 from khop.distributed.link_input import (
     check_length,
     link_ends,
@@ -21,10 +22,7 @@ from khop.distributed.link_input import (
     negative_weights,
     split_links,
 )
-from khop.distributed.options import (
-    CollocatedDistSamplingWorkerOptions,
-    MpDistSamplingWorkerOptions,
-)
+from khop.distributed.options import WorkerOptions
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.sampling import check_data, collect_spec, sampling_spec, weight_of
 from khop.loader.collate import annotate_links
@@ -44,12 +42,14 @@ class DistLinkNeighborLoader(DistLoader):
     same number of batches on every trainer.
 
     Args:
-        data: the trainer's partition.
+        data: the trainer's partition; None for clients of graph servers, with
+            `RemoteDistSamplingWorkerOptions`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
         batch_size: links a batch.
         edge_label_index: this trainer's links: [2, num_links] original ids of sources and
             destinations, or None for the edges of this trainer's home partition, evenly shared by
-            the trainers that have the same one; of a heterogeneous graph (edge type, such links),
+            the trainers that have the same one (a client: its share of the servers' edges); of a
+            heterogeneous graph (edge type, such links),
             or an edge type. `link_split` divides a list of links among trainers.
         edge_label: [num_links, ...] labels of links; with binary negatives, labels from 0 on become
             those from 1 on, and 0 is for negatives.
@@ -76,7 +76,7 @@ class DistLinkNeighborLoader(DistLoader):
 
     def __init__(
         self,
-        data: DistDataset,
+        data: DistDataset | None,
         num_neighbors: Any,
         batch_size: int = 1,
         edge_label_index: Any = None,
@@ -90,9 +90,7 @@ class DistLinkNeighborLoader(DistLoader):
         collect_features: bool = False,
         to_device: Any = None,
         random_seed: int | None = None,
-        worker_options: MpDistSamplingWorkerOptions
-        | CollocatedDistSamplingWorkerOptions
-        | None = None,
+        worker_options: WorkerOptions | None = None,
         *,
         seed: int | None = None,
         stream: int | None = None,
@@ -109,11 +107,11 @@ class DistLinkNeighborLoader(DistLoader):
         transform: Callable[[Any], Any] | None = None,
         even_batches: bool = True,
     ) -> None:
-        check_data(data, edge_dir)
+        graph = check_data(data, edge_dir, worker_options)
         if (edge_label_time is None) != (time_attr is None):
             raise ValueError("edge_label_time and time_attr belong together: pass both or neither")
         sampling = sampling_spec(
-            data,
+            graph,
             num_neighbors,
             replace=replace,
             with_edge=with_edge,
@@ -121,25 +119,27 @@ class DistLinkNeighborLoader(DistLoader):
             disjoint=disjoint,
             temporal_strategy=temporal_strategy,
             time_attr=time_attr,
-            weight_attr=weight_of(data, with_weight, weight_attr),
+            weight_attr=weight_of(graph, with_weight, weight_attr),
         )
         negatives = _negatives(neg_sampling, neg_sampling_ratio)
-        link_type, given = split_links(data, edge_label_index)
-        spec = link_spec(data, sampling, link_type, negatives, strict_negatives, exclude_seed_edges)
-        ends = data.home_edges(link_type) if given is None else link_ends(data, link_type, given)
+        link_type, given = split_links(graph, edge_label_index)
+        spec = link_spec(
+            graph, sampling, link_type, negatives, strict_negatives, exclude_seed_edges
+        )
+        ends = graph.home_edges(link_type) if given is None else link_ends(graph, link_type, given)
         columns = [*ends]
         self._time: Tensor | None = None
         if edge_label_time is not None:
-            assert data.meta.time_attr is not None
-            floating = data.meta.time_attr.floating
+            assert graph.meta.time_attr is not None
+            floating = graph.meta.time_attr.floating
             columns.append(seed_time_keys(edge_label_time, floating, "edge_label_time"))
             self._time = torch.as_tensor(edge_label_time)
             check_length(self._time, ends.shape[1], "edge_label_time")
         self._label = link_labels(edge_label, ends.shape[1], negatives)
         self._link, self._link_type = spec, link_type
         super().__init__(
-            data,
-            PipelineSpec(sampling, collect_spec(data.meta, sampling, collect_features), link=spec),
+            graph,
+            PipelineSpec(sampling, collect_spec(graph.meta, sampling, collect_features), link=spec),
             np.stack(columns),
             DeliveryOptions(
                 batch_size,
@@ -153,8 +153,12 @@ class DistLinkNeighborLoader(DistLoader):
                 transform,
                 even_batches,
             ),
-            negative_weights(data, link_type, negatives),
+            negative_weights(graph, link_type, negatives),
         )
+
+    def _described_seeds(self) -> list[Any]:
+        link_type = self._link_type if self.data.meta.heterogeneous else None
+        return [link_type, *self._columns[:2], self._time]
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         count = len(positions)
@@ -186,7 +190,7 @@ def _negatives(neg_sampling: Any, ratio: float | None) -> NegativeSampling | Non
 
 
 def link_spec(
-    data: DistDataset,
+    data: LoaderGraph,
     sampling: SamplingSpec,
     link_type: EdgeType,
     negatives: NegativeSampling | None,

@@ -10,11 +10,9 @@ import torch
 
 from khop.distributed.base import DeliveryOptions, DistLoader
 from khop.distributed.collate import Tensors, add_to
-from khop.distributed.dataset import DistDataset, seeds_of
-from khop.distributed.options import (
-    CollocatedDistSamplingWorkerOptions,
-    MpDistSamplingWorkerOptions,
-)
+from khop.distributed.dataset import DistDataset
+from khop.distributed.node_input import node_input
+from khop.distributed.options import WorkerOptions
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.sampling import (
     check_data,
@@ -35,11 +33,15 @@ class DistNeighborLoader(DistLoader):
     number of batches, so that DDP cannot hang: trainers with fewer seeds make smaller ones.
 
     Args:
-        data: the trainer's partition.
+        data: the trainer's partition; None for clients of graph servers, with
+            `RemoteDistSamplingWorkerOptions`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
         input_nodes: this trainer's seeds: original ids, a boolean mask over all nodes, or None for
             all nodes; of a heterogeneous graph (node type, such seeds), or a node type for all of
-            its nodes. `node_split` makes even shares.
+            its nodes. `node_split` makes even shares; the name of a boolean attribute,
+            'train_mask', stands for this trainer's share of its nodes (`input_id` are their ids
+            then). With a list of graph servers, a list of seeds for each: each batch has seeds of
+            one list, and comes from its server; lists take turns.
         batch_size: seeds a batch.
         shuffle: draw a new order each epoch.
         drop_last: leave out a last batch that would be smaller (on every trainer).
@@ -57,8 +59,10 @@ class DistNeighborLoader(DistLoader):
             Use a batch on the stream that was current when it was handed out, or let this wait.
         random_seed: makes epochs reproducible; default: each epoch takes a seed from torch's
             default generator.
-        worker_options: `MpDistSamplingWorkerOptions` (sampler processes) or
-            `CollocatedDistSamplingWorkerOptions` (default: sample in this process).
+        worker_options: `MpDistSamplingWorkerOptions` (sampler processes),
+            `CollocatedDistSamplingWorkerOptions` (default: sample in this process) or
+            `RemoteDistSamplingWorkerOptions` (sampler processes of graph servers; default, and only
+            possibility, of clients).
         seed: another name for `random_seed`, that of `khop.loader.NeighborLoader`.
         stream: separates the draws of trainers; default: the trainer's rank.
         replace: draw with replacement.
@@ -86,7 +90,7 @@ class DistNeighborLoader(DistLoader):
 
     def __init__(
         self,
-        data: DistDataset,
+        data: DistDataset | None,
         num_neighbors: Any,
         input_nodes: Any = None,
         batch_size: int = 1,
@@ -98,9 +102,7 @@ class DistNeighborLoader(DistLoader):
         collect_features: bool = False,
         to_device: Any = None,
         random_seed: int | None = None,
-        worker_options: MpDistSamplingWorkerOptions
-        | CollocatedDistSamplingWorkerOptions
-        | None = None,
+        worker_options: WorkerOptions | None = None,
         *,
         seed: int | None = None,
         stream: int | None = None,
@@ -114,11 +116,11 @@ class DistNeighborLoader(DistLoader):
         transform: Callable[[Any], Any] | None = None,
         even_batches: bool = True,
     ) -> None:
-        check_data(data, edge_dir)
+        graph = check_data(data, edge_dir, worker_options)
         if input_time is not None and time_attr is None:
             raise ValueError("input_time is given, but not time_attr: pass both or neither")
         sampling = sampling_spec(
-            data,
+            graph,
             num_neighbors,
             replace=replace,
             with_edge=with_edge,
@@ -126,18 +128,21 @@ class DistNeighborLoader(DistLoader):
             disjoint=disjoint,
             temporal_strategy=temporal_strategy,
             time_attr=time_attr,
-            weight_attr=weight_of(data, with_weight, weight_attr),
+            weight_attr=weight_of(graph, with_weight, weight_attr),
         )
-        self._seed_type, given = data.seed_type(input_nodes, "input_nodes")
-        ids, self._input_id = seeds_of(data, given, "input_nodes", self._seed_type)
-        columns = [data.to_new_ids(ids, "input_nodes", self._seed_type)]
+        seeds = node_input(graph, input_nodes, worker_options)
+        self._seed_type, self._input_id = seeds.node_type, seeds.input_id
+        self._seeds = seeds.ids
+        columns = [graph.to_new_ids(seeds.ids, "input_nodes", self._seed_type)]
         if sampling.temporal:
-            columns.append(seed_times(data, self._seed_type, columns[0], input_time, "input_time"))
+            columns.append(seed_times(graph, self._seed_type, columns[0], input_time, "input_time"))
         self._input_time = None if input_time is None else torch.as_tensor(input_time)
-        seed_place = [t.name for t in data.meta.node_types].index(self._seed_type)
+        seed_place = [t.name for t in graph.meta.node_types].index(self._seed_type)
         super().__init__(
-            data,
-            PipelineSpec(sampling, collect_spec(data.meta, sampling, collect_features), seed_place),
+            graph,
+            PipelineSpec(
+                sampling, collect_spec(graph.meta, sampling, collect_features), seed_place
+            ),
             np.stack(columns),
             DeliveryOptions(
                 batch_size,
@@ -151,7 +156,14 @@ class DistNeighborLoader(DistLoader):
                 transform,
                 even_batches,
             ),
+            lists=seeds.lists,
         )
+
+    def _described_seeds(self) -> list[Any]:
+        seed_type = self._seed_type if self.data.meta.heterogeneous else None
+        lists = self._plan.lists
+        described = [seed_type, self._seeds, self._input_time]
+        return described if lists is None else [*described, np.asarray(lists)]
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         del tensors
@@ -170,7 +182,8 @@ class DistSubGraphLoader(DistNeighborLoader):
     are. With `disjoint=True` each seed has a subgraph of its own, told apart by `batch`.
 
     Args:
-        data: the trainer's partition.
+        data: the trainer's partition; None for clients of graph servers, with
+            `RemoteDistSamplingWorkerOptions`.
         input_nodes: this trainer's seeds, as for `DistNeighborLoader`.
         num_neighbors: fan-out of each hop; -1 takes all neighbours; None: no hops, the subgraph of
             the seeds alone.
@@ -184,7 +197,7 @@ class DistSubGraphLoader(DistNeighborLoader):
 
     def __init__(
         self,
-        data: DistDataset,
+        data: DistDataset | None,
         input_nodes: Any = None,
         num_neighbors: Any = None,
         batch_size: int = 1,
@@ -196,9 +209,7 @@ class DistSubGraphLoader(DistNeighborLoader):
         collect_features: bool = False,
         to_device: Any = None,
         random_seed: int | None = None,
-        worker_options: MpDistSamplingWorkerOptions
-        | CollocatedDistSamplingWorkerOptions
-        | None = None,
+        worker_options: WorkerOptions | None = None,
         **kwargs: Any,
     ) -> None:
         if "subgraph_type" in kwargs:

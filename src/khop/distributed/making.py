@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,16 +12,24 @@ import torch
 from khop.channel.layout import Received, Record
 from khop.channel.pool import BufferPool
 from khop.channel.ring import RingReader
-from khop.data.arrays import storage_dtype
 from khop.data.device import check_device
 from khop.distributed.collate import pin_ring
 from khop.distributed.dataset import DistDataset
 from khop.distributed.delivery import Destination, Mover, SlabMaker
+from khop.distributed.graph import LoaderGraph
 from khop.distributed.group import SamplerGroup
-from khop.distributed.options import MpDistSamplingWorkerOptions
+from khop.distributed.options import (
+    CollocatedDistSamplingWorkerOptions,
+    MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+    WorkerOptions,
+)
 from khop.distributed.pipeline import Pipeline, PipelineSpec
+from khop.distributed.remote.graph import ServedGraph
+from khop.distributed.remote.receiving import make_receivers
+from khop.distributed.ring_plan import RingPlan, plan_memory
 from khop.distributed.transport import PartitionClient
-from khop.partition.folder import AttrMeta, EdgeTypeMeta, FolderMeta, NodeTypeMeta
+from khop.partition.folder import FolderMeta
 from khop.partition.part import Part
 from khop.sampler.plan import EpochPlan
 from khop.sampler.requests import Ticket
@@ -32,11 +38,6 @@ from khop.trace.recording import OwnRecords
 from khop.typing import Array, Int64Array
 
 _UINT8 = np.dtype(np.uint8)
-
-# Batches are made ahead up to so many bytes and so many batches, where that is more than a sampler
-# has in flight.
-_AHEAD_BYTES = 32 << 20
-_MAX_AHEAD = 64
 
 
 class CollocatedMaker:
@@ -66,8 +67,9 @@ class CollocatedMaker:
         self._epochs: dict[int, tuple[int, EpochPlan, Int64Array]] = {}
         self._num_epochs = 0
 
-    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array) -> int:
+    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0) -> int:
         """Begins an epoch; see `SamplerGroup.open_epoch`."""
+        del first  # batches are made when they are asked for
         number = self._num_epochs
         self._num_epochs += 1
         self._epochs[number] = (run_key, plan, columns)
@@ -130,21 +132,21 @@ class CollocatedMaker:
 
 
 def make_maker(
-    data: DistDataset,
+    data: LoaderGraph,
     spec: PipelineSpec,
-    options: Any,
-    batch_size: int,
+    options: WorkerOptions | None,
+    plan: EpochPlan,
     weights: Mapping[str, Array],
     destination: Destination,
     mover: Mover,
 ) -> SamplerGroup | CollocatedMaker:
-    """What makes a loader's batches: sampler processes, or this process.
+    """What makes a loader's batches: sampler processes, here or on graph servers, or this process.
 
     Args:
-        data: the trainer's partition.
+        data: the graph.
         spec: what batches shall be.
-        options: how sampling is carried out.
-        batch_size: seeds a batch.
+        options: how sampling is carried out; None: as is usual for the graph.
+        plan: how seeds make batches.
         weights: of the ends of negatives; see `Pipeline`.
         destination: where batches shall be.
         mover: takes them there.
@@ -153,14 +155,31 @@ def make_maker(
         RuntimeError: a device of `worker_devices` cannot be used; says why.
         ValueError: the dataset's graph is to stay on the CPU, which `worker_devices` contradicts.
     """
-    is_in_processes = isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0
-    devices = _devices(data, options, destination) if is_in_processes else []
+    if isinstance(data, ServedGraph):
+        options = options or RemoteDistSamplingWorkerOptions()
+        assert isinstance(options, RemoteDistSamplingWorkerOptions)
+        return make_receivers(data, spec, options, plan, weights)
+    assert isinstance(data, DistDataset)
+    options = options or CollocatedDistSamplingWorkerOptions()
+    if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
+        return _make_samplers(data, spec, options, plan, weights, destination, mover)
+    client = data.service().client(options.rpc_timeout)
+    return CollocatedMaker(Part(data.opened, data.partition_idx), spec, client, weights)
+
+
+def _make_samplers(
+    data: DistDataset,
+    spec: PipelineSpec,
+    options: MpDistSamplingWorkerOptions,
+    plan: EpochPlan,
+    weights: Mapping[str, Array],
+    destination: Destination,
+    mover: Mover,
+) -> SamplerGroup:
+    """Sampler processes of this trainer; see `make_maker`."""
+    devices = _devices(data, options, destination)
     service = data.service()
     endpoints = service.endpoints()
-    if not is_in_processes:
-        client = service.client(options.rpc_timeout)
-        part = Part(data.opened, data.partition_idx)
-        return CollocatedMaker(part, spec, client, weights)
     config = {
         "root": str(data.opened.root),
         "part": data.partition_idx,
@@ -173,7 +192,7 @@ def make_maker(
         "feature_mode": data.feature_mode,
         "pin_memory": options.pin_memory,
     }
-    ring = plan_ring(data.meta, spec, options, batch_size)
+    ring = plan_ring(data.meta, spec, options, plan.batch_size)
     num_sharing = sum(d is not None and d == destination.device for d in devices)
     return SamplerGroup(
         config,
@@ -224,83 +243,12 @@ def _pin(options: MpDistSamplingWorkerOptions) -> Callable[[RingReader], None] |
     return pin_ring
 
 
-class RingPlan(NamedTuple):
-    """A sampler's shared memory, and what it holds.
-
-    Attributes:
-        nbytes: its size.
-        depth: batches that the sampler makes ahead of the trainer.
-        in_bulk: batches are so small that messages are for many at a time.
-    """
-
-    nbytes: int
-    depth: int
-    in_bulk: bool
-
-
 def plan_ring(
     meta: FolderMeta, spec: PipelineSpec, options: MpDistSamplingWorkerOptions, batch_size: int
 ) -> RingPlan:
-    """What is asked for, or room for the batches in flight.
-
-    A batch is estimated by its fan-outs (-1 counts as twice the mean degree) and bounded by the
-    graph. Of small batches, samplers make more ahead than they have in flight, so that a message
-    does for many. Untouched memory costs nothing; at most an eighth of the machine's is promised.
-    """
-    batch_bytes = _batch_bytes(meta, spec, batch_size)
-    if options.channel_size is not None:
-        nbytes = max(int(options.channel_size) // options.num_workers, 1 << 16)
-        small = min(nbytes // 2, _AHEAD_BYTES) // batch_bytes
-    else:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        limit = max(memory // 8 // options.num_workers, 1 << 20)
-        nbytes = min(batch_bytes * (options.worker_concurrency + 2), limit)
-        small = _AHEAD_BYTES // batch_bytes
-    depth = min(small, _MAX_AHEAD)
-    if depth <= options.worker_concurrency:
-        return RingPlan(nbytes, options.worker_concurrency, False)
-    return RingPlan(max(nbytes, 2 * depth * batch_bytes), depth, True)
-
-
-def _batch_bytes(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> int:
-    num_nodes, num_edges = _largest_batch(meta, spec, batch_size)
-    node_bytes = 8 + 8 * spec.collect.with_trees + _widest(meta.node_types, spec.collect.node_attrs)
-    edge_bytes = 16
-    if any(spec.collect.with_edge):
-        edge_bytes += 8 + _widest(meta.edge_types, spec.collect.edge_attrs)
-    return num_nodes * node_bytes + num_edges * edge_bytes + (64 << 10)
-
-
-def _largest_batch(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> tuple[int, int]:
-    """Nodes and edges of a batch, estimated from above."""
-    nodes, edges = sum(t.count for t in meta.node_types), sum(t.count for t in meta.edge_types)
-    mean_degree = 2 * edges // max(nodes, 1) + 1
-    num_seeds = batch_size
-    if spec.link is not None:
-        num_seeds = 2 * (batch_size + spec.link.num_negatives(batch_size))
-    # Of a disjoint batch each tree is bounded by the graph, not all together.
-    copies = num_seeds if spec.sampling.disjoint else 1
-    frontier, num_nodes, num_edges = num_seeds, num_seeds, 0
-    for hop in range(spec.sampling.num_hops):
-        fanouts = [hops[hop] for hops in spec.sampling.fanouts]
-        drawn = sum(mean_degree if fanout < 0 else fanout for fanout in fanouts)
-        frontier = min(frontier * drawn, edges * copies)
-        num_edges += frontier
-        num_nodes = min(num_nodes + frontier, nodes * copies + num_seeds)
-    if spec.sampling.subgraph_type == "bidirectional":
-        num_edges *= 2
-    elif spec.sampling.subgraph_type == "induced":
-        num_edges = min(max(num_edges, num_nodes * mean_degree), edges * copies)
-    return num_nodes, num_edges
-
-
-def _widest(types: Sequence[NodeTypeMeta | EdgeTypeMeta], names: list[list[str]]) -> int:
-    """Bytes of the attributes of one row, of the type with most."""
-    widths = [
-        sum(_row_bytes(t.attrs[n]) for n in wanted) for t, wanted in zip(types, names, strict=True)
-    ]
-    return max(widths, default=0)
-
-
-def _row_bytes(attr: AttrMeta) -> int:
-    return storage_dtype(attr.dtype).itemsize * int(np.prod(attr.shape, dtype=np.int64))
+    """Each sampler's shared memory; see `plan_memory`."""
+    size = options.channel_size
+    nbytes = None if size is None else max(int(size) // options.num_workers, 1 << 16)
+    return plan_memory(
+        meta, spec, batch_size, options.worker_concurrency, options.num_workers, nbytes
+    )

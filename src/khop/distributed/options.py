@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from khop.data.device import parse_device
 from khop.data.hot_rows import parse_bytes
@@ -103,10 +104,112 @@ class MpDistSamplingWorkerOptions:
         Raises:
             ValueError: a name of no device.
         """
-        given = self.worker_devices
-        named = list(given) if isinstance(given, (list, tuple)) else [given]
-        wanted = [_device_of(device) for device in named or [None]]
-        return [wanted[i % len(wanted)] for i in range(max(self.num_workers, 1))]
+        return _devices_of(self.worker_devices, self.num_workers)
+
+
+@dataclass
+class RemoteDistSamplingWorkerOptions:
+    """Sample on graph servers: for loaders of clients (`init_client`), whose `data` is None.
+
+    Args:
+        server_rank: the server whose sampler processes make this loader's batches; of several
+            servers a list: batches go to the least busy of them, and to the others while one is
+            lost. With a list of seed lists, as many as servers, each server makes the batches of
+            its list and no others. Default: the client's rank modulo the number of servers.
+        num_workers: sampler processes of this loader on each of its servers.
+        worker_devices: what they draw and gather on; a device of the server's machine, or a list of
+            such, of which sampler i takes number i, beginning again after the last. Default: the
+            CPU.
+        worker_concurrency: batches that a sampler keeps in flight; 1 to 32.
+        master_addr, master_port, num_rpc_threads: accepted, not needed: a client knows its servers
+            from `init_client`.
+        rpc_timeout: seconds that a server may be out of reach, or take for a batch, until
+            PartitionUnavailableError is raised.
+        buffer_size: bytes of shared memory on each server for this loader's batches, '1GB' or a
+            number; default: estimated from fan-outs and feature widths. It is taken when it is
+            touched, and bounds what a client that stops reading costs a server.
+        prefetch_size: batches that are asked for ahead of the trainer at the least; `num_workers`
+            times `worker_concurrency` if that is more, and up to 64 small ones.
+        worker_key: accepted, not needed: loaders do not share samplers, whatever they are called.
+        glt_graph, workload_type: accepted for GraphLearn-for-PyTorch's sake, where they have no
+            effect on batches either.
+        use_all2all: not supported.
+        max_restarts: how often the process that receives batches is started again if it dies.
+    """
+
+    server_rank: int | Sequence[int] | None = None
+    num_workers: int = 1
+    worker_devices: Any = None
+    worker_concurrency: int = 4
+    master_addr: str | None = None
+    master_port: int | str | None = None
+    num_rpc_threads: int | None = None
+    rpc_timeout: float = 180.0
+    buffer_size: int | str | None = None
+    prefetch_size: int = 4
+    worker_key: str | None = None
+    glt_graph: Any = None
+    workload_type: Any = None
+    use_all2all: bool = False
+    max_restarts: int = 3
+
+    def __post_init__(self) -> None:
+        _check_common(self.rpc_timeout, self.use_all2all)
+        for name, low in (("num_workers", 1), ("prefetch_size", 1), ("max_restarts", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an integer (got {value!r})")
+            if value < low:
+                raise ValueError(f"{name} must be at least {low} (got {value})")
+        self.worker_concurrency = min(max(self.worker_concurrency, 1), 32)
+        if self.buffer_size is not None:
+            self.buffer_size = parse_bytes(self.buffer_size)
+
+    @property
+    def has_server_list(self) -> bool:
+        """Whether `server_rank` is a list, so that seeds may come in as many lists."""
+        return isinstance(self.server_rank, Sequence)
+
+    def servers(self, client_rank: int, num_servers: int) -> list[int]:
+        """Ranks of the servers that make batches.
+
+        Args:
+            client_rank: the client's rank.
+            num_servers: number of servers.
+
+        Raises:
+            TypeError: ranks that are no integers.
+            ValueError: a rank that does not exist or occurs twice, or none.
+        """
+        if self.server_rank is None:
+            return [client_rank % num_servers]
+        given = self.server_rank
+        ranks = list(given) if isinstance(given, Sequence) else [given]
+        for rank in ranks:
+            if isinstance(rank, bool) or not isinstance(rank, int):
+                raise TypeError(f"server_rank must be an integer or a list of such (got {given!r})")
+            if not 0 <= rank < num_servers:
+                raise ValueError(
+                    f"server_rank {rank} is not one of {num_servers} servers (0 to "
+                    f"{num_servers - 1})"
+                )
+        if not ranks or len(set(ranks)) < len(ranks):
+            raise ValueError(f"server_rank must name servers, each once (got {given!r})")
+        return ranks
+
+    def devices(self) -> list[str | None]:
+        """What each sampler works on: a device's full name, None for the CPU.
+
+        Raises:
+            ValueError: a name of no device.
+        """
+        return _devices_of(self.worker_devices, self.num_workers)
+
+
+def _devices_of(given: Any, num_workers: int) -> list[str | None]:
+    named = list(given) if isinstance(given, (list, tuple)) else [given]
+    wanted = [_device_of(device) for device in named or [None]]
+    return [wanted[i % len(wanted)] for i in range(max(num_workers, 1))]
 
 
 def _device_of(device: Any) -> str | None:
@@ -120,3 +223,11 @@ def _device_of(device: Any) -> str | None:
             f"{device!r})"
         ) from None
     return f"{kind}:{number}"
+
+
+WorkerOptions: TypeAlias = (
+    MpDistSamplingWorkerOptions
+    | CollocatedDistSamplingWorkerOptions
+    | RemoteDistSamplingWorkerOptions
+)
+"""How a loader's sampling is carried out."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from khop import _native
 from khop.channel.layout import Record
+from khop.data import Feature
 from khop.partition.part import Part
 from khop.sampler.collect import Allocate, Collector, CollectSpec
 from khop.sampler.engine import Engine
@@ -62,8 +63,9 @@ class Pipeline:
         part: the part at hand.
         spec: what batches shall be.
         remote: the other partitions, if there are any.
-        weights: how likely nodes are drawn as the ends of negatives, by original id: 'src_weight'
-            and 'dst_weight', [num_nodes] float64, as far as they are given.
+        arrays: what there is beside the part. How likely nodes are drawn as the ends of negatives,
+            by original id: 'src_weight' and 'dst_weight', [num_nodes] float64. Labels that the
+            folder does not hold: 'label.<index of the node type>', [num_nodes, ...] by new id.
         clock: enters GATHERING when a batch's neighbours are drawn. Whoever runs the steps enters
             the other phases.
         device: draws and gathers; of several parts it gathers alone. None: the CPU.
@@ -74,20 +76,21 @@ class Pipeline:
         part: Part,
         spec: PipelineSpec,
         remote: RemoteParts | None,
-        weights: Mapping[str, Array] | None = None,
+        arrays: Mapping[str, Array] | None = None,
         clock: PhaseClock | None = None,
         device: DeviceOfSampler | None = None,
     ) -> None:
         self._spec = spec
         self._clock = clock or PhaseClock()
-        self._engine, self._collector = _makers(part, spec, remote, device)
+        arrays = arrays or {}
+        self._engine, self._collector = _makers(part, spec, remote, device, _labels(arrays))
         self._links: LinkSampler | None = None
         if spec.link is not None:
             # Imported here: samplers of nodes start 30 ms earlier without.
             from khop.distributed.links import Links, link_sampler
 
             self._links_of = Links
-            self._links = link_sampler(part, spec.link, spec.sampling.temporal, weights or {})
+            self._links = link_sampler(part, spec.link, spec.sampling.temporal, arrays)
 
     def make(
         self, columns: Int64Array, run_key: int, batch: int, allocate: Allocate
@@ -120,13 +123,30 @@ class Pipeline:
         return record
 
 
+def _labels(arrays: Mapping[str, Array]) -> dict[int, Feature]:
+    """Labels that the folder does not hold, by the index of their node type."""
+    prefix = "label."
+    found = [name for name in arrays if name.startswith(prefix)]
+    return {int(name[len(prefix) :]): Feature(arrays[name]) for name in found}
+
+
 def _makers(
-    part: Part, spec: PipelineSpec, remote: RemoteParts | None, device: DeviceOfSampler | None
+    part: Part,
+    spec: PipelineSpec,
+    remote: RemoteParts | None,
+    device: DeviceOfSampler | None,
+    labels: Mapping[int, Feature],
 ) -> tuple[Engine, Collector]:
     """What draws, and what gathers."""
     view = GraphView.of_part(part)
     if device is None:
-        return Engine(view, spec.sampling, remote), Collector(part, spec.collect, remote)
+        collector = Collector(part, spec.collect, remote, labels)
+        return Engine(view, spec.sampling, remote), collector
+    if labels:
+        raise ValueError(
+            "samplers on devices gather what the partition folder holds alone: partition the graph "
+            "with its labels, or sample on the CPU"
+        )
     # Imported here: samplers on the CPU start without it.
     from khop.sampler.collect_device import DeviceCollector, StagedCollector
     from khop.sampler.device_engine import DeviceEngine, graphs_on

@@ -18,9 +18,10 @@ import numpy as np
 from khop.data.arrays import narrowest_int, storage_dtype
 from khop.distributed.peers import Peers, run
 from khop.distributed.transport import PartitionClient
-from khop.partition.folder import EdgeTypeMeta, NodeTypeMeta, PartitionFolder, edge_path
+from khop.partition.folder import AttrMeta, EdgeTypeMeta, NodeTypeMeta, PartitionFolder, edge_array
 from khop.partition.part import Part
 from khop.sampler.collect import Collector, CollectSpec, Table
+from khop.sampler.replies import check_drawn, check_rows
 from khop.sampler.requests import HopRequest, RowSet
 from khop.typing import Array, Int64Array, IntArray
 
@@ -155,8 +156,26 @@ class PartitionReader:
                     ]
                     client.wait(tickets)
                     for start, ticket in zip(starts, tickets, strict=True):
-                        arrays = ticket.result()
+                        count = min(chunk, last - start)
+                        arrays = self._check_rows(kind, index, names, part, count, ticket.result())
                         yield start, arrays[0], arrays[-1]
+
+    def _check_rows(
+        self,
+        kind: str,
+        index: int,
+        names: Sequence[str],
+        part: int,
+        count: int,
+        arrays: list[Array],
+    ) -> list[Array]:
+        """The rows of a reply, which are what was asked for."""
+        meta = self._types(kind)[index]
+        expected: list[tuple[str, str, tuple[int, ...]]] = []
+        for name in names:
+            attr = meta.attrs.get(name, AttrMeta("int64"))
+            expected.append((name, attr.dtype, (count, *attr.shape)))
+        return check_rows(arrays, part, expected, meta.count)
 
     def _chunk(self, kind: str, index: int, name: str) -> int:
         attr = self._types(kind)[index].attrs.get(name)
@@ -178,7 +197,7 @@ class PartitionReader:
             if self._folder.has_part(part):
                 edge_type = self._meta.edge_types[index].name
                 indptr, neighbors, ids = (
-                    self._folder.open(edge_path(part, edge_type, name))
+                    edge_array(self._folder, part, edge_type, name)
                     for name in ("indptr", "indices", "edge_id")
                 )
                 yield np.repeat(rows, np.diff(indptr)), neighbors, ids
@@ -188,20 +207,31 @@ class PartitionReader:
                 chunk = max(1, min(_MAX_CHUNK, _CHUNK_BYTES * len(rows) // (16 * num_edges)))
                 for start in range(0, len(rows), chunk):
                     asked = rows[start : start + chunk]
-                    yield _edges_of_server(client, part, index, asked)
+                    yield self._edges_of_server(client, part, index, asked)
 
-
-def _edges_of_server(
-    client: PartitionClient, part: int, index: int, rows: Int64Array
-) -> tuple[Array, Array, Array]:
-    """(rows, neighbours, original edge ids) of all edges of some rows of another part."""
-    every = HopRequest(fanout=-1, replace=False, with_edge=True, key=0)
-    drawn = client.sample(part, index, RowSet(rows), every)
-    client.wait([drawn])
-    counts, neighbors, positions = drawn.result()
-    ids = client.fetch(part, "edge", index, positions.astype(np.int64), ["edge_id"])
-    client.wait([ids])
-    return np.repeat(rows, counts), neighbors, ids.result()[0]
+    def _edges_of_server(
+        self, client: PartitionClient, part: int, index: int, rows: Int64Array
+    ) -> tuple[Array, Array, Array]:
+        """(rows, neighbours, original edge ids) of all edges of some rows of another part."""
+        edge_type = self._meta.edge_types[index]
+        every = HopRequest(fanout=-1, replace=False, with_edge=True, key=0)
+        drawn = client.sample(part, index, RowSet(rows), every)
+        client.wait([drawn])
+        counts, neighbors, positions = check_drawn(
+            drawn.result(),
+            part,
+            len(rows),
+            True,
+            self._meta.neighbor_type(edge_type).count,
+            edge_type.bounds[part : part + 2],
+        )
+        assert positions is not None
+        fetched = client.fetch(part, "edge", index, positions, ["edge_id"])
+        client.wait([fetched])
+        (ids,) = self._check_rows(
+            "edge", index, ["edge_id"], part, len(positions), fetched.result()
+        )
+        return np.repeat(rows, counts), neighbors, ids
 
 
 def _groups(first: int, last: int, chunk: int) -> Iterator[list[int]]:

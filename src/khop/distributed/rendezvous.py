@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import socket
 from collections.abc import Iterable
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store, TCPStore
 
 from khop.errors import RendezvousError
+
+
+class SharedValues(Protocol):
+    """How trainers tell each other things: through a job's store, or through graph servers."""
+
+    rank: int
+    world_size: int
+
+    def tell(self, name: str, value: Any) -> None:
+        """Publishes this trainer's value."""
+
+    def hear_all(self, name: str, what: str) -> list[Any]:
+        """Waits for the values of all trainers, in the order of ranks; see `Rendezvous.hear`."""
 
 
 class Rendezvous:
@@ -147,21 +157,3 @@ def job_store(rank: int, world_size: int, timeout: float) -> Store:
         raise RendezvousError(
             f"trainer {rank} cannot reach the job's store at {address}:{port}: {error}"
         ) from None
-
-
-def host_identity() -> str:
-    """Tells hosts apart: boot, network and mount namespaces. Equal ids can share socket files."""
-    parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
-    parts += [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("net", "mnt")]
-    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
-
-
-def host_address() -> str:
-    """The address by which other machines reach this one: that of the way to the master."""
-    master = os.environ.get("MASTER_ADDR", "localhost")
-    with contextlib.suppress(OSError):
-        family, kind, _, _, target = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(target)  # sends nothing
-            return str(probe.getsockname()[0])
-    return "127.0.0.1"

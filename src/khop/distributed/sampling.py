@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from khop.data.times import seed_time_keys
+from khop.distributed.context import get_context
 from khop.distributed.dataset import DistDataset
+from khop.distributed.graph import LoaderGraph
+from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
+from khop.distributed.remote.client import ClientContext
 from khop.partition.folder import FolderMeta
 from khop.sampler.collect import CollectSpec
 from khop.sampler.spec import SamplingSpec
@@ -13,7 +17,7 @@ from khop.typing import Int64Array, NodeType
 
 
 def sampling_spec(
-    data: DistDataset,
+    data: LoaderGraph,
     num_neighbors: Any,
     *,
     replace: bool,
@@ -38,7 +42,7 @@ def sampling_spec(
         if name is not None and name != known:
             what = f"with {option}='{known}'" if known else f"without {option}"
             raise ValueError(
-                f"{option}='{name}', but '{data.opened.root}' was partitioned {what}: partition "
+                f"{option}='{name}', but {data.where} was partitioned {what}: partition "
                 f"again with {option}='{name}' (--{option.replace('_', '-')} {name})"
             )
     weighted = [weight_attr is not None and t.weighted for t in meta.edge_types]
@@ -56,20 +60,20 @@ def sampling_spec(
     )
 
 
-def weight_of(data: DistDataset, with_weight: bool, weight_attr: str | None) -> str | None:
+def weight_of(data: LoaderGraph, with_weight: bool, weight_attr: str | None) -> str | None:
     """The attribute to draw by: the folder's, if `with_weight` asks for weights without a name."""
     if not with_weight or weight_attr is not None:
         return weight_attr
     if data.meta.weight_attr is None:
         raise ValueError(
-            f"with_weight=True, but '{data.opened.root}' was partitioned without weights: "
+            f"with_weight=True, but {data.where} was partitioned without weights: "
             "partition again with edge_weights= or weight_attr= (--weight-attr)"
         )
     return data.meta.weight_attr
 
 
 def seed_times(
-    data: DistDataset, node_type: NodeType, new_ids: Int64Array, given: Any, what: str
+    data: LoaderGraph, node_type: NodeType, new_ids: Int64Array, given: Any, what: str
 ) -> Int64Array:
     """Times of seeds, as kernels compare them.
 
@@ -90,12 +94,12 @@ def seed_times(
         if len(keys) != len(new_ids):
             raise ValueError(f"{what} holds {len(keys)} times for {len(new_ids)} seeds")
         return keys
-    times = data.opened.node_times(node_type)
+    times = data.times_of(node_type, new_ids)
     if times is None:
         raise ValueError(
             f"nodes of type '{node_type}' have no '{time_attr.name}' of their own: pass {what}"
         )
-    return times[new_ids]
+    return times
 
 
 def collect_spec(meta: FolderMeta, sampling: SamplingSpec, collect_features: bool) -> CollectSpec:
@@ -112,21 +116,53 @@ def collect_spec(meta: FolderMeta, sampling: SamplingSpec, collect_features: boo
     return CollectSpec(node_attrs, edge_attrs, recorded, sampling.disjoint, sampling.counts_hops)
 
 
-def check_data(data: Any, edge_dir: str | None) -> None:
-    """Raises what is wrong with a loader's data, or with the direction asked of it."""
-    if data is None:
-        raise NotImplementedError(
-            "data=None (sampling on graph servers) is still to come: pass a DistDataset"
-        )
-    if not isinstance(data, DistDataset):
-        raise TypeError(f"data must be a DistDataset (got '{type(data).__name__}')")
-    meta = data.meta
+def check_data(data: Any, edge_dir: str | None, options: WorkerOptions | None) -> LoaderGraph:
+    """The graph that a loader's data is.
+
+    Args:
+        data: the trainer's dataset; None: what this client's servers serve.
+        edge_dir: the direction asked for.
+        options: how sampling shall be carried out.
+
+    Raises:
+        RuntimeError: no data, and this process is no client.
+        TypeError: data of another type.
+        ValueError: data and options that do not go together, or another direction.
+    """
+    graph = _graph_of(data, options)
     if edge_dir not in (None, "in", "out"):
         raise ValueError(f"edge_dir must be 'in' or 'out' (got '{edge_dir}')")
+    meta = graph.meta
     if edge_dir is not None and edge_dir != meta.edge_dir:
         strategy = "by_dst" if edge_dir == "in" else "by_src"
         raise ValueError(
-            f"edge_dir='{edge_dir}', but '{data.opened.root}' was partitioned for "
+            f"edge_dir='{edge_dir}', but {graph.where} was partitioned for "
             f"'{meta.edge_dir}': a loader would silently miss neighbours. Partition again with "
             f"edge_assign_strategy='{strategy}' (--edge-dir {edge_dir}), or leave edge_dir out"
         )
+    return graph
+
+
+def _graph_of(data: Any, options: WorkerOptions | None) -> LoaderGraph:
+    is_remote = isinstance(options, RemoteDistSamplingWorkerOptions)
+    if data is None:
+        if not is_remote and options is not None:
+            raise ValueError(
+                f"data=None is for graph servers, but worker_options are '{type(options).__name__}'"
+                ": pass RemoteDistSamplingWorkerOptions, or a DistDataset"
+            )
+        context = get_context()
+        if not isinstance(context, ClientContext):
+            raise RuntimeError(
+                "data=None: this process is no client of graph servers. Call init_client first, or "
+                "pass a DistDataset"
+            )
+        return context.graph
+    if not isinstance(data, DistDataset):
+        raise TypeError(f"data must be a DistDataset (got '{type(data).__name__}')")
+    if is_remote:
+        raise ValueError(
+            "RemoteDistSamplingWorkerOptions sample what graph servers serve: pass data=None, or "
+            "other worker_options"
+        )
+    return data

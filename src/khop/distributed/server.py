@@ -3,6 +3,10 @@
 What is answered, and how requests are checked, is in `handler`. Sockets: `ipc://` in a folder that
 only the owner can enter, for trainers of this machine; `tcp://` with CURVE (only the job's key is
 let in) for those of others.
+
+No more requests are taken from ZeroMQ than threads can work on soon. The others wait where they
+came in, in a queue of each peer's own that is bounded (`limits`), and ZeroMQ takes one of each peer
+in turn: a peer that asks for much waits for itself, and costs others nothing but its turns.
 """
 
 from __future__ import annotations
@@ -21,8 +25,10 @@ import zmq
 from khop.channel.control import ControlLine, Op
 from khop.channel.message import pack
 from khop.distributed.child import parent_has_gone, start_up
-from khop.distributed.handler import FrameHandler, RequestHandler
+from khop.distributed.handler import FrameHandler, RequestHandler, refusal
+from khop.distributed.limits import DEFAULT, Limits, RateLimiter, Unread
 from khop.distributed.wire import describe_error
+from khop.errors import ProtocolError
 from khop.partition.folder import PartitionFolder
 from khop.partition.part import Part
 
@@ -56,7 +62,8 @@ class PartitionServer:
         tcp_host: address to listen at for other machines; None: none.
         curve: {'public', 'secret', 'client'} keys in Z85 text; None: no CURVE (insecure).
         num_threads: threads that answer.
-        tcp_port: the port there; None: one that is free.
+        tcp_port: the port there; None or 0: one that is free.
+        limits: what a peer may ask for.
 
     Raises:
         zmq.ZMQError: an address that cannot be had.
@@ -70,8 +77,12 @@ class PartitionServer:
         curve: Mapping[str, str] | None,
         num_threads: int = 1,
         tcp_port: int | None = None,
+        limits: Limits = DEFAULT,
     ) -> None:
         self._handler = handler
+        self._limits = limits
+        self._rates = RateLimiter(limits.rate, limits.burst)
+        self._unread = Unread()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
         self._fronts: list[zmq.Socket[bytes]] = []
@@ -89,11 +100,13 @@ class PartitionServer:
             if curve is not None:
                 self._secure(front, curve)
             try:
-                front.bind(f"tcp://{tcp_host}:{'*' if tcp_port is None else tcp_port}")
+                front.bind(f"tcp://{tcp_host}:{tcp_port or '*'}")
             except zmq.ZMQError:
-                self.close()
+                PartitionServer.close(self)  # one that does more is not made yet
                 raise
             self.addresses["tcp"] = front.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        self._at_work = 0
+        self._max_at_work = 2 * num_threads
         if num_threads > 1:
             self._back = self._context.socket(zmq.DEALER)
             self._back.bind(_WORKERS)
@@ -103,7 +116,11 @@ class PartitionServer:
     def _router(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
         socket.linger = 0
-        socket.sndhwm = socket.rcvhwm = 0
+        socket.sndhwm = self._limits.unread
+        socket.rcvhwm = self._limits.queued
+        socket.setsockopt(zmq.MAXMSGSIZE, self._limits.frame_bytes)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, self._limits.handshake_ms)
+        socket.setsockopt(zmq.BACKLOG, self._limits.backlog)
         socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
         self._fronts.append(socket)
@@ -123,10 +140,12 @@ class PartitionServer:
     def serve(self, line: ControlLine) -> None:
         """Answers until the control line closes."""
         poller = zmq.Poller()
-        for socket in [*self._fronts, *([self._back] if self._back else [])]:
-            poller.register(socket, zmq.POLLIN)
+        if self._back is not None:
+            poller.register(self._back, zmq.POLLIN)
         poller.register(line.fileno(), zmq.POLLIN)
         while True:
+            for front in self._fronts:
+                poller.register(front, zmq.POLLIN if self._at_work < self._max_at_work else 0)
             for ready, _ in poller.poll():
                 if ready == line.fileno():
                     with contextlib.suppress(EOFError):
@@ -135,19 +154,24 @@ class PartitionServer:
                         continue
                     return
                 if ready is self._back:
-                    index, *frames = self._back.recv_multipart(copy=False)
-                    self._fronts[index.bytes[0]].send_multipart(frames, copy=False)
+                    self._at_work -= 1
+                    index, peer, *reply = self._back.recv_multipart(copy=False)
+                    self._unread.send(self._fronts[index.bytes[0]], peer.bytes, reply)
                 else:
                     self._take(ready)
 
     def _take(self, front: zmq.Socket[bytes]) -> None:
         peer, *frames = front.recv_multipart(copy=False)
+        request = [frame.buffer for frame in frames]
         index = self._fronts.index(front)
         self._note_peer(index, peer.bytes)
-        if self._back is None:
-            reply = self._handler([frame.buffer for frame in frames])
-            front.send_multipart([peer, *reply], copy=False)
+        why = self._why_not(peer.bytes)
+        if why is not None:
+            self._unread.send(front, peer.bytes, refusal(request, ProtocolError(why)))
+        elif self._back is None:
+            self._unread.send(front, peer.bytes, self._handler(request))
         else:
+            self._at_work += 1
             self._back.send_multipart([bytes([index]), peer, *frames], copy=False)
 
     def _note_peer(self, front: int, name: bytes) -> None:
@@ -167,6 +191,18 @@ class PartitionServer:
                 frames = [name, *pack({"id": None, "goodbye": why}, [])]
                 self._fronts[front].send_multipart(frames, zmq.DONTWAIT)
         self._linger_ms = _GOODBYE_MS
+
+    def _why_not(self, peer: bytes) -> str | None:
+        """Why a peer's request is refused; None if it is not."""
+        if not self._rates.admit(peer):
+            return (
+                f"a peer asks for more than {self._limits.rate:.0f} answers a second: it must wait "
+                "for answers before it asks again"
+            )
+        unread = self._unread.of(peer)
+        if unread > self._limits.unread_bytes:
+            return f"a peer has not read {unread} bytes of replies: it must read before it asks"
+        return None
 
     def _work(self) -> None:
         socket = self._context.socket(zmq.DEALER)

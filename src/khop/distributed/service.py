@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 import zmq
 
-from khop.distributed.context import DistContext
+from khop.distributed.context import WorkerContext
 from khop.distributed.launch import LaunchedServer, endpoint_of
 from khop.distributed.transport import Credentials, Endpoint, PartitionClient
 from khop.distributed.whereabouts import Whereabouts
@@ -44,7 +44,7 @@ class PartitionService:
     """
 
     def __init__(
-        self, context: DistContext, folder: PartitionFolder, home: int, also_serve: list[int]
+        self, context: WorkerContext, folder: PartitionFolder, home: int, also_serve: list[int]
     ) -> None:
         self._context = context
         self._folder = folder

@@ -8,16 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from khop.distributed.context import require_context
-from khop.distributed.dataset import DistDataset, last_loaded, seeds_of
+from khop.distributed.context import get_context
+from khop.distributed.dataset import last_loaded
+from khop.distributed.graph import LoaderGraph, seeds_of
 from khop.distributed.link_input import link_ends
+from khop.distributed.remote.client import ClientContext
 from khop.partition.book import RangeBook
 from khop.typing import EDGE, ArrayLike, EdgeType, Int64Array, NodeType
 
 
 def node_split(
     nodes: ArrayLike | str,
-    dataset: DistDataset | None = None,
+    dataset: LoaderGraph | None = None,
     *,
     node_type: NodeType | None = None,
     rank: int | None = None,
@@ -32,10 +34,12 @@ def node_split(
     Args:
         nodes: [n] original ids, a boolean mask over all nodes, or the name of a boolean node
             attribute of the folder, 'train_mask' for example.
-        dataset: default: the dataset that was loaded last.
+        dataset: default: the dataset that was loaded last; in clients of graph servers, what
+            these serve.
         node_type: their node type; needed if the graph has several.
         rank: whose share; default: this trainer's.
-        homes: home partition of each trainer; default: what the trainers of the group have loaded.
+        homes: home partition of each trainer; default: what the trainers of the group have loaded;
+            of clients, partitions of the servers that they take turns at.
 
     Returns:
         [m] int64 original ids, in the order of the folder's numbering.
@@ -44,10 +48,10 @@ def node_split(
         KeyError: no such boolean attribute.
         IndexError, TypeError, ValueError: ids that do not exist or are no integers.
     """
-    dataset = dataset or last_loaded()
+    dataset = dataset or _default_graph()
     node_type, _ = dataset.seed_type(node_type, "node_type")
     if isinstance(nodes, str):
-        new_ids = dataset.opened.split(node_type, nodes).astype(np.int64)
+        new_ids = dataset.split(node_type, nodes)
     else:
         ids, _ = seeds_of(dataset, nodes, "nodes", node_type)
         new_ids = np.sort(dataset.to_new_ids(ids, "nodes", node_type))
@@ -58,7 +62,7 @@ def node_split(
 
 def link_split(
     edge_label_index: ArrayLike,
-    dataset: DistDataset | None = None,
+    dataset: LoaderGraph | None = None,
     *,
     link_type: EdgeType | None = None,
     rank: int | None = None,
@@ -71,10 +75,12 @@ def link_split(
 
     Args:
         edge_label_index: [2, n] original ids of sources and destinations.
-        dataset: default: the dataset that was loaded last.
+        dataset: default: the dataset that was loaded last; in clients of graph servers, what
+            these serve.
         link_type: their edge type; needed if the graph has several.
         rank: whose share; default: this trainer's.
-        homes: home partition of each trainer; default: what the trainers of the group have loaded.
+        homes: home partition of each trainer; default: what the trainers of the group have loaded;
+            of clients, partitions of the servers that they take turns at.
 
     Returns:
         [m] int64 places of this trainer's links: `edge_label_index[:, places]`, and
@@ -83,7 +89,7 @@ def link_split(
     Raises:
         IndexError, TypeError, ValueError: ends that do not exist or are no integers.
     """
-    dataset = dataset or last_loaded()
+    dataset = dataset or _default_graph()
     if dataset.meta.heterogeneous and (isinstance(link_type, str) or len(link_type or ()) != 3):
         raise ValueError(
             "links of a heterogeneous graph need link_type=(source, relation, target) (got "
@@ -101,13 +107,19 @@ def link_split(
     return torch.from_numpy(np.sort(order[share]))
 
 
+def _default_graph() -> LoaderGraph:
+    """What this client's servers serve, or the dataset that was loaded last."""
+    context = get_context()
+    return context.graph if isinstance(context, ClientContext) else last_loaded()
+
+
 def _trainer(
-    dataset: DistDataset, rank: int | None, homes: Sequence[int] | None
+    dataset: LoaderGraph, rank: int | None, homes: Sequence[int] | None
 ) -> tuple[int, Sequence[int]]:
     """Whose share is asked for, and the trainers' homes."""
     if homes is None:
-        homes = dataset.service().homes
-    rank = require_context().rank if rank is None else rank
+        homes = dataset.homes
+    rank = dataset.context.rank if rank is None else rank
     if not 0 <= rank < len(homes):
         raise ValueError(f"rank {rank} is not one of {len(homes)} trainers")
     return rank, homes

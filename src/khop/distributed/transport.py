@@ -18,6 +18,7 @@ from typing import Any
 
 import zmq
 
+from khop import log
 from khop.channel.message import pack, unpack
 from khop.distributed.connection import Connection, Credentials, Endpoint, Request
 from khop.distributed.wire import PROTOCOL, pack_rows, rebuild_error
@@ -32,6 +33,7 @@ __all__ = ["Credentials", "Endpoint", "PartitionClient", "Request"]
 _TICK_MS = 250
 # A connection that does not stand after so many seconds counts as lost for those who look for it.
 _LOST_AFTER = 0.2
+_log = log.get(__name__)
 
 
 class PartitionClient:
@@ -93,6 +95,12 @@ class PartitionClient:
         old = self._connections[part]
         if endpoint == old.endpoint:
             return False
+        _log.info(
+            "partition-moved",
+            f"{old.what} is at {endpoint.address} now, not at {old.endpoint.address}",
+            address=endpoint.address,
+            pending=len(old.pending),
+        )
         new = self._connect(part, endpoint)
         new.take_over(old.pending)
         self._connections[part] = new
@@ -184,9 +192,10 @@ class PartitionClient:
                 connection.fail_all(f"sent a malformed reply: {error}")
                 continue
             if "goodbye" in header:
-                connection.give_up(f"has ended: {header['goodbye']}")
+                connection.give_up(f"has ended: {str(header['goodbye'])[:1000]}")
                 continue
-            request = connection.answered(header.get("id", -1))
+            number = header.get("id")
+            request = connection.answered(number) if type(number) is int else None
             if request is None:  # answered twice, after a reconnection
                 continue
             nbytes = sum(map(len, frames))

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from khop.distributed.context import DistContext
+from khop.distributed.context import WorkerContext
 from khop.distributed.herald import Herald
 from khop.distributed.keeper import ServerKeeper
 from khop.distributed.launch import LaunchedServer, endpoint_of
@@ -64,7 +64,7 @@ class Whereabouts:
         keeper: keeps this trainer's servers.
     """
 
-    def __init__(self, context: DistContext, name: str) -> None:
+    def __init__(self, context: WorkerContext, name: str) -> None:
         self._context = context
         self._herald = Herald(context.rendezvous, name, self._take_in)
         self.keeper = ServerKeeper(self._own_moved, self._own_ended)

@@ -15,32 +15,40 @@ from khop.typing import Array
 
 PROTOCOL = 2
 
-# Exceptions whose constructors want more than a text.
+# Exceptions whose constructors want more than a text, and those that end iterators.
 _NOT_TEXT = ("UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup")
+_NOT_REBUILT = (*_NOT_TEXT, "StopIteration", "StopAsyncIteration")
+_MAX_TEXT = 100_000
 _TYPES: dict[str, type[Exception]] = {
     name: kind
     for namespace in (vars(builtins), vars(errors))
     for name, kind in namespace.items()
-    if isinstance(kind, type) and issubclass(kind, Exception) and name not in _NOT_TEXT
+    if isinstance(kind, type) and issubclass(kind, Exception) and name not in _NOT_REBUILT
 }
 
 
 def describe_error(error: BaseException) -> dict[str, str]:
     """An exception as type name and text."""
-    return {"type": type(error).__name__, "message": str(error)}
+    return {"type": type(error).__name__, "message": _short(str(error))}
 
 
-def rebuild_error(described: dict[str, Any], where: str) -> Exception:
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
+
+
+def rebuild_error(described: Any, where: str) -> Exception:
     """The same exception, where its type is known by name; else RuntimeError.
 
     Args:
         described: from `describe_error`; perhaps with a 'traceback'.
         where: the process that it was raised in.
     """
-    name, message = str(described.get("type")), str(described.get("message"))
+    if not isinstance(described, dict):
+        return ProtocolError(f"{where} sent an error that does not say what it is")
+    name, message = str(described.get("type"))[:100], _short(str(described.get("message")))
     text = f"{message}\n\nRaised in {where}."
     if described.get("traceback"):
-        text += f"\n{described['traceback']}"
+        text += f"\n{_short(str(described['traceback']))}"
     kind = _TYPES.get(name)
     if kind is None:
         return RuntimeError(f"{name}: {text}")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, TWO, ControlLine, Message, Op
+from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, ORDER, TWO, ControlLine, Message, Op
 from khop.channel.layout import Layout, Record
 from khop.channel.ring import map_memory
 from khop.channel.shared import read_shared
@@ -48,11 +48,21 @@ _NOTHING = np.empty(0, np.int64)
 
 @dataclass
 class Epoch:
-    """An epoch that the trainer has open: its key, its plan, columns of seeds in order."""
+    """An epoch that the trainer has open: its key, its plan, columns of seeds in order.
+
+    Without a plan it is an order for a single batch, and these are its seeds.
+    """
 
     run_key: int
-    plan: EpochPlan
+    plan: EpochPlan | None
     columns: Int64Array
+
+    def seeds_of(self, batch: int) -> Int64Array:
+        """[num_columns, n] int64 columns of a batch's seeds."""
+        if self.plan is None:
+            return self.columns
+        first, last = self.plan.bounds(batch)
+        return np.ascontiguousarray(self.columns[:, first:last])
 
 
 @dataclass
@@ -151,6 +161,8 @@ class Sampler:
             self._open_epoch(message)
         elif message.op is Op.CLOSE_EPOCH:
             self._close_epoch(ONE.unpack(message.payload)[0])
+        elif message.op is Op.MAKE:
+            self._take_order(message)
         elif message.op is Op.TRACE:
             wanted = bool(ONE.unpack(message.payload)[0])
             self._clock.keep_segments(wanted)
@@ -189,6 +201,17 @@ class Sampler:
         )
         self._epochs[content["epoch"]] = Epoch(content["run_key"], plan, values.reshape(shape))
 
+    def _take_order(self, message: Message) -> None:
+        """A batch that belongs to no epoch: graph servers are asked for such."""
+        order, batch, run_key, num_columns = ORDER.unpack_from(message.payload)
+        raw: Any = message.payload[ORDER.size :]
+        if message.descriptors:
+            raw = map_memory(message.descriptors[0])
+            os.close(message.descriptors[0])
+        values = np.frombuffer(raw, np.int64)
+        self._epochs[order] = Epoch(run_key, None, values.reshape(num_columns, -1))
+        self._asked.append((order, batch))
+
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
         self._asked = deque(a for a in self._asked if a[0] != epoch)
@@ -202,10 +225,10 @@ class Sampler:
             return False
         number, batch = self._asked.popleft()
         epoch = self._epochs[number]  # lines keep the order: it is open
+        if epoch.plan is None:
+            del self._epochs[number]
         slot = self._slots.new(self._announce)
-        first, last = epoch.plan.bounds(batch)
-        columns = np.ascontiguousarray(epoch.columns[:, first:last])
-        steps = self._pipeline.make(columns, epoch.run_key, batch, slot.allocate)
+        steps = self._pipeline.make(epoch.seeds_of(batch), epoch.run_key, batch, slot.allocate)
         task = Task(number, batch, steps, slot, [])
         self._tasks.append(task)
         self._step(task)
@@ -283,7 +306,7 @@ class Sampler:
             log.answered.clear()
 
     def _report(self, task: Task, error: Exception) -> None:
-        content = {"epoch": task.epoch, "batch": task.batch, **_described(error)}
+        content = {"epoch": task.epoch, "batch": task.batch, **described_error(error)}
         self._line.send_json(Op.ERROR, content)
 
 
@@ -297,7 +320,7 @@ def _run(task: Task) -> bool:
     return False
 
 
-def _described(error: Exception) -> dict[str, str]:
+def described_error(error: Exception) -> dict[str, str]:
     """An exception with its traceback, cut to what a control message holds."""
     described = describe_error(error)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -358,10 +381,10 @@ def main() -> None:
     line, message = start_up()
     try:
         config, memory = message.json(), message.descriptors
-        arrays = {}
-        if config["has_arrays"]:
+        arrays: dict[str, Array] = {}
+        for _ in range(config.get("num_shared", int(config["has_arrays"]))):
             shared = memory.pop()
-            arrays = read_shared(shared)
+            arrays.update(read_shared(shared))
             os.close(shared)
         sampler = Sampler(line, config, memory, arrays)
         line.send_json(Op.READY, {})
@@ -370,5 +393,5 @@ def main() -> None:
         pass  # the trainer has closed the line
     except Exception as error:
         with contextlib.suppress(ConnectionError):
-            line.send_json(Op.ERROR, {"epoch": None, "batch": None, **_described(error)})
+            line.send_json(Op.ERROR, {"epoch": None, "batch": None, **described_error(error)})
         sys.exit(1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from threading import get_native_id
 from time import monotonic_ns
 from types import SimpleNamespace
@@ -18,7 +18,9 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.loader.background import BackgroundIterator
 from khop.loader.device import DeviceJoiner, OnDevice
-from khop.loader.epochs import EpochKeys, GivenBatches, KeyedBatch, PlannedBatches, SeedPositions
+from khop.loader.epochs import EpochKeys, KeyedBatch, PlannedBatches, SeedPositions
+from khop.loader.fingerprint import describe_sampling, digest
+from khop.loader.given import GivenBatches
 from khop.loader.join import Joiner, drawn_of_data, drawn_of_hetero_data
 from khop.loader.profile import (
     DrawnBatch,
@@ -27,13 +29,15 @@ from khop.loader.profile import (
     size_of_drawn,
     size_of_output,
 )
+from khop.loader.resume import Course, EpochProgress, Identity, Resumable
 from khop.loader.stores import StoreJoiner, is_pair_of_stores
+from khop.loader.torch_workers import LazyEpoch, TorchEpoch, torch_iterator
 from khop.sampler.device import TorchDevice
+from khop.sampler.link_spec import LinkSpec
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.plan import EpochPlan
 from khop.sampler.pyg_output import DrawnSubgraph, output_on_host
 from khop.stats import LoaderStats
-from khop.trace.watch import UNKNOWN, DeliveryWatch
 
 WorkerType: TypeAlias = Literal["thread", "process"]
 """What `num_workers` counts."""
@@ -44,7 +48,7 @@ _WORTH_A_THREAD = 2_000_000
 _BATCHES_BESIDE = 64
 
 
-class EpochLoader:
+class EpochLoader(Resumable):
     """Stands before one of PyG's loaders, whose batches it makes with khop's kernels.
 
     Epochs are planned by index, batches are made here, in threads or in torch's worker processes,
@@ -98,6 +102,10 @@ class EpochLoader:
         """The nodes that batches begin at, as `NeighborSampler.sample_prob` takes them."""
         raise NotImplementedError
 
+    def _link_spec(self) -> tuple[LinkSpec | None, list[Any]]:
+        """What batches of links are, and the weights of negatives' ends."""
+        return None, []
+
     # What they share.
 
     def _set_up(
@@ -116,7 +124,9 @@ class EpochLoader:
         self._worker_type = worker_type
         self._given = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None
         self._shuffle = bool(kwargs.get("shuffle") or False)
-        self._epochs = EpochKeys(seed, _rank() if stream is None else stream, self.generator)
+        rank = _rank()
+        self._keys = EpochKeys(seed, rank if stream is None else stream, self.generator)
+        self._course = Course(self._keys, rank)
         # Threads of the background share the cores; worker processes have one each.
         self._joiner = Joiner(max(1, torch.get_num_threads() // max(1, self.num_workers)))
         self._device_joiner = self._make_device_joiner(worker_type)
@@ -145,13 +155,49 @@ class EpochLoader:
         self._joiner.forget()
         if self._device_joiner is not None:
             self._device_joiner.forget()
-        # Taken before torch draws anything, so that workers of any kind see the same key.
-        run_key = self._epochs.next_run_key()
+        progress = self._course.begin()
         if self._worker_type == "process" and self.num_workers > 0:
-            self._run_key = run_key
+            self._begun = progress
             epoch: Any = super().__iter__()  # type: ignore[misc]
-            return _TorchEpoch(self, epoch)
-        return self._iterate_here(self._batches(run_key))
+            return TorchEpoch(self, epoch, progress)
+        return self._iterate_here(progress)
+
+    def _check_resumable(self) -> None:
+        in_order = getattr(self, "in_order", True) or self._worker_type == "thread"
+        if self.num_workers > 0 and not in_order:
+            raise ValueError(
+                "in_order=False delivers batches in any order, so that their number does not tell "
+                "which they were: leave it out to save or load a loader's state"
+            )
+
+    def _identity(self) -> Identity:
+        """What the loader must have in common with one whose state it takes over."""
+        seeds, sampling = self._digests
+        return Identity(
+            seeds=seeds,
+            sampling=sampling,
+            batch_size=self.batch_size,
+            drop_last=bool(self.drop_last),
+            shuffle=self._shuffle,
+            seed=self._keys.seed,
+            stream=self._keys.stream,
+            num_batches=None if self._given else len(self),
+        )
+
+    @cached_property
+    def _digests(self) -> tuple[str, str | None]:
+        """Of seeds, and of what khop's sampler draws for them; computed when first needed."""
+        inputs, sampler = self.input_data, self._sampler
+        ends = [inputs.node] if hasattr(inputs, "node") else [inputs.row, inputs.col]
+        seeds = digest([inputs.input_type, *ends, inputs.time])
+        if type(sampler) is not NeighborSampler:
+            return seeds, None
+        graph = sampler.graph
+        num_edges = {t: topology.num_edges for t, topology in graph.topologies.items()}
+        spec, link = sampler.spec, self._link_spec()
+        return seeds, describe_sampling(
+            spec, graph.num_nodes, num_edges, *link, by_time=graph.is_temporal
+        )
 
     def stats(self) -> LoaderStats:
         """What the loader has done so far, over all its epochs or since `reset_stats()`.
@@ -167,36 +213,29 @@ class EpochLoader:
 
     def _get_iterator(self) -> Any:
         """Torch's iterator, whose workers end with the loader."""
-        iterator = super()._get_iterator()  # type: ignore[misc]
-        if self.persistent_workers:
-            # The loader keeps it. If it kept the loader, too, only the garbage collector would end
-            # both, after the queues that workers are told by: it would wait seconds for each.
-            loader = weakref.ref(self)
-            torchs = getattr(iterator, "iterator", iterator)
-            torchs._collate_fn = None  # that is for workers, which have it
-            if torchs is not iterator:
-                iterator.transform_fn = lambda out: _alive(loader).filter_fn(out)
-        return iterator
+        return torch_iterator(self, super()._get_iterator, self._begun)  # type: ignore[misc]
 
-    def _iterate_here(self, batches: PlannedBatches | GivenBatches) -> Iterator[Any]:
+    def _iterate_here(self, progress: EpochProgress) -> Iterator[Any]:
+        batches = self._batches(progress)
         made: Iterator[Timed]
         if self.num_workers == 0:
             made = map(self._join_drawn, self._drawn_beside(batches))
         else:
             ahead = self.num_workers * (self.prefetch_factor or 2)
             made = BackgroundIterator(self._make, batches, self.num_workers, ahead, self.timeout)
-        return self._profile.watch(made, self._finish)
+        return self._profile.watch(made, self._finish, progress)
 
     @property
     def _index_sampler(self) -> Any:
         """What torch's own iterators walk along: the epoch's batches, keyed."""
-        return _LazyEpoch(self)
+        return LazyEpoch(self)
 
-    def _batches(self, run_key: int) -> PlannedBatches | GivenBatches:
+    def _batches(self, progress: EpochProgress) -> PlannedBatches | GivenBatches:
+        """What is still to be made of an epoch."""
         if self._given:
-            return GivenBatches(self.batch_sampler, run_key)
+            return GivenBatches(self.batch_sampler, progress)
         plan = EpochPlan(self._num_seeds, self.batch_size, self.drop_last)
-        return PlannedBatches(plan, run_key, self._shuffle)
+        return PlannedBatches(plan, progress.run_key, self._shuffle, progress.delivered)
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""
@@ -341,47 +380,6 @@ class EpochLoader:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
-
-
-class _LazyEpoch:
-    """The epoch that a loader has begun last, looked up with the first batch that torch asks for.
-
-    Torch makes more iterators than it uses, and keeps this object over the epochs of persistent
-    workers.
-    """
-
-    def __init__(self, loader: EpochLoader) -> None:
-        self._loader = weakref.ref(loader)
-
-    def __len__(self) -> int:
-        return len(_alive(self._loader))
-
-    def __iter__(self) -> Iterator[KeyedBatch]:
-        yield from _alive(self._loader)._batches(_alive(self._loader)._run_key)
-
-
-class _TorchEpoch(Iterator[Any]):
-    """An epoch of torch's worker processes. It keeps the loader: persistent ones end with that."""
-
-    def __init__(self, loader: EpochLoader, epoch: Any) -> None:
-        self._loader = loader
-        self._epoch = epoch
-        self._watch = DeliveryWatch(loader._profile.tally)
-
-    def __next__(self) -> Any:
-        asked = monotonic_ns()
-        batch = next(self._epoch)
-        self._watch.deliver(asked, monotonic_ns(), *UNKNOWN)
-        return batch
-
-    def __len__(self) -> int:
-        return len(self._epoch)
-
-
-def _alive(loader: weakref.ref[EpochLoader]) -> EpochLoader:
-    found = loader()
-    assert found is not None  # whoever iterates holds it
-    return found
 
 
 def _rank() -> int:

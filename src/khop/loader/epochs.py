@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from khop import _native
 from khop.sampler.neighbor import BatchKey
@@ -45,47 +44,38 @@ class EpochKeys:
         self.seed = seed
         self.stream = stream
         self.generator = generator
-        self.epoch = 0  # of those that `seed` makes
+        self.epoch = 0  # of the epoch that begins next; may be set
 
     def next_run_key(self) -> int:
         """Key of the epoch that begins now."""
+        self.epoch += 1
         if self.seed is None:  # the generator alone decides: its state may be set back
             drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
             return _native.run_key(int(drawn), 0, self.stream)
-        key = _native.run_key(self.seed, self.epoch, self.stream)
-        self.epoch += 1
-        return key
+        return self.last_run_key()
+
+    def last_run_key(self) -> int:
+        """Key of the epoch before `epoch`, once more; of epochs that `seed` makes."""
+        assert self.seed is not None and self.epoch > 0
+        return _native.run_key(self.seed, self.epoch - 1, self.stream)
 
 
 class PlannedBatches:
-    """The batches of an epoch by plan."""
+    """The batches of an epoch by plan, from `first` on."""
 
-    def __init__(self, plan: EpochPlan, run_key: int, shuffle: bool) -> None:
+    def __init__(self, plan: EpochPlan, run_key: int, shuffle: bool, first: int = 0) -> None:
         self._plan = plan
         self._run_key = run_key
         self._order = epoch_order(plan.num_seeds, run_key, shuffle)
+        self._first = first
 
     def __len__(self) -> int:
-        return self._plan.num_batches
+        return self._plan.num_batches - self._first
 
     def __iter__(self) -> Iterator[KeyedBatch]:
-        for batch in range(self._plan.num_batches):
+        for batch in range(self._first, self._plan.num_batches):
             positions = seeds_of(self._order, *self._plan.bounds(batch))
             yield KeyedBatch(positions.copy(), BatchKey(self._run_key, batch))
-
-
-class GivenBatches:
-    """The batches that a user's own `sampler` or `batch_sampler` makes, keyed by their number."""
-
-    def __init__(self, batches: Iterable[Any], run_key: int) -> None:
-        self._batches = batches
-        self._run_key = run_key
-
-    def __iter__(self) -> Iterator[KeyedBatch]:
-        for number, given in enumerate(self._batches):
-            listed = given.tolist() if isinstance(given, Tensor) else given
-            positions = torch.tensor(listed, dtype=torch.int64).numpy()
-            yield KeyedBatch(positions, BatchKey(self._run_key, number))
 
 
 class SeedPositions:

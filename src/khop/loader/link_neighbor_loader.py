@@ -23,7 +23,7 @@ from khop.loader.epochs import KeyedBatch
 from khop.loader.inputs import LinkInputs
 from khop.loader.link_input import check_times, checked_links
 from khop.sampler.device import DeviceOptions
-from khop.sampler.link_spec import ExcludeSeedEdges
+from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.pyg_links import LinkOptions, link_metadata
 from khop.sampler.pyg_output import DrawnSubgraph
@@ -72,7 +72,7 @@ class LinkNeighborLoader(
             the only edge type back; or that edge type. Default: False.
         seed: makes epochs reproducible; epoch i of two loaders of equal seed is the same. Default:
             each epoch takes one from `generator` or torch's default generator, so that
-            `torch.manual_seed` decides, as with PyG (worker processes take one more from it).
+            `torch.manual_seed` decides, as with PyG.
         stream: separates loaders of the same seed. Default: the rank of the trainer if
             torch.distributed is initialised, else 0, so that trainers draw differently.
         worker_type: what `num_workers` counts: 'thread' (default; no copy of the graph, no
@@ -200,6 +200,13 @@ class LinkNeighborLoader(
         sampler = self._inputs.sampler
         drawn, seeds = self.link_sampler.draw_links(sampler, links, positions.key)
         return drawn, link_metadata(tags, sampler.spec, seeds)
+
+    def _link_spec(self) -> tuple[LinkSpec | None, list[Any]]:
+        neg, weights = self.neg_sampling, [None, None]
+        if neg is not None:
+            weights = [neg.src_weight if neg.is_binary() else None, neg.dst_weight]
+        found = [None if w is None else torch.as_tensor(w).double() for w in weights]
+        return self._inputs.sampler.spec, found
 
     def _seed_nodes(self) -> NodeSamplerInput:
         inputs = self.input_data

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from khop.loader.resume import EpochProgress
 from khop.sampler.pyg_output import DrawnSubgraph
 from khop.stats import Tally
 from khop.trace.clock import Made, Phase, Segment
@@ -78,15 +79,18 @@ class LoaderProfile:
         """Another process counts for itself."""
         return LoaderProfile, (self.num_threads,)
 
-    def watch(self, made: Iterator[Timed], finish: Callable[[Any], Any]) -> WatchedEpoch:
+    def watch(
+        self, made: Iterator[Timed], finish: Callable[[Any], Any], progress: EpochProgress
+    ) -> WatchedEpoch:
         """The batches of an epoch that begins now, counted.
 
         Args:
             made: the batches.
             finish: what is still to be done to a batch.
+            progress: how far the epoch has come; moves on with it.
         """
         self._num_epochs += 1
-        return WatchedEpoch(made, finish, self, self._num_epochs - 1)
+        return WatchedEpoch(made, finish, self, self._num_epochs - 1, progress)
 
 
 class WatchedEpoch(Iterator[Any]):
@@ -98,7 +102,9 @@ class WatchedEpoch(Iterator[Any]):
         finish: Callable[[Any], Any],
         profile: LoaderProfile,
         epoch: int,
+        progress: EpochProgress,
     ) -> None:
+        self._progress = progress
         self._made = made
         self._finish = finish
         self._in_background = profile.num_threads > 0
@@ -113,7 +119,8 @@ class WatchedEpoch(Iterator[Any]):
             taken = monotonic_ns()
             nbytes = _num_bytes(timed[0])
             batch = self._finish(timed[0])
-        except BaseException:
+        except BaseException as error:
+            self._progress.end() if isinstance(error, StopIteration) else self._progress.fail()
             self._watch.fail()
             raise
         _, drawn, thread, joining, ended = timed
@@ -129,6 +136,7 @@ class WatchedEpoch(Iterator[Any]):
             self._record(timed, idle)
         sizes = nodes, edges, nodes, 0, 0
         self._watch.deliver(asked, taken, self._epoch, drawn.number, drawn.seeds, sizes, made)
+        self._progress.deliver()
         return batch
 
     def _record(self, timed: Timed, idle: int) -> None:

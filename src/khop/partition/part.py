@@ -10,11 +10,12 @@ import numpy as np
 from khop import _native
 from khop.data import Feature
 from khop.partition.folder import (
+    INTS,
     PartitionFolder,
     cache_attr_path,
     cache_path,
+    edge_array,
     edge_attr_path,
-    edge_path,
 )
 from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
@@ -41,6 +42,7 @@ class Part:
         self._node_features: dict[tuple[int, str], Feature] = {}
         self._edge_features: dict[tuple[int, str], Feature] = {}
         self._cached: dict[int, CachedRows | None] = {}
+        self._indptrs: dict[int, IntArray] = {}
 
     @cached_property
     def relations(self) -> list[tuple[int, int]]:
@@ -74,13 +76,20 @@ class Part:
             ),
         )
 
+    def indptr(self, index: int) -> IntArray:
+        """[num_rows + 1] row pointers of an edge type."""
+        if index not in self._indptrs:
+            name = self.meta.edge_types[index].name
+            self._indptrs[index] = self._edge_array(name, "indptr")
+        return self._indptrs[index]
+
     def rows(self, index: int) -> tuple[IntArray, IntArray]:
         """Row pointers, and new ids of neighbours, of an edge type."""
         name = self.meta.edge_types[index].name
         return self._edge_array(name, "indptr"), self._edge_array(name, "indices")
 
     def _edge_array(self, edge_type: EdgeType, name: str) -> Array:
-        return self.folder.open(edge_path(self.part, edge_type, name))
+        return edge_array(self.folder, self.part, edge_type, name)
 
     def node_times(self, index: int) -> Int64Array | None:
         """[num_nodes] key of the time of each node of a type, all parts', by new id; or None."""
@@ -111,8 +120,8 @@ class Part:
                 self._edge_features[key] = Feature(self._edge_array(edge_type.name, name))
             else:
                 path = edge_attr_path(self.part, edge_type.name, name)
-                dtype = edge_type.attrs[name].dtype
-                self._edge_features[key] = Feature(self.folder.open(path), dtype)
+                size = edge_type.bounds[self.part + 1] - edge_type.bounds[self.part]
+                self._edge_features[key] = self.folder.open_attr(path, edge_type.attrs[name], size)
         return self._edge_features[key]
 
     def cached(self, index: int) -> CachedRows | None:
@@ -125,11 +134,14 @@ class Part:
         node_type = self.meta.node_types[index]
         if not node_type.cached or node_type.cached[self.part] == 0:
             return None
-        ids = self.folder.open(cache_path(self.part, node_type.name, "id"))
-        new_ids = self.folder.open(cache_path(self.part, node_type.name, "new_id"))
+        count = node_type.cached[self.part]
+        ids, new_ids = (
+            self.folder.open_as(cache_path(self.part, node_type.name, name), (count,), *INTS)
+            for name in ("id", "new_id")
+        )
         features = {
-            name: Feature(
-                self.folder.open(cache_attr_path(self.part, node_type.name, name)), attr.dtype
+            name: self.folder.open_attr(
+                cache_attr_path(self.part, node_type.name, name), attr, count
             )
             for name, attr in node_type.attrs.items()
         }

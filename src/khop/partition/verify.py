@@ -18,6 +18,7 @@ from khop.partition.folder import (
     cache_path,
     edge_attr_path,
     edge_path,
+    map_path,
     node_attr_path,
     node_path,
     sha256_of,
@@ -115,12 +116,12 @@ def _is_permutation(ids: IntArray, count: int) -> bool:
 
 def _check_nodes(folder: PartitionFolder, node_type: NodeTypeMeta) -> Iterator[str]:
     name, book = node_type.name, node_type.book
-    id_map = folder.id_map(name)
+    id_map = folder.open(map_path(name))
     if not _is_permutation(id_map, node_type.count):
         yield f"map of '{name}': not a permutation of 0 .. {node_type.count - 1}"
         return
     for part in range(folder.num_parts):
-        ids = folder.node_ids(part, name)
+        ids = folder.open(node_path(part, name, "id"))
         if len(ids) != book.size(part) or not _in_range(ids, 0, node_type.count):
             yield f"{node_path(part, name, 'id')}: wrong number of ids, or ids out of range"
         elif not np.array_equal(

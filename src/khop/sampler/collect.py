@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from khop.channel.pool import BufferPool
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.partition.part import Part
+from khop.sampler.replies import Checked, check_rows
 from khop.sampler.requests import RemoteParts, Ticket
 from khop.trace.clock import Made
 from khop.typing import Array, Int64Array
@@ -74,16 +76,30 @@ class Collector:
         part: the part at hand.
         spec: which attributes.
         remote: the other partitions, if there are any.
+        labels: {index of a node type: rows of all its nodes, by new id} that the folder does not
+            hold; batches carry them as `y`.
     """
 
-    def __init__(self, part: Part, spec: CollectSpec, remote: RemoteParts | None) -> None:
+    def __init__(
+        self,
+        part: Part,
+        spec: CollectSpec,
+        remote: RemoteParts | None,
+        labels: Mapping[int, Feature] | None = None,
+    ) -> None:
         self._part = part
         self._spec = spec
         self._remote = remote
+        self._labels = {
+            i: labels[i]
+            for i, names in enumerate(spec.node_attrs)
+            if labels and i in labels
+            if "y" in names
+        }
         self._is_single = part.meta.num_parts == 1
         node_types, edge_types = part.meta.node_types, part.meta.edge_types
         self._tables = [
-            Table("node", i, ["id", *spec.node_attrs[i]], t.bounds)
+            Table("node", i, ["id", *self._stored(i)], t.bounds)
             for i, t in enumerate(node_types[: len(spec.node_attrs)])
         ]
         self._tables += [
@@ -93,6 +109,11 @@ class Collector:
         ]
         self._layouts: dict[Any, Layout] = {}
         self._scratch = BufferPool()
+
+    def _stored(self, node_type: int) -> list[str]:
+        """Attributes of a node type that come from the folder."""
+        names = self._spec.node_attrs[node_type]
+        return [name for name in names if name != "y" or node_type not in self._labels]
 
     def collect(
         self,
@@ -130,6 +151,8 @@ class Collector:
             subgraph.write_edge_index(i, edge_index[0], edge_index[1])
         for i in range(len(self._part.meta.node_types)) if self._spec.with_trees else ():
             subgraph.write_trees(i, arrays[f"t{i}"])
+        for i, labels in self._labels.items():
+            labels.gather(rows[i], arrays[f"n{i}.y"])
         for table, features, own, places in local:
             self._copy(table, features, own, places, arrays)
         for table, ticket, places in pending:
@@ -243,7 +266,14 @@ class Collector:
                 ticket = self._remote.fetch(
                     part, table.kind, table.type_index, wanted[piece], table.names
                 )
-                pending.append((table, ticket, where[piece]))
+                check = partial(self._check_rows, table, part, len(wanted[piece]))
+                pending.append((table, Checked(ticket, check), where[piece]))
+
+    def _check_rows(self, table: Table, part: int, count: int, arrays: list[Array]) -> list[Array]:
+        """The rows of a reply, which are what was asked for."""
+        rows = self._rows_of(table, count)
+        expected = [(n, r.dtype, r.shape) for n, r in zip(table.names, rows, strict=True)]
+        return check_rows(arrays, part, expected, table.bounds[-1])
 
     def _rows_at_once(self, table: Table) -> int:
         """Rows in one request to another part: so many that its reply has a few megabytes."""
@@ -287,6 +317,9 @@ class Collector:
         for table in self._tables:
             axes = node_axes if table.kind == "node" else edge_axes
             arrays += self._rows_of(table, axes[table.type_index])
+        for i, labels in self._labels.items():
+            shape = (node_axes[i], *labels.row_shape)
+            arrays.append(ArrayLayout(f"n{i}.y", labels.dtype, shape))
         used = num_nodes + num_edges
         for name, array in extras.items():
             axes = [-1 - used - i for i in range(array.ndim)]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from khop import _native
+from khop.sampler.replies import check_drawn, check_found
 from khop.sampler.requests import (
     Drawn,
     Exclusion,
@@ -26,7 +27,7 @@ from khop.sampler.requests import (
 )
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
-from khop.typing import Array, BoolArray, Int32Array, Int64Array
+from khop.typing import BoolArray, Int32Array, Int64Array
 
 
 class Engine:
@@ -151,6 +152,7 @@ class Engine:
             lambda part, share: remote.sample(part, relation, share, request),
             request.with_edge,
             request.fanout == 0,
+            self.view.num_nodes[self.view.relations[relation][0]],
         )
         subgraph.merge(relation, owners, replies)
 
@@ -169,6 +171,7 @@ class Engine:
             lambda part, share: remote.induce(part, relation, share, keys, with_edge),
             with_edge,
             False,
+            len(keys),
         )
         subgraph.merge_induced(relation, owners, replies)
 
@@ -180,8 +183,12 @@ class Engine:
         elsewhere: Callable[[int, RowSet], Ticket],
         with_edge: bool,
         nothing: bool,
+        below: int,
     ) -> Generator[list[Ticket], None, tuple[Int32Array, list[Drawn]]]:
-        """Splits rows among their owners; returns the owner of each and each owner's answer."""
+        """Splits rows among their owners; returns the owner of each and each owner's answer.
+
+        What others send as neighbours are numbers below `below`.
+        """
         view = self.view
         bounds = view.bounds[view.relations[relation][1]]
         owners, _, places, offsets = _native.split_by_owner(rows.ids, bounds)
@@ -205,7 +212,9 @@ class Engine:
         if tickets:
             yield list(tickets.values())
         for part, ticket in tickets.items():
-            replies[part] = _drawn(ticket.result(), with_edge)
+            edges = view.edge_bounds[relation][part : part + 2]
+            num_rows = len(shares[part].ids)
+            replies[part] = check_drawn(ticket.result(), part, num_rows, with_edge, below, edges)
         return owners, replies
 
     def has_edges(
@@ -225,7 +234,7 @@ class Engine:
         bounds = view.bounds[view.relations[relation][1]]
         _, _, places, offsets = _native.split_by_owner(rows, bounds)
         found = np.empty(len(rows), np.bool_)
-        pending: list[tuple[Int64Array, Ticket]] = []
+        pending: list[tuple[int, Int64Array, Ticket]] = []
         for part, (a, b) in enumerate(itertools.pairwise(offsets)):
             where = places[a:b]
             if part == view.part:
@@ -234,11 +243,11 @@ class Engine:
             elif a < b:
                 assert self._remote is not None
                 ticket = self._remote.has_edges(part, relation, rows[where], neighbors[where])
-                pending.append((where, ticket))
+                pending.append((part, where, ticket))
         if pending:
-            yield [ticket for _, ticket in pending]
-        for where, ticket in pending:
-            found[where] = ticket.result()[0]
+            yield [ticket for _, _, ticket in pending]
+        for part, where, ticket in pending:
+            found[where] = check_found(ticket.result(), part, len(where))
         return found
 
 
@@ -257,11 +266,6 @@ def _rows_of(
 def _empty_reply(num_rows: int, with_edge: bool) -> Drawn:
     edges = np.empty(0, np.int64) if with_edge else None
     return np.zeros(num_rows, np.int32), np.empty(0, np.int32), edges
-
-
-def _drawn(arrays: list[Array], with_edge: bool) -> Drawn:
-    counts, neighbors = arrays[0], arrays[1]
-    return counts, neighbors, arrays[2] if with_edge else None
 
 
 def finish(steps: Generator[list[Ticket], None, Any]) -> Any:

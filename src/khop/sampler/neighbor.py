@@ -210,6 +210,11 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         self._link_samplers = LinkSamplers(graph, spec.disjoint)
 
     @property
+    def spec(self) -> SamplingSpec:
+        """How neighbours are drawn."""
+        return self._drawer.spec
+
+    @property
     def num_nodes(self) -> Any:
         """Number of nodes; {node type: number} of a heterogeneous graph."""
         return self.graph.num_nodes if self.graph.is_heterogeneous else self.graph.num_nodes[NODE]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,25 +23,33 @@ class EpochPlan:
         drop_last: leave out a last batch that would be smaller.
         num_batches_asked: spread the seeds evenly over this many batches instead, so that trainers
             with unequal numbers of seeds make equal numbers of batches.
+        lists: lengths of the lists that the seeds consist of, one after the other, if no batch
+            shall have seeds of two of them; None: all are alike. Batches are of the lists by turns.
     """
 
     num_seeds: int
     batch_size: int
     drop_last: bool = False
     num_batches_asked: int | None = None
+    lists: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int):
             raise TypeError(f"batch_size must be an integer (got {self.batch_size!r})")
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1 (got {self.batch_size})")
+        if self.lists is not None and sum(self.lists) != self.num_seeds:
+            raise ValueError(f"lists of {list(self.lists)} seeds for {self.num_seeds} seeds")
 
     @cached_property
     def num_batches_alone(self) -> int:
         """Number of batches that the batch size alone makes."""
+        return sum(map(self._batches_of, self.lists or [self.num_seeds]))
+
+    def _batches_of(self, num_seeds: int) -> int:
         if self.drop_last:
-            return self.num_seeds // self.batch_size
-        return -(-self.num_seeds // self.batch_size)
+            return num_seeds // self.batch_size
+        return -(-num_seeds // self.batch_size)
 
     @cached_property
     def num_batches(self) -> int:
@@ -56,18 +66,68 @@ class EpochPlan:
         """
         if not 0 <= batch < self.num_batches:
             raise IndexError(f"batch {batch} of an epoch of {self.num_batches} batches")
+        if self.lists is not None:
+            return self._turns[batch][1:]
         if self.num_batches == self.num_batches_alone or self.drop_last:
             first = batch * self.batch_size
             return first, min(first + self.batch_size, self.num_seeds)
         first = batch * self.num_seeds // self.num_batches
         return first, (batch + 1) * self.num_seeds // self.num_batches
 
+    def list_of(self, batch: int) -> int | None:
+        """Which of the lists a batch's seeds are of; None if there are none."""
+        return None if self.lists is None else self._turns[batch][0]
 
-def epoch_order(num_seeds: int, run_key: int, shuffle: bool) -> Int64Array | None:
-    """The order of an epoch's seeds: a permutation that the run key determines; None: as given."""
+    @cached_property
+    def _turns(self) -> list[tuple[int, int, int]]:
+        """Of each batch its list, and the bounds of its seeds."""
+        sizes = self.lists or []
+        counts = [self._batches_of(size) for size in sizes]
+        if not self.drop_last:
+            _spread(sizes, counts, self.num_batches - sum(counts))
+        turns: list[tuple[int, int, int, int]] = []
+        start = 0
+        for number, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+            cut = EpochPlan(size, self.batch_size, self.drop_last, count)
+            bounds = [cut.bounds(batch) for batch in range(count)]
+            turns += [(i, number, start + a, start + b) for i, (a, b) in enumerate(bounds)]
+            start += size
+        return [turn[1:] for turn in sorted(turns)]
+
+
+def _spread(sizes: Sequence[int], counts: list[int], more: int) -> None:
+    """Counts so many batches more, each where batches are largest."""
+    largest = [
+        (-size / count, i)
+        for i, (size, count) in enumerate(zip(sizes, counts, strict=True))
+        if count
+    ]
+    heapq.heapify(largest)
+    for _ in range(more):
+        _, i = largest[0]
+        counts[i] += 1
+        heapq.heapreplace(largest, (-sizes[i] / counts[i], i))
+
+
+def epoch_order(
+    num_seeds: int, run_key: int, shuffle: bool, lists: Sequence[int] | None = None
+) -> Int64Array | None:
+    """The order of an epoch's seeds: a permutation that the run key determines; None: as given.
+
+    Args:
+        num_seeds: number of seeds.
+        run_key: key of the epoch.
+        shuffle: False: as given.
+        lists: see `EpochPlan`; the seeds of each are permuted among themselves.
+    """
     if not shuffle:
         return None
-    return _native.permutation(num_seeds, _native.step_key(run_key, 0, _native.SHUFFLE_HOP, 0))
+    step_key = _native.step_key(run_key, 0, _native.SHUFFLE_HOP, 0)
+    order = _native.permutation(num_seeds, step_key)
+    if lists is None:
+        return order
+    list_of = np.repeat(np.arange(len(lists)), lists)
+    return order[np.argsort(list_of[order], kind="stable")]
 
 
 def seeds_of(order: Int64Array | None, first: int, last: int) -> Int64Array:

@@ -16,6 +16,7 @@ class GraphView:
             each.
         csrs: rows at hand, an edge type each.
         bounds: range bounds of the parts, a node type each.
+        edge_bounds: the same of edges, an edge type each.
         part: the part whose rows are at hand.
     """
 
@@ -25,12 +26,14 @@ class GraphView:
         relations: list[tuple[int, int]],
         csrs: list[_native.Csr],
         bounds: list[list[int]],
+        edge_bounds: list[list[int]],
         part: int,
     ) -> None:
         self.num_nodes = num_nodes
         self.relations = relations
         self.csrs = csrs
         self.bounds = bounds
+        self.edge_bounds = edge_bounds
         self.part = part
 
     @property
@@ -51,6 +54,7 @@ class GraphView:
             ],
             [topology.csr() for topology in graph.topologies.values()],
             [[0, count] for count in counts],
+            [[0, topology.num_edges] for topology in graph.topologies.values()],
             0,
         )
 
@@ -62,5 +66,6 @@ class GraphView:
             part.relations,
             part.csrs,
             [t.bounds for t in part.meta.node_types],
+            [t.bounds for t in part.meta.edge_types],
             part.part,
         )

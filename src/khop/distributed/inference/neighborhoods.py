@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from khop import _native
-from khop.partition.folder import edge_path
 from khop.partition.part import Part
 from khop.typing import Array, Int64Array, IntArray
 
@@ -57,9 +56,8 @@ class FullNeighbors:
         )
         # Of each node type, where the rows of its relations begin.
         self._row_starts: list[list[IntArray]] = [[] for _ in meta.node_types]
-        for edge_type, (_, frontier) in zip(meta.edge_types, part.relations, strict=True):
-            path = edge_path(part.part, edge_type.name, "indptr")
-            self._row_starts[frontier].append(part.folder.open(path))
+        for index, (_, frontier) in enumerate(part.relations):
+            self._row_starts[frontier].append(part.indptr(index))
 
     def share(self, number: int, of: int) -> list[Range]:
         """An even share of the part's nodes and edges.

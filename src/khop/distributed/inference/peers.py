@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from khop.distributed.context import DistContext
+from khop.distributed.context import WorkerContext
 from khop.distributed.dataset import DistDataset
 from khop.distributed.inference.client import OutputClient
 from khop.distributed.inference.files import PROBE, Share, check_shares, clear_folder
@@ -47,7 +47,7 @@ class InferencePeers:
     """
 
     def __init__(
-        self, context: DistContext, lockstep: Lockstep, name: str, data: DistDataset, root: Path
+        self, context: WorkerContext, lockstep: Lockstep, name: str, data: DistDataset, root: Path
     ) -> None:
         self._context = context
         self._lockstep = lockstep

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from khop.data.arrays import storage_dtype
-from khop.distributed.dataset import DistDataset, seeds_of
+from khop.distributed.dataset import DistDataset
+from khop.distributed.graph import seeds_of
 from khop.distributed.inference.files import Share
 from khop.distributed.inference.rows import RowReader
 from khop.loader.collate import to_tensor

@@ -24,7 +24,9 @@ weight_guide.npy (uint32) are the tables of `_native.weight_table`.
 
 A machine needs meta.json, map, split, time and the folders of the parts that it loads.
 
-`paths` names the files, `meta` describes them, `writer` writes and `reader` reads them.
+`paths` names the files, `meta` describes them, `writer` writes and `reader` reads them, arrays by
+way of `npy`. Whatever a folder holds, reading it stays within the folder and the arrays: paths,
+links, headers, shapes and dtypes are checked here, values by those who use them.
 """
 
 from khop.partition.folder.meta import (
@@ -50,11 +52,12 @@ from khop.partition.folder.paths import (
     split_path,
     time_path,
 )
-from khop.partition.folder.reader import PartitionFolder
+from khop.partition.folder.reader import INTS, PartitionFolder, edge_array
 from khop.partition.folder.writer import FolderWriter, check_output, sha256_of
 
 __all__ = [
     "FORMAT",
+    "INTS",
     "VERSION",
     "AttrMeta",
     "EdgeTypeMeta",
@@ -67,6 +70,7 @@ __all__ = [
     "cache_attr_path",
     "cache_path",
     "check_output",
+    "edge_array",
     "edge_attr_path",
     "edge_folder",
     "edge_path",

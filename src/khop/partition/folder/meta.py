@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from khop._version import __version__
 from khop.data import Feature
-from khop.data.arrays import DTYPES, storage_dtype
+from khop.data.arrays import storage_dtype
 from khop.partition.book import RangeBook
 from khop.partition.folder.paths import (
     cache_attr_path,
@@ -28,6 +30,12 @@ from khop.typing import EdgeDir, EdgeType, NodeType
 FORMAT = "khop-partition"
 VERSION = 1
 META_FILE = "meta.json"
+
+# What `safe_name` lets through: neither dots nor anything that leads elsewhere.
+_PATH = re.compile(r"(?:[A-Za-z0-9_~%-]+/)*[A-Za-z0-9_~%-]+\.npy")
+# Counts and bytes stay below what int64 can hold, also when multiplied by a row's size.
+_MOST = 1 << 56
+_MAX_AXES = 15
 
 
 @dataclass(frozen=True)
@@ -181,12 +189,14 @@ def sealed(content: Mapping[str, Any]) -> bytes:
 
 
 def lists_files(files: object) -> bool:
-    """Whether this is a list of files as meta.json has it."""
+    """Whether this is a list of files as meta.json has it, all of them in the folder."""
     return isinstance(files, dict) and all(
         isinstance(known, dict)
-        and isinstance(known.get("bytes"), int)
+        and type(known.get("bytes")) is int
+        and 0 <= known["bytes"] < _MOST
         and isinstance(known.get("sha256"), str)
-        for known in files.values()
+        and _PATH.fullmatch(path) is not None
+        for path, known in files.items()
     )
 
 
@@ -251,21 +261,46 @@ def _check_meta(meta: FolderMeta) -> None:
     if meta.num_parts < 1 or meta.edge_dir not in ("in", "out"):
         raise ValueError("num_parts or edge_dir is out of range")
     names = {t.name for t in meta.node_types}
-    kinds: list[NodeTypeMeta | EdgeTypeMeta] = [*meta.node_types, *meta.edge_types]
-    for kind in kinds:
-        if len(RangeBook(kind.bounds).bounds) != meta.num_parts + 1:
-            raise ValueError(f"the bounds of {kind.name} do not match {meta.num_parts} parts")
-        for attr in kind.attrs.values():
-            storage_dtype(attr.dtype)
-            if attr.dtype not in DTYPES or any(n < 0 for n in attr.shape):
-                raise ValueError(f"an attribute of {kind.name} is malformed")
+    edge_names = {t.name for t in meta.edge_types}
+    if len(names) < len(meta.node_types) or len(edge_names) < len(meta.edge_types):
+        raise ValueError("a type is described twice")
+    for node_type in meta.node_types:
+        _check_name(node_type.name)
+        _check_kind(meta, node_type)
+        _check_node_type(meta, node_type)
     for edge_type in meta.edge_types:
+        for name in edge_type.name:
+            _check_name(name)
+        _check_kind(meta, edge_type)
         if edge_type.name[0] not in names or edge_type.name[2] not in names:
             raise ValueError(f"edge type {edge_type.name} joins node types that do not exist")
         _check_draws(meta, edge_type)
-    for node_type in meta.node_types:
-        if node_type.timed != _has_times(meta.time_attr, "node", node_type.attrs):
-            raise ValueError(f"the times of node type {node_type.name} are not those of time_attr")
+
+
+def _check_kind(meta: FolderMeta, kind: NodeTypeMeta | EdgeTypeMeta) -> None:
+    if len(RangeBook(kind.bounds).bounds) != meta.num_parts + 1 or kind.count >= _MOST:
+        raise ValueError(f"the bounds of {kind.name} do not match {meta.num_parts} parts")
+    for name, attr in kind.attrs.items():
+        _check_name(name)
+        itemsize = storage_dtype(attr.dtype).itemsize
+        width = itemsize * math.prod(max(n, 1) for n in attr.shape)
+        if any(n < 0 for n in attr.shape) or len(attr.shape) > _MAX_AXES or width >= _MOST:
+            raise ValueError(f"an attribute of {kind.name} is malformed")
+
+
+def _check_node_type(meta: FolderMeta, node_type: NodeTypeMeta) -> None:
+    for split in node_type.splits:
+        _check_name(split)
+    if len(node_type.cached) not in (0, meta.num_parts) or any(n < 0 for n in node_type.cached):
+        raise ValueError(f"the copies of {node_type.name} are not those of each part")
+    if node_type.timed != _has_times(meta.time_attr, "node", node_type.attrs):
+        raise ValueError(f"the times of node type {node_type.name} are not those of time_attr")
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"a name is no text but {type(name).__name__}")
+    name.encode()  # ValueError if it is none that a path can hold
 
 
 def _check_draws(meta: FolderMeta, edge_type: EdgeTypeMeta) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,32 @@ import numpy as np
 
 from khop._version import __version__
 from khop.data import Feature
+from khop.data.arrays import storage_dtype
 from khop.errors import FolderError
-from khop.partition.folder.meta import FORMAT, META_FILE, VERSION, lists_files, meta_of, sealed
-from khop.partition.folder.paths import map_path, node_attr_path, node_path, split_path, time_path
-from khop.typing import Array, Int64Array, IntArray, NodeType
+from khop.partition.folder.meta import (
+    FORMAT,
+    META_FILE,
+    VERSION,
+    AttrMeta,
+    lists_files,
+    meta_of,
+    sealed,
+)
+from khop.partition.folder.npy import open_inside, open_npy
+from khop.partition.folder.paths import (
+    edge_path,
+    map_path,
+    node_attr_path,
+    node_path,
+    split_path,
+    time_path,
+)
+from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
+
+INTS = ("int32", "int64")
+"""Dtypes of ids, row pointers and positions."""
+
+_MAX_META = 64 << 20
 
 
 class PartitionFolder:
@@ -32,6 +53,7 @@ class PartitionFolder:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).absolute()
+        self._place = self.root.resolve()
         text = self._read_meta()
         self.fingerprint = hashlib.sha256(text).hexdigest()[:16]
         """Tells one partitioning from another: all trainers of a job must have the same."""
@@ -39,25 +61,27 @@ class PartitionFolder:
         self._files: Mapping[str, Mapping[str, Any]] = content["files"]
         try:
             self.meta = meta_of(content)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise FolderError(f"'{self.root / META_FILE}' is damaged: {error!r}") from None
 
     def _read_meta(self) -> bytes:
         if not self.root.is_dir():
             raise FolderError(f"no partition folder at '{self.root}'")
-        try:
-            return (self.root / META_FILE).read_bytes()
-        except FileNotFoundError:
+        if not os.path.lexists(self.root / META_FILE):
             raise FolderError(
                 f"'{self.root}' is not a partition folder: it has no {META_FILE}. Make one with "
                 "`khop partition` or a khop.partition partitioner."
-            ) from None
+            )
+        with os.fdopen(open_inside(self._place, META_FILE), "rb") as file:
+            if os.fstat(file.fileno()).st_size > _MAX_META:
+                raise FolderError(f"'{self.root / META_FILE}' has more than {_MAX_META} bytes")
+            return file.read(_MAX_META)
 
     def _parse(self, text: bytes) -> dict[str, Any]:
         file = self.root / META_FILE
         try:
             content = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FolderError(f"'{file}' is damaged: {error}") from None
         seal = content.pop("seal", None) if isinstance(content, dict) else None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -68,7 +92,7 @@ class PartitionFolder:
                 f"({__version__}) reads version {VERSION}: partition the graph again, or install "
                 "the khop that wrote it"
             )
-        if seal is None or text != sealed(content):
+        if seal is None or not _is_sealed(text, content):
             raise FolderError(f"'{file}' is damaged: its checksum differs")
         if not lists_files(content.get("files")):
             raise FolderError(f"'{file}' is damaged: its list of files is malformed")
@@ -101,23 +125,26 @@ class PartitionFolder:
         known = self._files.get(path)
         if known is None:
             raise FolderError(f"'{self.root}' has no array '{path}'")
-        file = self.root / path
-        try:
-            size = file.stat().st_size
-        except OSError as error:
+        return open_npy(self._place, path, known["bytes"])
+
+    def open_as(self, path: str, shape: tuple[int, ...], *dtypes: str) -> Array:
+        """Maps an array of which shape and dtype are known.
+
+        Args:
+            path: of the file.
+            shape: of the array.
+            dtypes: names of those that it may have.
+
+        Raises:
+            FolderError: as `open`, or another shape or dtype.
+        """
+        array = self.open(path)
+        if array.shape != shape or array.dtype.name not in dtypes:
             raise FolderError(
-                f"'{file}' cannot be read ({error.strerror}): copy the part's whole folder to this "
-                "machine"
-            ) from None
-        if size != known["bytes"]:
-            raise FolderError(
-                f"'{file}' has {size} bytes instead of {known['bytes']}: it is damaged; `khop "
-                "verify` checks the whole folder"
+                f"'{self.root / path}' is damaged: it holds {array.dtype.name} {array.shape} "
+                f"instead of {' or '.join(dtypes)} {shape}"
             )
-        try:
-            return _open_npy(file)
-        except ValueError as error:
-            raise FolderError(f"'{file}' is damaged: {error}") from None
+        return array
 
     def check_part(self, part: int) -> int:
         """Returns `part` if the folder has it on this machine, else raises a clear error.
@@ -143,38 +170,62 @@ class PartitionFolder:
 
     def node_feature(self, part: int, node_type: NodeType, name: str) -> Feature:
         """A node attribute of a part; row i belongs to the i-th node of its range."""
-        dtype = self.meta.node_type(node_type).attrs[name].dtype
-        return Feature(self.open(node_attr_path(part, node_type, name)), dtype)
+        described = self.meta.node_type(node_type)
+        path = node_attr_path(part, node_type, name)
+        return self.open_attr(path, described.attrs[name], described.book.size(part))
+
+    def open_attr(self, path: str, attr: AttrMeta, num_rows: int) -> Feature:
+        """Maps an attribute's rows; FolderError if they are not what meta.json says."""
+        shape, dtype = (num_rows, *attr.shape), storage_dtype(attr.dtype).name
+        return Feature(self.open_as(path, shape, dtype), attr.dtype)
 
     def node_times(self, node_type: NodeType) -> Int64Array | None:
         """[num_nodes] key of each node's time, by new id; None if the type has no times."""
-        if not self.meta.node_type(node_type).timed:
+        described = self.meta.node_type(node_type)
+        if not described.timed:
             return None
-        return self.open(time_path(node_type))
+        return self.open_as(time_path(node_type), (described.count,), "int64")
 
     def node_ids(self, part: int, node_type: NodeType) -> IntArray:
         """[n] original ids of a part's nodes."""
-        return self.open(node_path(part, node_type, "id"))
+        count = self.meta.node_type(node_type).book.size(part)
+        return self.open_as(node_path(part, node_type, "id"), (count,), *INTS)
 
     def id_map(self, node_type: NodeType) -> IntArray:
         """[num_nodes] new id of each original id."""
-        return self.open(map_path(node_type))
+        count = self.meta.node_type(node_type).count
+        return self.open_as(map_path(node_type), (count,), *INTS)
 
     def split(self, node_type: NodeType, mask: str) -> IntArray:
         """[n] new ids, ascending, for which the boolean attribute `mask` holds."""
         splits = self.meta.node_type(node_type).splits
         if mask not in splits:
             raise KeyError(f"'{node_type}' has no boolean attribute '{mask}': there are {splits}")
-        return self.open(split_path(node_type, mask))
+        ids = self.open(split_path(node_type, mask))
+        return self.open_as(split_path(node_type, mask), ids.shape[:1], *INTS)
 
 
-# NumPy reads headers with `ast`, which several threads, a server's for example, cannot use at the
-# same time before Python 3.13: now and then one gets a SystemError (python/cpython#106905).
-_reading_header = threading.Lock()
+def _is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:
+    try:
+        return text == sealed(content)
+    except (ValueError, RecursionError):  # not what was ever written
+        return False
 
 
-def _open_npy(file: Path) -> Array:
-    with _reading_header:
-        array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
-    # An ordinary view: np.memmap's own indexing costs microseconds a call.
-    return array.view(np.ndarray)
+# Dtypes of the arrays of edges that are not ids or positions.
+_EDGE_DTYPES = {"time": "int64", "weight_sum": "uint64", "weight_guide": "uint32"}
+
+
+def edge_array(folder: PartitionFolder, part: int, edge_type: EdgeType, name: str) -> Array:
+    """An array of a part's edges: 'indptr', 'indices', 'edge_id', 'time', 'weight_sum'...
+
+    Raises:
+        FolderError: it has not an entry for each edge (`indptr`: row, and one more).
+    """
+    meta = next(t for t in folder.meta.edge_types if t.name == edge_type)
+    if name == "indptr":
+        count = folder.meta.row_type(meta).book.size(part) + 1
+    else:
+        count = meta.bounds[part + 1] - meta.bounds[part]
+    dtypes = (_EDGE_DTYPES[name],) if name in _EDGE_DTYPES else INTS
+    return folder.open_as(edge_path(part, edge_type, name), (count,), *dtypes)

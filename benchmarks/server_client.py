@@ -1,0 +1,403 @@
+"""What server-client mode costs, and how fair it is.
+
+    python benchmarks/server_client.py overhead [--scale 0.05] [--batches 30] [--turns 7]
+    python benchmarks/server_client.py clients  [--clients 64] [--seconds 20]
+    python benchmarks/server_client.py curve    [--megabytes 2000]
+
+`overhead`: batches of the products-shaped graph (fan-out 15,10,5, batch 1024) from one sampler
+process, in worker mode and through a graph server of this machine, in turns; the trainer reads the
+batches and nothing else. `clients`: so many clients with a sampler each ask one server for small
+batches as fast as they come; how many each got. `curve`: bytes a second of a session's stream with
+CURVE and without, and of a bare ZeroMQ loop with the same messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import zmq
+from torch_geometric.data import Data
+
+from khop.bench.graphs import Graphs, SeedOrder
+from khop.bench.settings import default_cache
+from khop.channel.control import Op
+from khop.channel.message import pack
+from khop.distributed.child import ChildProcess, wait_for_message
+from khop.distributed.group import SamplerGroup
+from khop.distributed.keys import ServerKeys
+from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.remote.connection import RemoteClient, Servers
+from khop.distributed.remote.link import Link
+from khop.distributed.sampling import collect_spec
+from khop.distributed.transport import Credentials, Endpoint
+from khop.distributed.wire import PROTOCOL
+from khop.partition import PartitionFolder, RandomPartitioner
+from khop.sampler.plan import EpochPlan
+from khop.sampler.spec import SamplingSpec
+
+FANOUTS = (15, 10, 5)
+BATCH_SIZE = 1024
+CHUNK = 1 << 20
+
+
+def spec_of(folder: PartitionFolder, fanouts: tuple[int, ...]) -> PipelineSpec:
+    """Batches with all attributes of nodes."""
+    sampling = SamplingSpec.create(list(fanouts), [t.name for t in folder.meta.edge_types])
+    return PipelineSpec(sampling, collect_spec(folder.meta, sampling, True))
+
+
+@contextlib.contextmanager
+def graph_server(root: Path, keys: ServerKeys | None = None) -> Iterator[tuple[Servers, str]]:
+    """A server of a folder of one part: how to find it, and its TCP address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        master = f"127.0.0.1:{probe.getsockname()[1]}"
+    config = {"root": str(root), "rank": 0, "num_servers": 1, "num_clients": 0, "master": master}
+    config["keys"] = None if keys is None else keys.to_json()
+    config["buffer_limit"] = 64 << 30
+    process = ChildProcess("khop.distributed.remote.program", config)
+    try:
+        message = wait_for_message(process.line)
+        assert message is not None and message.op is Op.READY, message
+        servers = Servers(
+            master,
+            None if keys is None else keys.server_key,
+            None if keys is None else keys.credentials(),
+        )
+        yield servers, message.json()["addresses"]["tcp"]
+    finally:
+        process.close()
+
+
+# Overhead -----------------------------------------------------------------------------------------
+
+
+def overhead(arguments: argparse.Namespace) -> None:
+    """Worker mode against a graph server of the same machine."""
+    graphs = Graphs(default_cache(), arguments.scale)
+    root = graphs.products_parts(1)
+    data = graphs.products(with_features=False)
+    folder = PartitionFolder(root)
+    spec = spec_of(folder, FANOUTS)
+    order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
+    seeds = order.epoch(arguments.batches).numpy()
+    columns = folder.id_map("node")[seeds].astype(np.int64)[None]
+    plan = EpochPlan(columns.shape[1], order.batch_size)
+    with graph_server(root) as (servers, _):
+        ring = 6 * 400 * (1 << 20) // max(1, round(1 / arguments.scale))
+        local = SamplerGroup(local_config(folder, spec), [None], 4, False, ring, 0, None)
+        remote = SamplerGroup(
+            remote_config(servers, spec, ring), [None], 4, False, ring, 0, None, program=receiver
+        )
+        times: dict[str, list[float]] = {"worker mode": [], "server-client": []}
+        for turn in range(arguments.turns + 1):
+            for name, group in zip(times, (local, remote), strict=True):
+                seconds = epoch_of(group, plan, columns)
+                if turn:  # the first one touches everything for the first time
+                    times[name].append(1e3 * seconds / plan.num_batches)
+        for name, found in times.items():
+            print(f"{name:14s} {statistics.median(found):8.2f} ms a batch  (min {min(found):.2f})")
+        pairs = zip(times["server-client"], times["worker mode"], strict=True)
+        ratios = sorted(b / a for b, a in pairs)
+        lowest, highest = ratios[0], ratios[-1]
+        print(f"ratio          {statistics.median(ratios):8.3f}  ({lowest:.3f} to {highest:.3f})")
+        local.close()
+        remote.close()
+
+
+def receiver(config: Any, memory: Any) -> ChildProcess:
+    """What brings batches from servers."""
+    return ChildProcess("khop.distributed.remote.receiver", config, memory)
+
+
+def local_config(folder: PartitionFolder, spec: PipelineSpec) -> dict[str, Any]:
+    """Of a sampler process of worker mode."""
+    return {
+        "root": str(folder.root),
+        "part": 0,
+        "pipeline": spec.to_json(),
+        "endpoints": {},
+        "credentials": None,
+        "timeout": 60.0,
+        "concurrency": 4,
+        "graph_mode": "CPU",
+        "feature_mode": "CPU",
+        "pin_memory": False,
+    }
+
+
+def remote_config(servers: Servers, spec: PipelineSpec, ring: int) -> dict[str, Any]:
+    """Of a receiver."""
+    return {
+        "master": asdict(servers.directory),
+        "credentials": None,
+        "servers": [0],
+        "session": {
+            "loader": "bench",
+            "client": "bench",
+            "pipeline": spec.to_json(),
+            "num_workers": 1,
+            "buffer_bytes": ring,
+            "concurrency": 4,
+            "worker_devices": None,
+            "max_restarts": 0,
+        },
+        "depth": 4,
+        "timeout": 60.0,
+    }
+
+
+def epoch_of(group: SamplerGroup, plan: EpochPlan, columns: Any) -> float:
+    """Seconds of an epoch, from its first batch on."""
+    epoch = group.open_epoch(7, plan, columns)
+    group.take(epoch, 0)
+    began = time.perf_counter()
+    for batch in range(1, plan.num_batches):
+        group.take(epoch, batch)
+    seconds = time.perf_counter() - began
+    group.close_epoch(epoch)
+    return seconds * plan.num_batches / max(plan.num_batches - 1, 1)
+
+
+# Clients ------------------------------------------------------------------------------------------
+
+
+class Client:
+    """A session, without a receiver: asks for the next batch whenever one has arrived."""
+
+    def __init__(
+        self, servers: Servers, address: str, spec: PipelineSpec, name: str, **options: Any
+    ) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        endpoint = Endpoint(address, servers.server_key)
+        self.link = Link(self._context, servers.credentials, endpoint)
+        self._name = name
+        self._next = 0
+        self.batches = 0
+        self.bytes = 0
+        self.is_open = False
+        self._options = {
+            "client": name,
+            "pipeline": spec.to_json(),
+            "num_workers": 1,
+            "buffer_bytes": 16 << 20,
+            "concurrency": 2,
+            "depth": 8,
+            "max_restarts": 0,
+            "timeout": 60.0,
+            "credits": 8 << 20,
+            "outstanding": [],
+            **options,
+        }
+
+    def send(self, op: str, header: dict[str, Any], arrays: Any = ()) -> None:
+        """Sends a request."""
+        common = {"op": op, "protocol": PROTOCOL, "id": 1, "session": self._name}
+        self.link.send(pack({**common, **header}, list(arrays)))
+
+    def ask(self, seeds: Any) -> None:
+        """Asks for another batch."""
+        self._next += 1
+        header = {"batch_id": self._next, "batch": self._next, "run_key": 1}
+        self.send("batch", header, [seeds])
+
+    def pump(self, seeds: Any) -> None:
+        """Takes in what has arrived, and asks for as much again."""
+        if self.link.pump():
+            self.send("open", self._options)
+        received = 0
+        for header, arrays, _ in self.link.receive():
+            if "error" in header:
+                raise RuntimeError(header["error"])
+            if header.get("event") == "chunk":
+                received += max(len(arrays[0]), 4096)
+                self.bytes += len(arrays[0])
+                if header["offset"] + len(arrays[0]) == header["nbytes"]:
+                    self.batches += 1
+                    self.ask(seeds)
+            elif "held" in header:
+                self.is_open = True
+                for _ in range(6):
+                    self.ask(seeds)
+        if received:
+            self.send("ack", {"bytes": received})
+
+
+def clients(arguments: argparse.Namespace) -> None:
+    """So many clients on one server: how many batches each gets."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "parts"
+        edges = torch.randint(0, 20_000, (2, 200_000))
+        RandomPartitioner.from_data(
+            Data(x=torch.rand(20_000, 100), edge_index=edges), root, 1
+        ).partition()
+        spec = spec_of(PartitionFolder(root), (10, 5))
+        with graph_server(root) as (servers, address), watching(servers) as watcher:
+            many = [Client(servers, address, spec, f"c{i}") for i in range(arguments.clients)]
+            seeds = np.arange(64)[None]
+            end = time.monotonic() + 120
+            while not all(client.batches > 3 for client in many):
+                pump_all(many, seeds)
+                if time.monotonic() > end:
+                    raise TimeoutError("clients do not start")
+            before = [client.batches for client in many]
+            end, most = time.monotonic() + arguments.seconds, 0
+            looked = time.monotonic()
+            while time.monotonic() < end:
+                pump_all(many, seeds)
+                if time.monotonic() - looked > 1:
+                    looked = time.monotonic()
+                    found = watcher.request(0, "statistics")[0]["statistics"]
+                    most = max(most, sum(s["buffered_bytes"] for s in found["sessions"]))
+            got = sorted(c.batches - b for c, b in zip(many, before, strict=True))
+            mean = statistics.mean(got)
+            print(f"{len(many)} clients, {sum(got)} batches in {arguments.seconds} s")
+            print(f"a client: mean {mean:.1f}, min {got[0]}, max {got[-1]}", end="; ")
+            print(f"off the mean by {max(got[-1] / mean - 1, 1 - got[0] / mean):.1%}")
+            limit = sum(16 << 20 for _ in many)
+            print(f"buffered at most {most / 1e6:.1f} MB of {limit / 1e6:.1f} MB allowed")
+            print(f"server: rss {found['rss'] / 1e6:.0f} MB, {found['descriptors']} descriptors")
+            for client in many:
+                client.link.close()
+
+
+@contextlib.contextmanager
+def watching(servers: Servers) -> Iterator[RemoteClient]:
+    """Somebody who only looks."""
+    client = RemoteClient(servers)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def pump_all(many: list[Client], seeds: Any) -> None:
+    """Sleeps until something has arrived, and lets all take it in."""
+    poller = zmq.Poller()
+    for client in many:
+        for each in client.link.sockets():
+            poller.register(each, zmq.POLLIN)
+    poller.poll(100)
+    for client in many:
+        client.pump(seeds)
+
+
+# CURVE --------------------------------------------------------------------------------------------
+
+
+def curve(arguments: argparse.Namespace) -> None:
+    """A session's stream over TCP, with and without CURVE, against bare loops."""
+    total = arguments.megabytes << 20
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "parts"
+        # Batches of 32 MB that cost next to nothing to make.
+        RandomPartitioner.from_data(
+            Data(x=torch.rand(2000, 4096), edge_index=torch.zeros(2, 1, dtype=torch.int64)),
+            root,
+            1,
+        ).partition()
+        spec = spec_of(PartitionFolder(root), (1,))
+        rates: dict[str, list[float]] = {}
+        for _ in range(arguments.turns):
+            for keys in (None, ServerKeys.new()):
+                kind = "plain" if keys is None else "CURVE"
+                stream, bare = stream_rate(root, spec, keys, total), bare_rate(keys, total)
+                rates.setdefault(f"{kind} stream", []).append(stream)
+                rates.setdefault(f"{kind} bare", []).append(bare)
+                rates.setdefault(f"{kind} ratio", []).append(stream / bare)
+    for name, found in rates.items():
+        unit = "" if name.endswith("ratio") else " MB/s"
+        scale = 1 if name.endswith("ratio") else 1e6
+        print(f"{name:14s} {statistics.median(found) / scale:9.3f}{unit}")
+
+
+def stream_rate(root: Path, spec: PipelineSpec, keys: ServerKeys | None, total: int) -> float:
+    """Bytes a second that a client gets."""
+    seeds = np.arange(2000)[None]
+    with graph_server(root, keys) as (servers, address):
+        options = {"buffer_bytes": 512 << 20, "concurrency": 4}
+        client = Client(servers, address, spec, "stream", **options)
+        while client.batches < 3:
+            pump_all([client], seeds)
+        began, before = time.perf_counter(), client.bytes
+        while client.bytes - before < total:
+            pump_all([client], seeds)
+        rate = (client.bytes - before) / (time.perf_counter() - began)
+        client.link.close()
+    return rate
+
+
+def bare_rate(keys: ServerKeys | None, total: int) -> float:
+    """Bytes a second from a ROUTER to a DEALER, in messages of a chunk, eight on the way."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    server, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    if keys is not None:
+        curve_of(server, client, keys)
+    port = server.bind_to_random_port("tcp://127.0.0.1")
+    client.connect(f"tcp://127.0.0.1:{port}")
+    payload, count = np.zeros(CHUNK, np.uint8), total // CHUNK
+
+    def serve() -> None:
+        for _ in range(count):
+            peer, _ = server.recv_multipart()
+            server.send_multipart([peer, b"head", payload], copy=False)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    for _ in range(8):
+        client.send(b"next")
+    client.recv_multipart(copy=False)
+    began = time.perf_counter()
+    for i in range(1, count):
+        if i + 7 < count:
+            client.send(b"next")
+        client.recv_multipart(copy=False)
+    rate = (count - 1) * CHUNK / (time.perf_counter() - began)
+    thread.join()
+    for each in (server, client):
+        each.close(0)
+    context.term()
+    return rate
+
+
+def curve_of(server: Any, client: Any, keys: ServerKeys) -> None:
+    """Gives two sockets the keys of a job."""
+    credentials: Credentials = keys.credentials()
+    server.curve_server = True
+    server.curve_publickey = keys.server.public.encode()
+    server.curve_secretkey = keys.server.secret.encode()
+    client.curve_serverkey = keys.server_key.encode()
+    client.curve_publickey = credentials.public.encode()
+    client.curve_secretkey = credentials.secret.encode()
+
+
+def main() -> int:
+    """Runs what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=["overhead", "clients", "curve"])
+    parser.add_argument("--scale", type=float, default=0.05)
+    parser.add_argument("--batches", type=int, default=30)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--megabytes", type=int, default=1000)
+    arguments = parser.parse_args()
+    {"overhead": overhead, "clients": clients, "curve": curve}[arguments.what](arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,341 @@
+"""How `khop top` shows what it sees: tables that fit the terminal, as text and as JSON.
+
+Pure functions of two looks, the later one and the one before, which rates come from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from khop.cli.look import Look, Lost, failures, rates, session_rates
+from khop.log import printable
+
+NORMAL, HEAD, ALARM = "normal", "head", "alarm"
+"""Styles of lines."""
+
+_NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of text and how it is shown."""
+
+    text: str
+    style: str = NORMAL
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: its name.
+        rank: the order in which columns are given up where there is too little room; highest first.
+        is_text: aligned to the left.
+    """
+
+    title: str
+    rank: int = 0
+    is_text: bool = False
+
+
+@dataclass
+class Table:
+    """Rows of cells below titles.
+
+    Attributes:
+        columns: one for each cell of a row.
+        rows: cells; None: unknown.
+        alarms: numbers of the rows that something is wrong with.
+    """
+
+    columns: Sequence[Column]
+    rows: list[list[str | None]] = field(default_factory=list)
+    alarms: set[int] = field(default_factory=set)
+
+    def lines(self, width: int, most_rows: int) -> list[Line]:
+        """The table in so many columns of characters, with so many rows; one more if some miss."""
+        cells = [[c.title for c in self.columns]]
+        cells += [[_NOTHING if c is None else printable(c) for c in row] for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        shown = self._columns_that_fit(widths, width)
+        lines = []
+        for number, row in enumerate(cells[: most_rows + 1]):
+            padded = [
+                row[i].ljust(widths[i]) if self.columns[i].is_text else row[i].rjust(widths[i])
+                for i in shown
+            ]
+            style = HEAD if number == 0 else ALARM if number - 1 in self.alarms else NORMAL
+            lines.append(Line("  ".join(padded).rstrip()[:width], style))
+        left = len(self.rows) - most_rows
+        return [*lines, Line(f"... and {left} more"[:width])] if left > 0 else lines
+
+    def _columns_that_fit(self, widths: list[int], width: int) -> list[int]:
+        shown = list(range(len(self.columns)))
+        while len(shown) > 1 and sum(widths[i] + 2 for i in shown) - 2 > width:
+            shown.remove(max(shown, key=lambda i: (self.columns[i].rank, i)))
+        return shown
+
+
+def render(look: Look, before: Look | None, width: int, height: int | None = None) -> list[Line]:
+    """What the terminal shows.
+
+    Args:
+        look: what there is to see.
+        before: an earlier look, for rates; None: there is none.
+        width: columns of characters.
+        height: lines; None: as many as there are.
+    """
+    head = [_headline(look, width), *_troubles(look, width)]
+    tables = [t for t in _tables(look, before) if t.rows]
+    rooms = _rooms([len(t.rows) for t in tables], len(head), height)
+    lines = head
+    for table, most_rows in zip(tables, rooms, strict=True):
+        lines += [Line(""), *table.lines(width, most_rows)]
+    return lines if height is None else lines[:height]
+
+
+def as_json(look: Look, before: Look | None) -> dict[str, Any]:
+    """What a program reads: the directory's entries, servers' pictures, rates, who is lost."""
+    servers = {}
+    for rank, entry in look.servers.items():
+        picture, lost = look.pictures.get(rank), look.lost.get(rank)
+        servers[str(rank)] = {
+            "entry": dict(entry),
+            "picture": picture,
+            "rates": None if picture is None or lost else rates(picture, _of(before, rank)),
+            "session_rates": {}
+            if picture is None or lost
+            else session_rates(picture, _of(before, rank)),
+            "lost": None if lost is None else asdict(lost),
+        }
+    return {
+        "time": look.time,
+        "master": look.master,
+        "directory_lost": None if look.directory is None else asdict(look.directory),
+        "num_servers": look.table["num_servers"],
+        "num_clients": look.table["num_clients"],
+        "servers": servers,
+        "clients": dict(look.table["clients"]),
+    }
+
+
+def _of(look: Look | None, rank: int) -> Mapping[str, Any] | None:
+    return None if look is None else look.pictures.get(rank)
+
+
+def _headline(look: Look, width: int) -> Line:
+    here = len(look.servers) - len(look.lost)
+    clients = [c for c in look.table["clients"].values() if not c["gone"]]
+    stamp = time.strftime("%H:%M:%S", time.localtime(look.time))
+    text = (
+        f"khop top {look.master}  {here} of {look.table['num_servers']} servers, "
+        f"{len(clients)} clients  {stamp}"
+    )
+    return Line(printable(text)[:width], HEAD)
+
+
+def _troubles(look: Look, width: int) -> list[Line]:
+    troubles = []
+    if look.directory is not None:
+        troubles.append(f"directory lost {_lost(look.directory)}: this is what it said last")
+    for rank, lost in look.lost.items():
+        why = f": {lost.why}" if lost.why else ""
+        troubles.append(f"server {rank} lost {_lost(lost)}{why}")
+    return [Line(printable(text)[:width], ALARM) for text in troubles]
+
+
+def _lost(lost: Lost) -> str:
+    return f"{duration(lost.seconds)} ago"
+
+
+def _rooms(sizes: list[int], above: int, height: int | None) -> list[int]:
+    """How many rows of each table are shown; the last tables are cut first."""
+    rooms = list(sizes)
+    if height is None:
+        return rooms
+
+    def used() -> int:
+        cut = sum(room < size for room, size in zip(rooms, sizes, strict=True))
+        return above + sum(rooms) + 2 * len(rooms) + cut
+
+    for place in reversed(range(len(rooms))):
+        while rooms[place] > 1 and used() > height:
+            rooms[place] -= 1
+    return rooms
+
+
+def _tables(look: Look, before: Look | None) -> list[Table]:
+    return [
+        _servers(look, before),
+        _sessions(look, before),
+        _clients(look),
+        _requests(look, before),
+    ]
+
+
+def _servers(look: Look, before: Look | None) -> Table:
+    table = Table(
+        [
+            Column("SERVER"),
+            Column("ADDRESS", 8, is_text=True),
+            Column("PARTS", 7, is_text=True),
+            Column("UP", 3),
+            Column("CLIENTS", 4),
+            Column("LOADERS", 5),
+            Column("REQ/S"),
+            Column("IN/S", 2),
+            Column("OUT/S", 2),
+            Column("BATCH/S"),
+            Column("ERRORS", 1),
+            Column("RSS", 3),
+            Column("RINGS", 6),
+            Column("FDS", 9),
+        ]
+    )
+    for rank, entry in look.servers.items():
+        picture, lost = look.pictures.get(rank), look.lost.get(rank)
+        if lost is not None:
+            table.alarms.add(len(table.rows))
+        parts = ",".join(map(str, entry["parts"]))
+        row: list[str | None] = [str(rank), entry["addresses"].get("tcp"), parts]
+        if picture is None or lost is not None:
+            row += [None] * (len(table.columns) - len(row))
+        else:
+            row += _of_server(picture, rates(picture, _of(before, rank)))
+        table.rows.append(row)
+    return table
+
+
+def _of_server(picture: Mapping[str, Any], rate: Mapping[str, float] | None) -> list[str | None]:
+    return [
+        duration(picture["uptime"]),
+        str(len(picture["clients"])),
+        str(len(picture["sessions"])),
+        None if rate is None else count(rate["requests"]),
+        None if rate is None else size(rate["bytes_in"]),
+        None if rate is None else size(rate["bytes_out"]),
+        None if rate is None else count(rate["batches"]),
+        str(failures(picture)),
+        size(picture["rss"]),
+        size(picture["ring_bytes"]),
+        str(picture["descriptors"]),
+    ]
+
+
+def _sessions(look: Look, before: Look | None) -> Table:
+    table = Table(
+        [
+            Column("LOADER", is_text=True),
+            Column("CLIENT", is_text=True),
+            Column("SERVER", 1),
+            Column("SAMPLERS", 4),
+            Column("ASKED", 2),
+            Column("BUFFERED", 2),
+            Column("UNSENT", 5),
+            Column("BATCH/S"),
+            Column("BYTES/S", 3),
+            Column("BATCHES", 6),
+            Column("RESTARTS", 1),
+        ]
+    )
+    for rank, picture in sorted(look.pictures.items()):
+        if rank in look.lost:
+            continue
+        per_second = session_rates(picture, _of(before, rank))
+        for session in picture["sessions"]:
+            rate = per_second.get(session["session"])
+            table.rows.append([session["loader"][:12], session["client"], str(rank),
+                               *_of_session(session, rate)])  # fmt: skip
+    return table
+
+
+def _of_session(session: Mapping[str, Any], rate: Mapping[str, float] | None) -> list[str | None]:
+    samplers = session["samplers"]
+    return [
+        str(len(samplers)),
+        str(sum(s["outstanding"] for s in samplers)),
+        size(session["buffered_bytes"]),
+        str(session["unsent_chunks"]),
+        None if rate is None else count(rate["count"]),
+        None if rate is None else size(rate["bytes"]),
+        str(session["batches"]["count"]),
+        str(sum(s["restarts"] for s in samplers)),
+    ]
+
+
+def _clients(look: Look) -> Table:
+    table = Table(
+        [Column("TRAINER"), Column("NAME", is_text=True), Column("PID", 2), Column("HEARD OF", 1)]
+    )
+    for rank, client in sorted(look.table["clients"].items(), key=lambda item: int(item[0])):
+        if client["gone"]:
+            heard = "has left"
+        else:
+            heard = f"{duration(client['silent'])} ago"
+            if client["silent"] > 3:
+                table.alarms.add(len(table.rows))
+        table.rows.append([str(rank), str(client["name"]), str(client["pid"]), heard])
+    return table
+
+
+def _requests(look: Look, before: Look | None) -> Table:
+    """Requests by name, over all servers."""
+    table = Table(
+        [Column("REQUEST", is_text=True), Column("PER S"), Column("MEAN", 1), Column("FAILED", 2)]
+    )
+    names = sorted({name for picture in look.pictures.values() for name in picture["requests"]})
+    for name in names:
+        sums: dict[str, float] = defaultdict(float)
+        for rank, picture in look.pictures.items():
+            answered = picture["requests"].get(name)
+            if answered is None or rank in look.lost:
+                continue
+            for key in ("count", "failed", "seconds"):
+                sums[key] += answered[key]
+            earlier, seconds = _earlier(picture, _of(before, rank), name)
+            if seconds:
+                sums["rate"] += (answered["count"] - earlier) / seconds
+        if sums["count"]:
+            mean = f"{1e3 * sums['seconds'] / sums['count']:.3g} ms"
+            rate = count(sums["rate"]) if "rate" in sums else None
+            table.rows.append([name, rate, mean, str(int(sums["failed"]))])
+    return table
+
+
+def _earlier(
+    picture: Mapping[str, Any], before: Mapping[str, Any] | None, name: str
+) -> tuple[int, float | None]:
+    """How many requests of a name there were at the look before, and seconds since."""
+    if before is None or rates(picture, before) is None:
+        return 0, None
+    return before["requests"].get(name, {}).get("count", 0), picture["uptime"] - before["uptime"]
+
+
+def count(value: float) -> str:
+    """A number of events a second, in few characters."""
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def size(nbytes: float) -> str:
+    """Bytes in few characters."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 999.5:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """A time in few characters."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d}"
+    hours = f"{whole // 3600 % 24}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    return hours if whole < 86400 else f"{whole // 86400} d {hours}"

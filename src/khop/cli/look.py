@@ -1,0 +1,199 @@
+"""What `khop top` sees: the directory's table and each server's picture of itself, again and again.
+
+Nobody is waited for longer than a look may take. A server that has not answered by then is shown as
+it was when it last did; after three seconds of silence it counts as lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Any
+
+from khop.distributed.remote.connection import RemoteClient, Reply, Servers
+
+LOST_AFTER = 3.0
+"""Seconds of silence after which a server counts as lost."""
+
+_REQUEST_SECONDS = 10.0
+
+Picture = Mapping[str, Any]
+"""From `khop.distributed.remote.statistics.ServerCounters.snapshot`."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Somebody who does not answer.
+
+    Attributes:
+        seconds: how long.
+        why: what was the matter, if that is known.
+    """
+
+    seconds: float
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What there is to see at a time.
+
+    Attributes:
+        time: seconds since 1970.
+        master: 'HOST:PORT' of the directory.
+        table: what the directory has said last.
+        directory: whether it is lost.
+        pictures: servers by rank, as they are, or as they were when they last answered.
+        lost: servers that are lost, by rank.
+    """
+
+    time: float
+    master: str
+    table: Mapping[str, Any]
+    directory: Lost | None
+    pictures: Mapping[int, Picture]
+    lost: Mapping[int, Lost]
+
+    @property
+    def servers(self) -> dict[int, Mapping[str, Any]]:
+        """The directory's entries of servers, by rank."""
+        return {int(rank): entry for rank, entry in sorted(self.table["servers"].items())}
+
+
+class Watcher:
+    """Looks at graph servers; a context manager.
+
+    Args:
+        servers: where they are found.
+        timeout: seconds that the first look waits for the directory.
+
+    Raises:
+        PartitionUnavailableError: the directory did not answer in time.
+    """
+
+    def __init__(self, servers: Servers, timeout: float) -> None:
+        self._master = servers.master
+        self._client = RemoteClient(servers, timeout=_REQUEST_SECONDS)
+        self._asked: dict[int | None, Future[Reply]] = {}
+        self._heard: dict[int | None, float] = {}
+        self._why: dict[int | None, str] = {}
+        self._pictures: dict[int, Picture] = {}
+        try:
+            self._table: Mapping[str, Any] = self._client.request(None, "lookup", timeout=timeout)[
+                0
+            ]
+        except BaseException:
+            self.close()
+            raise
+        self._heard[None] = time.monotonic()
+
+    def look(self, patience: float) -> Look:
+        """Asks everybody.
+
+        Args:
+            patience: seconds to wait for those who do not answer at once.
+        """
+        ranks = [int(rank) for rank in self._table["servers"]]
+        for rank in (None, *ranks):
+            if rank not in self._asked:
+                op = "lookup" if rank is None else "statistics"
+                self._asked[rank] = self._client.submit(rank, op)
+                self._heard.setdefault(rank, time.monotonic())
+        wait(self._asked.values(), patience)
+        for rank, answer in list(self._asked.items()):
+            if answer.done():
+                del self._asked[rank]
+                self._take(rank, answer)
+        lost = {rank: self._lost(rank) for rank in (None, *ranks)}
+        return Look(
+            time.time(),
+            self._master,
+            self._table,
+            lost.pop(None),
+            dict(self._pictures),
+            {rank: how for rank, how in lost.items() if rank is not None and how is not None},
+        )
+
+    def _take(self, rank: int | None, answer: Future[Reply]) -> None:
+        error = answer.exception()
+        if error is not None:
+            self._why[rank] = str(error).partition("\n")[0]
+            return
+        self._heard[rank] = time.monotonic()
+        self._why.pop(rank, None)
+        header, _ = answer.result()
+        if rank is None:
+            self._table = header
+        else:
+            self._pictures[rank] = header["statistics"]
+
+    def _lost(self, rank: int | None) -> Lost | None:
+        silent = time.monotonic() - self._heard[rank]
+        return Lost(silent, self._why.get(rank, "")) if silent > LOST_AFTER else None
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._client.close()
+
+    def __enter__(self) -> Watcher:
+        """The watcher itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes it."""
+        self.close()
+
+
+def rates(picture: Picture, before: Picture | None) -> dict[str, float] | None:
+    """What a server did per second between two pictures; None if there is nothing to compare.
+
+    Returns:
+        'requests', 'failed', 'bytes_in', 'bytes_out', 'batches'.
+    """
+    seconds = _between(picture, before)
+    if before is None or seconds is None:
+        return None
+    now, then = _sums(picture), _sums(before)
+    return {name: (now[name] - then[name]) / seconds for name in now}
+
+
+def session_rates(picture: Picture, before: Picture | None) -> dict[str, dict[str, float]]:
+    """Batches and bytes of batches per second of each session; see `rates`."""
+    seconds = _between(picture, before)
+    if before is None or seconds is None:
+        return {}
+    earlier = {session["session"]: session["batches"] for session in before["sessions"]}
+    found = {}
+    for session in picture["sessions"]:
+        now, then = session["batches"], earlier.get(session["session"], {})
+        found[session["session"]] = {
+            name: (now[name] - then.get(name, 0)) / seconds for name in ("count", "bytes")
+        }
+    return found
+
+
+def _between(picture: Picture, before: Picture | None) -> float | None:
+    """Seconds between two pictures of one process."""
+    if before is None or any(before[name] != picture[name] for name in ("pid", "started")):
+        return None
+    seconds: float = picture["uptime"] - before["uptime"]
+    return seconds if seconds > 0 else None
+
+
+def _sums(picture: Picture) -> dict[str, float]:
+    requests = picture["requests"].values()
+    return {
+        "requests": sum(r["count"] for r in requests),
+        "failed": failures(picture),
+        "bytes_in": picture["bytes_in"],
+        "bytes_out": picture["bytes_out"],
+        "batches": picture["batches"]["count"],
+    }
+
+
+def failures(picture: Picture) -> int:
+    """Requests that were refused or answered with an exception."""
+    counts: list[int] = [answered["failed"] for answered in picture["requests"].values()]
+    return sum([*counts, *picture["refused"].values()])

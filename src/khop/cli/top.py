@@ -1,0 +1,173 @@
+"""`khop top`: graph servers, their sessions and clients, live in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from khop.cli.board import Line
+    from khop.cli.look import Look, Watcher
+    from khop.distributed.keys import ClientKeys
+
+_CONNECT_SECONDS = 10.0
+_ANSWER_SECONDS = 1.0
+# A look may take so much of the interval; who has not answered by then is shown as it was.
+_PATIENCE = 0.5
+_STYLES = {"normal": "", "head": "\x1b[1m", "alarm": "\x1b[31m"}
+_ENTER = "\x1b[?1049h\x1b[?25l"  # a screen of its own, without a cursor
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("master", metavar="HOST:PORT", help="address of graph server 0")
+    parser.add_argument("--key-file", help="client.key of the job (or $KHOP_KEY_FILE)")
+    parser.add_argument("--interval", type=_interval, default=1.0, help="seconds (default: 1)")
+    parser.add_argument(
+        "--once", action="store_true", help="print one picture, after one interval, and end"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print an object of JSON a line, one every interval"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Shows servers until 'q' or Ctrl-C."""
+    from khop.cli.look import Watcher
+    from khop.distributed.remote.connection import Servers
+
+    keys = _keys(arguments.key_file)
+    servers = Servers(
+        _address(arguments.master),
+        None if keys is None else keys.server_key,
+        None if keys is None else keys.credentials(),
+    )
+    with Watcher(servers, _CONNECT_SECONDS) as watcher, contextlib.suppress(KeyboardInterrupt):
+        if arguments.json:
+            _print_json(watcher, arguments.interval, arguments.once)
+        elif arguments.once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            _print_once(watcher, arguments.interval)
+        else:
+            _show(watcher, arguments.interval)
+    return 0
+
+
+def _interval(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"0.1 to 3600 seconds (got {text})")
+    return seconds
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"'{text}' is no HOST:PORT of graph server 0: 10.0.0.1:11234 for example")
+    return text
+
+
+def _keys(path: str | None) -> ClientKeys | None:
+    """Keys of a client; a server's file has them, too."""
+    from khop.distributed.keys import read_client_keys, read_server_keys
+    from khop.errors import SecurityError
+
+    try:
+        return read_client_keys(path)
+    except SecurityError:
+        with contextlib.suppress(SecurityError):
+            of_server = read_server_keys(path)
+            return None if of_server is None else of_server.for_clients()
+        raise
+
+
+def _two_looks(watcher: Watcher, interval: float) -> tuple[Look, Look]:
+    from khop.cli.look import LOST_AFTER
+
+    before = watcher.look(LOST_AFTER + 0.1)  # so that who is lost is known
+    time.sleep(interval)
+    return watcher.look(_ANSWER_SECONDS), before
+
+
+def _print_once(watcher: Watcher, interval: float) -> None:
+    from khop.cli.board import render
+
+    look, before = _two_looks(watcher, interval)
+    width = shutil.get_terminal_size((160, 50)).columns if sys.stdout.isatty() else 1000
+    for line in render(look, before, width):
+        print(line.text)
+
+
+def _print_json(watcher: Watcher, interval: float, once: bool) -> None:
+    from khop.cli.board import as_json
+
+    look, before = _two_looks(watcher, interval)
+    while True:
+        print(json.dumps(as_json(look, before)), flush=True)
+        if once:
+            return
+        time.sleep(interval)
+        look, before = watcher.look(_PATIENCE * interval), look
+
+
+def _show(watcher: Watcher, interval: float) -> None:
+    from khop.cli.board import render
+
+    before: Look | None = None
+    with _own_screen() as keys:
+        while True:
+            began = time.monotonic()
+            look = watcher.look(_PATIENCE * interval)
+            room = shutil.get_terminal_size((80, 24))
+            _draw(render(look, before, room.columns, room.lines))
+            before = look
+            if not _pause(keys, interval - (time.monotonic() - began)):
+                return
+
+
+def _draw(lines: list[Line]) -> None:
+    """Writes over what was there, so that nothing flickers."""
+    styled = [f"{_STYLES[line.style]}{line.text}\x1b[0m\x1b[K" for line in lines]
+    sys.stdout.write("\x1b[H" + "\n".join(styled) + "\x1b[J")
+    sys.stdout.flush()
+
+
+def _pause(keys: int, seconds: float) -> bool:
+    """Waits; False as soon as 'q' is pressed or there is no keyboard any more."""
+    end = time.monotonic() + seconds
+    while True:
+        left = max(0.0, end - time.monotonic())
+        if not select.select([keys], [], [], left)[0]:
+            return True
+        pressed = os.read(keys, 64)
+        if not pressed or b"q" in pressed.lower():
+            return False
+
+
+@contextlib.contextmanager
+def _own_screen() -> Iterator[int]:
+    """A screen of its own and keys as they are pressed; all as it was before, however it ends."""
+    import termios
+    import tty
+
+    keys = sys.stdin.fileno()
+    before = termios.tcgetattr(keys)
+    handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        tty.setcbreak(keys)
+        sys.stdout.write(_ENTER)
+        yield keys
+    finally:
+        sys.stdout.write(_LEAVE)
+        sys.stdout.flush()
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGTERM, handler)

@@ -1,0 +1,187 @@
+"""What loaders must know of a partitioned graph, wherever it lies.
+
+A trainer that has a partition of its own knows it from the folder (`khop.distributed.dataset`), a
+client of graph servers asks these (`khop.distributed.remote.graph`).
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from khop.data.arrays import check_range, to_array, to_ids
+from khop.distributed.context import TrainerContext
+from khop.partition.folder import FolderMeta
+from khop.typing import EDGE, NODE, ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
+
+
+class LoaderGraph(abc.ABC):
+    """A partitioned graph as loaders see it.
+
+    Attributes:
+        node_labels: {node type: [num_nodes, ...]} labels that samplers do not know, by original id.
+    """
+
+    node_labels: dict[NodeType, Tensor]
+
+    @property
+    @abc.abstractmethod
+    def meta(self) -> FolderMeta:
+        """What the folder holds."""
+
+    @property
+    @abc.abstractmethod
+    def where(self) -> str:
+        """Where it lies, for error messages."""
+
+    @property
+    @abc.abstractmethod
+    def context(self) -> TrainerContext:
+        """This trainer's place among those that load the graph."""
+
+    @abc.abstractmethod
+    def connect(self) -> None:
+        """Makes sure that every partition can be reached; all trainers do so together, once."""
+
+    @property
+    @abc.abstractmethod
+    def homes(self) -> list[int]:
+        """Home partition of each trainer."""
+
+    @abc.abstractmethod
+    def home_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
+        """This trainer's share of all edges, by original ids: each edge is one trainer's.
+
+        Args:
+            edge_type: their edge type.
+
+        Returns:
+            [2, n] int64, sources and destinations.
+
+        Raises:
+            ValueError: no such edge type.
+        """
+
+    @abc.abstractmethod
+    def split(self, node_type: NodeType, name: str) -> Int64Array:
+        """[n] int64 new ids, ascending, for which a boolean attribute holds; KeyError if none."""
+
+    @abc.abstractmethod
+    def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
+        """[n] keys of the times of nodes, by new id; None if their type has no times."""
+
+    @abc.abstractmethod
+    def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
+        """Original ids of ids of the folder's numbering.
+
+        Args:
+            new_ids: [n] integers.
+            node_type: their node type.
+        """
+
+    @abc.abstractmethod
+    def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
+        """New ids of original ids that exist."""
+
+    def to_new_ids(self, ids: ArrayLike, what: str, node_type: NodeType = NODE) -> Int64Array:
+        """Ids of the folder's numbering.
+
+        Args:
+            ids: [n] original ids.
+            what: what they are called in error messages.
+            node_type: their node type.
+
+        Raises:
+            IndexError: an id that does not exist.
+            TypeError, ValueError: ids that are no vector of integers.
+        """
+        original = to_ids(ids, what)
+        check_range(original, self.meta.node_type(node_type).count, what)
+        return self._new_ids_of(original, node_type)
+
+    @property
+    def num_partitions(self) -> int:
+        """Number of partitions."""
+        return self.meta.num_parts
+
+    @property
+    def edge_dir(self) -> EdgeDir:
+        """Whose neighbours the folder serves: 'in' or 'out'."""
+        return self.meta.edge_dir
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of the whole graph (all types)."""
+        return sum(t.count for t in self.meta.node_types)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of the whole graph (all types)."""
+        return sum(t.count for t in self.meta.edge_types)
+
+    def node_attr(self, name: str, node_type: NodeType = NODE) -> tuple[str, tuple[int, ...]]:
+        """Name of the dtype and shape of one row of a node attribute; KeyError if none."""
+        attr = self.meta.node_type(node_type).attrs[name]
+        return attr.dtype, attr.shape
+
+    def seed_type(self, seeds: Any, what: str) -> tuple[NodeType, Any]:
+        """Node type of seeds, and the seeds: users name the type where there are several.
+
+        Args:
+            seeds: seeds; of a heterogeneous graph a node type, or (node type, seeds).
+            what: what they are called in error messages.
+
+        Raises:
+            ValueError: no node type is named, or one that does not exist.
+        """
+        if not self.meta.heterogeneous:
+            return NODE, seeds
+        node_type, ids = seeds, None
+        if isinstance(seeds, (tuple, list)) and len(seeds) == 2:
+            node_type, ids = seeds
+        names = [t.name for t in self.meta.node_types]
+        if not isinstance(node_type, str) or node_type not in names:
+            raise ValueError(
+                f"{what} of a heterogeneous graph must be a node type, or (node type, seeds), with "
+                f"a type of {names} (got {seeds!r})"
+            )
+        return node_type, ids
+
+    def edge_place(self, edge_type: EdgeType) -> int:
+        """Which of the folder's edge types this is; ValueError that lists them if none."""
+        names = [t.name for t in self.meta.edge_types]
+        if edge_type not in names:
+            raise ValueError(f"no edge type {edge_type}: there are {names}")
+        return names.index(edge_type)
+
+
+def seeds_of(
+    graph: LoaderGraph, seeds: ArrayLike, what: str, node_type: NodeType = NODE
+) -> tuple[Int64Array, Int64Array]:
+    """Seeds as users give them.
+
+    Args:
+        graph: the graph.
+        seeds: [n] original ids, a boolean mask over all nodes, or None for all nodes.
+        what: what they are called in error messages.
+        node_type: their node type.
+
+    Returns:
+        Original ids, and PyG's `input_id` of each: positions in the input; for a mask, the ids.
+    """
+    count = graph.meta.node_type(node_type).count
+    if seeds is None:
+        every = np.arange(count, dtype=np.int64)
+        return every, every
+    array, name = to_array(seeds, what)
+    if name == "bool":
+        if array.shape != (count,):
+            raise ValueError(f"{what} is a mask of shape {array.shape} for {count} nodes")
+        ids = np.flatnonzero(array)
+        return ids, ids
+    ids = to_ids(seeds, what).astype(np.int64)
+    check_range(ids, count, what)
+    return ids, np.arange(len(ids), dtype=np.int64)

@@ -1,0 +1,79 @@
+"""Seeds of nodes as users hand them over, checked against a graph."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from khop.distributed.graph import LoaderGraph, seeds_of
+from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
+from khop.distributed.split import node_split
+from khop.typing import Int64Array, NodeType
+
+_WHAT = "input_nodes"
+
+
+class NodeInput(NamedTuple):
+    """A loader's seeds.
+
+    Attributes:
+        node_type: their node type.
+        ids: [n] int64 original ids.
+        input_id: [n] int64 PyG's `input_id` of each.
+        lists: lengths of the lists that the seeds came in, one for each server of a loader; None:
+            they came in one.
+    """
+
+    node_type: NodeType
+    ids: Int64Array
+    input_id: Int64Array
+    lists: list[int] | None
+
+
+def node_input(graph: LoaderGraph, nodes: Any, options: WorkerOptions | None) -> NodeInput:
+    """A loader's seeds.
+
+    Args:
+        graph: the graph.
+        nodes: as `DistNeighborLoader` takes them.
+        options: the loader's; a list of servers may come with a list of seed lists.
+
+    Raises:
+        IndexError, KeyError, TypeError, ValueError: seeds that do not exist, or are none.
+    """
+    node_type, given = graph.seed_type(nodes, _WHAT)
+    if isinstance(given, str):
+        ids = node_split(given, graph, node_type=node_type if graph.meta.heterogeneous else None)
+        share = ids.numpy()
+        return NodeInput(node_type, share, share, None)
+    if _is_list_of_lists(given):
+        return _of_lists(graph, node_type, given, options)
+    return NodeInput(node_type, *seeds_of(graph, given, _WHAT, node_type), None)
+
+
+def _is_list_of_lists(given: Any) -> bool:
+    return isinstance(given, (list, tuple)) and any(
+        isinstance(seeds, (list, tuple)) or getattr(seeds, "ndim", 0) > 0 for seeds in given
+    )
+
+
+def _of_lists(
+    graph: LoaderGraph, node_type: NodeType, given: Any, options: WorkerOptions | None
+) -> NodeInput:
+    """Seeds in a list for each of a loader's servers; `input_id` counts through all of them."""
+    check_lists(given, options, _WHAT)
+    ids = [seeds_of(graph, seeds, f"{_WHAT}[{i}]", node_type)[0] for i, seeds in enumerate(given)]
+    every = np.concatenate(ids)
+    return NodeInput(node_type, every, np.arange(len(every)), [len(part) for part in ids])
+
+
+def check_lists(given: Any, options: WorkerOptions | None, what: str) -> None:
+    """Raises ValueError unless there is a server for each of some lists."""
+    servers = options.server_rank if isinstance(options, RemoteDistSamplingWorkerOptions) else None
+    if not isinstance(servers, (list, tuple)) or len(servers) != len(given):
+        raise ValueError(
+            f"{what} is a list of {len(given)} lists, which are for as many graph servers: pass "
+            "RemoteDistSamplingWorkerOptions(server_rank=[...]) with a server for each of them "
+            f"(got server_rank={servers})"
+        )

@@ -1,0 +1,222 @@
+"""What graph servers answer about the graph as a whole, and partition requests of all their parts.
+
+Stateless, in the server's own threads, so that nothing here waits for batches on their way to
+clients. Each reply has at most `MAX_ROWS` rows; who wants more asks for the next piece.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from khop.channel.message import pack
+from khop.distributed.fields import ids, index, integer, text
+from khop.distributed.handler import FrameHandler, RequestHandler
+from khop.distributed.remote.statistics import OTHER, ServerCounters
+from khop.distributed.wire import check_empty
+from khop.errors import ProtocolError
+from khop.partition.folder import AttrMeta, FolderMeta, PartitionFolder
+from khop.partition.part import Part
+from khop.typing import Array, Int64Array
+
+MAX_ROWS = 4 << 20
+
+# Only tells who shall look at a request: that one reads it in full.
+_OP = re.compile(rb'"op": "(\w{1,32})"')
+_PART = re.compile(rb'"part": (\d{1,9})[,}]')
+_PEEKED = 4096
+
+
+def peek_op(header: Any) -> str:
+    """Name of a request, by a glance at its header; '' if there is none."""
+    found = _OP.search(bytes(header[:_PEEKED]))
+    return "" if found is None else found[1].decode()
+
+
+def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
+    """What a folder holds together with labels that it does not hold.
+
+    Args:
+        meta: of the folder.
+        labels: {index of a node type: [num_nodes, ...]}; they stand for an attribute `y`.
+    """
+    types = list(meta.node_types)
+    for i, rows in labels.items():
+        attrs = {**types[i].attrs, "y": AttrMeta(rows.dtype.name, tuple(rows.shape[1:]))}
+        types[i] = replace(types[i], attrs=attrs)
+    return replace(meta, node_types=types)
+
+
+class GraphAnswers(FrameHandler):
+    """Answers requests about the graph.
+
+    Args:
+        folder: the partition folder.
+        meta: what batches can carry: what the folder holds, and labels.
+        rank: of this server.
+        parts: partitions that it serves.
+    """
+
+    def __init__(
+        self, folder: PartitionFolder, meta: FolderMeta, rank: int, parts: Sequence[int]
+    ) -> None:
+        answers = {
+            "graph": self._graph,
+            "to_new_ids": self._to_new_ids,
+            "to_original_ids": self._to_original_ids,
+            "node_times": self._node_times,
+            "split": self._split,
+            "home_edges": self._home_edges,
+            "device_count": self._device_count,
+        }
+        super().__init__(f"graph server {rank}, of partitions {list(parts)}", None, answers)
+        self._folder = folder
+        self._meta = meta
+        self._rank = rank
+        self._parts = list(parts)
+        self._inverse: dict[str, Array] = {}
+        self._inverting = threading.Lock()
+
+    def _graph(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
+        del header
+        check_empty(arrays)
+        content = {
+            "meta": asdict(self._meta),
+            "fingerprint": self._folder.fingerprint,
+            "root": str(self._folder.root),
+            "rank": self._rank,
+            "parts": self._parts,
+        }
+        return [np.frombuffer(json.dumps(content).encode(), np.uint8)]
+
+    def _to_new_ids(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
+        name, wanted = self._nodes(header, arrays)
+        return [self._folder.id_map(name)[wanted].astype(np.int64)]
+
+    def _to_original_ids(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
+        name, wanted = self._nodes(header, arrays)
+        return [self._original(name, wanted)]
+
+    def _node_times(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
+        name, wanted = self._nodes(header, arrays)
+        times = self._folder.node_times(name)
+        if times is None:
+            raise KeyError(f"nodes of type '{name}' have no times of their own")
+        return [times[wanted].astype(np.int64)]
+
+    def _split(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
+        check_empty(arrays)
+        node_type = self._meta.node_types[index(header, "node_type", len(self._meta.node_types))]
+        new_ids = self._folder.split(node_type.name, text(header, "name", 512))
+        begin = integer(header, "begin", 0, len(new_ids))
+        piece = new_ids[begin : begin + MAX_ROWS].astype(np.int64)
+        total = np.array([len(new_ids)], np.int64)
+        return [total, piece, self._original(node_type.name, piece)]
+
+    def _home_edges(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
+        check_empty(arrays)
+        place = index(header, "edge_type", len(self._meta.edge_types))
+        part = integer(header, "partition")
+        if part not in self._parts:
+            raise ProtocolError(f"this server serves partitions {self._parts}, not {part}")
+        edge_type = self._meta.edge_types[place]
+        count = edge_type.bounds[part + 1] - edge_type.bounds[part]
+        begin, end = integer(header, "begin", 0, count), integer(header, "end", 0, count)
+        step = integer(header, "step", 1)
+        if (end - begin) // step > MAX_ROWS:
+            raise ProtocolError(f"edges {begin} to {end} by {step} are more than {MAX_ROWS}")
+        return [self._edges_of(place, part, np.arange(begin, end, step))]
+
+    def _edges_of(self, place: int, part: int, places: Int64Array) -> Int64Array:
+        """[2, n] original ids of sources and destinations of edges of a part."""
+        edge_type = self._meta.edge_types[place]
+        indptr, neighbors = Part(self._folder, part).rows(place)
+        row_type = self._meta.row_type(edge_type)
+        rows = np.searchsorted(indptr, places, side="right") - 1 + row_type.bounds[part]
+        ends = (
+            self._original(self._meta.neighbor_type(edge_type).name, neighbors[places]),
+            self._original(row_type.name, rows),
+        )
+        return np.stack(ends if self._meta.edge_dir == "in" else ends[::-1])
+
+    def _device_count(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
+        from khop import _native
+
+        del header
+        check_empty(arrays)
+        # Where khop was built without CUDA, nobody counts.
+        return [np.array([_native.cuda_status().get("devices", 0)], np.int64)]
+
+    def _nodes(self, header: Mapping[str, Any], arrays: list[Array]) -> tuple[str, Int64Array]:
+        """A node type, and ids of its nodes."""
+        place = index(header, "node_type", len(self._meta.node_types))
+        node_type, wanted = self._meta.node_types[place], ids(arrays)
+        if len(wanted) > MAX_ROWS:
+            raise ProtocolError(f"a request names {len(wanted)} nodes, more than {MAX_ROWS}")
+        if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < node_type.count:
+            raise IndexError(
+                f"ids {int(wanted.min())} to {int(wanted.max())} of node type '{node_type.name}', "
+                f"which has {node_type.count} nodes"
+            )
+        return node_type.name, wanted
+
+    def _original(self, node_type: str, new_ids: Array) -> Int64Array:
+        with self._inverting:
+            if node_type not in self._inverse:
+                id_map = self._folder.id_map(node_type)
+                inverse = np.empty(len(id_map), id_map.dtype)
+                inverse[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
+                self._inverse[node_type] = inverse
+        original: Int64Array = self._inverse[node_type][new_ids].astype(np.int64)
+        return original
+
+
+class ServerHandler:
+    """Answers what can be asked of a graph server at any time, and counts it.
+
+    Args:
+        graph: answers requests about the graph.
+        parts: {partition: what answers requests for it}.
+        counters: counts.
+    """
+
+    def __init__(
+        self, graph: GraphAnswers, parts: Mapping[int, RequestHandler], counters: ServerCounters
+    ) -> None:
+        self._graph = graph
+        self._parts = dict(parts)
+        self._counters = counters
+        first = next(iter(self._parts.values()))
+        self._known = {*graph.names, *first.names}
+
+    def __call__(self, frames: list[Any]) -> list[Any]:
+        """Frames of the reply to a request's frames; never raises."""
+        began = time.monotonic()
+        op = peek_op(frames[0]) if frames else ""
+        reply: list[Any] = self._handler(frames)(frames)
+        self._counters.count_request(
+            op if op in self._known else OTHER,
+            time.monotonic() - began,
+            sum(map(len, frames)),
+            sum(map(len, reply)),
+            b'"error": {' in reply[0],
+        )
+        return reply
+
+    def _handler(self, frames: list[Any]) -> Any:
+        found = _PART.search(bytes(frames[0][:_PEEKED])) if frames else None
+        if found is None:
+            return self._graph
+        return self._parts.get(int(found[1]), self._graph)
+
+
+def reply_to(number: Any, header: Mapping[str, Any]) -> list[Any]:
+    """Frames of a reply without arrays."""
+    return pack({"id": number, **header}, [])

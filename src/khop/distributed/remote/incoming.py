@@ -1,0 +1,144 @@
+"""A batch on its way from a graph server: chunks, written into the ring as they arrive."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from khop.channel.control import BATCH, ControlLine, Op
+from khop.channel.layout import Layout
+from khop.channel.ring import RingWriter, create_memory, map_memory
+from khop.errors import ProtocolError
+from khop.trace.clock import Made
+from khop.typing import Array
+
+_MAX_BATCH = 1 << 40
+_HEAD = np.dtype(np.int64).itemsize
+_MADE = {name: place for place, name in enumerate(Made._fields)}
+
+
+class Incoming:
+    """The memory of a batch that arrives.
+
+    Args:
+        ring: the receiver's ring; a batch that finds no room there gets memory of its own.
+        nbytes: its size, as the server says.
+
+    Raises:
+        ProtocolError: a size that no batch has.
+    """
+
+    def __init__(self, ring: RingWriter, nbytes: int) -> None:
+        if not 2 * _HEAD <= nbytes <= _MAX_BATCH:
+            raise ProtocolError(f"a graph server sends a batch of {nbytes} bytes")
+        self._ring = ring
+        self.nbytes = nbytes
+        self._arrived = 0
+        self._own_memory: int | None = None
+        slot = ring.allocate(nbytes)
+        if slot is not None:
+            self._offset, self._memory = slot
+        else:
+            self._offset = 0
+            self._own_memory = create_memory(nbytes, "khop-batch")
+            self._memory = memoryview(map_memory(self._own_memory))[:nbytes]
+
+    def write(self, offset: int, chunk: Array) -> bool:
+        """Writes a chunk; returns whether the batch is complete.
+
+        Raises:
+            ProtocolError: it does not follow the one before, or ends beyond the batch.
+        """
+        end = offset + len(chunk)
+        if offset != self._arrived or end > self.nbytes:
+            raise ProtocolError(
+                f"a graph server sends bytes {offset} to {end} of a batch of {self.nbytes} bytes "
+                f"of which {self._arrived} have arrived"
+            )
+        np.frombuffer(self._memory, np.uint8)[offset:end] = chunk
+        self._arrived = end
+        return end == self.nbytes
+
+    def announce(
+        self, line: ControlLine, epoch: int, batch: int, layout: Layout, extras: str | None
+    ) -> None:
+        """Tells the trainer of the batch, as a sampler does.
+
+        Args:
+            line: to the trainer.
+            epoch: of the batch.
+            batch: its index.
+            layout: its layout, numbered as the trainer knows it.
+            extras: JSON of what travels beside it.
+        """
+        self._number(layout)
+        payload = BATCH.pack(epoch, batch, self._offset, self.nbytes)
+        payload += extras.encode() if extras else b""
+        if self._own_memory is None:
+            line.send(Op.BATCH, payload)
+        else:
+            line.send(Op.BATCH, payload, [self._own_memory])
+            os.close(self._own_memory)
+            self._own_memory = None
+
+    def _number(self, layout: Layout) -> None:
+        """Writes what is this process's to say: the layout's number, who brought it, and when.
+
+        Clocks of other machines mean nothing here.
+        """
+        head = np.frombuffer(self._memory, np.int64, 1)
+        head[0] = layout.number
+        if self.nbytes < layout.head_bytes:
+            return  # the trainer says what is wrong with it
+        numbers = np.frombuffer(self._memory, np.int64, layout.num_numbers, 2 * _HEAD)
+        place = layout.places.get("made")
+        if place is None or place.stop - place.start != len(_MADE):
+            return
+        made = numbers[place]
+        made[_MADE["process"]] = made[_MADE["thread"]] = os.getpid()
+        made[_MADE["ready"]] = time.monotonic_ns()
+        made[_MADE["overflows"]] = int(self._own_memory is not None)
+
+    def abandon(self) -> None:
+        """Gives the memory back: the batch is not wanted any more, or comes from another server."""
+        if self._own_memory is None:
+            self._ring.free(self._offset)
+        else:
+            os.close(self._own_memory)
+            self._own_memory = None
+
+
+class Layouts:
+    """Layouts as this receiver numbers them for its trainer.
+
+    Servers, and samplers on them, number theirs as they like: what a layout says decides.
+
+    Args:
+        line: to the trainer.
+    """
+
+    def __init__(self, line: ControlLine) -> None:
+        self._line = line
+        self._known: dict[str, Layout] = {}
+
+    def learn(self, content: Mapping[str, Any]) -> Layout:
+        """Takes in a layout of a server's; tells the trainer if it is new.
+
+        Raises:
+            ProtocolError: malformed.
+        """
+        text = json.dumps({**content, "number": 0})
+        if text not in self._known:
+            layout = Layout.from_json({**content, "number": len(self._known)})
+            memory = layout.share()
+            try:
+                self._line.send(Op.LAYOUT, b"", [memory])
+            finally:
+                os.close(memory)
+            self._known[text] = layout
+        return self._known[text]

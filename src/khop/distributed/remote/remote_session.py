@@ -1,0 +1,116 @@
+"""A session as the receiver sees it: a server, what it is asked for, and how far it has got."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from khop.channel.layout import Layout
+from khop.channel.message import pack
+from khop.distributed.remote.incoming import Incoming
+from khop.distributed.remote.link import Link
+from khop.distributed.wire import PROTOCOL
+from khop.typing import Array
+
+CLOSED, OPENING, OPEN = range(3)
+"""States of a session."""
+
+# A server that is lost for so long is not waited for where another may do its work.
+_GRACE = 1.0
+
+
+@dataclass
+class Wanted:
+    """A batch that the trainer waits for.
+
+    Attributes:
+        server: place of the one server that may make it; None: any.
+        asked: when it was asked for.
+        incoming: what has arrived of it.
+    """
+
+    id: int
+    epoch: int
+    batch: int
+    server: int | None
+    asked: float
+    incoming: Incoming | None = None
+
+    def drop_incoming(self) -> None:
+        """Forgets what has arrived."""
+        if self.incoming is not None:
+            self.incoming.abandon()
+            self.incoming = None
+
+
+class RemoteSession:
+    """A server, and the session on it.
+
+    Args:
+        name: of the session.
+        rank: of the server.
+        link: to the server.
+
+    Attributes:
+        state: of the session.
+        wanted: {id: batch} that it is asked for, in order.
+        progress: when it last got on with its work.
+        made: batches that its samplers have made.
+        waiting_for: what keeps it from making them, as it says.
+        layouts: {its number of a layout: the layout}.
+        refused: why it does not open the session, if it does not.
+        to_acknowledge: bytes that have arrived, and that it has not heard of.
+    """
+
+    def __init__(self, name: str, rank: int, link: Link) -> None:
+        self._name = name
+        self.rank = rank
+        self.link = link
+        self.state = CLOSED
+        self.wanted: dict[int, Wanted] = {}
+        self.progress = time.monotonic()
+        self.made = -1
+        self.waiting_for: str | None = None
+        self.layouts: dict[int, Layout] = {}
+        self.refused: dict[str, Any] | None = None
+        self.to_acknowledge = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has been away for longer than is waited for."""
+        since = self.link.lost_since
+        return since is not None and time.monotonic() - since > _GRACE
+
+    def send(self, op: str, header: Mapping[str, Any], arrays: list[Array] | None = None) -> None:
+        """Sends a request; dropped while the server is lost."""
+        common = {"op": op, "protocol": PROTOCOL, "id": 0, "session": self._name}
+        self.link.send(pack({**common, **header}, arrays or []))
+
+    def open(self, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Opens the session, or takes it over to this connection.
+
+        Args:
+            request: what it shall be.
+            arrays: that its samplers read.
+        """
+        self.end()
+        self.state = OPENING
+        self.layouts.clear()
+        self.made = -1
+        header = {**request, "outstanding": list(self.wanted)}
+        self.send("open", header, list(arrays.values()))
+
+    def end(self) -> None:
+        """The connection is lost: what was on its way is, too."""
+        self.state = CLOSED
+        self.to_acknowledge = 0
+        for wanted in self.wanted.values():
+            wanted.drop_incoming()
+
+    def acknowledge(self, many: int) -> None:
+        """Says what has arrived, if that is much, or if nothing else is expected."""
+        if self.to_acknowledge >= many or (self.to_acknowledge and not self.wanted):
+            self.send("ack", {"bytes": self.to_acknowledge})
+            self.to_acknowledge = 0

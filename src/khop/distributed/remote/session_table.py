@@ -1,0 +1,216 @@
+"""All sessions of a graph server: what is asked of them, whose turn it is, who is silent."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from khop.distributed.fields import integer, ranks, text
+from khop.distributed.remote.checks import Allowed, SessionChecks, columns_of, session_spec
+from khop.distributed.remote.sampling import Order, ServedSampler
+from khop.distributed.remote.sessions import Host, Session, SessionSpec
+from khop.distributed.remote.statistics import ServerCounters, ServerState
+from khop.distributed.transport import Endpoint
+from khop.distributed.wire import describe_error
+from khop.typing import Array
+
+_log = logging.getLogger("khop")
+
+# Chunks that are sent before messages are looked at again.
+_CHUNKS_A_TURN = 64
+_MAX_ID = 2**63 - 1
+
+
+class Asker(Protocol):
+    """Who has sent a message: where its replies go."""
+
+    def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
+        """Sends a message; what is for somebody who has gone is dropped."""
+
+
+Answer = Callable[[Mapping[str, Any], list[Array], Asker], "dict[str, Any] | None"]
+
+
+class SessionTable:
+    """The sessions of a server. Belongs to one thread, but for `state`.
+
+    Args:
+        checks: raises what is wrong with a session and the columns of its batches.
+        host: what sessions have of their server.
+        counters: counts.
+        allowed: what clients may take.
+
+    Attributes:
+        answers: name of a request -> what answers it.
+    """
+
+    def __init__(
+        self, checks: SessionChecks, host: Host, counters: ServerCounters, allowed: Allowed
+    ) -> None:
+        self._checks = checks
+        self._host = host
+        self._counters = counters
+        self._allowed = allowed
+        self._sessions: dict[str, Session] = {}
+        self._turns: deque[Session] = deque()
+        self.answers: dict[str, Answer] = {
+            "open": self._open,
+            "batch": self._batch,
+            "cancel": self._cancel,
+            "ack": self._acknowledge,
+            "alive": self._alive,
+            "close": self._close,
+        }
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether there is something to `stream`."""
+        return bool(self._turns)
+
+    def state(self) -> ServerState:
+        """Clients and sessions, for statistics."""
+        sessions = [session.state() for session in list(self._sessions.values())]
+        return {"clients": sorted({s["client"] for s in sessions}), "sessions": sessions}
+
+    def samplers(self) -> list[tuple[Session, ServedSampler]]:
+        """All sampler processes, and whose they are."""
+        return [(s, sampler) for s in self._sessions.values() for sampler in s.samplers]
+
+    def listen(self, session: Session, sampler: ServedSampler) -> None:
+        """Takes in what a sampler says, if it has not been ended meanwhile."""
+        if sampler in session.samplers:
+            sampler.process.line.flush()
+            session.listen(sampler)
+            self._give_turn(session)
+
+    def relocate(self, part: int, endpoint: Endpoint) -> None:
+        """A partition is served there from now on."""
+        for session in self._sessions.values():
+            session.relocate(part, endpoint)
+
+    def start(self) -> None:
+        """Starts samplers that waited for partitions to be served."""
+        for session in self._sessions.values():
+            session.start()
+
+    def expire(self) -> None:
+        """Ends sessions whose clients are silent."""
+        now = time.monotonic()
+        for name, session in list(self._sessions.items()):
+            silent = now - session.heard
+            if silent > self._allowed.lease:
+                _log.warning("session %s ends: nothing was heard for %.0f s", name, silent)
+                self._end(name, expired=True)
+
+    def close(self) -> None:
+        """Ends all sessions."""
+        for name in list(self._sessions):
+            self._end(name)
+
+    def _give_turn(self, session: Session) -> None:
+        if session.can_send and session not in self._turns:
+            self._turns.append(session)
+
+    def stream(self) -> None:
+        """Sends chunks, one of each session that may send, in turns."""
+        for _ in range(_CHUNKS_A_TURN):
+            if not self._turns:
+                return
+            session = self._turns.popleft()
+            if session.can_send:
+                session.send_chunk()
+                self._give_turn(session)
+
+    def _session(self, header: Mapping[str, Any]) -> Session:
+        name = text(header, "session", 256)
+        session = self._sessions.get(name)
+        if session is None:
+            raise LookupError(f"no session '{name}': open it")
+        session.heard = time.monotonic()
+        return session
+
+    def _open(self, header: Mapping[str, Any], arrays: list[Array], asker: Asker) -> dict[str, Any]:
+        spec = session_spec(header)
+        outstanding = ranks(header, "outstanding", _MAX_ID)
+        known = self._sessions.get(spec.session)
+        if known is not None and known.spec == spec:
+            known.heard = time.monotonic()
+            held = known.taken_over(spec, outstanding, asker.send)
+            self._give_turn(known)
+            return {"held": held}
+        if known is not None:
+            self._end(spec.session)
+        self._check_room(spec)
+        pipeline = self._checks.pipeline(spec)
+        named = self._checks.arrays(header, arrays)
+        session = Session(spec, pipeline, named, self._host, asker.send)
+        self._sessions[spec.session] = session
+        self._counters.session_opened(spec.session)
+        _log.info("session %s of %s: %d sampler(s)", spec.session, spec.client, spec.num_workers)
+        return {"held": []}
+
+    def _check_room(self, spec: SessionSpec) -> None:
+        taken = sum(session.spec.buffer_bytes for session in self._sessions.values())
+        if len(self._sessions) >= self._allowed.sessions:
+            raise MemoryError(f"this graph server has {len(self._sessions)} sessions, its limit")
+        if taken + spec.buffer_bytes > self._allowed.buffer_bytes:
+            raise MemoryError(
+                f"a session asks for a buffer of {spec.buffer_bytes} bytes, but of this graph "
+                f"server's {self._allowed.buffer_bytes} (--buffer-limit) {taken} are taken by "
+                f"{len(self._sessions)} sessions: pass a smaller buffer_size, or raise the limit"
+            )
+
+    def _batch(self, header: Mapping[str, Any], arrays: list[Array], asker: Asker) -> None:
+        session = self._session(header)
+        order = Order(
+            integer(header, "batch_id", 0, _MAX_ID),
+            integer(header, "batch", 0, _MAX_ID),
+            integer(header, "run_key", 0, 2**64 - 1),
+            columns_of(arrays),
+            time.monotonic(),
+        )
+        try:
+            self._checks.columns(session.pipeline, order.columns)
+            session.order(order)
+        except Exception as error:
+            described = {**describe_error(error), "traceback": ""}
+            failed = {"event": "failed", "session": session.spec.session, "batch_id": order.id}
+            asker.send({**failed, "error": described})
+        self._give_turn(session)
+
+    def _cancel(self, header: Mapping[str, Any], arrays: list[Array], asker: Asker) -> None:
+        self._session(header).cancel(ranks(header, "ids", _MAX_ID))
+
+    def _acknowledge(self, header: Mapping[str, Any], arrays: list[Array], asker: Asker) -> None:
+        session = self._session(header)
+        session.acknowledge(integer(header, "bytes", 0, _MAX_ID))
+        self._give_turn(session)
+
+    def _alive(
+        self, header: Mapping[str, Any], arrays: list[Array], asker: Asker
+    ) -> dict[str, Any]:
+        session = self._session(header)
+        return {
+            "session": session.spec.session,
+            "made": session.made,
+            "waiting_for": session.waiting_for,
+        }
+
+    def _close(
+        self, header: Mapping[str, Any], arrays: list[Array], asker: Asker
+    ) -> dict[str, Any]:
+        name = text(header, "session", 256)
+        if name in self._sessions:
+            self._end(name)
+        return {}
+
+    def _end(self, name: str, expired: bool = False) -> None:
+        session = self._sessions.pop(name)
+        session.close()
+        with contextlib.suppress(ValueError):
+            self._turns.remove(session)
+        self._counters.session_ended(name, expired)

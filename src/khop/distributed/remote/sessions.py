@@ -1,0 +1,356 @@
+"""What a client's loader has on a graph server: samplers, what they owe, and what waits to be sent.
+
+A session makes batches in the order in which they are asked for and sends them in chunks, as many
+bytes ahead as its client allows (`ack` allows more). Samplers are given work only while what is
+made and not sent fits into the session's buffer, so a client that stops reading costs its own
+buffer. A sampler that dies is started again and given what it owed; batches are functions of their
+orders. Whoever opens a session again takes it over as it is: receivers do so after each loss of
+their connection, saying what they still want.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from khop.channel.control import Message, Op
+from khop.channel.layout import Layout
+from khop.channel.shared import share
+from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.remote.outbox import Outbox, Send
+from khop.distributed.remote.sampling import Order, Ready, ServedSampler
+from khop.distributed.remote.statistics import SessionState
+from khop.distributed.transport import Endpoint
+from khop.errors import ProtocolError, SamplerDiedError
+from khop.typing import Array
+
+_log = logging.getLogger("khop")
+
+LEASE_SECONDS = 10.0
+# Orders that a sampler has beside those it works at, so that it never waits for the next.
+_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class SessionSpec:
+    """What a client asks for when it opens a session; see `khop.distributed.remote`."""
+
+    session: str
+    client: str
+    pipeline: Mapping[str, Any]
+    num_workers: int
+    buffer_bytes: int
+    concurrency: int
+    depth: int
+    worker_devices: Sequence[str | None]
+    max_restarts: int
+    timeout: float
+    credits: int
+
+
+@dataclass(frozen=True)
+class Host:
+    """What sessions have of their server.
+
+    Attributes:
+        sampler: configuration of samplers that is the same for all: root, credentials, modes.
+        parts: partitions that the server has.
+        num_parts: of the folder.
+        endpoints: {partition: where it is served}, kept up to date.
+        labels: descriptor of labels that samplers read; None: there are none.
+        counted: called with session, bytes and seconds of a batch that was sent.
+        restarted: called when a sampler has died and was started again.
+    """
+
+    sampler: Mapping[str, Any]
+    parts: Sequence[int]
+    num_parts: int
+    endpoints: Mapping[int, Endpoint]
+    labels: int | None
+    counted: Callable[[str, int, float], None]
+    restarted: Callable[[], None]
+
+
+class Session:
+    """One session.
+
+    Args:
+        spec: what the client asks for.
+        pipeline: what its batches shall be, as `spec` says.
+        arrays: arrays that its samplers shall read, by name.
+        host: what it has of its server.
+        send: sends an event to the client.
+
+    Attributes:
+        samplers: its sampler processes; none before all partitions can be reached.
+        heard: when the client was last heard of.
+        made: batches that its samplers have made so far.
+    """
+
+    def __init__(
+        self,
+        spec: SessionSpec,
+        pipeline: PipelineSpec,
+        arrays: Mapping[str, Array],
+        host: Host,
+        send: Send,
+    ) -> None:
+        self.spec = spec
+        self.pipeline = pipeline
+        self._host = host
+        self._shared = share(arrays) if arrays else None
+        self.samplers: list[ServedSampler] = []
+        self.heard = time.monotonic()
+        self.made = 0
+        self._made_bytes = 0
+        self._waiting: deque[Order] = deque()
+        self._outbox = Outbox(spec.session, spec.credits, send, self._is_sent)
+        self._restarts_left = spec.max_restarts
+        self.num_restarts = 0
+        self._failure: dict[str, str] | None = None
+        self.start()
+
+    # Samplers -----------------------------------------------------------------------------------
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What keeps samplers from being started; None: nothing."""
+        missing = self._missing_parts()
+        if self.samplers or self._failure is not None or not missing:
+            return None
+        return f"no graph server has registered partition(s) {missing}"
+
+    def _missing_parts(self) -> list[int]:
+        homes = set(self._host.parts) if len(self._host.parts) == 1 else set()
+        every = set(range(self._host.num_parts)) - homes
+        return sorted(every - set(self._host.endpoints)) if self._host.num_parts > 1 else []
+
+    def start(self) -> bool:
+        """Starts the samplers if they can be; returns whether there are new ones."""
+        if self.samplers or self._failure is not None or self._missing_parts():
+            return False
+        self.samplers = [self._start(i) for i in range(self.spec.num_workers)]
+        self.hand_out()
+        return True
+
+    def _start(self, number: int) -> ServedSampler:
+        part = self._host.parts[number % len(self._host.parts)]
+        others = {p: asdict(e) for p, e in self._host.endpoints.items() if p != part}
+        config = {
+            **self._host.sampler,
+            "part": part,
+            "pipeline": self.spec.pipeline,
+            "endpoints": others if self._host.num_parts > 1 else {},
+            "timeout": self.spec.timeout,
+            "concurrency": self.spec.concurrency,
+            "device": self.spec.worker_devices[number],
+            "slab": None,
+        }
+        shared = [d for d in (self._host.labels, self._shared) if d is not None]
+        ring_bytes = max(self.spec.buffer_bytes // self.spec.num_workers, 1 << 16)
+        return ServedSampler(number, config, ring_bytes, shared)
+
+    def relocate(self, part: int, endpoint: Endpoint) -> None:
+        """Tells samplers where a partition is served from now on."""
+        content = json.dumps({"part": part, **asdict(endpoint)}).encode()
+        for sampler in self.samplers:
+            sampler.process.line.post(Op.ENDPOINT, content)
+
+    def listen(self, sampler: ServedSampler) -> None:
+        """Takes in what a sampler has said."""
+        try:
+            while (message := sampler.process.line.receive()) is not None:
+                self._take_in(sampler, message)
+        except EOFError:
+            self._replace(sampler)
+        self.hand_out()
+
+    def _take_in(self, sampler: ServedSampler, message: Message) -> None:
+        if message.op is Op.BATCH:
+            ready = sampler.read(message)
+            if ready is not None:
+                self.made += 1
+                self._made_bytes += len(ready.raw)
+                self._outbox.put(ready)
+        elif message.op is Op.LAYOUT:
+            layout = Layout.read_shared(message.descriptors[0])
+            sampler.layouts[layout.number] = self._outbox.number_of(layout)
+        elif message.op is Op.ERROR:
+            content = message.json()
+            error = {name: str(content[name]) for name in ("type", "message", "traceback")}
+            error["message"] += f"\n\nRaised in sampler process {sampler.number} on this server."
+            if content["epoch"] is None:  # it could not begin, and would not if started again
+                self.fail(error)
+                return
+            order = sampler.orders.pop(content["epoch"], None)
+            if order is not None:
+                self._outbox.tell_failed(order.id, error)
+
+    def _replace(self, dead: ServedSampler) -> None:
+        """Starts a dead sampler again and gives it what it owed."""
+        status = dead.process.exit_status()
+        end_process(dead)
+        if self._failure is not None:
+            self.samplers.remove(dead)
+            return
+        owed = sorted(order.batch for order in dead.orders.values())
+        _log.warning(
+            "session %s: sampler process %d (pid %d) %s while batches %s were due",
+            self.spec.session, dead.number, dead.process.pid, status, owed,
+        )  # fmt: skip
+        if self._restarts_left == 0:
+            error = SamplerDiedError(
+                f"sampler process {dead.number} (pid {dead.process.pid}) of the graph server "
+                f"{status} while batches {owed} were due, and samplers have been restarted "
+                f"{self.num_restarts} times; max_restarts bounds this. Killed processes often mean "
+                "that memory ran out."
+            )
+            self.samplers.remove(dead)
+            self._waiting.extendleft(reversed(dead.orders.values()))
+            self.fail({"type": type(error).__name__, "message": str(error), "traceback": ""})
+            return
+        self._restarts_left -= 1
+        self.num_restarts += 1
+        self._host.restarted()
+        fresh = self._start(dead.number)
+        self.samplers[self.samplers.index(dead)] = fresh
+        for order in dead.orders.values():
+            fresh.give(order)
+
+    # Orders -------------------------------------------------------------------------------------
+
+    def order(self, order: Order) -> None:
+        """Takes an order; one that is known already is not taken twice.
+
+        Raises:
+            ProtocolError: more than may be asked for at a time.
+        """
+        if self._failure is not None:
+            self._outbox.tell_failed(order.id, self._failure)
+            return
+        known = self._known()
+        if order.id in known:
+            return
+        if len(known) >= self.spec.depth:
+            raise ProtocolError(f"more than {self.spec.depth} batches are asked for at a time")
+        self._waiting.append(order)
+        self.hand_out()
+
+    def _known(self) -> set[int]:
+        making = {o.id for s in self.samplers for o in s.orders.values()}
+        return {*(order.id for order in self._waiting), *making, *self._outbox.ids}
+
+    def cancel(self, ids: Sequence[int]) -> None:
+        """Drops orders."""
+        unwanted = set(ids)
+        self._waiting = deque(o for o in self._waiting if o.id not in unwanted)
+        for number in unwanted:
+            if not self._outbox.drop(number):
+                for sampler in self.samplers:
+                    if sampler.drop(number):
+                        break
+        self.hand_out()
+
+    def hand_out(self) -> None:
+        """Gives waiting orders to the least busy samplers, as far as the buffer has room."""
+        limit = self.spec.concurrency + _AHEAD
+        while self._waiting and self.samplers and self._has_room():
+            sampler = min(self.samplers, key=lambda s: len(s.orders))
+            if len(sampler.orders) >= limit:
+                return
+            sampler.give(self._waiting.popleft())
+
+    def _has_room(self) -> bool:
+        """Whether one more batch fits, by the size that batches had so far."""
+        making = sum(len(sampler.orders) for sampler in self.samplers)
+        if making == 0 and not self._outbox.ids:
+            return True
+        mean = self._made_bytes / self.made if self.made else 0.0
+        return self._outbox.nbytes + (making + 1) * mean <= self.spec.buffer_bytes
+
+    # The client ---------------------------------------------------------------------------------
+
+    def taken_over(self, spec: SessionSpec, outstanding: Sequence[int], send: Send) -> list[int]:
+        """The client has another connection: sends there from now on, and drops what it forgot.
+
+        Returns:
+            Orders that it need not give again.
+        """
+        wanted = set(outstanding)
+        self.cancel([number for number in self._known() if number not in wanted])
+        self._outbox.begin_anew(send, spec.credits)
+        return sorted(self._known())
+
+    def acknowledge(self, nbytes: int) -> None:
+        """The client has taken in so many bytes."""
+        self._outbox.acknowledge(nbytes)
+
+    @property
+    def can_send(self) -> bool:
+        """Whether a chunk may be sent now."""
+        return self._outbox.can_send
+
+    def send_chunk(self) -> None:
+        """Sends the next chunk."""
+        self._outbox.send_chunk()
+
+    def _is_sent(self, ready: Ready) -> None:
+        seconds = time.monotonic() - ready.order.asked
+        self._host.counted(self.spec.session, len(ready.raw), seconds)
+        self.hand_out()
+
+    def fail(self, error: dict[str, str]) -> None:
+        """Nothing more can be made: says so of all that was asked for, and will be."""
+        self._failure = error
+        orders = [*self._waiting, *(o for s in self.samplers for o in s.orders.values())]
+        self._waiting.clear()
+        for sampler in self.samplers:
+            sampler.orders.clear()
+        for order in orders:
+            self._outbox.tell_failed(order.id, error)
+
+    def state(self) -> SessionState:
+        """What it has, for statistics."""
+        samplers = list(self.samplers)
+        return {
+            "session": self.spec.session,
+            "loader": self.spec.session,
+            "client": self.spec.client,
+            "samplers": [
+                {
+                    "pid": sampler.process.pid,
+                    "restarts": self.num_restarts,
+                    "outstanding": len(sampler.orders),
+                    "made": sampler.made,
+                    "bytes": sampler.nbytes,
+                }
+                for sampler in samplers
+            ],
+            "buffered_bytes": self._outbox.nbytes,
+            "unsent_chunks": self._outbox.num_chunks,
+            "ring_bytes": sum(sampler.ring_bytes for sampler in samplers),
+        }
+
+    def close(self) -> None:
+        """Ends the samplers and drops everything."""
+        self._waiting.clear()
+        self._outbox.clear()
+        for sampler in self.samplers:
+            end_process(sampler)
+        self.samplers.clear()
+        if self._shared is not None:
+            os.close(self._shared)
+            self._shared = None
+
+
+def end_process(sampler: ServedSampler) -> None:
+    """Ends a sampler beside what the server does: one in the midst of a batch takes a moment."""
+    sampler.process.line.close()
+    threading.Thread(target=sampler.process.close, name="khop-end").start()

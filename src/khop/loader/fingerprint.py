@@ -1,0 +1,70 @@
+"""Fingerprints of what loaders work on, by which one knows another's state for its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from khop.data.arrays import to_array
+from khop.sampler.link_spec import LinkSpec
+from khop.sampler.spec import SamplingSpec
+from khop.typing import EdgeType, NodeType
+
+
+def describe_sampling(
+    sampling: SamplingSpec,
+    num_nodes: Mapping[NodeType, int],
+    num_edges: Mapping[EdgeType, int],
+    link: LinkSpec | None = None,
+    weights: Sequence[Any] = (),
+    *,
+    by_time: bool = False,
+) -> str:
+    """Digest of what decides a batch's draws beside its seeds and keys.
+
+    Equal for a graph in memory and in any number of partitions.
+
+    Args:
+        sampling: how neighbours are drawn.
+        num_nodes: of each node type.
+        num_edges: of each edge type, in the graph's order.
+        link: what batches of links are.
+        weights: of the ends of negatives.
+        by_time: the graph's rows are in order of time, whether or not draws depend on it.
+    """
+    drawn = {
+        "fanouts": sampling.fanouts,
+        "replace": sampling.replace,
+        "subgraph": sampling.subgraph_type,
+        "disjoint": sampling.disjoint,
+        "temporal": sampling.temporal,
+        "last": sampling.last,
+        "by_time": by_time,
+        "weighted": [sampling.is_weighted(i) for i in range(len(num_edges))],
+        "nodes": sorted(num_nodes.items()),
+        "edges": list(num_edges.items()),
+        "link": None if link is None else {**link.to_json(), "amount": float(link.amount)},
+    }
+    return digest([json.dumps(drawn, sort_keys=True), *weights])
+
+
+def digest(parts: Iterable[Any]) -> str:
+    """A fingerprint of values, 32 hexadecimal digits.
+
+    Args:
+        parts: tensors, arrays (by dtype, shape and content), or what JSON can hold.
+    """
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, Tensor | np.ndarray):
+            array, dtype = to_array(part.cpu() if isinstance(part, Tensor) else part, "values")
+            found.update(json.dumps([dtype, array.shape]).encode())
+            found.update(np.ascontiguousarray(array).data)
+        else:
+            found.update(json.dumps(part).encode())
+    return found.hexdigest()

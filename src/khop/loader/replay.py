@@ -1,0 +1,150 @@
+"""How to ask a user's own `sampler` or `batch_sampler` for the batches of an epoch once more.
+
+Such a sampler is asked ahead of what is delivered, and what it says may depend on a generator, or
+on a state of its own. `Replay` keeps both as they were when the epoch began, and a digest of what
+was delivered since. Whoever goes on in the middle of the epoch sets them back, lets the sampler
+name the epoch's batches from the first, passes over those that were delivered, and learns from the
+digest whether they are the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import hashlib
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from khop.typing import Int64Array
+
+
+class Replay:
+    """How to ask a user's own sampler for an epoch's batches once more.
+
+    Args:
+        generator: state of the generator that the sampler draws from when the epoch began; None: it
+            has a state of its own.
+        state: that.
+        digest: of the batches that have been delivered.
+    """
+
+    def __init__(self, generator: str | None, state: Any, digest: str = "") -> None:
+        self.generator = generator
+        self.state = state
+        self.digest = digest
+        self._asked = digest  # digest of the batches that the sampler has named
+        self._ahead: deque[str] = deque()  # after each batch that has not been delivered yet
+
+    @classmethod
+    def at_the_beginning(cls, batches: Iterable[Any]) -> Replay:
+        """How things are before `batches` are asked for."""
+        samplers = _chain(batches)
+        owner = _stateful(samplers)
+        if owner is not None:
+            return cls(None, copy.deepcopy(owner.state_dict()))
+        return cls(pack(_generator(samplers).get_state()), None)
+
+    def ask(self, positions: Int64Array) -> None:
+        """Notes a batch that the sampler has named."""
+        self._asked = _next_digest(self._asked, positions)
+        self._ahead.append(self._asked)
+
+    def deliver(self, count: int) -> None:
+        """Notes that so many more batches are done with."""
+        for _ in range(min(count, len(self._ahead))):
+            self.digest = self._ahead.popleft()
+
+    def rest(self, batches: Iterable[Any], delivered: int) -> Iterator[Any]:
+        """Sets everything back and returns the batches that have not been delivered.
+
+        Raises:
+            ValueError: those that have been are others this time.
+        """
+        samplers = _chain(batches)
+        owner = _stateful(samplers)
+        with contextlib.ExitStack() as stack:
+            if owner is not None and self.state is not None:
+                owner.load_state_dict(copy.deepcopy(self.state))
+            elif self.generator is not None:
+                stack.enter_context(_set_back(_generator(samplers), unpack(self.generator)))
+            again = iter(batches)
+            seen = ""
+            for given in itertools.islice(again, delivered):
+                seen = _next_digest(seen, positions_of(given))
+            # Many samplers draw when they are asked for their first batch.
+            upcoming = list(itertools.islice(again, 1))
+        if seen != self.digest:
+            raise ValueError(
+                f"the sampler names other seeds for the first {delivered} batches of the epoch "
+                "than before the stop, so that some would be lost and others come twice: set it "
+                "back as it was (set_epoch, its seed), give it state_dict() and load_state_dict(), "
+                "or let it draw from a torch.Generator kept as its attribute `generator`"
+            )
+        self._asked = self.digest
+        return itertools.chain(upcoming, again)
+
+
+def _chain(batches: Any) -> list[Any]:
+    """A batch sampler, the sampler that it cuts into batches, and so on."""
+    found = [batches]
+    while (inner := getattr(found[-1], "sampler", None)) is not None and len(found) < 8:
+        found.append(inner)
+    return found
+
+
+def _stateful(samplers: list[Any]) -> Any:
+    """The first sampler that can write its state down; None: there is none."""
+    for sampler in samplers:
+        if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
+            return sampler
+    return None
+
+
+def _generator(samplers: list[Any]) -> torch.Generator:
+    """What the samplers draw from: their own generator, or torch's."""
+    for sampler in samplers:
+        generator = getattr(sampler, "generator", None)
+        if isinstance(generator, torch.Generator):
+            return generator
+    return torch.default_generator
+
+
+@contextlib.contextmanager
+def _set_back(generator: torch.Generator, state: Tensor) -> Iterator[None]:
+    """A sampler's own generator stays set back; torch's, which others use, for a while."""
+    before = generator.get_state()
+    generator.set_state(state)
+    try:
+        yield
+    finally:
+        if generator is torch.default_generator:
+            generator.set_state(before)
+
+
+def positions_of(given: Any) -> Int64Array:
+    """A batch that a sampler has named: [n] int64 positions in the loader's input."""
+    listed = given.tolist() if isinstance(given, Tensor) else given
+    positions: Int64Array = torch.tensor(listed, dtype=torch.int64).numpy()
+    return positions
+
+
+def _next_digest(before: str, positions: Int64Array) -> str:
+    found = hashlib.blake2b(before.encode(), digest_size=16)
+    found.update(positions.data)
+    return found.hexdigest()
+
+
+def pack(state: Tensor) -> str:
+    """A generator's state as text."""
+    return base64.b64encode(state.numpy().tobytes()).decode("ascii")
+
+
+def unpack(text: str) -> Tensor:
+    """A generator's state from what `pack` returned."""
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)

@@ -1,0 +1,260 @@
+"""What khop says of its work: one tree of loggers, 'khop', of Python's own kind.
+
+Records are *events*: beside the sentence for people they carry a name that does not change
+('sampler-restarted'), values by name, and who speaks: role (trainer, sampler, server, receiver,
+client), rank, partition, process. Any handler finds them as attributes of the record (`event`,
+`role`, `rank`, `partition`, `fields`).
+
+khop keeps still below WARNING unless it is asked to speak, and leaves the root logger alone. Asked:
+`configure("info")` or `configure("info", json=True)`, the environment variable
+`KHOP_LOG=info|debug|warning|error|json:info`, or a level and handlers that the application gives to
+the logger 'khop' or the root, as with any library. Processes that are started hear from the one
+that starts them what to say (`of_child`, `start_child`) and write to stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from json import dumps
+from typing import Any, TextIO
+
+VARIABLE = "KHOP_LOG"
+"""The environment variable that `configure` is called for."""
+
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+"""Names of levels."""
+
+_ROOT = logging.getLogger("khop")
+_ROLES = {"worker": "sampler", "receiver": "receiver"}  # other programs of khop are servers
+_WHO: dict[str, Any] = {"role": "trainer", "rank": None, "partition": None, "number": None}
+_handler: logging.Handler | None = None
+
+
+class EventLogger:
+    """Writes events to a logger of the tree.
+
+    Args:
+        name: the module's `__name__`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, event: str, message: str, **fields: Any) -> None:
+        """Says what only those want to know who look for a fault; see `info`."""
+        self._say(logging.DEBUG, event, message, fields)
+
+    def info(self, event: str, message: str, **fields: Any) -> None:
+        """Says that something happened as it should.
+
+        Args:
+            event: its name: a few words in lower case, joined by '-'.
+            message: a sentence for people.
+            fields: values by name; what JSON can hold.
+        """
+        self._say(logging.INFO, event, message, fields)
+
+    def warning(self, event: str, message: str, **fields: Any) -> None:
+        """Says that something went wrong that khop could make good; see `info`."""
+        self._say(logging.WARNING, event, message, fields)
+
+    def error(self, event: str, message: str, **fields: Any) -> None:
+        """Says that something went wrong that khop could not make good; see `info`."""
+        self._say(logging.ERROR, event, message, fields)
+
+    def _say(self, level: int, event: str, message: str, fields: Mapping[str, Any]) -> None:
+        if not self._logger.isEnabledFor(level):
+            return
+        said = {**_WHO, "event": event, "fields": dict(fields)}
+        # What the caller of info() wrote stands three frames up.
+        self._logger.log(level, "%s", message, extra=said, stacklevel=3)
+
+
+def get(name: str) -> EventLogger:
+    """The logger of a module of khop: `log.get(__name__)`."""
+    return EventLogger(name)
+
+
+def identify(
+    role: str | None = None, rank: int | None = None, partition: int | None = None
+) -> None:
+    """Says who this process is; what is not given stays as it was.
+
+    Args:
+        role: 'trainer' (the default), 'sampler', 'server', 'receiver' or 'client'.
+        rank: its number among those of its role.
+        partition: the partition that it is at home in.
+    """
+    told = {"role": role, "rank": rank, "partition": partition}
+    _WHO.update({name: value for name, value in told.items() if value is not None})
+
+
+def configure(level: str = "info", json: bool = False, stream: TextIO | None = None) -> None:
+    """Lets khop speak, in this process and those that it starts from now on.
+
+    The logger 'khop' gets one handler, in place of that of an earlier call, and no longer passes
+    records on to the root logger's handlers. `reset()` undoes it.
+
+    Args:
+        level: 'debug', 'info', 'warning' or 'error': what is less important is not said.
+        json: write each record as a line of JSON instead of text.
+        stream: where to; default: stderr as it is whenever something is said. Processes that are
+            started always write to stderr.
+
+    Raises:
+        ValueError: an unknown level.
+    """
+    global _handler  # noqa: PLW0603
+    number = _level(level)
+    reset()
+    _handler = _StderrHandler() if stream is None else logging.StreamHandler(stream)
+    _handler.setFormatter(JsonFormatter() if json else TextFormatter())
+    _ROOT.addHandler(_handler)
+    _ROOT.setLevel(number)
+    _ROOT.propagate = False
+
+
+def reset() -> None:
+    """Undoes `configure`; harmless if it was not called."""
+    global _handler  # noqa: PLW0603
+    if _handler is not None:
+        _ROOT.removeHandler(_handler)
+        _handler = None
+        _ROOT.setLevel(logging.NOTSET)
+        _ROOT.propagate = True
+
+
+def of_child(program: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a process that this one starts has to know to speak as this one does.
+
+    Args:
+        program: its module, 'khop.distributed.worker' for example.
+        config: its configuration; 'part', 'rank' and 'number' in it are its partition, its rank
+            (default: this process's) and which of several it is.
+
+    Returns:
+        What `start_child` takes; what JSON can hold.
+    """
+    last = program.rpartition(".")[2]
+    return {
+        "level": _ROOT.getEffectiveLevel(),
+        "json": _handler is not None and isinstance(_handler.formatter, JsonFormatter),
+        "who": {
+            "role": _ROLES.get(last, "server"),
+            "rank": config.get("rank", _WHO["rank"]),
+            "partition": config.get("part"),
+            "number": config.get("number"),
+        },
+    }
+
+
+def start_child(settings: Mapping[str, Any]) -> None:
+    """Lets this process speak as the one says that started it, on stderr; see `of_child`."""
+    configure("warning", bool(settings["json"]))
+    _ROOT.setLevel(int(settings["level"]))
+    _WHO.update(settings["who"])
+
+
+class TextFormatter(logging.Formatter):
+    """A record as a line of text.
+
+    `2026-11-22 04:30:01.250 WARNING sampler 1, rank 0, part 2, pid 77: sampler-restarted: ...`.
+    Characters that could pretend to be another line, or steer a terminal, are escaped: parts of a
+    message may come from the network.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; an exception's traceback follows it."""
+        said = _said(record)
+        who = [" ".join(str(w) for w in (said["role"], said["number"]) if w is not None)]
+        who += [f"rank {said['rank']}"] if said["rank"] is not None else []
+        who += [f"part {said['partition']}"] if said["partition"] is not None else []
+        event = f"{said['event']}: " if said["event"] else ""
+        fields = " ".join(f"{name}={value}" for name, value in said["fields"].items())
+        text = event + record.getMessage() + (f" ({fields})" if fields else "")
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        start = f"{stamp}.{int(record.msecs):03d} {record.levelname}"
+        line = f"{start} {', '.join(who)}, pid {record.process}: {printable(text)}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as a line of JSON.
+
+    'time' (ISO 8601, UTC), 'level', 'logger', 'event', 'message', 'role', 'rank', 'partition',
+    'number', 'pid', 'fields', and of an exception its 'traceback'. All but the last are always
+    there.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "pid": record.process,
+            **_said(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return dumps(line, default=str)
+
+
+def printable(text: str) -> str:
+    """The text with everything escaped that is not printed as it is: ends of lines, escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what is stderr when something is said, as the interpreter itself does."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        """Where to."""
+        return sys.stderr
+
+
+def _said(record: logging.LogRecord) -> dict[str, Any]:
+    """Who speaks, event and fields; also of records that were written with plain `logging`."""
+    return {
+        name: getattr(record, name, default)
+        for name, default in {**_WHO, "event": None, "fields": {}}.items()
+    }
+
+
+def _level(name: str) -> int:
+    if name.lower() not in LEVELS:
+        raise ValueError(f"no such level of logging: '{name}'; there are {', '.join(LEVELS)}")
+    return LEVELS[name.lower()]
+
+
+def _configure_from_environment() -> None:
+    value = os.environ.get(VARIABLE, "")
+    if not value:
+        return
+    first, _, second = value.partition(":")
+    json = first == "json"
+    try:
+        configure((second or "info") if json else value, json)
+    except ValueError as error:
+        configure("info", json)
+        get(__name__).warning("bad-setting", f"{VARIABLE}={value}: {error}; taken as 'info'")
+
+
+_configure_from_environment()

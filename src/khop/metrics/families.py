@@ -1,0 +1,188 @@
+"""What loaders and graph servers have counted, as metrics.
+
+Names begin with `khop_loader_` and `khop_server_`; times are seconds, sizes bytes. Everything that
+only grows is a counter: rates are what the reader makes of it. Of the process of a server there are
+also the figures that Prometheus's own clients call `process_...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from khop.distributed.remote.statistics import REQUEST_BUCKETS
+from khop.metrics.text import Family, Labels, expose
+from khop.stats import LoaderStats
+
+
+class HasStats(Protocol):
+    """A loader."""
+
+    def stats(self) -> LoaderStats:
+        """What it has done so far."""
+
+
+def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) -> str:
+    """Statistics of loaders, as text for Prometheus. Any thread may ask for it at any time.
+
+    Args:
+        loaders: loaders by the name that the label 'loader' shall have.
+        labels: further labels, {'rank': 0} for example.
+    """
+    return of_stats(
+        ({**(labels or {}), "loader": name}, loader.stats()) for name, loader in loaders.items()
+    )
+
+
+def of_stats(stats: Iterable[tuple[Labels, LoaderStats]]) -> str:
+    """Statistics of loaders, each with its labels, as text for Prometheus."""
+    families = _Families("khop_loader_")
+    for labels, counted in stats:
+        _add_loader(families, counted, labels)
+    return expose(families.values())
+
+
+def of_server(picture: Mapping[str, Any]) -> str:
+    """A graph server's picture of itself, as text for Prometheus.
+
+    Args:
+        picture: from `khop.distributed.remote.statistics.ServerCounters.snapshot`.
+    """
+    families = _Families("khop_server_")
+    _add_server(families, picture)
+    _add_work(families, picture)
+    for session in picture["sessions"]:
+        _add_session(families, session, {"rank": picture["rank"]})
+    return expose([*families.values(), *_of_process(picture)])
+
+
+class _Families(dict[str, Family]):
+    """Metrics by name, made when they get their first sample."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def counter(self, name: str, help: str, value: float, labels: Labels) -> None:
+        self._family(f"{name}_total", "counter", help).add(value, labels)
+
+    def gauge(self, name: str, help: str, value: float, labels: Labels) -> None:
+        self._family(name, "gauge", help).add(value, labels)
+
+    def histogram(
+        self, name: str, help: str, counts: list[int], total: float, labels: Labels
+    ) -> None:
+        family = self._family(name, "histogram", help)
+        family.add_histogram(REQUEST_BUCKETS, counts, total, labels)
+
+    def _family(self, name: str, kind: str, help: str) -> Family:
+        name = self._prefix + name
+        return self.setdefault(name, Family(name, kind, help))
+
+
+def _add_loader(families: _Families, stats: LoaderStats, labels: Labels) -> None:
+    for name, help, value in (
+        ("batches", "Batches delivered.", stats.batches),
+        ("seeds", "Seeds (of link loaders: links) in them.", stats.seeds),
+        ("nodes", "Nodes in them.", stats.nodes),
+        ("edges", "Edges in them.", stats.edges),
+        ("delivered_bytes", "Bytes of the batches.", stats.delivered_bytes),
+        ("remote_bytes", "Bytes that came from other partitions.", stats.remote_bytes),
+        ("ready_seconds", "How long batches lay ready before they were taken, summed up; "
+         "its rate is the mean queue depth.", stats.ready_seconds),
+        ("overflows", "Batches that found no room in the ring.", stats.overflows),
+        ("sampler_restarts", "Samplers that died and were started again.", stats.restarts),
+    ):  # fmt: skip
+        families.counter(name, help, value, labels)
+    for source, count in stats.rows.items():
+        help = "Rows of nodes, by where they came from: home partition, copies, other partitions."
+        families.counter("rows", help, count, {**labels, "source": source})
+    for phase, seconds in stats.trainer_seconds.items():
+        help = "The trainer's time: waiting for batches, collating, consuming."
+        families.counter("trainer_seconds", help, seconds, {**labels, "phase": phase})
+    for phase, seconds in stats.sampler_seconds.items():
+        help = "Time of those who make batches, summed over them, by what they did."
+        families.counter("sampler_seconds", help, seconds, {**labels, "phase": phase})
+    families.gauge("samplers", "Sampler processes or threads.", stats.num_samplers, labels)
+
+
+def _add_server(families: _Families, picture: Mapping[str, Any]) -> None:
+    labels = {"rank": picture["rank"]}
+    told = {
+        "version": picture["version"],
+        "address": picture["address"],
+        "parts": ",".join(map(str, picture["parts"])),
+    }
+    families.gauge("info", "Always 1; what the server is, in labels.", 1, {**labels, **told})
+    sessions = picture["sessions"]
+    for name, help, value in (
+        ("clients", "Clients that are known.", len(picture["clients"])),
+        ("sessions", "Loaders of clients that are open.", len(sessions)),
+        ("samplers", "Sampler processes.", sum(len(s["samplers"]) for s in sessions)),
+        ("ring_bytes", "Shared memory that samplers may write to.", picture["ring_bytes"]),
+    ):
+        families.gauge(name, help, value, labels)
+    for event, count in picture["sessions_total"].items():
+        help = "Sessions that were opened, closed by their client, or expired without it."
+        families.counter("session_events", help, count, {**labels, "event": event})
+    help = "Samplers that died and were started again."
+    families.counter("sampler_restarts", help, picture["sampler_restarts"], labels)
+
+
+def _add_work(families: _Families, picture: Mapping[str, Any]) -> None:
+    labels = {"rank": picture["rank"]}
+    batches = picture["batches"]
+    for name, help, value in (
+        ("received_bytes", "Bytes of requests.", picture["bytes_in"]),
+        ("sent_bytes", "Bytes of replies and batches.", picture["bytes_out"]),
+        ("batches", "Batches sent to clients.", batches["count"]),
+        ("batch_bytes", "Bytes of these batches.", batches["bytes"]),
+        ("batch_seconds", "From a batch's request to its last byte's sending, summed up.",
+         batches["seconds"]),
+    ):  # fmt: skip
+        families.counter(name, help, value, labels)
+    for op, answered in picture["requests"].items():
+        of_op = {**labels, "op": op}
+        help = "Time to answer a request, by its name."
+        families.histogram("request_seconds", help, answered["buckets"], answered["seconds"], of_op)
+        help = "Requests that were answered with an exception, by their name."
+        families.counter("request_failures", help, answered["failed"], of_op)
+    for reason, count in picture["refused"].items():
+        help = "Requests that were not looked at, by the reason."
+        families.counter("refused", help, count, {**labels, "reason": reason})
+
+
+def _add_session(families: _Families, session: Mapping[str, Any], labels: Labels) -> None:
+    names = {name: session[name] for name in ("session", "loader", "client")}
+    labels = {**labels, **names}
+    samplers = session["samplers"]
+    help = "Batches sent to this client's loader."
+    families.counter("session_batches", help, session["batches"]["count"], labels)
+    help = "Bytes of the batches sent to this client's loader."
+    families.counter("session_batch_bytes", help, session["batches"]["bytes"], labels)
+    help = "Samplers of the session that died and were started again."
+    restarts = sum(sampler["restarts"] for sampler in samplers)
+    families.counter("session_sampler_restarts", help, restarts, labels)
+    for name, help, value in (
+        ("session_outstanding_batches", "Batches asked of its samplers and not yet made.",
+         sum(sampler["outstanding"] for sampler in samplers)),
+        ("session_buffered_bytes", "Batches made and not yet received by the client, in bytes.",
+         session["buffered_bytes"]),
+        ("session_unsent_chunks", "Chunks of these that wait to be sent.",
+         session["unsent_chunks"]),
+    ):  # fmt: skip
+        families.gauge(name, help, value, labels)
+
+
+def _of_process(picture: Mapping[str, Any]) -> Iterator[Family]:
+    for name, kind, help, value in (
+        ("process_resident_memory_bytes", "gauge", "Resident memory in bytes.", picture["rss"]),
+        ("process_open_fds", "gauge", "Open file descriptors.", picture["descriptors"]),
+        ("process_cpu_seconds_total", "counter", "Processor time in seconds.",
+         picture["cpu_seconds"]),
+        ("process_start_time_seconds", "gauge", "Start, in seconds since 1970.",
+         picture["started"]),
+    ):  # fmt: skip
+        family = Family(name, kind, help)
+        family.add(value, {})
+        yield family

@@ -1,0 +1,277 @@
+"""A page of metrics over HTTP, for whoever scrapes.
+
+One thread serves all connections: it sleeps until one of them has something to read, takes what
+they send, writes what they get, and ends those whose time is up. So a client that is slow, silent
+or hostile costs one of a few dozen places for a few seconds, and never a thread. There is one page,
+/metrics; every connection gets one answer and is closed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+
+from khop import log
+from khop.metrics.text import CONTENT_TYPE
+
+MAX_REQUEST = 8192
+"""Longest request, in bytes."""
+
+MAX_CONNECTIONS = 32
+"""Connections at a time; further ones wait to be accepted."""
+
+CONNECTION_SECONDS = 5.0
+"""What a connection may take, all in all."""
+
+_log = log.get(__name__)
+_PLAIN = "text/plain; charset=utf-8"
+
+
+@dataclass
+class _Connection:
+    """A client, from its first byte to its last."""
+
+    socket: socket.socket
+    deadline: float
+    received: bytes = b""
+    unsent: bytes | memoryview = b""
+    is_answered: bool = False
+
+
+class MetricsServer:
+    """Answers GET /metrics until it is closed; a context manager.
+
+    Args:
+        port: where to listen; 0: any free port.
+        collect: makes the page; called by the server's thread, once a request.
+        host: address to listen at.
+        insecure: listen beyond this machine. Nothing is encrypted and everybody may read; but what
+            they read are counts, and names of clients and loaders.
+
+    Attributes:
+        host: the address that it listens at.
+        port: the port that it listens at.
+
+    Raises:
+        ValueError: an address beyond this machine without `insecure`.
+        OSError: the address cannot be had.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        collect: Callable[[], str],
+        host: str = "127.0.0.1",
+        insecure: bool = False,
+    ) -> None:
+        _check_host(host, insecure)
+        self._collect = collect
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=64)
+        self._listener.setblocking(False)
+        self.host, self.port = self._listener.getsockname()[:2]
+        self._wake, self._woken = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._is_accepting = True
+        self._accept_again = 0.0
+        self._connections: dict[int, _Connection] = {}
+        self._thread = threading.Thread(target=self._run, name="khop-metrics", daemon=True)
+        self._thread.start()
+        _log.info("metrics-served", f"metrics are at {self.url}")
+
+    @property
+    def url(self) -> str:
+        """Address of the page."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Ends all connections and the thread; harmless if called again."""
+        if self._thread.is_alive():
+            with suppress(OSError):
+                self._wake.send(b"x")
+            self._thread.join()
+        self._wake.close()
+
+    def __enter__(self) -> MetricsServer:
+        """The server itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes it."""
+        self.close()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                for key, _ in self._selector.select(self._seconds_left()):
+                    if key.fileobj is self._woken:
+                        return
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    else:
+                        self._attend(self._connections[key.fd])
+                self._end_overdue()
+                self._accept_or_not()
+        finally:
+            for connection in list(self._connections.values()):
+                self._end(connection)
+            self._selector.close()
+            self._listener.close()
+            self._woken.close()
+
+    def _seconds_left(self) -> float | None:
+        """Until the first connection is overdue, or new ones are looked at again."""
+        due = [connection.deadline for connection in self._connections.values()]
+        if not self._is_accepting and len(due) < MAX_CONNECTIONS:
+            due.append(self._accept_again)
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):  # it has gone again
+            return
+        except OSError:  # no descriptor is left: the connection stays, and must not wake us again
+            self._accept_again = time.monotonic() + 1.0
+            return
+        accepted.setblocking(False)
+        connection = _Connection(accepted, time.monotonic() + CONNECTION_SECONDS)
+        self._connections[accepted.fileno()] = connection
+        self._selector.register(accepted, selectors.EVENT_READ)
+
+    def _accept_or_not(self) -> None:
+        """While all places are taken, or there are no descriptors, new connections wait."""
+        wanted = len(self._connections) < MAX_CONNECTIONS
+        wanted = wanted and time.monotonic() >= self._accept_again
+        if wanted and not self._is_accepting:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        elif self._is_accepting and not wanted:
+            self._selector.unregister(self._listener)
+        self._is_accepting = wanted
+
+    def _attend(self, connection: _Connection) -> None:
+        """Reads or writes what can be now."""
+        try:
+            if connection.unsent:
+                self._write(connection)
+            else:
+                self._read(connection)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._end(connection)
+
+    def _read(self, connection: _Connection) -> None:
+        data = connection.socket.recv(MAX_REQUEST)
+        if not data:
+            self._end(connection)
+        elif not connection.is_answered:  # afterwards: read and forgotten until it ends
+            connection.received += data
+            self._answer(connection)
+
+    def _answer(self, connection: _Connection) -> None:
+        head, end, _ = connection.received.partition(b"\r\n\r\n")
+        if not end and len(connection.received) <= MAX_REQUEST:
+            return  # there is more to come
+        is_long = len(head) > MAX_REQUEST
+        connection.unsent = _too_large() if is_long else self._reply(head)
+        connection.received = b""
+        connection.is_answered = True
+        self._selector.modify(connection.socket, selectors.EVENT_WRITE)
+        self._write(connection)
+
+    def _reply(self, head: bytes) -> bytes:
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3 or words[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
+            return _response("400 Bad Request", _PLAIN, "This is no request of HTTP/1.1.\n")
+        method, path = words[0], words[1].partition(b"?")[0]
+        if path != b"/metrics":
+            return _response("404 Not Found", _PLAIN, "There is only /metrics.\n")
+        if method != b"GET":
+            told = "There is only GET.\n"
+            return _response("405 Method Not Allowed", _PLAIN, told, "Allow: GET\r\n")
+        try:
+            page = self._collect()
+        except Exception as error:
+            _log.error("metrics-failed", f"metrics could not be collected: {error!r}")
+            told = "Metrics could not be collected; the server's log says why.\n"
+            return _response("500 Internal Server Error", _PLAIN, told)
+        return _response("200 OK", CONTENT_TYPE, page)
+
+    def _write(self, connection: _Connection) -> None:
+        sent = connection.socket.send(connection.unsent)
+        connection.unsent = memoryview(connection.unsent)[sent:]
+        if connection.unsent:
+            return
+        # Closed while something is unread, the reply could be lost on its way: the client closes.
+        connection.socket.shutdown(socket.SHUT_WR)
+        self._selector.modify(connection.socket, selectors.EVENT_READ)
+
+    def _end_overdue(self) -> None:
+        now = time.monotonic()
+        for connection in list(self._connections.values()):
+            if connection.deadline <= now:
+                self._end(connection)
+
+    def _end(self, connection: _Connection) -> None:
+        self._selector.unregister(connection.socket)
+        del self._connections[connection.socket.fileno()]
+        connection.socket.close()
+
+
+def serve(
+    port: int, collect: Callable[[], str], host: str = "127.0.0.1", insecure: bool = False
+) -> MetricsServer:
+    """Serves a page of metrics from a thread of its own, until it is closed or the process ends.
+
+    Args:
+        port: where to listen; 0: any free port (`.port` of what is returned).
+        collect: makes the page: `lambda: khop.metrics.of_loaders({"train": loader})`.
+        host: address to listen at; default: this machine alone.
+        insecure: see `MetricsServer`.
+
+    Raises:
+        ValueError: an address beyond this machine without `insecure`.
+        OSError: the address cannot be had.
+    """
+    return MetricsServer(port, collect, host, insecure)
+
+
+def _response(status: str, content_type: str, body: str, further: str = "") -> bytes:
+    content = body.encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(content)}\r\n"
+        f"{further}Connection: close\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+def _too_large() -> bytes:
+    told = f"A request has {MAX_REQUEST} bytes at most.\n"
+    return _response("431 Request Header Fields Too Large", _PLAIN, told)
+
+
+def _check_host(host: str, insecure: bool) -> None:
+    is_local = host == "localhost"
+    with suppress(ValueError):
+        is_local = is_local or ipaddress.ip_address(host).is_loopback
+    if not is_local and not insecure:
+        raise ValueError(
+            f"metrics are neither encrypted nor protected, and '{host}' is not of this machine "
+            "alone: pass insecure=True if everybody who reaches it may read them"
+        )

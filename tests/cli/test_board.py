@@ -1,0 +1,187 @@
+"""What `khop top` shows of given looks: the right numbers, in tables that fit."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from khop.cli.board import ALARM, HEAD, Column, Table, as_json, duration, render, size
+from khop.cli.look import Look, Lost, rates, session_rates
+from khop.distributed.remote.statistics import ServerCounters
+
+
+def picture(rank, uptime, batches, requests=0, pid=7):
+    """A server's picture: two loaders of one client, the first with two samplers."""
+    samplers = [{"pid": 8, "restarts": 1, "outstanding": 3, "made": 9, "bytes": 10}] * 2
+    sessions = [
+        {"session": f"{name}/0", "loader": name, "client": "cli\x1bent", "samplers": samplers,
+         "buffered_bytes": 3_000_000, "unsent_chunks": 4, "ring_bytes": 10_000_000}
+        for name in ("aaaaaaaaaaaaaaaaaaaa", "bb")
+    ]  # fmt: skip
+    counted = ServerCounters(rank, [rank], "a", lambda: {"clients": ["c"], "sessions": sessions})
+    for session in sessions:
+        counted.session_opened(session["session"])
+    for _ in range(batches):
+        counted.batch("bb/0", 2_000_000, 0.5)
+    for number in range(requests):
+        counted.count_request("sample", 0.004, 100, 1000, failed=number == 0)
+    told = counted.snapshot()
+    return {**told, "uptime": uptime, "pid": pid, "started": 1000.0, "rss": 123_000_000}
+
+
+def table(*ranks):
+    """What a directory says."""
+    return {
+        "num_servers": 3,
+        "num_clients": 2,
+        "servers": {
+            str(r): {"parts": [r], "addresses": {"tcp": f"tcp://h:{r}"}, "silent": 0.1}
+            for r in ranks
+        },
+        "clients": {
+            "0": {"name": "host:1", "pid": 11, "silent": 0.4, "gone": False},
+            "1": {"name": "host:2", "pid": 12, "silent": 80.0, "gone": True},
+            "10": {"name": "host:3", "pid": 13, "silent": 9.0, "gone": False},
+        },
+    }
+
+
+def look(pictures, lost=None, directory=None, ranks=(0, 1, 2)):
+    return Look(1e9, "10.0.0.1:5", table(*ranks), directory, pictures, lost or {})
+
+
+BEFORE = look({0: picture(0, 10.0, 5, 10), 1: picture(1, 10.0, 0)})
+NOW = look(
+    {0: picture(0, 12.0, 15, 30), 1: picture(1, 3.0, 1, pid=8)}, {2: Lost(75.2, "it is off")}
+)
+
+
+def rows(lines, title):
+    """The rows below the line that begins with a title, cells apart."""
+    start = next(i for i, line in enumerate(lines) if line.text.startswith(title))
+    cells = []
+    for line in lines[start + 1 :]:
+        if not line.text:
+            break
+        cells.append([cell.strip() for cell in line.text.split("  ") if cell.strip()])
+    return cells
+
+
+def test_servers_with_rates():
+    """10 batches of 2 MB and 20 requests in two seconds; a restarted server has no rates yet."""
+    lines = render(NOW, BEFORE, 1000)
+    first, second, third = rows(lines, "SERVER")
+    assert first[:6] == ["0", "tcp://h:0", "0", "12 s", "1", "2"]
+    assert first[6:12] == ["10.0", "1 kB", "10 MB", "5.0", "1", "123 MB"]
+    assert second[6:10] == ["-", "-", "-", "-"]
+    assert third == ["2", "tcp://h:2", "2", *["-"] * 11]
+    assert lines[0].text.startswith("khop top 10.0.0.1:5  2 of 3 servers, 2 clients")
+    assert lines[1].text == "server 2 lost 1:15 ago: it is off"
+    assert [line.style for line in lines[:2]] == [HEAD, ALARM]
+    assert {line.text.split()[0] for line in lines if line.style == ALARM} == {"server", "2", "10"}
+
+
+def test_sessions_clients_and_requests():
+    lines = render(NOW, BEFORE, 1000)
+    first, second, *others = rows(lines, "LOADER")
+    assert first[:3] == ["aaaaaaaaaaaa", "cli\\x1bent", "0"]
+    assert second == [*("bb", "cli\\x1bent", "0", "2", "6", "3 MB", "4", "5.0", "10 MB", "15", "2")]
+    assert len(others) == 2
+    assert rows(lines, "TRAINER") == [
+        ["0", "host:1", "11", "0 s ago"],
+        ["1", "host:2", "12", "has left"],
+        ["10", "host:3", "13", "9 s ago"],
+    ]
+    assert rows(lines, "REQUEST") == [["sample", "10.0", "4 ms", "1"]]
+
+
+def test_the_directory_is_lost():
+    lines = render(replace(NOW, directory=Lost(4.0)), BEFORE, 1000)
+    assert lines[1].text == "directory lost 4 s ago: this is what it said last"
+
+
+def test_a_lost_server_is_not_counted():
+    """What it had is old: neither its sessions nor its requests are shown."""
+    lines = render(look(NOW.pictures, {0: Lost(5.0), 1: Lost(5.0)}), BEFORE, 1000)
+    assert not any(line.text.startswith(("LOADER", "REQUEST")) for line in lines)
+
+
+def test_without_a_look_before_there_are_no_rates():
+    assert rows(render(NOW, None, 1000), "SERVER")[0][6:10] == ["-"] * 4
+    assert rates(NOW.pictures[0], None) is None
+    assert session_rates(NOW.pictures[0], None) == {}
+    assert rates(NOW.pictures[0], NOW.pictures[0]) is None  # no time has passed
+
+
+@given(st.integers(1, 250), st.integers(1, 60))
+def test_it_fits_any_terminal(width, height):
+    lines = render(NOW, BEFORE, width, height)
+    assert len(lines) <= height
+    assert all(len(line.text) <= width for line in lines)
+    assert all(line.text.isprintable() for line in lines)
+
+
+def test_narrow_terminals_keep_what_matters():
+    """At 80 columns rates and errors are there; identity always."""
+    title = next(line.text for line in render(NOW, BEFORE, 80) if line.text.startswith("SERVER"))
+    assert title.split() == [
+        *("SERVER", "UP", "CLIENTS", "LOADERS", "REQ/S", "IN/S", "OUT/S", "BATCH/S"),
+        *("ERRORS", "RSS"),
+    ]
+
+
+def test_low_terminals_say_what_is_missing():
+    """Servers are cut last."""
+    lines = render(NOW, BEFORE, 200, 19)
+    assert len(rows(lines, "SERVER")) == 3
+    assert [line.text for line in lines if line.text.startswith("...")] == [
+        "... and 2 more",
+        "... and 2 more",
+    ]
+
+
+def test_tables():
+    """Texts to the left, numbers to the right, unknown cells as a dash."""
+    given = Table([Column("A", is_text=True), Column("B"), Column("C", 1)])
+    given.rows += [["x\ny", "1", None], ["z", "100", "3"]]
+    assert [line.text for line in given.lines(80, 9)] == [
+        "A       B  C",
+        "x\\ny    1  -",
+        "z     100  3",
+    ]
+    assert [line.text for line in given.lines(9, 1)] == ["A       B", "x\\ny    1", "... and 1"]
+
+
+def test_json_for_programs():
+    told = json.loads(json.dumps(as_json(NOW, BEFORE)))
+    assert told["servers"]["0"]["rates"] == {
+        "requests": 10.0,
+        "failed": 0.0,
+        "bytes_in": 1000.0,
+        "bytes_out": 10_010_000.0,
+        "batches": 5.0,
+    }
+    assert told["servers"]["0"]["session_rates"]["bb/0"] == {"count": 5.0, "bytes": 1e7}
+    assert told["servers"]["1"]["rates"] is None
+    assert told["servers"]["2"]["lost"] == {"seconds": 75.2, "why": "it is off"}
+    assert told["servers"]["0"]["picture"]["rank"] == 0
+    assert told["directory_lost"] is None
+    assert told["clients"]["1"]["gone"] is True
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (999, "999 B"), (999.9, "1 kB"), (1234, "1.23 kB"), (5e9, "5 GB")],
+)  # fmt: skip
+def test_sizes(value, text):
+    assert size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.9, "0 s"), (59, "59 s"), (61, "1:01"), (3661, "1:01:01"), (90061, "1 d 1:01:01")],
+)
+def test_durations(value, text):
+    assert duration(value) == text

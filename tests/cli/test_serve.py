@@ -1,0 +1,113 @@
+"""`khop serve`: a graph server without torch, from its start to its end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "distributed"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "distributed" / "remote"))
+
+import jobs
+
+from khop.cli.serve import parse_bytes
+from khop.distributed.remote.connection import RemoteClient, Servers
+from khop.partition import RandomPartitioner
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A ring of 40 nodes in two parts."""
+    ids = torch.arange(40)
+    data = Data(x=ids.float().view(-1, 1), edge_index=torch.stack([ids, (ids + 1) % 40]))
+    root = tmp_path_factory.mktemp("ring") / "parts"
+    RandomPartitioner.from_data(data, root, 2).partition()
+    return root
+
+
+def start(*arguments):
+    """`khop serve` where torch cannot be imported."""
+    code = (
+        "import sys; sys.modules['torch'] = None; "
+        f"sys.path[:] = {sys.path!r}; "
+        "from khop.cli.main import main; sys.exit(main())"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "serve", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_serve(folder, tmp_path):
+    """Serves with labels, ends with its last client, leaves nothing."""
+    labels = tmp_path / "y.npy"
+    np.save(labels, np.arange(40))
+    master = f"127.0.0.1:{jobs.free_port()}"
+    process = start(
+        folder, "--master", master, "--num-clients", 1, "--part", 0, "--part", 1,
+        "--labels", labels, "--buffer-limit", "1GB",
+    )  # fmt: skip
+    registration = {
+        "role": "client", "rank": 0, "num_servers": 1, "num_clients": 1, "name": "c", "pid": 1,
+    }  # fmt: skip
+    client = RemoteClient(Servers(master), registration, timeout=30.0)
+    table = client.wait_for_servers()
+    socket = Path(table["servers"]["0"]["addresses"]["ipc"].removeprefix("ipc://"))
+    assert socket.is_socket()
+    meta = json.loads(bytes(client.request(0, "graph")[1][0]))["meta"]
+    assert "y" in meta["node_types"][0]["attrs"]
+    client.close()
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
+    assert f"serving at tcp://{master}" in out
+    assert "all clients have gone" in err
+    assert not socket.parent.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals(folder, number):
+    """SIGTERM and Ctrl-C end it cleanly."""
+    master = f"127.0.0.1:{jobs.free_port()}"
+    process = start(folder, "--master", master, "--part", "0", "--part", "1")
+    assert "serving" in process.stdout.readline()
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
+
+
+@pytest.mark.parametrize(
+    "arguments,words",
+    [
+        (["--master", "nowhere"], "HOST:PORT"),
+        (["--master", "127.0.0.1:1", "--part", "7"], "2 partitions"),
+        (["--master", "192.0.2.1:4000"], "khop keygen"),
+        (["--master", "127.0.0.1:4000", "--labels", "paper=y.npy"], "no node type 'paper'"),
+        (["--master", "127.0.0.1:4000", "--rank", "3"], "rank 3 is not one of 1"),
+    ],
+)
+def test_bad_arguments(folder, arguments, words):
+    """What is wrong is said in a line, with status 2."""
+    process = start(folder, *arguments)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_sizes():
+    """Sizes as people write them."""
+    assert parse_bytes("8GB") == 8 * 10**9
+    assert parse_bytes("1.5 MiB") == 3 << 19
+    assert parse_bytes("4096") == 4096
+    for bad in ("", "GB", "-1MB", "8 apples", "0"):
+        with pytest.raises(Exception, match="size"):
+            parse_bytes(bad)

@@ -1,0 +1,154 @@
+"""What graph servers say of the graph is what the folder says."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from receiving import collect_all, training
+from serving import client_of, serving
+
+from khop.channel.shared import share
+from khop.distributed.child import ChildProcess
+from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.remote.answers import MAX_ROWS, GraphAnswers, with_labels
+from khop.errors import ProtocolError, RendezvousError
+from khop.partition import PartitionFolder
+from khop.partition.folder.meta import meta_of
+from khop.sampler.spec import SamplingSpec
+
+
+def test_about_the_graph(graph, folder_of):
+    """Numberings, splits and edges, by original ids."""
+    root = folder_of("random", 3)
+    folder = PartitionFolder(root)
+    with serving(root, 2) as served, client_of(served) as client:
+        client.wait_for_servers()
+        content = json.loads(bytes(client.request(1, "graph")[1][0]))
+        assert content["parts"] == [1]
+        assert content["fingerprint"] == folder.fingerprint
+        meta = meta_of({**content["meta"], "files": {}})
+        assert meta == folder.meta
+
+        ids = np.array([5, 0, 499, 5])
+        (new,) = client.request(1, "to_new_ids", {"node_type": 0}, [ids])[1]
+        assert np.array_equal(new, folder.id_map("node")[ids])
+        (back,) = client.request(0, "to_original_ids", {"node_type": 0}, [new])[1]
+        assert np.array_equal(back, ids)
+
+        words = {"node_type": 0, "name": "train_mask", "begin": 0}
+        total, new, original = client.request(0, "split", words)[1]
+        assert total.tolist() == [int(graph.train_mask.sum())]
+        assert np.array_equal(np.sort(original), torch.where(graph.train_mask)[0].numpy())
+        assert np.array_equal(folder.id_map("node")[original], new)
+        rest = client.request(0, "split", {**words, "begin": 10})[1]
+        assert np.array_equal(rest[1], new[10:])
+
+        edges = []
+        for part, rank in ((0, 0), (1, 1), (2, 0)):
+            bounds = folder.meta.edge_types[0].bounds
+            count = bounds[part + 1] - bounds[part]
+            for begin in range(3):  # in three turns
+                words = {"edge_type": 0, "partition": part, "begin": begin, "end": count, "step": 3}
+                edges.append(client.request(rank, "home_edges", words)[1][0])
+        found = np.concatenate(edges, axis=1)
+        expected = graph.edge_index.numpy()
+        assert sorted(zip(*found.tolist(), strict=True)) == sorted(
+            zip(*expected.tolist(), strict=True)
+        )
+
+        for op, words, arrays, error in (
+            ("to_new_ids", {"node_type": 0}, [np.array([500])], IndexError),
+            ("to_new_ids", {"node_type": 0}, [np.array([-1])], IndexError),
+            ("to_new_ids", {"node_type": 1}, [ids], ProtocolError),
+            ("to_new_ids", {"node_type": 0}, [], ProtocolError),
+            ("node_times", {"node_type": 0}, [ids], KeyError),
+            ("split", {"node_type": 0, "name": "x", "begin": 0}, [], KeyError),
+            ("home_edges", {"edge_type": 0, "partition": 1, "begin": 0, "end": 1, "step": 1}, [],
+             ProtocolError),
+        ):  # fmt: skip
+            with pytest.raises(error):
+                client.request(0, op, words, arrays)
+        assert client.request(0, "device_count")[1][0].tolist() == [0]
+
+
+def test_replies_are_bounded(folder_of):
+    """Nobody gets more rows at a time than `MAX_ROWS`, whatever they ask for."""
+    folder = PartitionFolder(folder_of("random", 1))
+    answers = GraphAnswers(folder, folder.meta, 0, [0])
+    with pytest.raises(ProtocolError, match="more than"):
+        answers._to_new_ids({"node_type": 0}, [np.zeros(MAX_ROWS + 1, np.int64)])
+
+
+def test_labels(graph, folder_of):
+    """Labels that a folder does not hold come with the batches, by original id."""
+    root = folder_of("random", 2)
+    folder = PartitionFolder(root)
+    labels = np.stack([np.arange(500), -np.arange(500)], 1)
+    meta = with_labels(folder.meta, {0: labels})
+    sampling = SamplingSpec.create([3, 3], [t.name for t in meta.edge_types])
+    spec = PipelineSpec(sampling, collect_all(meta, sampling))
+    with serving(root, 0, num_servers=2) as served:
+        for rank in range(2):
+            memory = share({"0": labels})
+            served.start(rank, descriptors=[memory], has_labels=True)
+        with training(served, spec, servers=[1]) as trainer:
+            epoch, _ = trainer.open(np.arange(40)[None])
+            trainer.ask(epoch, [0])
+            named = trainer.take(epoch, 0).named()
+            ids = named["n0.id"][0]
+            assert np.array_equal(named["n0.y"][0], labels[ids])
+            assert np.array_equal(named["n0.x"][0][:, 0], ids.astype(np.float32))
+            del named, ids
+        with client_of(served) as client:
+            content = json.loads(bytes(client.request(0, "graph")[1][0]))
+            attrs = content["meta"]["node_types"][0]["attrs"]
+            assert attrs["y"] == {"dtype": "int64", "shape": [2]}
+
+
+def test_contradictions(folder_of):
+    """Servers that do not fit together end with an error that says why."""
+    with serving(folder_of("random", 2), 1, num_servers=2) as served:
+        with pytest.raises(RendezvousError, match="already, which is alive"):
+            run_to_error(served, rank=0, port=served_elsewhere(served))
+        with pytest.raises(RendezvousError, match="num_servers=1"):
+            run_to_error(served, rank=0, num_servers=1, port=served_elsewhere(served))
+        with pytest.raises(RendezvousError, match="another partition folder"):
+            run_to_error(served, rank=1, root=str(folder_of("random", 3)))
+        with pytest.raises(RendezvousError, match="cannot listen"):
+            run_to_error(served, rank=0)
+        with pytest.raises(ValueError, match="2 partitions for 3"):
+            run_to_error(served, rank=1, num_servers=3)
+        with pytest.raises(ValueError, match="rank 2 is not one of 2"):
+            run_to_error(served, rank=2)
+
+
+def served_elsewhere(served):
+    """A free port."""
+    import jobs
+
+    del served
+    return jobs.free_port()
+
+
+def run_to_error(served, **config):
+    """Starts a server that cannot last, and raises what it says."""
+    from serving import PROGRAM
+
+    from khop.channel.control import Op
+    from khop.distributed.child import wait_for_message
+    from khop.distributed.wire import rebuild_error
+
+    process = ChildProcess(PROGRAM, {**served.config, **config})
+    try:
+        while (message := wait_for_message(process.line)) is not None:
+            if message.op is Op.ERROR:
+                raise rebuild_error(message.json(), "the server")
+        raise AssertionError(f"no error: it {process.exit_status()}")
+    finally:
+        process.close()

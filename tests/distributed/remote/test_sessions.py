@@ -1,0 +1,300 @@
+"""What clients cost a server: bounded buffers, turns, and nothing once they have gone."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import jobs
+import numpy as np
+import pytest
+import torch
+import zmq
+from torch_geometric.data import Data
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from receiving import check_same, collect_all, training
+from serving import client_of, raw_session, serving, sessions, wait_until
+
+from khop.channel.message import pack
+from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.remote.outbox import CHUNK_BYTES
+from khop.distributed.wire import PROTOCOL
+from khop.loader import NeighborLoader
+from khop.partition import PartitionFolder, RandomPartitioner
+from khop.sampler.spec import SamplingSpec
+
+
+@pytest.fixture(scope="module")
+def heavy(tmp_path_factory):
+    """A folder whose batches have several chunks: 8 kB a node."""
+    generator = torch.Generator().manual_seed(1)
+    data = Data(
+        x=torch.arange(500).view(-1, 1).repeat(1, 2000).float(),
+        edge_index=torch.randint(0, 500, (2, 4000), generator=generator),
+    )
+    root = tmp_path_factory.mktemp("heavy") / "parts"
+    RandomPartitioner.from_data(data, root, 1).partition()
+    return root
+
+
+def spec_of(root, fanouts=(4, 4)):
+    """All attributes of neighbourhoods."""
+    meta = PartitionFolder(root).meta
+    sampling = SamplingSpec.create(list(fanouts), [t.name for t in meta.edge_types])
+    return PipelineSpec(sampling, collect_all(meta, sampling))
+
+
+def memory_of(pid):
+    """Resident bytes of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_stalled_client(heavy):
+    """A client that does not acknowledge gets its credit and no more; its buffer is bounded."""
+    pipeline, limit = spec_of(heavy).to_json(), 16 << 20
+    with serving(heavy) as served, client_of(served) as watcher:
+        options = {"buffer_bytes": limit, "credits": 2 << 20}
+        with (
+            raw_session(served, pipeline, name="stalled", **options) as stalled,
+            raw_session(served, pipeline, name="lively", **options) as lively,
+        ):
+            assert stalled.open()["held"] == []
+            for number in range(40):
+                stalled.ask(number, np.arange(100) + number)
+            lively.open()
+            for number in range(20):
+                lively.ask(number, np.arange(100) + number)
+            lively.finish(20)
+
+            def is_full():
+                stalled.take(acknowledge=False)
+                found = {s["session"]: s for s in sessions(watcher)}["stalled"]
+                return found["buffered_bytes"] > limit // 2 and found["unsent_chunks"] and found
+
+            state = wait_until(is_full)
+            for _ in range(10):
+                stalled.take(acknowledge=False)
+                time.sleep(0.05)
+            state = {s["session"]: s for s in sessions(watcher)}["stalled"]
+            largest = max(batch_bytes(b) for b in lively.done.values())
+            assert state["buffered_bytes"] <= limit + largest
+            assert stalled.bytes <= (2 << 20) + CHUNK_BYTES
+            stalled.send("ack", bytes=stalled.bytes)
+            stalled.finish(40)
+            for number, received in stalled.done.items():
+                x, ids = (received.named()[f"n0.{name}"][0] for name in ("x", "id"))
+                assert np.array_equal(x[:, 0], ids.astype(np.float32))
+                assert np.array_equal(np.sort(ids[:100]), np.arange(100) + number)
+
+
+def batch_bytes(received):
+    """Size of a batch, as the sampler counted it."""
+    return received.counter("made")[3]
+
+
+def test_turns(heavy):
+    """Of clients that ask for more than can be sent, each gets its turn."""
+    pipeline, count, each = spec_of(heavy).to_json(), 8, 12
+    with contextlib.ExitStack() as stack:
+        served = stack.enter_context(serving(heavy))
+        clients = [
+            stack.enter_context(raw_session(served, pipeline, name=f"c{i}", credits=1 << 16))
+            for i in range(count)
+        ]
+        for client in clients:
+            client.open()
+            for number in range(each):
+                client.ask(number, np.arange(50))
+        # Nobody acknowledges until all have something to send: then it is the turns that count.
+        watcher = stack.enter_context(client_of(served))
+        wait_until(lambda: all(s["buffered_bytes"] > 4 << 20 for s in sessions(watcher)), 60)
+        while not any(len(client.done) >= 3 for client in clients):
+            for client in clients:
+                client.take(acknowledge=True)
+            time.sleep(0.001)
+        received = [client.bytes for client in clients]
+        assert min(received) >= max(received) - 3 * CHUNK_BYTES
+        for client in clients:
+            client.finish(each, 60)
+
+
+def test_killed_client_leaves_nothing(heavy):
+    """A client that is killed leaves no session, process, memory or descriptor on the server."""
+    with serving(heavy, lease=2.0) as served, client_of(served) as watcher:
+
+        def descriptors():
+            return watcher.request(0, "statistics")[0]["statistics"]["descriptors"]
+
+        found = []
+        for _ in range(3):
+            with training(served, spec_of(heavy)) as trainer:
+                epoch, _ = trainer.open(np.arange(400)[None])
+                trainer.ask(epoch, range(4))
+                trainer.take(epoch, 0)
+                pids = [s["pid"] for s in sessions(watcher)[0]["samplers"]]
+                os.kill(trainer.receiver.process.pid, signal.SIGKILL)
+                wait_until(lambda: not sessions(watcher))
+                assert jobs.wait_for_ends(pids) == []
+            if not found:  # what ZeroMQ opens once stays
+                time.sleep(1.0)
+                found.append(descriptors())
+        wait_until(lambda: descriptors() <= found[0])
+        statistics = watcher.request(0, "statistics")[0]["statistics"]
+        assert statistics["sessions_total"]["expired"] == 3
+        assert statistics["ring_bytes"] == 0
+
+
+def test_stopped_client_goes_on(graph, folder_of):
+    """A client that is stopped for longer than its lease finds its place again."""
+    root = folder_of("random", 1)
+    folder, seeds = PartitionFolder(root), jobs.seeds_of_rank(0)
+    columns = folder.id_map("node")[seeds.numpy()].astype(np.int64)[None]
+    with (
+        serving(root, lease=1.0) as served,
+        client_of(served) as watcher,
+        training(served, spec_of(root, jobs.FANOUTS)) as trainer,
+    ):
+        epoch, plan = trainer.open(columns)
+        twin = NeighborLoader(
+            graph, jobs.FANOUTS, seeds, batch_size=32, shuffle=True, seed=3, stream=0
+        )
+        running = trainer.run(epoch, plan)
+        for i, theirs in enumerate(twin):
+            check_same(next(running), theirs)
+            if i == 1:
+                os.kill(trainer.receiver.process.pid, signal.SIGSTOP)
+                wait_until(lambda: not sessions(watcher))
+                os.kill(trainer.receiver.process.pid, signal.SIGCONT)
+
+
+def test_slow_client_keeps_its_session(heavy):
+    """Who says that it lives is not forgotten, however long it asks for nothing."""
+    with (
+        serving(heavy, lease=1.0) as served,
+        raw_session(served, spec_of(heavy).to_json()) as session,
+    ):
+        session.open()
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            session.send("alive")
+            assert "made" in session.reply()
+            time.sleep(0.2)
+        session.ask(1, np.arange(10))
+        session.finish(1)
+
+
+def test_taking_over(heavy):
+    """A session that is opened again goes on there; what its client forgot is dropped."""
+    pipeline, options = spec_of(heavy).to_json(), {"credits": 1 << 16, "buffer_bytes": 1 << 26}
+    with serving(heavy) as served, client_of(served) as watcher:
+        with raw_session(served, pipeline, **options) as first:
+            first.open()
+            for number in range(6):
+                first.ask(number, np.arange(50) + number)
+            wait_until(lambda: sessions(watcher)[0]["samplers"][0]["made"] == 6)
+        with raw_session(served, pipeline, outstanding=[2, 3, 77], **options) as second:
+            held = second.open()["held"]
+            assert set(held) <= {2, 3}
+            for number in {2, 3} - set(held):
+                second.ask(number, np.arange(50) + number)
+            second.finish(2)
+            assert sorted(second.done) == [2, 3]
+            assert sessions(watcher)[0]["buffered_bytes"] == 0
+
+
+def test_buffer_limit(heavy):
+    """All sessions together hold no more than the server's limit; who comes late is told so."""
+    pipeline = spec_of(heavy).to_json()
+    with (
+        serving(heavy, buffer_limit=30 << 20) as served,
+        raw_session(served, pipeline, name="a") as first,
+        raw_session(served, pipeline, name="b") as second,
+    ):
+        assert "error" not in first.open()
+        error = second.open()["error"]
+        assert error["type"] == "MemoryError"
+        assert "--buffer-limit" in error["message"]
+        first.send("close")
+        assert "error" not in first.reply()
+        assert "error" not in second.open()
+
+
+GARBAGE = [
+    [],
+    [b""],
+    [b"{"],
+    [b"[]"],
+    [b'{"op": "open", "arrays": []}'],
+    [b'{"op": "batch", "arrays": [["int64", [2]]]}', b"12"],
+    [b'{"op": "register", "arrays": "' + b"x" * 1000 + b'"}'],
+    [b"\xff" * 5000],
+    [b"{}"] * 50,
+]
+BAD = [
+    ("open", {}),
+    ("open", {"session": "s", "num_workers": 10**9}),
+    ("open", {"session": ["s"]}),
+    ("batch", {"session": "nobody", "batch_id": 1, "batch": 1, "run_key": 1}),
+    ("ack", {"session": "nobody", "bytes": 5}),
+    ("cancel", {"session": None, "ids": [1]}),
+    ("register", {"role": "server"}),
+    ("hear", {"name": "n", "ranks": [-1], "wait": 1}),
+    ("hear", {"name": "n", "ranks": [1], "wait": 1e9}),
+    ("tell", {"rank": 0, "name": 5, "value": 1}),
+    ("to_new_ids", {"node_type": 5}),
+    ("split", {"node_type": 0, "name": "../../etc/passwd", "begin": 0}),
+    ("home_edges", {"edge_type": 0, "partition": 9, "begin": 0, "end": 1, "step": 1}),
+    ("home_edges", {"edge_type": 0, "partition": 0, "begin": 0, "end": 10**12, "step": 1}),
+    ("shutdown", {}),
+    ("sample", {"part": 7}),
+    ("graph", {"part": 0}),
+]
+
+
+def test_nonsense_is_refused(heavy):
+    """Frames and requests that make no sense get an error; the server goes on as before."""
+    pipeline = spec_of(heavy).to_json()
+    with (
+        serving(heavy) as served,
+        raw_session(served, pipeline) as session,
+    ):
+        session.open()
+        context = zmq.Context()
+        socket = context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.connect(served.addresses[0]["tcp"])
+        for frames in GARBAGE[1:]:
+            socket.send_multipart(frames)
+        for op, header in BAD:
+            frames = pack({"op": op, "protocol": PROTOCOL, "id": op, **header}, [])
+            socket.send_multipart(frames)
+        socket.send_multipart(pack({"op": "ping", "protocol": 1, "id": 3}, []))
+        answers = []
+        while len(answers) < len(GARBAGE) - 1 + len(BAD) + 1:
+            assert socket.poll(5000), len(answers)
+            answers.append(socket.recv_multipart()[0])
+        assert all(b'"error": {' in answer for answer in answers)
+        socket.close()
+        context.term()
+        for change in (
+            {"batch_id": -1},
+            {"batch_id": 1.5},
+            {"run_key": 2**64},
+            {"batch": "x"},
+        ):
+            header = {"batch_id": 1, "batch": 1, "run_key": 1, **change}
+            session.send("batch", [np.zeros((1, 4), np.int64)], **header)
+            assert session.reply()["error"]["type"] == "ProtocolError"
+        for array in (np.zeros((2, 4), np.int64), np.zeros(4, np.int64), np.zeros((1, 4))):
+            session.send("batch", [array], batch_id=5, batch=1, run_key=1)
+        session.ask(6, [0, 500])
+        session.ask(7, [-1])
+        session.ask(8, [0, 499])
+        session.finish(4)
+        assert sorted(session.failed) == [5, 6, 7]
+        assert list(session.done) == [8]

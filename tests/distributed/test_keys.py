@@ -1,0 +1,267 @@
+"""Keys of graph servers: files that others cannot read, and texts that do not tell secrets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+import zmq
+
+from khop.cli.main import main
+from khop.distributed.child import ChildProcess, wait_for_message
+from khop.distributed.keys import (
+    ClientKeys,
+    ServerKeys,
+    check_secured,
+    read_client_keys,
+    read_server_keys,
+    write_keys,
+)
+from khop.errors import SecurityError
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    return write_keys(tmp_path / "keys")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def secrets_of(keys: ServerKeys) -> list[str]:
+    return [keys.server.secret, keys.client.secret]
+
+
+def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        server, client = write_keys(tmp_path / "keys")
+    finally:
+        os.umask(before)
+    assert [mode(server), mode(client), mode(server.parent)] == [0o600, 0o600, 0o700]
+
+
+def test_both_sides_read_what_belongs_together(files: tuple[Path, Path]) -> None:
+    server, client = read_server_keys(files[0]), read_client_keys(files[1])
+    assert server is not None and client is not None
+    assert server.for_clients() == client
+    assert server.credentials() == client.credentials()
+    assert server.endpoint("tcp://h:1") == client.endpoint("tcp://h:1")
+    assert server.curve()["client"] == client.client.public
+    assert ServerKeys.from_json(json.loads(json.dumps(server.to_json()))) == server
+    # A client's file does not make a server.
+    assert server.server.secret not in files[1].read_text()
+
+
+def test_keys_differ_from_job_to_job() -> None:
+    one, other = ServerKeys.new(), ServerKeys.new()
+    assert len({*secrets_of(one), *secrets_of(other)}) == 4
+
+
+def test_nothing_is_overwritten(files: tuple[Path, Path]) -> None:
+    before = [path.read_bytes() for path in files]
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        write_keys(files[0].parent)
+    files[0].unlink()
+    with pytest.raises(FileExistsError, match=r"client\.key"):
+        write_keys(files[0].parent)
+    assert not files[0].exists(), "half of a set of keys was left behind"
+    assert files[1].read_bytes() == before[1]
+
+
+def test_keys_are_not_written_through_a_link(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    folder.mkdir(mode=0o700)
+    (folder / "server.key").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError):
+        write_keys(folder)
+    assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(OSError, match=r"link"):
+        write_keys(tmp_path / "link")
+
+
+def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(SecurityError, match=r"mode 0755"):
+        write_keys(folder)
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("bits", [0o640, 0o604, 0o620, 0o602, 0o610])
+def test_files_that_others_can_use_are_refused(files: tuple[Path, Path], bits: int) -> None:
+    files[0].chmod(bits)
+    with pytest.raises(SecurityError, match=f"mode {bits:04o}.*chmod 600"):
+        read_server_keys(files[0])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_another_users_file_is_refused(files: tuple[Path, Path]) -> None:
+    os.chown(files[0], 12345, -1)
+    with pytest.raises(SecurityError, match="belongs to user 12345"):
+        read_server_keys(files[0])
+
+
+def test_a_link_leads_to_a_file_that_is_checked(files: tuple[Path, Path], tmp_path: Path) -> None:
+    link = tmp_path / "mounted.key"
+    link.symlink_to(files[0])
+    assert read_server_keys(link) == read_server_keys(files[0])
+    files[0].chmod(0o644)
+    with pytest.raises(SecurityError, match="0644"):
+        read_server_keys(link)
+
+
+def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(SecurityError, match="No such file"):
+        read_server_keys(tmp_path / "missing")
+    with pytest.raises(SecurityError, match="no regular file"):
+        read_server_keys(tmp_path)
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(SecurityError, match="no regular file"):
+        read_server_keys(tmp_path / "fifo")
+
+
+def test_roles_are_told_apart(files: tuple[Path, Path]) -> None:
+    with pytest.raises(SecurityError, match=r"'client'.*server\.key"):
+        read_server_keys(files[1])
+    with pytest.raises(SecurityError, match=r"'server'.*client\.key"):
+        read_client_keys(files[0])
+
+
+def damaged(content: dict[str, object]) -> list[dict[str, object]]:
+    server = dict(content["server"])  # type: ignore[call-overload]
+    return [
+        {**content, "version": 2},
+        {**content, "format": "other"},
+        {**content, "server": None},
+        {**content, "server": {**server, "secret": server["secret"][:-1]}},
+        {**content, "server": {**server, "secret": "~" * 40}},
+        {**content, "server": {**server, "secret": "#" * 40}},  # words above 32 bits
+        {**content, "server": {**server, "secret": 3}},
+        {**content, "server": {**server, "public": content["client"]["public"]}},  # type: ignore[index]
+    ]
+
+
+def test_damaged_files_are_refused_without_a_word_of_secrets(files: tuple[Path, Path]) -> None:
+    keys = read_server_keys(files[0])
+    assert keys is not None
+    content = json.loads(files[0].read_text())
+    texts = [json.dumps(c) for c in damaged(content)]
+    texts += ["", "{", "[" * 100_000, json.dumps(keys.server.secret), files[0].read_text()[:-9]]
+    for text in texts:
+        files[0].write_text(text)
+        with pytest.raises(SecurityError) as caught:
+            read_server_keys(files[0])
+        assert caught.value.__cause__ is None
+        for secret in secrets_of(keys):
+            assert secret not in str(caught.value)
+            assert secret[:-1] not in str(caught.value)
+
+
+def test_secrets_are_in_no_repr() -> None:
+    keys = ServerKeys.new()
+    shown = f"{keys!r} {keys} {keys.for_clients()!r} {keys.credentials()!r} {keys.endpoint('a')!r}"
+    assert not [secret for secret in secrets_of(keys) if secret in shown]
+
+
+def test_secrets_are_in_no_command_line_or_environment(tmp_path: Path) -> None:
+    keys = ServerKeys.new()
+    config = {
+        "root": str(tmp_path),
+        "part": 0,
+        "ipc_path": None,
+        "tcp_host": "127.0.0.1",
+        "curve": keys.curve(),
+        "num_threads": 1,
+    }
+    child = ChildProcess("khop.distributed.server", config)
+    try:
+        seen = Path(f"/proc/{child.pid}/cmdline").read_bytes()
+        seen += Path(f"/proc/{child.pid}/environ").read_bytes()
+        message = wait_for_message(child.line)  # there is no folder: it says so
+        assert message is not None
+        assert message.json()["type"] == "FolderError"
+        seen += message.payload
+    finally:
+        child.close()
+    assert not [secret for secret in secrets_of(keys) if secret.encode() in seen]
+
+
+def test_the_environment_names_a_file(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KHOP_KEY_FILE", raising=False)
+    assert read_server_keys() is None
+    assert read_client_keys() is None
+    monkeypatch.setenv("KHOP_KEY_FILE", str(files[1]))
+    assert isinstance(read_client_keys(), ClientKeys)
+    # What is given goes before what the environment says.
+    assert isinstance(read_server_keys(files[0]), ServerKeys)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost"])
+def test_loopback_needs_no_keys(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "khop"):
+        check_secured(host, None, False, "server 0")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "host", ["10.0.0.1", "0.0.0.0", "::", "*", "", "node-3", "localhost.evil.example", "127.1.evil"]
+)
+def test_other_addresses_need_keys(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(SecurityError, match=r"khop keygen DIR.*insecure=True"):
+        check_secured(host, None, False, "server 0")
+    check_secured(host, ServerKeys.new(), False, "server 0")
+    check_secured(host, ServerKeys.new().for_clients(), False, "server 0")
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING, "khop"):
+        check_secured(host, None, True, "server 0")
+    assert "neither encryption nor authentication" in caplog.text
+
+
+def test_keygen_writes_keys_that_zeromq_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "keys"
+    assert main(["keygen", str(folder)]) == 0
+    server, client = (
+        read_server_keys(folder / "server.key"),
+        read_client_keys(folder / "client.key"),
+    )
+    assert server is not None and client is not None
+    printed = capsys.readouterr().out
+    assert str(folder / "client.key") in printed
+    assert not [secret for secret in secrets_of(server) if secret in printed]
+    assert main(["keygen", str(folder)]) == 2
+    assert "never overwritten" in capsys.readouterr().err
+    assert greets(server, client)
+    assert not greets(ServerKeys.new(), client)
+
+
+def greets(server: ServerKeys, client: ClientKeys) -> bool:
+    """Whether a socket with a client's keys can talk to one with a server's."""
+    with zmq.Context() as context, context.socket(zmq.REP) as rep, context.socket(zmq.REQ) as req:
+        rep.linger = req.linger = 0
+        rep.curve_server = True
+        rep.curve_publickey = server.curve()["public"].encode()
+        rep.curve_secretkey = server.curve()["secret"].encode()
+        port = rep.bind_to_random_port("tcp://127.0.0.1")
+        endpoint, own = client.endpoint(f"tcp://127.0.0.1:{port}"), client.credentials()
+        assert endpoint.server_key is not None
+        req.curve_serverkey = endpoint.server_key.encode()
+        req.curve_publickey, req.curve_secretkey = own.public.encode(), own.secret.encode()
+        req.connect(endpoint.address)
+        req.send(b"hello")
+        answering = threading.Thread(target=lambda: rep.poll(700) and rep.send(rep.recv()))
+        answering.start()
+        answered = bool(req.poll(700))
+        answering.join()
+        return answered

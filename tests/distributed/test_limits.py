@@ -1,0 +1,360 @@
+"""What a peer can make a server do is bounded, before memory is taken for it."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket as sockets
+import struct
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import twins
+import zmq
+
+from khop.channel.control import ControlLine, socket_pair
+from khop.channel.message import pack, unpack
+from khop.distributed.handler import RequestHandler, refusal
+from khop.distributed.limits import Limits, RateLimiter, degrees_of, pieces
+from khop.distributed.server import PartitionServer
+from khop.distributed.transport import Endpoint, PartitionClient
+from khop.distributed.wire import PROTOCOL
+from khop.errors import ProtocolError
+from khop.partition import PartitionFolder
+from khop.partition.part import Part
+from khop.sampler.requests import HopRequest, RowSet
+
+PART = 1
+CITES = list(twins.heterogeneous().edge_types).index(twins.CITES)
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory):
+    """Part 1 of 3 of a heterogeneous graph."""
+    root = tmp_path_factory.mktemp("limits") / "parts"
+    return Part(PartitionFolder(twins.partitioned(twins.heterogeneous(), root, 3, "time")), PART)
+
+
+def own_rows(part, relation=CITES):
+    bounds = part.meta.node_types[part.relations[relation][1]].bounds
+    return np.arange(bounds[PART], bounds[PART + 1])
+
+
+def ask(handler, op, *arrays, **fields):
+    """Error or None, and arrays."""
+    header = {"protocol": PROTOCOL, "id": 3, "part": PART, "relation": CITES, "rows": [], "op": op}
+    reply, answer = unpack(handler(pack({**header, **fields}, arrays)))
+    return reply.get("error"), answer
+
+
+DRAW = {"replace": False, "with_edge": True, "key": 1, "weighted": False, "last": False}
+
+
+@contextlib.contextmanager
+def no_more_memory_than(nbytes):
+    """Allocations of more than so many bytes fail."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("fanout", [2**26, 2**31, 2**40, 2**62])
+def test_huge_fanouts_are_refused_before_memory_is_taken(part, fanout):
+    """With replacement each row would give as many."""
+    handler, rows = RequestHandler(part), np.repeat(own_rows(part), 100)
+    with no_more_memory_than(256 << 20):
+        error, _ = ask(handler, "sample", rows, **{**DRAW, "fanout": fanout, "replace": True})
+    assert error["type"] == "ProtocolError"
+    assert f"neighbours of {len(rows)} rows would make a reply of" in error["message"]
+    assert "smaller fan-out" in error["message"]
+
+
+@pytest.mark.parametrize("fanout", [3, 2**62, -1])
+def test_what_rows_do_not_have_does_not_count(part, fanout):
+    """Without replacement a fan-out of 2^62 is no more than the rows' neighbours."""
+    error, (counts, *_) = ask(RequestHandler(part), "sample", own_rows(part), **DRAW, fanout=fanout)
+    assert error is None and counts.sum() > 0
+
+
+@pytest.mark.parametrize("fanout,replace", [(-1, False), (3, False), (3, True), (2**62, False)])
+def test_the_bound_is_exact(part, fanout, replace):
+    """A reply that just fits is given, one more byte is refused."""
+    rows = own_rows(part)
+    header = {**DRAW, "fanout": fanout, "replace": replace}
+    _, answer = ask(RequestHandler(part), "sample", rows, **header)
+    nbytes = answer[0].nbytes + 16 * len(answer[1])  # neighbours may have 8 bytes
+    error, _ = ask(RequestHandler(part, nbytes), "sample", rows, **header)
+    assert error is None
+    error, _ = ask(RequestHandler(part, nbytes - 1), "sample", rows, **header)
+    assert error["type"] == "ProtocolError"
+
+
+def test_a_fetch_is_counted_before_it_is_gathered(part):
+    """The rows of a fetch are known from the request."""
+    place = part.relations[CITES][1]
+    ids = np.full(10**6, own_rows(part)[0])
+    attrs = part.meta.node_types[place].attrs
+    names = [*attrs, "id"] * (4000 // (len(attrs) + 1))
+    handler = RequestHandler(part)
+    with no_more_memory_than(256 << 20):
+        error, _ = ask(handler, "fetch", ids, kind="node", index=place, names=names)
+        assert error["type"] == "ProtocolError" and "would make a reply" in error["message"]
+        error, _ = ask(handler, "fetch", ids[:0], kind="node", index=place, names=["id"] * 5000)
+        assert error["type"] == "ProtocolError" and "more than 4096" in error["message"]
+
+
+@pytest.mark.parametrize("with_edge", [False, True])
+def test_induced_edges_piece_by_piece(part, with_edge):
+    """Where all neighbours would not fit, but those that are members do: the same answer."""
+    rows = own_rows(part)
+    members = rows[::4].copy()
+    _, whole = ask(RequestHandler(part), "induce", rows, members, with_edge=with_edge)
+    nbytes = sum(array.nbytes for array in whole)
+    degrees = degrees_of(part.indptr(CITES), int(rows[0]), rows)
+    assert degrees.sum() * (16 if with_edge else 8) > nbytes, "the test shows nothing"
+    error, found = ask(RequestHandler(part, nbytes), "induce", rows, members, with_edge=with_edge)
+    assert error is None
+    for ours, theirs in zip(found, whole, strict=True):
+        assert np.array_equal(ours, theirs) and ours.dtype == theirs.dtype
+    error, _ = ask(RequestHandler(part, nbytes - 1), "induce", rows, members, with_edge=with_edge)
+    assert error["type"] == "ProtocolError"
+
+
+def test_rows_that_are_not_there_are_named_still(part):
+    """Bounds are worked out of the rows that exist; kernels refuse the others."""
+    for bad in (-1, -(2**63), 2**63 - 1, int(own_rows(part)[-1]) + 1):
+        error, _ = ask(RequestHandler(part), "sample", np.array([bad]), **DRAW, fanout=-1)
+        assert error["type"] == "IndexError"
+        error, _ = ask(
+            RequestHandler(part, 10), "induce", np.array([bad]), own_rows(part), with_edge=True
+        )
+        assert error["type"] in ("IndexError", "ProtocolError")
+
+
+def test_degrees_and_pieces():
+    indptr = np.array([0, 3, 3, 2, 7], np.int32)  # damaged: row 2 counts backwards
+    assert degrees_of(indptr, 10, np.array([10, 11, 12, 13, 14, 9, -(2**63)])).tolist() == [
+        3, 0, 0, 5,
+    ]  # fmt: skip
+    assert pieces(np.array([3, 4, 9, 1, 1, 5]), 7) == [
+        slice(0, 2), slice(2, 3), slice(3, 6),
+    ]  # fmt: skip
+    assert pieces(np.array([100]), 1) == [slice(0, 1)]
+
+
+def test_too_many_frames_and_too_long_headers(part):
+    handler = RequestHandler(part)
+    many = pack({"id": 3}, [np.zeros(1)] * 5000)
+    long = [b'{"id": 3, "op": "' + b"x" * (1 << 20) + b'", "arrays": []}']
+    for frames in (many, long):
+        reply, _ = unpack(handler(frames))
+        assert reply["error"]["type"] == "ProtocolError"
+    op = "x" * 900_000
+    reply = handler(pack({"id": 3, "protocol": PROTOCOL, "part": PART, "op": op}, []))
+    assert len(reply[0]) < 1000, "what is wrong is sent back in full"
+
+
+@pytest.mark.parametrize("number", [None, -1, 1.5, "3", [3], {"a": 1}, True])
+def test_numbers_of_requests_are_numbers(part, number):
+    """They come back as they are and must mean something to the asker."""
+    reply, _ = unpack(RequestHandler(part)(pack({"id": number, "protocol": PROTOCOL}, [])))
+    assert reply["id"] is None and reply["error"]["type"] == "ProtocolError"
+
+
+def test_refusals_name_their_request():
+    why = ProtocolError("no")
+    assert unpack(refusal(pack({"id": 7}, []), why))[0]["id"] == 7
+    for frames in ([], [b"{"], [b"[" * 9000], [b"[]"], [b'{"id": []}'], [b"{}"], [b"x" * 20_000]):
+        reply, _ = unpack(refusal(frames, why))
+        assert reply == {"id": None, "error": {"type": "ProtocolError", "message": "no"}}
+
+
+def test_buckets_fill_again():
+    """`burst` at once, then `rate` a second; each peer has its own."""
+    now = [0.0]
+    rates = RateLimiter(10.0, 5.0, lambda: now[0])
+    assert [rates.admit(b"a") for _ in range(7)] == [True] * 5 + [False] * 2
+    assert rates.admit(b"b")
+    now[0] = 0.25
+    assert [rates.admit(b"a") for _ in range(4)] == [True, True, False, False]
+    now[0] = 100.0
+    assert sum(rates.admit(b"a") for _ in range(50)) == 5
+    for i in range(10_000):
+        rates.admit(struct.pack("<I", i))
+    assert len(rates._buckets) <= 4096
+
+
+# Over sockets -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def serving(part, num_threads=1, **limits):
+    """A server in a thread, at an address of loopback."""
+    ours, theirs = socket_pair()
+    server = PartitionServer(
+        RequestHandler(part), None, "127.0.0.1", None, num_threads, limits=Limits(**limits)
+    )
+    thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))
+    thread.start()
+    try:
+        yield server
+    finally:
+        ours.close()
+        thread.join(5)
+        assert not thread.is_alive()
+        server.close()
+        theirs.close()
+
+
+@contextlib.contextmanager
+def client_of(server):
+    client = PartitionClient({PART: Endpoint(server.addresses["tcp"])})
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextlib.contextmanager
+def raw_peer(server):
+    """A DEALER without manners."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.sndhwm = 0
+        dealer.connect(server.addresses["tcp"])
+        yield dealer
+
+
+def draws(client, part, **options):
+    """Whether an ordinary request is answered."""
+    request = HopRequest(3, False, False, 1)
+    ticket = client.sample(PART, CITES, RowSet(own_rows(part)), request)
+    client.wait([ticket])
+    return len(ticket.result()) == 2
+
+
+def question(part, number=1, **fields):
+    header = {"protocol": PROTOCOL, "part": PART, "relation": CITES, "rows": [], "op": "sample"}
+    return pack({**header, **DRAW, "fanout": 2, "id": number, **fields}, [own_rows(part)])
+
+
+def test_a_frame_that_is_too_long_ends_its_connection(part):
+    """ZeroMQ refuses it when it hears of its length; others are served as ever."""
+    with serving(part, frame_bytes=1 << 20) as server, client_of(server) as client:
+        with raw_peer(server) as dealer:
+            monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            dealer.send_multipart([b"{}", bytes(2 << 20)])
+            assert monitor.poll(5000), "the connection was kept"
+            assert not dealer.poll(100)
+            dealer.disable_monitor()
+        assert draws(client, part)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_flood_is_refused_and_others_are_answered(part, num_threads):
+    """Requests above the rate get errors with their numbers; a patient peer gets answers."""
+    with (
+        serving(part, num_threads, rate=50.0, burst=100.0) as server,
+        client_of(server) as client,
+        raw_peer(server) as dealer,
+    ):
+        for number in range(1000):
+            dealer.send_multipart(question(part, number))
+        assert draws(client, part)
+        answered, refused = set(), set()
+        while len(answered) + len(refused) < 1000:
+            assert dealer.poll(10_000)
+            reply, _ = unpack(dealer.recv_multipart())
+            (refused if "error" in reply else answered).add(reply["id"])
+            if "error" in reply:
+                assert "more than 50 answers a second" in reply["error"]["message"]
+        assert len(answered) >= 100 and len(refused) > 500
+        assert draws(client, part)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_peers_get_their_turns(part, num_threads):
+    """A request of another peer need not wait for a thousand of one that came before."""
+    with (
+        serving(part, num_threads) as server,
+        client_of(server) as client,
+        raw_peer(server) as dealer,
+    ):
+        assert draws(client, part)
+        rows = np.repeat(own_rows(part), 200)
+        header = {"protocol": PROTOCOL, "part": PART, "relation": CITES, "rows": [], "id": 1}
+        slow = pack({**header, **DRAW, "op": "sample", "fanout": 200, "replace": True}, [rows])
+        for _ in range(300):
+            dealer.send_multipart(slow)
+        assert dealer.poll(10_000)  # it is at them
+        began = time.monotonic()
+        assert draws(client, part)
+        waited = time.monotonic() - began
+        taken = 0
+        while dealer.poll(0):
+            dealer.recv_multipart()
+            taken += 1
+        assert taken < 200, f"answered after {taken} of 300 earlier ones, {waited:.1f} s"
+
+
+def test_a_peer_that_does_not_read_is_refused(part):
+    """Beyond a bound of bytes that wait for it; the server's memory stays bounded."""
+    rows = np.repeat(own_rows(part), 100)
+    with serving(part, unread_bytes=8 << 20) as server, client_of(server) as client:
+        host, port = server.addresses["tcp"].removeprefix("tcp://").split(":")
+        with sockets.create_connection((host, int(port))) as raw:
+            raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 1 << 16)
+            greet(raw)
+            header = {"protocol": PROTOCOL, "part": PART, "relation": CITES, "rows": [], "id": 1}
+            big = pack({**header, **DRAW, "op": "sample", "fanout": 100, "replace": True}, [rows])
+            for _ in range(100):
+                send_message(raw, big)
+            deadline = time.monotonic() + 20
+            while server._unread.of(next(iter(server._rates._buckets))) <= 8 << 20:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            time.sleep(0.5)
+            waiting = sum(
+                n
+                for peer in list(server._unread._waiting)
+                for t, n in server._unread._waiting[peer]
+            )
+            reply = sum(a.nbytes for a in unpack(RequestHandler(part)(big))[1])
+            assert waiting <= (8 << 20) + 2 * reply
+            assert draws(client, part)
+
+
+def greet(raw):
+    """ZMTP 3.0, mechanism NULL."""
+    raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31))
+    received = b""
+    while len(received) < 64:
+        received += raw.recv(64 - len(received))
+    ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
+    raw.sendall(b"\x04" + bytes([len(ready)]) + ready)
+
+
+def send_message(raw, frames):
+    for i, frame in enumerate(frames):
+        data = bytes(frame)
+        more = 1 if i + 1 < len(frames) else 0
+        raw.sendall(struct.pack(">BQ", 2 | more, len(data)) + data)
+
+
+def test_a_connection_that_says_nothing_is_closed(part):
+    """Within the time that a handshake may take."""
+    with serving(part, handshake_ms=300) as server:
+        host, port = server.addresses["tcp"].removeprefix("tcp://").split(":")
+        with sockets.create_connection((host, int(port))) as raw:
+            raw.settimeout(10)
+            began = time.monotonic()
+            while raw.recv(1000):  # its greeting, and then its end
+                pass
+            assert time.monotonic() - began < 5

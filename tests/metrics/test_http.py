@@ -1,0 +1,185 @@
+"""The page of metrics over HTTP, for good clients, bad ones, and many at once."""
+
+import contextlib
+import http.client
+import logging
+import re
+import socket
+import threading
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from khop.metrics import http as served
+from khop.metrics import serve
+
+
+@pytest.fixture
+def server():
+    with serve(0, lambda: "a 1\n") as running:
+        yield running
+
+
+def ask(server, method="GET", path="/metrics"):
+    """Status, headers and text of an answer."""
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=10)
+    connection.request(method, path)
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response.status, dict(response.getheaders()), text
+
+
+def speak(server, data, timeout=10):
+    """What the server says to these bytes until it ends the connection."""
+    with socket.create_connection((server.host, server.port), timeout) as connection:
+        connection.sendall(data)
+        heard = b""
+        while got := connection.recv(65536):
+            heard += got
+        return heard
+
+
+def test_the_page(server):
+    status, headers, text = ask(server)
+    assert (status, text) == (200, "a 1\n")
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert ask(server, path="/metrics?x=1")[0] == 200
+    assert server.url == f"http://127.0.0.1:{server.port}/metrics"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("GET", "/metrics/", 404), ("GET", "/../metrics", 404),
+     ("POST", "/metrics", 405), ("HEAD", "/metrics", 405), ("DELETE", "/x", 404)],
+)  # fmt: skip
+def test_there_is_nothing_else(server, method, path, status):
+    assert ask(server, method, path)[0] == status
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\r\n\r\n", b"GET /metrics\r\n\r\n", b"GET /metrics HTTP/2\r\n\r\n", b"\0\xff\r\n\r\n",
+     b"GET  /metrics HTTP/1.1\r\n\r\n"],
+)  # fmt: skip
+def test_what_is_no_http(server, data):
+    assert speak(server, data).startswith(b"HTTP/1.1 400 ")
+    assert ask(server)[0] == 200
+
+
+def test_long_requests_end_early(server):
+    """Neither a long line nor endless headers are taken in; the answer arrives nevertheless."""
+    for data in (b"GET /" + b"x" * 70_000, b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 20_000):
+        assert speak(server, data).startswith(b"HTTP/1.1 431 ")
+    assert ask(server)[0] == 200
+
+
+def test_a_request_in_pieces(server):
+    with socket.create_connection((server.host, server.port), 10) as connection:
+        for byte in b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n":
+            connection.sendall(bytes([byte]))
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_silent_clients_neither_stop_others_nor_stay(server, monkeypatch):
+    """More of them than there are places: whoever comes after them waits until their time is up."""
+    monkeypatch.setattr(served, "CONNECTION_SECONDS", 0.7)
+    silent = [
+        socket.create_connection((server.host, server.port), 10)
+        for _ in range(served.MAX_CONNECTIONS + 5)
+    ]
+    began = time.monotonic()
+    assert ask(server)[0] == 200
+    assert time.monotonic() - began < 5
+    for connection in silent:
+        assert connection.recv(1) == b""  # ended
+        connection.close()
+
+
+def test_a_client_that_reads_nothing(monkeypatch):
+    """Its connection ends when its time is up, though megabytes are unsent; others are served."""
+    monkeypatch.setattr(served, "CONNECTION_SECONDS", 0.7)
+    page = "a 1\n" * 5_000_000
+    with serve(0, lambda: page) as server:
+        slow = socket.create_connection((server.host, server.port), 10)
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert slow.recv(1)  # it has been accepted: 0.7 s from now on
+        monkeypatch.setattr(served, "CONNECTION_SECONDS", 30)
+        assert len(ask(server)[2]) == len(page)
+        time.sleep(0.8)  # its time, not ours
+        heard = 0
+        with contextlib.suppress(ConnectionResetError):
+            while got := slow.recv(1 << 20):
+                heard += len(got)
+        assert heard < len(page)
+        slow.close()
+
+
+def test_many_at_once(server):
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(ask(server)[0])) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [200] * 50
+
+
+def test_collecting_fails(caplog):
+    """The reader hears that, the log hears why, and the next request is served."""
+    answers = iter([ZeroDivisionError("secret"), "b 2\n"])
+
+    def collect():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with caplog.at_level(logging.ERROR, "khop"), serve(0, collect) as server:
+        status, _, text = ask(server)
+        assert status == 500
+        assert "secret" not in text
+        assert "ZeroDivisionError('secret')" in caplog.text
+        assert ask(server)[2] == "b 2\n"
+
+
+def test_closing(server):
+    """Ends open connections and the thread, frees the port; a second time does nothing."""
+    open_one = socket.create_connection((server.host, server.port), 10)
+    server.close()
+    server.close()
+    assert open_one.recv(1) == b""
+    open_one.close()
+    assert "khop-metrics" not in {thread.name for thread in threading.enumerate()}
+    with serve(server.port, lambda: "") as again:
+        assert again.port == server.port
+        with pytest.raises(OSError, match="in use"):
+            serve(server.port, lambda: "")
+
+
+def test_nobody_else_may_read_unless_told_so():
+    for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"):
+        with pytest.raises(ValueError, match="insecure=True"):
+            serve(0, lambda: "", host)
+    with serve(0, lambda: "a 1\n", "0.0.0.0", insecure=True) as server:
+        assert ask(server)[0] == 200
+
+
+@given(st.binary(max_size=300), st.booleans())
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_bytes(server, data, is_head):
+    """Whatever arrives gets one answer in HTTP, or none if it is no whole request; nobody dies."""
+    sent = (b"GET /metrics HTTP/1.1\r\n" if is_head else b"") + data
+    with socket.create_connection((server.host, server.port), 10) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        heard = b""
+        while got := connection.recv(65536):
+            heard += got
+    assert (heard == b"") == (b"\r\n\r\n" not in sent)
+    assert re.fullmatch(rb"(HTTP/1\.1 \d{3} [^\r\n]+\r\n([\w-]+: [^\r\n]+\r\n)+\r\n[^\r]*)?", heard)
+    assert server._thread.is_alive()
