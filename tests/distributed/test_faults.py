@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import jobs
@@ -21,7 +22,7 @@ from faults import FEW_AHEAD, SOON, make_loader, make_reference, within
 from khop.channel.control import ONE, Op
 from khop.distributed import (
     child,
-    group,
+    making,
     shutdown_worker_group,
 )
 from khop.errors import FolderError, SamplerDiedError
@@ -68,7 +69,8 @@ def test_sampler_killed_too_often(folder_of):
 def test_batch_that_kills_samplers(folder_of, num_workers, monkeypatch):
     """Sampler after sampler dies at the same batch: an error that names it, whatever is allowed."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr(group, "_WORKER", "poisoned_worker")
+    program = partial(child.ChildProcess, "poisoned_worker")
+    monkeypatch.setattr(making, "SamplerGroup", partial(making.SamplerGroup, program=program))
     victim = poisoned_worker.VICTIM
     loader = make_loader(
         folder_of("random", 1), 1, num_workers, max_restarts=1000, channel_size=FEW_AHEAD

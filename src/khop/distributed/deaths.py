@@ -6,6 +6,7 @@ from khop import log
 from khop.distributed.sampler_process import SamplerProcess
 from khop.errors import SamplerDiedError
 
+_log = log.get(__name__)
 # So many samplers may die while they work on the same batch. A second may do so by chance, if
 # batches take long or samplers are killed often; a fourth does not.
 _MAX_AT_A_BATCH = 4
