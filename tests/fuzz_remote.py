@@ -25,6 +25,7 @@ from khop.distributed.wire import PROTOCOL
 from khop.errors import ProtocolError, RendezvousError
 from khop.partition.folder import PartitionFolder
 from khop.sampler.collect import CollectSpec
+from khop.sampler.link_spec import LinkSpec
 from khop.sampler.spec import SamplingSpec
 
 Run = Callable[[Random], None]
@@ -109,17 +110,19 @@ def session(root: Path) -> Run:
     """What a client asks for when it opens a session, and the seeds of its batches."""
     meta = PartitionFolder(root).meta
     checks = SessionChecks(meta)
-    spec = PipelineSpec(
-        SamplingSpec([[3, 2]] * len(meta.edge_types), with_edge=True),
-        CollectSpec(
-            [list(t.attrs) for t in meta.node_types],
-            [list(t.attrs) for t in meta.edge_types],
-            [True] * len(meta.edge_types),
-        ),
+    sampling = SamplingSpec([[3, 2]] * len(meta.edge_types), with_edge=True)
+    collect = CollectSpec(
+        [list(t.attrs) for t in meta.node_types],
+        [list(t.attrs) for t in meta.edge_types],
+        [True] * len(meta.edge_types),
     )
+    link = LinkSpec(mode="binary", amount=1.5, excluded=((0, True),))
+    specs = [
+        json.loads(json.dumps(PipelineSpec(sampling, collect, link=of).to_json()))
+        for of in (None, link)
+    ]
     header = {
-        "session": "loader/0", "client": "client 0",
-        "pipeline": json.loads(json.dumps(spec.to_json())), "num_workers": 1,
+        "session": "loader/0", "client": "client 0", "num_workers": 1,
         "buffer_bytes": 1 << 20, "concurrency": 2, "depth": 4, "worker_devices": None,
         "max_restarts": 2,
         "timeout": 60.0, "credits": 1 << 20, "names": [],
@@ -127,7 +130,9 @@ def session(root: Path) -> Run:
     seeds = np.arange(10).reshape(1, -1)
 
     def run(random: Random) -> None:
-        changed: Any = header
+        changed: Any = {**header, "pipeline": random.choice(specs)}
+        if random.random() < 0.5:
+            changed["pipeline"] = json_changed(random, changed["pipeline"])
         for _ in range(random.choice((0, 1, 1, 2, 3))):
             changed = json_changed(random, changed)
         changed = json.loads(json.dumps(changed))
