@@ -14,9 +14,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture
 def run_example(tmp_path):
-    """Returns run_example(script, *arguments, trainers=0): what the script printed.
+    """Returns run_example(script, *arguments, trainers=0, max_restarts=0): what it printed.
 
-    With `trainers`, torchrun starts that many processes. The test fails if the script does.
+    With `trainers`, torchrun starts that many processes, and all of them again when one dies, as
+    often as `max_restarts` says. The test fails if the script does.
     """
     path = [str(Path(khop.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {
@@ -25,8 +26,11 @@ def run_example(tmp_path):
         "OMP_NUM_THREADS": "1",
     }
 
-    def run_example(script, *arguments, trainers=0):
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={trainers}"]
+    def run_example(script, *arguments, trainers=0, max_restarts=0):
+        launcher = [
+            *("-m", "torch.distributed.run", "--standalone"),
+            *(f"--nproc-per-node={trainers}", f"--max-restarts={max_restarts}"),
+        ]
         done = subprocess.run(
             [
                 sys.executable,
@@ -39,7 +43,7 @@ def run_example(tmp_path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=150,
+            timeout=150 + 100 * max_restarts,
             stdin=subprocess.DEVNULL,
         )
         assert done.returncode == 0, done.stdout + done.stderr

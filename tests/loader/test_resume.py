@@ -187,17 +187,45 @@ def test_the_last_epoch_that_was_begun_counts():
     assert go_on(make(seed=3), loader.state_dict(), 1, 3) == expected(whole, 1, 1)
 
 
-def test_a_batch_whose_transform_fails_is_still_due():
-    """It has not been handed out."""
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}])
+@pytest.mark.parametrize("given", [{}, {"sampler": range(_NUM_NODES), "shuffle": None}])
+def test_a_batch_whose_transform_fails(workers, given):
+    """It is still due; unless the user does without it and takes those that follow."""
 
     def fail_at_two(batch):
         if int(batch.input_id[0]) == 2 * _BATCH_SIZE:
             raise ZeroDivisionError
         return batch
 
-    loader = make(seed=3, shuffle=False, transform=fail_at_two)
+    options = {"seed": 3, "shuffle": False, **given}
+    loader = make(transform=fail_at_two, **options, **workers)
+    iterator = iter(loader)
     with pytest.raises(ZeroDivisionError):
-        list(loader)
+        list(iterator)
+    for want, take in (([40, 60, 80], 0), ([80], 1)):
+        for _ in range(take):
+            next(iterator)
+        resumed = make(**options)
+        resumed.load_state_dict(loader.state_dict())
+        assert [int(b.input_id[0]) for b in resumed] == want
+
+
+def test_an_epoch_that_an_error_has_ended_is_not_done(monkeypatch):
+    """Threads make nothing more after an error; the state still says what is due."""
+    loader = make(seed=3, shuffle=False, num_workers=2)
+    join = NeighborLoader._join_drawn
+
+    def fail_at_two(self, drawn):
+        if drawn.number == 2:
+            raise OSError("features")
+        return join(self, drawn)
+
+    monkeypatch.setattr(NeighborLoader, "_join_drawn", fail_at_two)
+    iterator = iter(loader)
+    with pytest.raises(OSError, match="features"):
+        list(iterator)
+    assert list(iterator) == []
+    monkeypatch.undo()
     resumed = make(seed=3, shuffle=False)
     resumed.load_state_dict(loader.state_dict())
     assert [int(b.input_id[0]) for b in resumed] == [40, 60, 80]

@@ -13,6 +13,17 @@ Trainers find each other through torch.distributed's store: addresses, keys and 
 trainer ends, however it ends. Teardown, in this order: iterators drop their batches, loaders end
 their samplers, each trainer says goodbye, and the trainer that started a server ends it when all
 others have said so too.
+
+Server-client mode: graph servers (`khop serve`, or `init_server` in Python) have the folder and the
+samplers, trainers are their clients (`init_client`) and have neither:
+
+    graph server 0 ──┬─ sampler ┐                          the directory, at the well-known address
+                     └─ sampler ┴─ ring ─> streams ─> receiver ─ shared memory ─> client 0
+    graph server 1 ──── sampler ── ring ─> streams ─> receiver ─ shared memory ─> client 1
+
+Loaders are the same, with `data=None` and `RemoteDistSamplingWorkerOptions`, and so are their
+batches; see `khop.distributed.remote`. Teardown: loaders end their receivers, which close their
+sessions; clients say goodbye, and servers end when all have.
 """
 
 from khop._lazy import attach

@@ -236,24 +236,33 @@ class _EpochIterator:
             self._end()
             raise StopIteration
         asked = monotonic_ns()
-        coming = self._coming or self._start(self._next)
-        self._coming = None
-        if isinstance(coming, Exception):
-            self._end()
-            raise coming
-        self._look_ahead(self._next + 1)
-        made = self._loader._finish(coming.moving)
-        first, last = self._loader._plan.bounds(self._next)
+        try:
+            coming = self._coming or self._start(self._next)
+            self._coming = None
+            if isinstance(coming, Exception):
+                self._end()
+                raise coming
+            # From here on the batch is taken: if it fails, the next call goes on with the next one.
+            batch, self._next = self._next, self._next + 1
+            self._look_ahead(self._next)
+            made = self._loader._finish(coming.moving)
+        except BaseException:
+            self._progress.fail()
+            raise
+        self._count(batch, asked, coming)
+        self._progress.deliver()
+        return made
+
+    def _count(self, batch: int, asked: int, coming: _Coming) -> None:
+        """Counts a batch that is handed out now, and was asked for at `asked`."""
+        first, last = self._loader._plan.bounds(batch)
         counter = coming.received.counter
         (nodes,), (edges,) = counter("nodes"), counter("edges")
         local, cached, remote = counter("rows")
         sizes = nodes, edges, local, cached, remote
         cost = Made(*counter("made"))
         taken = max(asked, coming.taken)
-        self._watch.deliver(asked, taken, self._epoch, self._next, last - first, sizes, cost)
-        self._next += 1
-        self._progress.deliver()
-        return made
+        self._watch.deliver(asked, taken, self._epoch, batch, last - first, sizes, cost)
 
     def _start(self, batch: int) -> _Coming:
         try:

@@ -42,7 +42,13 @@ class ChildProcess:
         module: the program, `khop.distributed.worker` for example.
         config: what it shall do; sent as JSON.
         descriptors: memory to pass along with the configuration.
+
+    Attributes:
+        ended_with_server: once it has ended: whether that is no fault of its own, because it was a
+            graph server's, which has gone.
     """
+
+    ended_with_server = False
 
     def __init__(
         self, module: str, config: Mapping[str, Any], descriptors: Sequence[int] = ()

@@ -228,9 +228,13 @@ class PartitionServer:
 
 
 def remove_socket(path: str) -> None:
-    """Removes a socket file and its folder, if they are still there."""
-    with contextlib.suppress(OSError):
-        Path(path).unlink()
+    """Removes a server's socket file, a graph server's other one, and their folder.
+
+    What of them is still there: a server that was killed leaves them behind.
+    """
+    for file in (Path(path), Path(path).with_name("nearby")):
+        with contextlib.suppress(OSError):
+            file.unlink()
     with contextlib.suppress(OSError):
         Path(path).parent.rmdir()
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import select
+import socket
 import sys
 import time
 import traceback
@@ -86,6 +87,8 @@ class Sampler:
             works on a device its name, where graph and attributes lie, and perhaps a slab.
         memory: descriptors of the ring's memory, and of the slab's if it comes with one.
         arrays: what the pipeline needs beside the part; see `Pipeline`.
+        lender: the line to the graph server that has started this process for a trainer; None: the
+            trainer did so itself.
     """
 
     def __init__(
@@ -94,9 +97,11 @@ class Sampler:
         config: Mapping[str, Any],
         memory: Sequence[int],
         arrays: Mapping[str, Array],
+        lender: ControlLine | None = None,
     ) -> None:
         self._line = line
         self._page = task_page()
+        self._lines = [line] if lender is None else [line, lender]
         device = _device(config)
         self._slots = _slots(config, memory, device)
         self._client = _client(config, self._tell_lost)
@@ -123,7 +128,8 @@ class Sampler:
             poller = zmq.Poller()
             for socket in self._client.sockets():
                 poller.register(socket, zmq.POLLIN)
-        poller.register(self._line.fileno(), select.POLLIN)
+        for line in self._lines:
+            poller.register(line.fileno(), select.POLLIN)
         return poller
 
     def run(self) -> None:
@@ -146,8 +152,9 @@ class Sampler:
             self._clock.enter(Phase.OTHER)
 
     def _listen(self) -> None:
-        while (message := self._line.receive()) is not None:
-            self._obey(message)
+        for line in self._lines:
+            while (message := line.receive()) is not None:
+                self._obey(message)
 
     def _obey(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
@@ -379,14 +386,17 @@ def _slots(
 def main() -> None:
     """Runs a sampler for the trainer at the other end of the control line."""
     line, message = start_up()
+    config, memory = message.json(), message.descriptors
+    lender: ControlLine | None = None
+    if config.get("line_is_given"):  # a graph server has started this for a trainer
+        lender, line = line, ControlLine(socket.socket(fileno=memory.pop(0)))
     try:
-        config, memory = message.json(), message.descriptors
         arrays: dict[str, Array] = {}
         for _ in range(config.get("num_shared", int(config["has_arrays"]))):
             shared = memory.pop()
             arrays.update(read_shared(shared))
             os.close(shared)
-        sampler = Sampler(line, config, memory, arrays)
+        sampler = Sampler(line, config, memory, arrays, lender)
         line.send_json(Op.READY, {})
         sampler.run()
     except (EOFError, ConnectionError):

@@ -72,7 +72,7 @@ class LinkNeighborLoader(
             the only edge type back; or that edge type. Default: False.
         seed: makes epochs reproducible; epoch i of two loaders of equal seed is the same. Default:
             each epoch takes one from `generator` or torch's default generator, so that
-            `torch.manual_seed` decides, as with PyG (worker processes take one more from it).
+            `torch.manual_seed` decides, as with PyG.
         stream: separates loaders of the same seed. Default: the rank of the trainer if
             torch.distributed is initialised, else 0, so that trainers draw differently.
         worker_type: what `num_workers` counts: 'thread' (default; no copy of the graph, no

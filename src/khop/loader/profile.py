@@ -120,8 +120,7 @@ class WatchedEpoch(Iterator[Any]):
             nbytes = _num_bytes(timed[0])
             batch = self._finish(timed[0])
         except BaseException as error:
-            if isinstance(error, StopIteration):
-                self._progress.end()
+            self._progress.end() if isinstance(error, StopIteration) else self._progress.fail()
             self._watch.fail()
             raise
         _, drawn, thread, joining, ended = timed

@@ -55,9 +55,10 @@ class Replay:
         self._asked = _next_digest(self._asked, positions)
         self._ahead.append(self._asked)
 
-    def deliver(self) -> None:
-        """Notes that the next batch is handed out."""
-        self.digest = self._ahead.popleft()
+    def deliver(self, count: int) -> None:
+        """Notes that so many more batches are done with."""
+        for _ in range(min(count, len(self._ahead))):
+            self.digest = self._ahead.popleft()
 
     def rest(self, batches: Iterable[Any], delivered: int) -> Iterator[Any]:
         """Sets everything back and returns the batches that have not been delivered.

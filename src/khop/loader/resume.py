@@ -30,6 +30,7 @@ class EpochProgress:
     Attributes:
         run_key: of the epoch's draws.
         delivered: number of batches that the user has been given.
+        failed: number of batches that went wrong since: due again, unless others follow them.
         ended: the user has been told that there are no more.
         replay: how to ask a user's own sampler for the epoch's batches once more; None: there is no
             such sampler, or it has not been asked yet.
@@ -37,18 +38,24 @@ class EpochProgress:
 
     run_key: int
     delivered: int = 0
+    failed: int = 0
     ended: bool = False
     replay: Replay | None = None
 
     def deliver(self) -> None:
-        """Counts a batch that is handed out now."""
-        self.delivered += 1
+        """Counts a batch that is handed out now, and those that the user has done without."""
+        passed, self.failed = 1 + self.failed, 0
+        self.delivered += passed
         if self.replay is not None:
-            self.replay.deliver()
+            self.replay.deliver(passed)
+
+    def fail(self) -> None:
+        """Counts a batch in whose place an exception is raised."""
+        self.failed += 1
 
     def end(self) -> None:
         """Notes that the user is told that there are no more batches."""
-        self.ended = True
+        self.ended = not self.failed
 
 
 @dataclass(frozen=True)
@@ -202,7 +209,7 @@ class Course:
             self._keys.generator.set_state(unpack(entry["generator"]))
         if entry["run_key"] is not None:
             run_key = entry["run_key"] if is_own else self._keys.last_run_key()
-            self._next = EpochProgress(run_key, entry["delivered"], False, _replay(entry))
+            self._next = EpochProgress(run_key, entry["delivered"], replay=_replay(entry))
 
     def _entry(
         self, state: Mapping[str, Any], identity: Identity

@@ -77,6 +77,9 @@ class TorchEpoch(Iterator[Any]):
         except StopIteration:
             self._progress.end()
             raise
+        except BaseException:
+            self._progress.fail()
+            raise
         self._watch.deliver(asked, monotonic_ns(), *UNKNOWN)
         self._progress.deliver()
         return batch

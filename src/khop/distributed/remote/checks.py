@@ -48,9 +48,7 @@ def session_spec(header: Mapping[str, Any]) -> SessionSpec:
     Raises:
         ProtocolError: malformed, or more than anybody may have.
     """
-    pipeline = header.get("pipeline")
-    if not isinstance(pipeline, dict) or len(json.dumps(pipeline)) > _MAX_PIPELINE:
-        raise ProtocolError("'pipeline' must be an object of moderate size")
+    pipeline = check_pipeline_size(header)
     num_workers = integer(header, "num_workers", 1, _MAX_WORKERS)
     devices = header.get("worker_devices")
     if devices is None:
@@ -74,6 +72,14 @@ def session_spec(header: Mapping[str, Any]) -> SessionSpec:
     )
 
 
+def check_pipeline_size(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The 'pipeline' of a request, an object of moderate size; else ProtocolError."""
+    pipeline = header.get("pipeline")
+    if not isinstance(pipeline, dict) or len(json.dumps(pipeline)) > _MAX_PIPELINE:
+        raise ProtocolError("'pipeline' must be an object of moderate size")
+    return pipeline
+
+
 class SessionChecks:
     """Checks what a client says against the graph.
 
@@ -84,14 +90,17 @@ class SessionChecks:
     def __init__(self, meta: FolderMeta) -> None:
         self._meta = meta
 
-    def pipeline(self, spec: SessionSpec) -> PipelineSpec:
+    def pipeline(self, content: Mapping[str, Any]) -> PipelineSpec:
         """What batches shall be.
+
+        Args:
+            content: `PipelineSpec.to_json()`, after its journey.
 
         Raises:
             ProtocolError: the graph has nothing of the kind.
         """
         try:
-            pipeline = PipelineSpec.from_json(spec.pipeline)
+            pipeline = PipelineSpec.from_json(content)
             self._check_types(pipeline)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ProtocolError(

@@ -279,7 +279,7 @@ def _server_told(header: Mapping[str, Any], num_parts: int) -> dict[str, Any]:
     addresses = header.get("addresses")
     if not isinstance(addresses, dict) or not isinstance(addresses.get("tcp"), str):
         raise RendezvousError("a server registers without its address")
-    kept = {k: str(v)[:256] for k, v in addresses.items() if k in ("tcp", "ipc") and v}
+    kept = {k: str(v)[:256] for k, v in addresses.items() if k in ("tcp", "ipc", "nearby") and v}
     parts = ranks(header, "parts", num_parts)
     return {
         "parts": parts,

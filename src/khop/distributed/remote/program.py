@@ -183,9 +183,11 @@ def _make_server(
         config["buffer_limit"], samplers=config["sampler_limit"], lease=config["lease"]
     )
     sessions = SessionTable(SessionChecks(meta), host, counters, allowed)
-    ipc_path = str(_socket_folder() / "server")
+    folder_of_sockets = _socket_folder()
+    ipc_path = str(folder_of_sockets / "server")
     atexit.register(remove_socket, ipc_path)
     stack.callback(remove_socket, ipc_path)
+    sessions.lend(str(folder_of_sockets / "nearby"))
     graph = GraphAnswers(folder, meta, rank, parts)
     handlers = {part: RequestHandler(Part(folder, part)) for part in parts}
     directory = None
@@ -223,6 +225,8 @@ def _make_server(
     counters.located(server.addresses["tcp"])
     # Samplers of one of its partitions ask it for the others.
     endpoints.update({part: Endpoint(server.addresses["ipc"]) for part in parts})
+    assert sessions.nearby is not None
+    server.addresses["nearby"] = sessions.nearby.path
     registration = {
         "role": "server",
         "rank": rank,

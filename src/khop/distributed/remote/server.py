@@ -139,7 +139,7 @@ class GraphServer(PartitionServer):
             poller.register(source, zmq.POLLIN)
         tick_at = 0.0
         while not self.finished:
-            lines = self._follow_lines(poller, polled)
+            lines, nearby = self._follow_lines(poller, polled)
             for front in self._fronts:
                 poller.register(front, zmq.POLLIN if len(self._parked) < _MAX_PARKED else 0)
             for ready, _ in poller.poll(0 if self._sessions.has_turns else _TICK_MS):
@@ -148,6 +148,8 @@ class GraphServer(PartitionServer):
                         return
                 elif ready in lines:
                     self._sessions.listen(*lines[ready])
+                elif ready in nearby:
+                    nearby[ready]()
                 else:
                     self._look_at(ready)
             if self.refused is not None:
@@ -169,14 +171,16 @@ class GraphServer(PartitionServer):
 
     def _follow_lines(
         self, poller: zmq.Poller, polled: dict[Any, int]
-    ) -> dict[Any, tuple[Session, ServedSampler]]:
-        """Polls the lines of the samplers that there are now."""
+    ) -> tuple[dict[Any, tuple[Session, ServedSampler]], dict[int, Callable[[], None]]]:
+        """Polls the lines of the samplers that there are now, sessions' and lent ones."""
         lines: dict[Any, tuple[Session, ServedSampler]] = {}
         wanted: dict[Any, int] = {}
         for session, sampler in self._sessions.samplers():
             line = sampler.process.line
             lines[line.fileno()] = session, sampler
             wanted[line.fileno()] = zmq.POLLIN | (zmq.POLLOUT if line.has_unsent else 0)
+        nearby = {} if self._sessions.nearby is None else self._sessions.nearby.sources()
+        wanted.update(dict.fromkeys(nearby, zmq.POLLIN))
         for descriptor in polled.keys() - wanted.keys():
             poller.unregister(descriptor)
             del polled[descriptor]
@@ -184,7 +188,7 @@ class GraphServer(PartitionServer):
             if polled.get(descriptor) != flags:
                 poller.register(descriptor, flags)
                 polled[descriptor] = flags
-        return lines
+        return lines, nearby
 
     def _take(self, front: zmq.Socket[bytes]) -> None:
         """Answers, or passes on, what has arrived at a socket; a few messages at a time."""

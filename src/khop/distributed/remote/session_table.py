@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from khop import log
 from khop.distributed.fields import integer, ranks, text
 from khop.distributed.remote.checks import Allowed, SessionChecks, columns_of, session_spec
+from khop.distributed.remote.nearby import Nearby
 from khop.distributed.remote.sampling import Order, ServedSampler
 from khop.distributed.remote.sessions import Host, Session, SessionSpec
 from khop.distributed.remote.statistics import ServerCounters, ServerState
@@ -46,6 +47,7 @@ class SessionTable:
 
     Attributes:
         answers: name of a request -> what answers it.
+        nearby: lends samplers to clients of this machine; None before `lend`.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class SessionTable:
         self._allowed = allowed
         self._sessions: dict[str, Session] = {}
         self._turns: deque[Session] = deque()
+        self.nearby: Nearby | None = None
         self.answers: dict[str, Answer] = {
             "open": self._open,
             "batch": self._batch,
@@ -74,6 +77,7 @@ class SessionTable:
     def state(self) -> ServerState:
         """Clients and sessions, for statistics."""
         sessions = [session.state() for session in list(self._sessions.values())]
+        sessions += [] if self.nearby is None else self.nearby.states()
         return {"clients": sorted({s["client"] for s in sessions}), "sessions": sessions}
 
     def samplers(self) -> list[tuple[Session, ServedSampler]]:
@@ -91,6 +95,21 @@ class SessionTable:
         """A partition is served there from now on."""
         for session in self._sessions.values():
             session.relocate(part, endpoint)
+
+        if self.nearby is not None:
+            self.nearby.relocate(part, endpoint)
+
+    def lend(self, path: str) -> None:
+        """Lends samplers to clients of this machine from now on, at a Unix socket."""
+        self.nearby = Nearby(path, self._checks, self._host, self._has_room)
+
+    def _has_room(self, count: int) -> bool:
+        """Whether there may be so many samplers more."""
+        return self._num_samplers() + count <= self._allowed.samplers
+
+    def _num_samplers(self) -> int:
+        lent = 0 if self.nearby is None else self.nearby.count
+        return lent + sum(session.spec.num_workers for session in self._sessions.values())
 
     def start(self) -> None:
         """Starts samplers that waited for partitions to be served."""
@@ -111,6 +130,8 @@ class SessionTable:
         """Ends all sessions."""
         for name in list(self._sessions):
             self._end(name)
+        if self.nearby is not None:
+            self.nearby.close()
 
     def _give_turn(self, session: Session) -> None:
         if session.can_send and session not in self._turns:
@@ -145,7 +166,7 @@ class SessionTable:
             return {"held": held}
         if known is not None:
             self._end(spec.session)
-        pipeline = self._checks.pipeline(spec)
+        pipeline = self._checks.pipeline(spec.pipeline)
         named = self._checks.arrays(header, arrays)
         self._check_room(spec, sum(array.nbytes for array in arrays))
         session = Session(spec, pipeline, named, self._host, asker.send)
@@ -165,8 +186,8 @@ class SessionTable:
         known = self._sessions.values()
         if len(known) >= self._allowed.sessions:
             raise MemoryError(f"this graph server has {len(known)} sessions, and no room for more")
-        processes = sum(session.spec.num_workers for session in known)
-        if processes + spec.num_workers > self._allowed.samplers:
+        processes = self._num_samplers()
+        if not self._has_room(spec.num_workers):
             raise MemoryError(
                 f"a session asks for {spec.num_workers} sampler processes, but this graph server "
                 f"has {processes} of the {self._allowed.samplers} that it may have"

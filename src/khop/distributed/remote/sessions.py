@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from khop import log
-from khop.channel.control import Message, Op
+from khop.channel.control import ControlLine, Message, Op
 from khop.channel.layout import Layout
 from khop.channel.shared import share
 from khop.distributed.pipeline import PipelineSpec
@@ -164,9 +164,8 @@ class Session:
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
         """Tells samplers where a partition is served from now on."""
-        content = json.dumps({"part": part, **asdict(endpoint)}).encode()
         for sampler in self.samplers:
-            sampler.process.line.post(Op.ENDPOINT, content)
+            tell_endpoint(sampler.process.line, part, endpoint)
 
     def listen(self, sampler: ServedSampler) -> None:
         """Takes in what a sampler has said."""
@@ -360,6 +359,11 @@ class Session:
         if self._shared is not None:
             os.close(self._shared)
             self._shared = None
+
+
+def tell_endpoint(line: ControlLine, part: int, endpoint: Endpoint) -> None:
+    """Tells a sampler where a partition is served from now on."""
+    line.post(Op.ENDPOINT, json.dumps({"part": part, **asdict(endpoint)}).encode())
 
 
 def end_process(sampler: ServedSampler) -> None:

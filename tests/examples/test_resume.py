@@ -1,0 +1,43 @@
+"""The example of going on after a trainer's death: no loss differs in one digit."""
+
+import re
+
+import pytest
+import torch
+
+from khop.datasets import DebianPackages
+from khop.partition import RandomPartitioner
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    data = DebianPackages(undirected=True)[0]
+    every = torch.arange(data.num_nodes)
+    data.train_mask &= every % 7 == 0
+    data.test_mask &= every % 20 == 0
+    root = tmp_path_factory.mktemp("resume") / "parts"
+    RandomPartitioner.from_data(data, root, 2).partition()
+    return root
+
+
+def test_a_trainer_dies_in_the_middle_of_an_epoch(run_example, parts, tmp_path):
+    """Twenty-odd batches an epoch; it dies in the second, four batches after a checkpoint."""
+
+    def run(name, *more):
+        arguments = ("--parts", parts, "--epochs", 2, "--batch-size", 128, "--every", 5, *more)
+        where = ("--checkpoints", tmp_path / name)
+        return run_example("resume.py", *arguments, *where, trainers=2, max_restarts=2)
+
+    whole = run("whole")
+    curve = re.findall(r"epoch \d: losses [\d. ]+", whole)
+    num_batches = len(curve[0].split()) - 3
+    assert len(curve) == 2 and num_batches > 10
+    die_at = (num_batches // 5 + 1) * 5 + 4
+    assert num_batches < die_at < 2 * num_batches
+    again = run("killed", "--die-at", die_at)
+    assert f"going on from checkpoint step-{die_at - 4}" in again
+    assert re.findall(r"epoch \d: losses [\d. ]+|test accuracy: .*", again) == [
+        *curve,
+        *re.findall(r"test accuracy: .*", whole),
+    ]
+    assert len(list((tmp_path / "killed").iterdir())) == 2  # the newest checkpoint, and its name
