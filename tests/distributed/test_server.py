@@ -3,8 +3,10 @@
 import contextlib
 import os
 import select
+import socket
 import stat
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +35,11 @@ def part(folder_of):
 
 
 @contextlib.contextmanager
-def serving(part, **options):
+def serving(part, handler=None, **options):
     """A server in a thread."""
     ours, theirs = socket_pair()
     settings = {"ipc_path": None, "tcp_host": None, "curve": None, **options}
-    server = PartitionServer(RequestHandler(part), **settings)
+    server = PartitionServer(handler or RequestHandler(part), **settings)
     thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))
     thread.start()
     try:
@@ -259,6 +261,81 @@ def test_server_that_comes_back_elsewhere(part, tmp_path):
             ask(client, client.fetch(1, "node", 0, ids, ["x"]))
     silent.close(0)
     context.term()
+
+
+class SlowHandler(RequestHandler):
+    """Takes longer over an answer than heartbeats may be late."""
+
+    def __call__(self, frames):
+        time.sleep(4)
+        return super().__call__(frames)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_server_that_is_slow(part, tmp_path, num_threads):
+    """Its heartbeats tell that it lives: it is waited for, and asked once."""
+    ids = np.array([part.meta.node_types[0].bounds[1]])
+    lost = []
+    with (
+        serving(
+            part, SlowHandler(part), ipc_path=str(tmp_path / "s"), num_threads=num_threads
+        ) as server,
+        client_of(Endpoint(server.addresses["ipc"]), timeout=20) as client,
+    ):
+        client.on_lost = lambda number, since: lost.append(number)
+        assert ask(client, client.fetch(1, "node", 0, ids, ["x"]))[0].shape == (1, 5)
+    assert lost == []
+
+
+def test_connection_that_is_half_open(part):
+    """What is sent arrives nowhere, and nobody says so: heartbeats find out, it is sent again."""
+    ids = np.array([part.meta.node_types[0].bounds[1]])
+    curve, credentials = make_keys()
+    with serving(part, tcp_host="127.0.0.1", curve=curve) as server:
+        port = int(server.addresses["tcp"].rpartition(":")[2])
+        with (
+            forwarding(port) as (proxy, muted),
+            client_of(Endpoint(proxy, curve["public"]), credentials, timeout=30) as client,
+        ):
+            ask(client, client.fetch(1, "node", 0, ids, ["x"]))
+            muted.set()  # of connections that there are; later ones are forwarded
+            began = time.monotonic()
+            requests = [client.fetch(1, "node", 0, ids, ["x"]) for _ in range(5)]
+            client.wait(requests)
+            assert [r.result()[0].shape for r in requests] == [(1, 5)] * 5
+            assert 1 < time.monotonic() - began < 15
+
+
+@contextlib.contextmanager
+def forwarding(port):
+    """A proxy of a port; when its event is set, it swallows what connections there are bring."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    muted, ends = threading.Event(), []
+
+    def pump(source, target, is_old):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if not (is_old and muted.is_set()):
+                    target.sendall(data)
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                far = socket.create_connection(("127.0.0.1", port))
+                ends.extend([near, far])
+                for pair in ((near, far), (far, near)):
+                    arguments = (*pair, not muted.is_set())
+                    threading.Thread(target=pump, args=arguments, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}", muted
+    finally:
+        for end in [listener, *ends]:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
 
 def test_lost_servers_are_told(part, tmp_path):

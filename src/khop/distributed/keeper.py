@@ -50,6 +50,7 @@ class ServerKeeper:
 
     Attributes:
         num_restarts: how often servers were started again.
+        last_return: when one of them was last ready again (`time.monotonic`); None: none was.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ServerKeeper:
         self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="khop-keeper", daemon=True)
         self.num_restarts = 0
+        self.last_return: float | None = None
 
     def keep(self, key: int, server: LaunchedServer) -> None:
         """Looks after a server from here on, and ends it with `close`."""
@@ -111,7 +113,7 @@ class ServerKeeper:
 
     def _take_in(self, key: int, kept: _Kept, message: Message) -> None:
         if message.op is Op.READY:
-            kept.began = time.monotonic()
+            kept.began = self.last_return = time.monotonic()
             server = kept.server
             _log.info("server-up", f"the server of {server.what} is up", pid=server.process.pid)
             if kept.server.learn_addresses(message):

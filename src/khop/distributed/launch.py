@@ -121,7 +121,10 @@ class LaunchedServer:
         """
         self.process.close()
         if self._socket is not None:
-            self._socket = str(_kept_or_new_folder(Path(self._socket).parent) / "server")
+            path = str(_kept_or_new_folder(Path(self._socket).parent) / "server")
+            if path != self._socket:
+                remove_socket(self._socket)
+            self._socket = path
         tcp = self.announcement.get("tcp")
         port = None if tcp is None else int(tcp.rpartition(":")[2])
         self._config.update(ipc_path=self._socket, tcp_port=port)

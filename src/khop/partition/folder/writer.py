@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
+import math
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -57,17 +61,48 @@ class FolderWriter:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     def create(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        """Creates an array to be filled piece by piece."""
+        """Creates an array to be filled piece by piece.
+
+        Raises:
+            OSError: there is no room for it.
+        """
         file = self._new_file(path)
         if 0 in shape:  # nothing to map
             np.save(file, np.empty(shape, dtype))
             return np.empty(shape, dtype)
-        mapped: Array = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
+        with self._writing(file, math.prod(shape) * dtype.itemsize):
+            mapped: Array = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
+            # All of it now: a page that finds no room later kills the process.
+            with file.open("rb+") as opened:
+                os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
         return mapped
 
     def save(self, path: str, array: Array) -> None:
-        """Writes an array that is in memory."""
-        np.save(self._new_file(path), np.ascontiguousarray(array), allow_pickle=False)
+        """Writes an array that is in memory.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        file = self._new_file(path)
+        with self._writing(file, array.nbytes):
+            np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+
+    @contextlib.contextmanager
+    def _writing(self, file: Path, nbytes: int) -> Iterator[None]:
+        """Says more than the system does of a file that cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            free = shutil.disk_usage(self._temporary).free
+            name = file.relative_to(self._temporary)
+            # NumPy says how much of an array it could write, not why not all of it.
+            number = error.errno or (errno.ENOSPC if free < nbytes else errno.EFBIG)
+            raise OSError(
+                number,
+                f"cannot write {nbytes:,} bytes of '{name}' for the partition folder "
+                f"'{self.root}': {os.strerror(number)}. {free:,} bytes are free there. Nothing "
+                "of the folder is kept; make room, or choose another place",
+            ) from error
 
     def save_rows(self, path: str, feature: Feature, rows: IntArray) -> None:
         """Writes rows of an attribute, a chunk at a time."""

@@ -1,0 +1,101 @@
+"""Trainers whose servers, networks and schedulers misbehave; run as `jobs.py` is."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import jobs
+
+
+def job_steady(arguments):
+    """Epochs equal to the in-memory loader's, for some seconds; how long the longest batch took."""
+    loader, reference, rank = _loaders(arguments)
+    end = time.monotonic() + arguments["seconds"]
+    longest = count = 0
+    while time.monotonic() < end:
+        count += jobs.same_batches(_paced(loader, gaps := []), reference)
+        longest = max(longest, *gaps)
+        Path(arguments["ready"] + f".{rank}").touch()
+    return {"batches": count, "longest": longest, "rows": loader.stats().rows}
+
+
+def job_moved(arguments):
+    """The first trainer's server dies, and its port is somebody else's when it comes back."""
+    from khop.distributed.launch import LaunchedServer
+
+    loader, reference, rank = _loaders(arguments)
+    start_again, taken = LaunchedServer.start_again, []
+
+    def start_elsewhere(server):
+        server.process.close()
+        host, _, port = server.announcement["tcp"].removeprefix("tcp://").rpartition(":")
+        taken.append(socket.create_server((host, int(port))))
+        start_again(server)
+
+    LaunchedServer.start_again = start_elsewhere
+    before = loader.data.service().endpoints()
+    servers = loader.data.service().whereabouts.keeper.servers
+    batches = []
+    for number, batch in enumerate(loader):
+        if rank == 0 and number == 1:
+            os.kill(servers[0].process.pid, signal.SIGKILL)
+        if rank == 1 and number == 1:
+            time.sleep(1)  # what is asked from here on is asked in vain at first
+        batches.append(batch.clone())
+    count = jobs.same_batches(batches, reference)
+    moved = before != loader.data.service().endpoints()
+    return {"batches": count, "moved": moved, "taken": len(taken)}
+
+
+def job_terminated(arguments):
+    """Iterates until SIGTERM makes it exit as schedulers expect."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    loader, _, rank = _loaders(arguments)
+    next(iter(loader))
+    Path(arguments["ready"] + f".{rank}").write_text(json.dumps(jobs.khop_processes()))
+    while True:
+        for _ in loader:
+            time.sleep(0.01)
+
+
+def _loaders(arguments):
+    from khop.distributed import DistNeighborLoader
+    from khop.loader import NeighborLoader
+
+    context, dataset, options = jobs._load(arguments)
+    seeds = jobs.seeds_of_rank(context.rank)
+    common = {"batch_size": 8, "shuffle": True, "seed": 3}
+    loader = DistNeighborLoader(
+        dataset,
+        jobs.FANOUTS,
+        seeds,
+        with_edge=True,
+        collect_features=True,
+        worker_options=options,
+        **common,
+    )
+    reference = NeighborLoader(
+        jobs.make_graph(), jobs.FANOUTS, seeds, stream=context.rank, **common
+    )
+    return loader, reference, context.rank
+
+
+def _paced(loader, gaps):
+    """Batches, no faster than a model takes them, and how long each was waited for."""
+    batches = iter(loader)
+    while True:
+        began = time.monotonic()
+        batch = next(batches, None)
+        gaps.append(time.monotonic() - began)
+        if batch is None:
+            return
+        yield batch
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
