@@ -1,5 +1,6 @@
 """Slots of shared memory: allocation, leases, and what is seen across descriptors."""
 
+import fcntl
 import gc
 import os
 
@@ -151,3 +152,40 @@ def test_memory_cannot_be_resized():
         with pytest.raises(OSError, match="not permitted"):
             os.ftruncate(descriptor, size)
     os.close(descriptor)
+
+
+def test_memory_keeps_its_size():
+    """A process that could cut another's memory off could end it: touching what is gone does."""
+    memory = create_memory(8192)
+    try:
+        for size in (0, 4096, 10_000):
+            with pytest.raises(PermissionError):
+                os.ftruncate(memory, size)
+        with pytest.raises(PermissionError):  # seals can be neither added nor taken away
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+        assert os.fstat(memory).st_size == 8192
+    finally:
+        os.close(memory)
+
+
+@pytest.mark.parametrize("kind", ["unsealed memory", "file", "empty memory", "pipe"])
+def test_memory_that_can_shrink_is_not_mapped(kind, tmp_path):
+    """Whoever passes on such memory could end the process that maps it."""
+    descriptors = []
+    if kind == "pipe":
+        descriptors += os.pipe()
+    elif kind == "file":
+        (tmp_path / "file").write_bytes(bytes(4096))
+        descriptors.append(os.open(tmp_path / "file", os.O_RDWR))
+    else:
+        descriptors.append(os.memfd_create("test", os.MFD_ALLOW_SEALING))
+        if kind == "empty memory":
+            fcntl.fcntl(descriptors[0], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        else:
+            os.ftruncate(descriptors[0], 4096)
+    try:
+        with pytest.raises(ProtocolError, match="can be made smaller"):
+            RingReader(descriptors[0])
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)

@@ -79,6 +79,31 @@ class Message(NamedTuple):
             raise ProtocolError("a control message is not a JSON object")
         return content
 
+    def integers(self, *names: str) -> list[int | None]:
+        """Fields of the payload, JSON, that are integers or null.
+
+        Raises:
+            ProtocolError: one of them is something else.
+        """
+        content = self.json()
+        values = [content.get(name) for name in names]
+        if any(value is not None and type(value) is not int for value in values):
+            raise ProtocolError(f"a control message's {names} are not integers")
+        return values
+
+    def descriptor(self) -> int:
+        """The one descriptor that came along, to be closed by the caller.
+
+        Raises:
+            ProtocolError: another number of them; they are closed.
+        """
+        if len(self.descriptors) != 1:
+            for descriptor in self.descriptors:
+                os.close(descriptor)
+            count = len(self.descriptors)
+            raise ProtocolError(f"a control message comes with {count} descriptors instead of one")
+        return self.descriptors[0]
+
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Both ends of a control line; neither is inherited by other processes."""

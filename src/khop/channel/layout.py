@@ -141,19 +141,17 @@ class Layout:
             raise ProtocolError(f"a layout is not JSON: {error}") from None
         finally:
             os.close(descriptor)
-        if not isinstance(content, dict):
-            raise ProtocolError("a layout is not a JSON object")
         return cls.from_json(content)
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Layout:
+    def from_json(cls, content: Any) -> Layout:
         """From what `to_json` returned, after its journey.
 
         Raises:
             ProtocolError: malformed.
         """
-        number = content.get("number")
-        if type(number) is not int or number < 0:
+        number = content.get("number") if isinstance(content, dict) else None
+        if type(number) is not int or not 0 <= number < _MAX_SIZE:
             raise ProtocolError("a layout has no number")
         arrays = [_array(entry) for entry in _entries(content.get("arrays"), 3)]
         counters = [_counter(entry) for entry in _entries(content.get("counters"), 2)]

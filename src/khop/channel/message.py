@@ -134,7 +134,7 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
 
 
 def _check_values(array: Array) -> None:
-    """Booleans are bytes of 0 and 1: NumPy and torch trust that, and lose count otherwise."""
+    """Booleans are bytes of 0 and 1: to compiled code another byte means anything."""
     if array.dtype == np.bool_ and array.size and int(array.view(np.uint8).max()) > 1:
         raise ProtocolError("an array of booleans holds other bytes than 0 and 1")
 

@@ -340,25 +340,31 @@ class SamplerGroup:
             if number in self._epochs:
                 self._epochs[number].arrived[batch] = received
         elif message.op is Op.LAYOUT:
-            sampler.learn(Layout.read_shared(message.descriptors[0]))
+            sampler.learn(Layout.read_shared(message.descriptor()))
         elif message.op is Op.READY:
             sampler.is_ready, sampler.is_joining = True, False
         elif message.op is Op.LOST:
-            self._look_for(message.json()["part"], sampler)
+            (part,) = message.integers("part")
+            if part is not None:
+                self._look_for(part, sampler)
         elif message.op is Op.RECORDS:
             recording = current()
             if recording is not None:
                 recording.add_message(sampler.process.pid, sampler.number, message.payload)
         elif message.op is Op.ERROR:
-            content = message.json()
-            number, batch = content["epoch"], content["batch"]
-            sampler.owes.pop((number, batch), None)
-            where = f"sampler process {sampler.number} (pid {sampler.process.pid})"
-            if number is None:  # it could not begin, and would not if started again
-                self._failure = rebuild_error(content, where)
-                raise self._failure
-            if number in self._epochs:
-                self._epochs[number].arrived[batch] = rebuild_error(content, where)
+            self._take_failure(sampler, message)
+
+    def _take_failure(self, sampler: SamplerProcess, message: Message) -> None:
+        """A batch, or the sampler, has failed."""
+        content = message.json()
+        number, batch = message.integers("epoch", "batch")
+        where = f"sampler process {sampler.number} (pid {sampler.process.pid})"
+        if number is None or batch is None:  # it could not begin, and would not the next time
+            self._failure = rebuild_error(content, where)
+            raise self._failure
+        sampler.owes.pop((number, batch), None)
+        if number in self._epochs:
+            self._epochs[number].arrived[batch] = rebuild_error(content, where)
 
     def _replace(self, dead: SamplerProcess) -> None:
         """Asks others for what a dead sampler owed, and starts it again."""

@@ -83,6 +83,8 @@ class SamplerProcess:
         Raises:
             ProtocolError: malformed.
         """
+        if len(message.payload) < BATCH.size:
+            raise ProtocolError(f"a sampler tells of a batch in {len(message.payload)} bytes")
         number, batch, offset, nbytes = BATCH.unpack_from(message.payload)
         told = message.payload[BATCH.size :]
         if offset & ON_DEVICE:
@@ -95,8 +97,10 @@ class SamplerProcess:
 
     def _lease(self, message: Message, offset: int, nbytes: int) -> Array:
         if message.descriptors:  # the ring had no room
-            memory = RingReader(message.descriptors[0])
-            os.close(message.descriptors[0])
+            try:
+                memory = RingReader(message.descriptors[0])
+            finally:
+                os.close(message.descriptors[0])
             return memory.lease(0, nbytes, None)
         # A user who keeps batches must not starve the sampler: from half of the ring on, they get
         # copies.

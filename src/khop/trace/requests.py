@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from khop.channel.control import TWO
+from khop.errors import ProtocolError
 from khop.trace.clock import Segment
 
 REQUESTS = ("sample", "induce", "has_edges", "fetch")
@@ -104,10 +105,17 @@ def pack_records(segments: list[Segment], answered: list[Answered]) -> Iterator[
 
 
 def unpack_records(payload: bytes) -> tuple[list[Segment], list[Answered]]:
-    """Segments and requests, from a payload that `pack_records` made."""
-    num_segments, _ = TWO.unpack_from(payload)
+    """Segments and requests, from a payload that `pack_records` made.
+
+    Raises:
+        ProtocolError: it is of another length than it says.
+    """
+    counts = TWO.unpack_from(payload) if len(payload) >= TWO.size else (0, 0)
+    widths = len(Segment._fields), len(Answered._fields)
+    if len(payload) != TWO.size + 8 * sum(n * w for n, w in zip(counts, widths, strict=True)):
+        raise ProtocolError(f"{len(payload)} bytes of a recording do not hold {counts} records")
     numbers = np.frombuffer(payload, np.int64, offset=TWO.size)
-    first, second = np.split(numbers, [num_segments * len(Segment._fields)])
+    first, second = np.split(numbers, [counts[0] * len(Segment._fields)])
     segments = list(map(Segment._make, first.reshape(-1, len(Segment._fields)).tolist()))
     rows = second.reshape(-1, len(Answered._fields)).tolist()
     return segments, [Answered(*row) for row in rows]

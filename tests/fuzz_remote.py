@@ -1,0 +1,203 @@
+"""Targets of the fuzzer: graph servers, directory, sessions, batches. See `fuzz_targets`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from fuzz_mutations import bytes_changed, json_changed
+from khop.channel.control import ControlLine, socket_pair
+from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
+from khop.channel.message import pack, unpack
+from khop.channel.ring import RingWriter, create_memory
+from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.remote.answers import GraphAnswers
+from khop.distributed.remote.checks import SessionChecks, columns_of, session_spec
+from khop.distributed.remote.directory import Directory
+from khop.distributed.remote.incoming import Incoming, Layouts
+from khop.distributed.wire import PROTOCOL
+from khop.errors import ProtocolError, RendezvousError
+from khop.partition.folder import PartitionFolder
+from khop.sampler.collect import CollectSpec
+from khop.sampler.spec import SamplingSpec
+
+Run = Callable[[Random], None]
+
+_REFUSALS = {"ProtocolError", "IndexError", "ValueError", "KeyError"}
+
+
+def graph(root: Path) -> Run:
+    """Requests about the graph as a whole."""
+    folder = PartitionFolder(root)
+    answer = GraphAnswers(folder, folder.meta, 0, [0, 1])
+    common = {"protocol": PROTOCOL, "id": 5}
+    ids = np.arange(8)
+    edges = {"edge_type": 0, "partition": 0, "begin": 0, "end": 20, "step": 3}
+    valid: list[tuple[dict[str, Any], list[Any]]] = [
+        ({**common, "op": "graph"}, []),
+        ({**common, "op": "to_new_ids", "node_type": 0}, [ids]),
+        ({**common, "op": "to_original_ids", "node_type": 1}, [ids]),
+        ({**common, "op": "node_times", "node_type": 0}, [ids]),
+        ({**common, "op": "split", "node_type": 0, "name": "train_mask", "begin": 2}, []),
+        ({**common, "op": "home_edges", **edges}, []),
+        ({**common, "op": "device_count"}, []),
+    ]
+
+    def run(random: Random) -> None:
+        header, arrays = random.choice(valid)
+        for _ in range(random.choice((0, 1, 1, 2))):
+            header = json_changed(random, header)
+        if arrays and random.random() < 0.5:
+            data = bytes_changed(random, arrays[0].tobytes(), [b"\xff" * 8])
+            arrays = [np.frombuffer(data[: len(data) // 8 * 8], np.int64)]
+        reply, _ = unpack(answer(pack(header if isinstance(header, dict) else {}, arrays)))
+        assert "error" not in reply or reply["error"]["type"] in _REFUSALS, (reply, header)
+
+    return run
+
+
+def directory(root: Path) -> Run:
+    """What the directory is told, and asked."""
+    del root
+    server = {
+        "role": "server", "rank": 1, "incarnation": "ab", "num_servers": 2, "num_clients": 2,
+        "parts": [1], "addresses": {"tcp": "tcp://h:1", "ipc": "ipc:///s"}, "host": "h",
+        "fingerprint": "f", "pid": 7, "gone": {"0": "x"},
+    }  # fmt: skip
+    client = {
+        "role": "client", "rank": 0, "incarnation": "c", "num_servers": 2, "num_clients": 2,
+        "name": "client 0", "pid": 8,
+    }  # fmt: skip
+    valid: list[tuple[str, dict[str, Any]]] = [
+        ("register", server),
+        ("register", client),
+        ("tell", {"rank": 0, "name": "a", "value": {"b": [1]}}),
+        ("hear", {"rank": 1, "name": "a", "ranks": [0, 1], "wait": 1.0}),
+        ("goodbye", {"role": "client", "rank": 0, "incarnation": "c"}),
+    ]
+    made = [Directory(2, 2, 3, "f")]
+
+    def run(random: Random) -> None:
+        if random.random() < 0.01:
+            made[0] = Directory(2, 2, 3, "f")
+        name, header = random.choice(valid)
+        for _ in range(random.choice((0, 1, 1, 2))):
+            header = json_changed(random, header)
+        header = json.loads(json.dumps(header))
+        if not isinstance(header, dict):
+            return
+        try:
+            if name == "hear":
+                made[0].hear(header, lambda reply: json.dumps(reply) and None)
+            else:
+                getattr(made[0], name)(header)
+        except (ProtocolError, RendezvousError):
+            pass
+        made[0].tick()
+        json.dumps(made[0].lookup())
+
+    return run
+
+
+def session(root: Path) -> Run:
+    """What a client asks for when it opens a session, and the seeds of its batches."""
+    meta = PartitionFolder(root).meta
+    checks = SessionChecks(meta)
+    spec = PipelineSpec(
+        SamplingSpec([[3, 2]] * len(meta.edge_types), with_edge=True),
+        CollectSpec(
+            [list(t.attrs) for t in meta.node_types],
+            [list(t.attrs) for t in meta.edge_types],
+            [True] * len(meta.edge_types),
+        ),
+    )
+    header = {
+        "session": "loader/0", "client": "client 0",
+        "pipeline": json.loads(json.dumps(spec.to_json())), "num_workers": 1,
+        "buffer_bytes": 1 << 20, "concurrency": 2, "depth": 4, "worker_devices": None,
+        "max_restarts": 2,
+        "timeout": 60.0, "credits": 1 << 20, "names": [],
+    }  # fmt: skip
+    seeds = np.arange(10).reshape(1, -1)
+
+    def run(random: Random) -> None:
+        changed: Any = header
+        for _ in range(random.choice((0, 1, 1, 2, 3))):
+            changed = json_changed(random, changed)
+        changed = json.loads(json.dumps(changed))
+        if not isinstance(changed, dict):
+            return
+        data = bytes_changed(random, seeds.tobytes(), [b"\xff" * 8])
+        columns = np.frombuffer(data[: len(data) // 8 * 8], np.int64)
+        shape = random.choice(((1, -1), (-1,), (1, 1, -1), (-1, 1)))
+        try:
+            pipeline = checks.pipeline(session_spec(changed))
+            checks.arrays(changed, [])
+            checks.columns(pipeline, columns_of([columns.reshape(shape)]))
+        except (ProtocolError, IndexError):
+            return
+
+    return run
+
+
+def incoming(root: Path) -> Run:
+    """Layouts and chunks of batches, as a graph server sends them."""
+    del root
+    layout = Layout(
+        3,
+        [ArrayLayout("n0.x", "float32", (-1, 3)), ArrayLayout("n0.id", "int64", (-1,))],
+        [CounterLayout("batch", 1), CounterLayout("made", 11)],
+    )
+    content = json.loads(json.dumps(layout.to_json()))
+    record = Record(layout, [50])
+    memory = bytearray(record.nbytes)
+    record.write(memoryview(memory))
+    data = np.frombuffer(memory, np.uint8)
+    ring = RingWriter(create_memory(1 << 20, "khop-fuzz"))
+    ours, theirs = socket_pair()
+    line = ControlLine(ours)
+    reader = ControlLine(theirs)
+    layouts = [Layouts(line)]
+
+    def drain() -> None:
+        while (message := reader.receive()) is not None:
+            for descriptor in message.descriptors:
+                os.close(descriptor)
+
+    def run(random: Random) -> None:
+        if random.random() < 0.05:
+            layouts[0] = Layouts(line)
+        try:
+            changed = content if random.random() < 0.7 else json_changed(random, content)
+            learned = layouts[0].learn(json.loads(json.dumps(changed)))
+        except (ProtocolError, TypeError) as error:
+            assert isinstance(error, ProtocolError) or not isinstance(changed, dict)
+            drain()
+            return
+        nbytes = random.choice((len(data), len(data), len(data) + 1, 16, 64, 0, -1, 2**41, 2**20))
+        try:
+            batch = Incoming(ring, nbytes)
+        except ProtocolError:
+            drain()
+            return
+        try:
+            at = 0
+            while at < len(data):
+                step = random.choice((64, 500, len(data)))
+                offset = at if random.random() < 0.9 else random.choice((0, at + 1, -1, 2**62))
+                if batch.write(offset, data[at : at + step]):
+                    batch.announce(line, 0, 1, learned, None)
+                    break
+                at += step
+        except ProtocolError:
+            pass
+        drain()
+        batch.abandon()
+
+    return run
