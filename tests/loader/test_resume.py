@@ -434,6 +434,18 @@ def test_users_own_samplers(name, seed, before, after):
     assert epochs_of(resumed, 2) == expected(whole, 1, 2)
 
 
+def test_asking_a_sampler_again_leaves_torchs_generator_alone():
+    """Others draw from it, too: going on asks the sampler with the generator set back meanwhile."""
+    torch.manual_seed(1)
+    state = stop_after(with_sampler("random", seed=3), 0, 2)
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    resumed = with_sampler("random", seed=3)
+    resumed.load_state_dict(state)
+    assert len(list(resumed)) == _NUM_BATCHES - 2
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_sampler_that_names_other_seeds_is_found_out():
     """Else seeds would be lost, and others come twice."""
     random.seed(1)
