@@ -1,0 +1,19 @@
+"""The soak: hours of loading while everything around the trainers fails at random.
+
+`scripts/soak` is its command. Trainers (`trainer`) load epoch after epoch of a small graph and say
+the checksum of each batch; a ledger (`ledger`) compares them with those of the in-memory loader
+(`workload`), so that a batch that is lost, doubled or changed shows at once. First comes an
+undisturbed cycle, then faults (`faults`): samplers and servers are killed or stopped for a while,
+and between two network namespaces (`network`) packets are delayed, held or dropped and the link is
+taken down. Meanwhile memory and descriptors are watched (`watch`). `run` puts the `processes`
+together, `outcome` is what it reports. In worker mode:
+
+    driver ──┬─ trainer 0 ── samplers, partition server     in namespace 0 ─┐
+             │                                                              cable (driver's thread)
+             └─ trainer 1 ── samplers, partition server     in namespace 1 ─┘
+
+and with graph servers, which a supervisor in the driver starts again:
+
+    driver ──┬─ khop serve 0 ── samplers     ┬─ client ── receivers                  in namespace 0
+             └─ khop serve 1 ── samplers     └─ visitor ── receivers, comes and goes in namespace 1
+"""

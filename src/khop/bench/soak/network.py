@@ -1,0 +1,168 @@
+"""Two network namespaces, and a cable between them that can be slow, silent or cut.
+
+Each namespace has a TUN device. The cable is a thread that reads packets from one device and writes
+them to the other: later (delay), not before a stall has passed, or never (cut). So it affects every
+connection, whoever made it and to whichever port, and needs no `netem` in the kernel. It needs
+root, iproute2 and /dev/net/tun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import struct
+import subprocess
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+_TUNSETIFF = 0x400454CA
+_IFF_TUN_NO_PI = 0x1001
+_DEVICE = Path("/dev/net/tun")
+_MTU = 60_000  # few packets for many bytes: they pass through Python
+_MAX_HELD = 1024  # packets on their way in each direction; TCP sends again what is dropped
+
+
+class NoNetworkError(RuntimeError):
+    """This machine does not let us make networks; says why."""
+
+
+class TwoHosts:
+    """Two namespaces, each as good as a machine of its own for whoever runs in it.
+
+    Attributes:
+        addresses: of both.
+        prefixes: what goes before a command that shall run in each.
+        cable: what joins them.
+
+    Raises:
+        NoNetworkError: not root, or tools or kernel lack what it takes.
+    """
+
+    def __init__(self) -> None:
+        if os.geteuid() != 0 or shutil.which("ip") is None or not _DEVICE.exists():
+            raise NoNetworkError("network faults need root, iproute2 and /dev/net/tun")
+        self._names = [f"khop-soak-{os.getpid()}-{end}" for end in (0, 1)]
+        self._devices = [f"ks{os.getpid() % 10_000_000}{end}" for end in "ab"]
+        self.addresses = ["10.213.78.1", "10.213.78.2"]
+        self.prefixes = [["ip", "netns", "exec", name] for name in self._names]
+        ends: list[int] = []
+        try:
+            for place in (0, 1):
+                _ip("netns", "add", self._names[place])
+                ends.append(_open_tun(self._devices[place]))
+                self._set_up(place)
+        except (OSError, subprocess.CalledProcessError) as error:
+            for end in ends:
+                os.close(end)
+            self._delete()
+            raise NoNetworkError(f"this system does not allow namespaces: {error}") from error
+        self.cable = Cable((ends[0], ends[1]))
+
+    def _set_up(self, place: int) -> None:
+        name, device = self._names[place], self._devices[place]
+        _ip("link", "set", device, "netns", name)
+        _ip("-n", name, "addr", "add", f"{self.addresses[place]}/24", "dev", device)
+        _ip("-n", name, "link", "set", device, "mtu", str(_MTU), "up")
+        _ip("-n", name, "link", "set", "lo", "up")
+
+    def set_link(self, place: int, is_up: bool) -> None:
+        """Takes the link of one host down or up, as if its cable were pulled."""
+        state = "up" if is_up else "down"
+        _ip("-n", self._names[place], "link", "set", self._devices[place], state)
+
+    def close(self) -> None:
+        """Removes both."""
+        self.cable.close()
+        self._delete()
+
+    def _delete(self) -> None:
+        for name in self._names:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _ip("netns", "del", name)
+
+
+class Cable:
+    """Carries packets between two TUN devices.
+
+    Attributes:
+        delay: seconds that a packet takes. More than a second is a stall.
+        is_cut: nothing arrives.
+
+    Args:
+        ends: descriptors of both devices; the cable closes them.
+    """
+
+    def __init__(self, ends: tuple[int, int]) -> None:
+        self._ends = ends
+        self._held: dict[int, deque[tuple[float, bytes]]] = {end: deque() for end in ends}
+        self.delay = 0.0
+        self.is_cut = False
+        self._wake, self._waker = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="cable", daemon=True)
+        self._thread.start()
+
+    def set(self, *, delay: float = 0.0, is_cut: bool = False) -> None:
+        """Changes what it does from now on, also with packets that are on their way."""
+        self.delay, self.is_cut = delay, is_cut
+        os.write(self._waker, b".")
+
+    def _run(self) -> None:
+        poller = select.poll()
+        for end in (*self._ends, self._wake):
+            poller.register(end, select.POLLIN)
+        while True:
+            for end, _ in poller.poll(self._pause()):
+                if end == self._wake:
+                    if b"x" in os.read(end, 4096):
+                        return
+                else:
+                    self._take(end)
+            for end in self._ends:
+                self._release(end)
+
+    def _take(self, end: int) -> None:
+        try:
+            packet = os.read(end, 1 << 16)
+        except OSError:  # the link is down
+            return
+        if not self.is_cut and len(self._held[end]) < _MAX_HELD:
+            self._held[end].append((time.monotonic(), packet))
+
+    def _release(self, end: int) -> None:
+        held, other = self._held[end], self._ends[end == self._ends[0]]
+        if self.is_cut:
+            held.clear()
+        while held and time.monotonic() >= held[0][0] + self.delay:
+            with contextlib.suppress(OSError):
+                os.write(other, held.popleft()[1])
+
+    def _pause(self) -> float | None:
+        """Milliseconds until the next packet is due; None: there is none."""
+        due = [held[0][0] + self.delay for held in self._held.values() if held]
+        return max(0.0, min(due) - time.monotonic()) * 1000 if due else None
+
+    def close(self) -> None:
+        """Ends the thread and closes the devices, which are gone then."""
+        os.write(self._waker, b"x")
+        self._thread.join()
+        for descriptor in (*self._ends, self._wake, self._waker):
+            os.close(descriptor)
+
+
+def _open_tun(device: str) -> int:
+    descriptor = os.open(_DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", device.encode(), _IFF_TUN_NO_PI))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)

@@ -1,0 +1,101 @@
+"""What is loaded: a graph, its folder, each trainer's seeds, and what every batch must be."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from khop.partition import RandomPartitioner
+
+_TENSORS = ("n_id", "e_id", "edge_index", "x", "y", "edge_attr", "input_id")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A cycle of epochs that trainers repeat until they are told to stop.
+
+    Attributes:
+        num_nodes: nodes of the graph; their feature rows are random.
+        num_edges: edges; ends are drawn at random, a tenth of the nodes has none.
+        num_features: float32 features a node.
+        fanouts: fan-out of each hop.
+        num_seeds: seeds of each trainer.
+        batch_size: seeds a batch.
+        num_epochs: epochs of a cycle. Then the loader is shut down and made anew.
+        seed: of graph, seeds and draws.
+    """
+
+    num_nodes: int = 20_000
+    num_edges: int = 200_000
+    num_features: int = 32
+    fanouts: tuple[int, ...] = (10, 5)
+    num_seeds: int = 8_000
+    batch_size: int = 128
+    num_epochs: int = 3
+    seed: int = 7
+
+    @property
+    def num_batches(self) -> int:
+        """Batches an epoch."""
+        return -(-self.num_seeds // self.batch_size)
+
+    def graph(self) -> Data:
+        """The whole graph."""
+        generator = torch.Generator().manual_seed(self.seed)
+        ends = torch.randint(self.num_nodes * 9 // 10, (2, self.num_edges), generator=generator)
+        return Data(
+            x=torch.randn(self.num_nodes, self.num_features, generator=generator),
+            y=torch.arange(self.num_nodes) % 47,
+            edge_index=ends,
+            edge_attr=torch.arange(self.num_edges, dtype=torch.float32).view(-1, 1),
+        )
+
+    def seeds(self, stream: int) -> Tensor:
+        """[num_seeds] int64 seeds of a trainer, known by its stream."""
+        generator = torch.Generator().manual_seed(self.seed + 1 + stream)
+        return torch.randperm(self.num_nodes, generator=generator)[: self.num_seeds]
+
+    def options(self, stream: int) -> dict[str, Any]:
+        """Keywords that all loaders of a trainer have in common, the in-memory loader's too."""
+        return {
+            "num_neighbors": list(self.fanouts),
+            "input_nodes": self.seeds(stream),
+            "batch_size": self.batch_size,
+            "shuffle": True,
+            "seed": self.seed,
+            "stream": stream,
+        }
+
+    def write(self, folder: Path, num_parts: int) -> None:
+        """Partitions the graph into a folder."""
+        RandomPartitioner.from_data(self.graph(), folder, num_parts).partition()
+
+    def expected(self, stream: int) -> list[list[int]]:
+        """Checksums of a trainer's batches, epoch by epoch, as the in-memory loader makes them."""
+        from khop.loader import NeighborLoader
+
+        loader = NeighborLoader(self.graph(), **self.options(stream))
+        return [[checksum(batch) for batch in loader] for _ in range(self.num_epochs)]
+
+
+def checksum(batch: Data) -> int:
+    """Of everything that a batch holds: all its tensors' bytes, and what was drawn in each hop."""
+    value = 0
+    for piece in _pieces(batch):
+        value = zlib.crc32(piece, value)
+    return value
+
+
+def _pieces(batch: Data) -> Iterator[Any]:
+    for name in _TENSORS:
+        array = batch[name].contiguous().numpy()
+        yield f"{name} {array.dtype} {array.shape}".encode()
+        yield array.reshape(-1).view("uint8")
+    yield repr((batch.batch_size, batch.num_sampled_nodes, batch.num_sampled_edges)).encode()

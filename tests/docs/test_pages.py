@@ -1,0 +1,43 @@
+"""The Python blocks of the pages run, one after the other, as a reader would type them in."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import fenced
+from distributed import jobs
+from khop.distributed import shutdown_worker_group
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(DOCS.glob("migrate-from-*.md"))
+
+
+@pytest.fixture
+def sockets_apart(monkeypatch, tmp_path_factory):
+    """A folder for sockets that no other process uses, so that what is left there is ours."""
+    tmp_path_factory.getbasetemp()  # is made where temporary files go before that changes
+    with tempfile.TemporaryDirectory(prefix="kt-", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+@pytest.mark.usefixtures("sockets_apart")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = jobs.resources()
+    names = {"__name__": "page"}
+    blocks = fenced.blocks(page)
+    assert blocks
+    for block in blocks:
+        exec(block.compiled(page), names)
+    names.clear()
+    shutdown_worker_group()
+    assert jobs.wait_for_end_of_resources(before) == (set(), 0, set())
+
+
+def test_pages_are_linked():
+    readme = (DOCS.parent / "README.md").read_text()
+    assert [page.name for page in PAGES if f"docs/{page.name}" not in readme] == []
