@@ -1,5 +1,6 @@
 """The Python blocks of the pages run, one after the other, as a reader would type them in."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,17 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.glob("migrate-from-*.md"))
 
 
+@pytest.fixture
+def sockets_apart(monkeypatch, tmp_path_factory):
+    """A folder for sockets that no other process uses, so that what is left there is ours."""
+    tmp_path_factory.getbasetemp()  # is made where temporary files go before that changes
+    with tempfile.TemporaryDirectory(prefix="kt-", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+@pytest.mark.usefixtures("sockets_apart")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

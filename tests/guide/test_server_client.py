@@ -32,7 +32,8 @@ def context_of(rank, offset, world_size, group):
     }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_server_client_mode(parts, tmp_path):
     """Contexts, device counts, and batches of all clients, which each compares in `job.py`."""
     data = parts["data"]
@@ -45,7 +46,7 @@ def test_server_client_mode(parts, tmp_path):
     }
     processes = [start("server", {**common, "rank": rank}) for rank in range(NUM_SERVERS)]
     processes += [start("client", {**common, "rank": rank}) for rank in range(NUM_CLIENTS)]
-    done = jobs.finish_trainers(processes, 240)
+    done = jobs.finish_trainers(processes, 360)
     servers, clients = done[:NUM_SERVERS], done[NUM_SERVERS:]
     for rank, server in enumerate(servers):
         assert server["role"] == "SERVER"

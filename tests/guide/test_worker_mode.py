@@ -10,7 +10,8 @@ from distributed import jobs
 from guide import products
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_worker_mode(parts, tmp_path):
     """Contexts, batches and training of all trainers; in `job.py` each checks its own."""
     data = parts["data"]
@@ -19,7 +20,7 @@ def test_worker_mode(parts, tmp_path):
     arguments = {"root": parts["root_dir"], "graph": str(tmp_path / "graph.pt")}
     program = Path(__file__).with_name("job.py")
     done = jobs.finish_trainers(
-        jobs.start_trainers("worker", arguments, 4, program=str(program)), 240
+        jobs.start_trainers("worker", arguments, 4, program=str(program)), 360
     )
     for rank, trainer in enumerate(done):
         assert trainer["role"] == "WORKER"

@@ -36,6 +36,9 @@ class Deaths:
         """
         status = dead.process.exit_status()
         dead.process.close()
+        if dead.process.ended_with_server:  # which comes back, or is waited for in vain
+            _say(dead, status, self.num_restarts)
+            return
         task = dead.process.last_task()
         if task in dead.owes:
             assert task is not None
@@ -47,18 +50,22 @@ class Deaths:
             why = f"samplers have been restarted {self.num_restarts} times; max_restarts bounds it"
             raise SamplerDiedError(_obituary(dead, status, why))
         self.num_restarts += 1
-        _log.warning(
-            "sampler-restarted",
-            f"sampler {dead.number} (pid {dead.process.pid}) {status}: it is started again",
-            sampler=dead.number,
-            pid=dead.process.pid,
-            owed=len(dead.owes),
-            restarts=self.num_restarts,
-        )
+        _say(dead, status, self.num_restarts)
 
     def forget(self, epoch: int) -> None:
         """Forgets an epoch that has ended."""
         self._at = {task: count for task, count in self._at.items() if task[0] != epoch}
+
+
+def _say(dead: SamplerProcess, status: str, restarts: int) -> None:
+    _log.warning(
+        "sampler-restarted",
+        f"sampler {dead.number} (pid {dead.process.pid}) {status}: it is started again",
+        sampler=dead.number,
+        pid=dead.process.pid,
+        owed=len(dead.owes),
+        restarts=restarts,
+    )
 
 
 def _obituary(dead: SamplerProcess, status: str, why: str) -> str:

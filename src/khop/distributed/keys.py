@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import logging
 import os
 import re
 import stat
@@ -27,6 +26,7 @@ from typing import Any, TypeVar
 import zmq
 from zmq.utils import z85
 
+from khop import log
 from khop.distributed.transport import Credentials, Endpoint
 from khop.errors import SecurityError
 
@@ -38,7 +38,7 @@ _VERSION = 1
 _MAX_BYTES = 1 << 16
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
-_log = logging.getLogger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True)
@@ -234,10 +234,10 @@ def check_secured(
             "insecure=True (--insecure) on a network that strangers cannot enter"
         )
     _log.warning(
-        "%s at '%s' uses neither encryption nor authentication (insecure): whoever reaches this "
-        "network can read the graph and feed trainers wrong batches",
-        what,
-        host,
+        "insecure",
+        f"{what} at '{host}' uses neither encryption nor authentication (insecure): whoever "
+        "reaches this network can read the graph and feed trainers wrong batches",
+        address=host,
     )
 
 
