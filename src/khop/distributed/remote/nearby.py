@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from khop import log
 from khop.channel.control import ControlLine, Message, Op
 from khop.distributed.child import ChildProcess
 from khop.distributed.fields import integer, number, text
@@ -30,6 +31,7 @@ from khop.distributed.transport import Endpoint
 from khop.distributed.wire import describe_error
 from khop.errors import PartitionUnavailableError, ProtocolError
 
+_log = log.get(__name__)
 _WORKER = "khop.distributed.worker"
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
@@ -118,6 +120,12 @@ class Nearby:
             line.close()
         else:
             self._lent.append(lent)
+            _log.info(
+                "sampler-lent",
+                f"sampler of {lent.name} works for {lent.client} of this machine",
+                session=lent.name,
+                pid=lent.process.pid,
+            )
             with contextlib.suppress(ConnectionError):  # noticed when its line is read
                 line.send_json(Op.READY, {"pid": lent.process.pid})
         finally:
@@ -176,8 +184,10 @@ class Nearby:
             while lent.process.line.receive() is not None:
                 pass
         except EOFError:
+            status = lent.process.exit_status()
+            _log.info("sampler-ended", f"sampler of {lent.name} {status}", session=lent.name)
             with contextlib.suppress(ConnectionError):
-                lent.line.send_json(Op.ERROR, {"status": lent.process.exit_status()})
+                lent.line.send_json(Op.ERROR, {"status": status})
             self._end(lent)
 
     def _end(self, lent: _Lent) -> None:
@@ -202,6 +212,7 @@ class Nearby:
                 "session": lent.name,
                 "loader": lent.name,
                 "client": lent.client,
+                "direct": True,
                 "samplers": [
                     {
                         "pid": lent.process.pid,
