@@ -17,7 +17,8 @@ def picture(rank, uptime, batches, requests=0, pid=7):
     samplers = [{"pid": 8, "outstanding": 3, "made": 9, "bytes": 10}] * 2
     sessions = [
         {"session": f"{name}/0", "loader": name, "client": "cli\x1bent", "samplers": samplers,
-         "restarts": 2, "buffered_bytes": 3_000_000, "unsent_chunks": 4, "ring_bytes": 10_000_000}
+         "restarts": 2, "direct": False, "buffered_bytes": 3_000_000, "unsent_chunks": 4,
+         "ring_bytes": 10_000_000}
         for name in ("aaaaaaaaaaaaaaaaaaaa", "bb")
     ]  # fmt: skip
     counted = ServerCounters(rank, [rank], "a", lambda: {"clients": ["c"], "sessions": sessions})
@@ -95,6 +96,14 @@ def test_sessions_clients_and_requests():
         ["10", "host:3", "13", "9 s ago"],
     ]
     assert rows(lines, "REQUEST") == [["sample", "10.0", "4 ms", "1"]]
+
+
+def test_samplers_that_write_to_their_trainer_themselves():
+    """The server knows nothing of their batches, and says so."""
+    seen = NOW.pictures[0]
+    sessions = [{**session, "direct": True} for session in seen["sessions"]]
+    lines = render(look({0: {**seen, "sessions": sessions}}), BEFORE, 1000)
+    assert rows(lines, "LOADER")[1] == ["bb", "cli\\x1bent", "0", "2", *["-"] * 7]
 
 
 def test_the_directory_is_lost():

@@ -84,6 +84,7 @@ def session(name, client):
         "client": client,
         "samplers": [sampler, sampler],
         "restarts": 2,
+        "direct": False,
         "buffered_bytes": 5000,
         "unsent_chunks": 6,
         "ring_bytes": 70000,

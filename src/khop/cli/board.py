@@ -256,6 +256,8 @@ def _sessions(look: Look, before: Look | None) -> Table:
 
 def _of_session(session: Mapping[str, Any], rate: Mapping[str, float] | None) -> list[str | None]:
     samplers = session["samplers"]
+    if session["direct"]:  # what its samplers make is between them and the trainer
+        return [str(len(samplers)), *[None] * 7]
     return [
         str(len(samplers)),
         str(sum(s["outstanding"] for s in samplers)),

@@ -52,7 +52,8 @@ def of_server(picture: Mapping[str, Any]) -> str:
     _add_server(families, picture)
     _add_work(families, picture)
     for session in picture["sessions"]:
-        _add_session(families, session, {"rank": picture["rank"]})
+        if not session["direct"]:  # else its trainer knows
+            _add_session(families, session, {"rank": picture["rank"]})
     return expose([*families.values(), *_of_process(picture)])
 
 

@@ -21,6 +21,7 @@ def session(name="s/0", ring_bytes=100):
         "client": "c",
         "samplers": [{"pid": 1, "outstanding": 2, "made": 3, "bytes": 4}],
         "restarts": 2,
+        "direct": False,
         "buffered_bytes": 5,
         "unsent_chunks": 6,
         "ring_bytes": ring_bytes,

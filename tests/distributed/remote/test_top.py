@@ -72,7 +72,21 @@ def looks(watcher, accept, seconds=20.0):
     return look
 
 
-def test_servers_at_work(root):
+@pytest.fixture
+def said(capfd):
+    """Returns said(levels): (event, role) of all that was logged, at these levels alone."""
+    log.configure("info", json=True)
+
+    def said(levels):
+        told = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+        assert {line["level"] for line in told} <= levels
+        return {(line["event"], line["role"]) for line in told}
+
+    yield said
+    log.reset()
+
+
+def test_servers_at_work(root, said):
     """What loaders and clients have on servers, as JSON, as a table, and as pages of metrics."""
     page = jobs.free_port()
     with (
@@ -114,6 +128,19 @@ def test_servers_at_work(root):
         requests = read["khop_server_request_seconds"][2]
         assert any(("op", "fetch") in labels for _, labels in requests)  # of server 1's samplers
         assert read["khop_server_clients"]
+        trainer.close()
+        with Watcher(graph.servers, 10.0) as watcher:
+            looks(watcher, lambda look: look.pictures and not look.pictures[1]["sessions"])
+    assert {
+        ("metrics-served", "server"),
+        ("server-registered", "server"),
+        ("client-registered", "server"),
+        ("process-started", "receiver"),
+        ("session-opened", "server"),
+        ("session-open", "receiver"),
+        ("process-started", "sampler"),
+        ("session-closed", "server"),
+    } <= said({"info"})
 
 
 @pytest.fixture
@@ -247,9 +274,8 @@ def test_serve_with_a_page_of_metrics(root):
     assert events["server-ready"]["rank"] == 0
 
 
-def test_metrics_and_logs_of_a_client(root, capfd):
+def test_metrics_and_logs_of_a_client(root, said):
     """A trainer whose batches come from servers counts and speaks as any other."""
-    log.configure("info", json=True)
     try:
         with cluster.cluster(root, [[0, 1]], 1) as servers, servers.client():
             loader = DistNeighborLoader(
@@ -263,19 +289,16 @@ def test_metrics_and_logs_of_a_client(root, capfd):
             page = prometheus.read(loader.stats().prometheus({"rank": 0}))
             (batches,) = page["khop_loader_batches_total"][2].values()
             assert batches == count == len(loader)
+            with Watcher(Servers(f"{servers.host}:{servers.port}"), 10.0) as watcher:
+                (session,) = looks(watcher, lambda look: look.pictures).pictures[0]["sessions"]
+            assert session["direct"]  # they are on one machine
             loader.shutdown()
     finally:
-        log.reset()
         log.identify("trainer")
-    told = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    who = {(line["event"], line["role"]) for line in told}
     assert {
         ("client-joined", "client"),
-        ("process-started", "receiver"),
         ("process-started", "server"),
         ("client-registered", "server"),
-        ("session-opened", "server"),
-        ("session-open", "receiver"),
+        ("sampler-lent", "server"),
         ("process-started", "sampler"),
-    } <= who
-    assert {line["level"] for line in told} == {"info"}  # nothing was wrong
+    } <= said({"info"})

@@ -340,6 +340,7 @@ class Session:
             "session": self.spec.session,
             "loader": self.spec.session,
             "client": self.spec.client,
+            "direct": False,
             "samplers": [
                 {
                     "pid": sampler.process.pid,

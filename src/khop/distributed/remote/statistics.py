@@ -57,6 +57,8 @@ class SessionState(TypedDict):
         session: the name that its batches are counted under (`ServerCounters.batch`).
         loader: the loader, as the client calls it.
         client: the client.
+        direct: whether its samplers write to a trainer of this machine themselves; then the server
+            knows nothing of their batches, and the numbers below are 0.
         samplers: its sampler processes.
         restarts: samplers that died and were started again.
         buffered_bytes: batches that are made and not yet received by the client.
@@ -67,6 +69,7 @@ class SessionState(TypedDict):
     session: str
     loader: str
     client: str
+    direct: bool
     samplers: list[SamplerState]
     restarts: int
     buffered_bytes: int
