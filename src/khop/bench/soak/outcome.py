@@ -21,7 +21,7 @@ class Settings:
         minutes: how long faults strike.
         mode: 'worker', or 'client': two graph servers, a client that stays, and one that comes and
             goes.
-        interval: seconds between two kills on average.
+        interval: seconds between two kills on average, beside what faults wait for trainers.
         patience: seconds without a batch that count as a hang.
         seed: of faults; the workload has its own.
         roles: whom to kill.
@@ -31,7 +31,7 @@ class Settings:
 
     minutes: float = 30.0
     mode: str = "worker"
-    interval: float = 1.8
+    interval: float = 1.2
     patience: float = 90.0
     seed: int = 0
     roles: tuple[str, ...] = ("sampler", "server", "receiver")
