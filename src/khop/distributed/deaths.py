@@ -36,7 +36,7 @@ class Deaths:
         """
         status = dead.process.exit_status()
         dead.process.close()
-        if dead.process.ended_with_server:  # which comes back, or is waited for in vain
+        if dead.process.ended_with_server:  # another is asked, or the same when it is back
             _say(dead, status, self.num_restarts)
             return
         task = dead.process.last_task()

@@ -1,8 +1,11 @@
 """Clients on the machine of their servers: samplers write into the trainer's own memory."""
 
+import itertools
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -30,7 +33,7 @@ COMMON = {"batch_size": 8, "shuffle": True, "seed": 3}
 @pytest.fixture
 def servers(folder_of):
     """Two servers, and this process as their only client."""
-    with cluster.cluster(folder_of("frequency", 2), [[0], [1]], 1) as found, found.client():
+    with cluster.cluster(folder_of("frequency", 2), [[0], [1]]) as found, found.client():
         yield found
 
 
@@ -165,11 +168,36 @@ def wait_for_server():
     return get_context().remote.wait_for_servers()["servers"]["0"]
 
 
-@pytest.mark.parametrize("payload", [b"", b"{}", b"[1", np.random.default_rng(0).bytes(5000)])
-def test_strange_messages(servers, payload):
+def test_a_killed_client_whose_fork_lives(servers):
+    """A fork holds the client's end of the connection; the sampler ends nevertheless."""
+    code = (
+        "import os, time\n"
+        "from khop.distributed import *\n"
+        f"init_client(2, 0, 7, '127.0.0.1', {servers.port})\n"
+        "loader = DistNeighborLoader(None, [3], None, 8)\n"
+        "next(iter(loader)); pids = loader._maker.pids\n"
+        "fork = os.fork()\n"
+        "if fork: print(fork, *pids, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    client = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    fork, *samplers = [int(pid) for pid in client.stdout.readline().split()]
+    try:
+        assert samplers
+        client.kill()
+        client.wait()
+        assert jobs.wait_for_ends(samplers) == []
+    finally:
+        client.kill()
+        os.kill(fork, signal.SIGKILL)
+        client.stdout.close()
+
+
+def test_strange_messages(servers):
     """Anything else than a request is refused or ends the connection; the server goes on."""
     path = lines_path(wait_for_server()["addresses"]["ipc"].removeprefix("ipc://"))
-    for op in (Op.CONFIG, Op.BATCH, 99):
+    payloads = (b"", b"{}", b"[1", np.random.default_rng(0).bytes(5000))
+    for op, payload in itertools.product((Op.CONFIG, Op.BATCH, 99), payloads):
         end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         end.connect(path)
         end.send(bytes([op]) + payload)

@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 import socket
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from khop.errors import ProtocolError
 
 _WORKER = "khop.distributed.worker"
 _BACKLOG = 128
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
 # Characters of a log that fit a message, however JSON writes them.
 _MAX_LOG = MAX_PAYLOAD // 8
 _log = log.get(__name__)
@@ -51,6 +53,8 @@ class _Guest:
         wish: what the client has asked for, until it can be had.
         process: the sampler.
         end: readable when the sampler has ended.
+        client: readable when the client has ended, whose forks may still hold the connection; None:
+            the system does not tell who it is.
     """
 
     connection: ControlLine
@@ -58,6 +62,7 @@ class _Guest:
     spec: SessionSpec | None = None
     process: ChildProcess | None = None
     end: int | None = None
+    client: int | None = None
 
 
 class Hosting:
@@ -79,6 +84,7 @@ class Hosting:
         self._path = path
         self._guests: dict[int, _Guest] = {}
         self._ends: dict[int, _Guest] = {}
+        self._clients: dict[int, _Guest] = {}
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._door.setblocking(False)
         self._door.bind(path)
@@ -86,21 +92,33 @@ class Hosting:
 
     def descriptors(self) -> set[int]:
         """What is readable when there is something to do; see `look_at`."""
-        return {self._door.fileno(), *self._guests, *self._ends}
+        return {self._door.fileno(), *self._guests, *self._ends, *self._clients}
 
     def look_at(self, descriptor: int) -> None:
         """Does what there is to do."""
+        # What was looked at just before may have ended what this descriptor belonged to.
         if descriptor == self._door.fileno():
             self._let_in()
         elif descriptor in self._guests:
             self._hear(self._guests[descriptor])
         elif descriptor in self._ends:
             self._bury(self._ends[descriptor])
+        elif descriptor in self._clients:
+            self._dismiss(self._clients[descriptor])
 
     def _let_in(self) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            connection = ControlLine(self._door.accept()[0])
-            self._guests[connection.fileno()] = _Guest(connection)
+        try:
+            accepted = self._door.accept()[0]
+        except (BlockingIOError, ConnectionError):
+            return
+        guest = _Guest(ControlLine(accepted))
+        self._guests[accepted.fileno()] = guest
+        asked = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid = _CREDENTIALS.unpack(asked)[0]
+        with contextlib.suppress(OSError):
+            guest.client = os.pidfd_open(pid) if pid > 0 else None
+        if guest.client is not None:
+            self._clients[guest.client] = guest
 
     def _hear(self, guest: _Guest) -> None:
         """A client asks for its sampler, or has gone."""
@@ -199,6 +217,10 @@ class Hosting:
         if guest.wish is not None:
             _drop(guest.wish)
             guest.wish = None
+        if guest.client is not None:
+            del self._clients[guest.client]
+            os.close(guest.client)
+            guest.client = None
         del self._guests[guest.connection.fileno()]
         guest.connection.close()
 
@@ -221,6 +243,7 @@ class Hosting:
                 "session": guest.spec.session,
                 "loader": guest.spec.session,
                 "client": guest.spec.client,
+                "direct": True,
                 "samplers": [{"pid": process.pid, "outstanding": 0, "made": 0, "bytes": 0}],
                 "restarts": 0,
                 "buffered_bytes": 0,
