@@ -44,13 +44,14 @@ class Case(NamedTuple):
     graph: str
     samplers: int
     victim: str
+    standby: bool = False
 
 
 def main() -> None:
     """Measures all cases and prints a table."""
     arguments = _arguments()
     rows = []
-    print(f"{'':<44}{'batch':>9}{'gap: median':>14}{'worst':>9}{'batches':>9}{'after return':>14}")
+    print(f"{'':<52}{'batch':>9}{'gap: median':>14}{'worst':>9}{'batches':>9}{'after return':>14}")
     with tempfile.TemporaryDirectory(prefix="khop-recovery-") as folder:
         for name, data in _graphs(arguments.scale, Path(folder)):
             roots = {}
@@ -63,6 +64,9 @@ def main() -> None:
                     root = roots[1 + (victim == "server")]
                     rows.append(_measure(case, root, data.num_nodes, arguments))
                     print(_line(rows[-1]), flush=True)
+            case = Case(name, 1, "sampler", standby=True)
+            rows.append(_measure(case, roots[1], data.num_nodes, arguments))
+            print(_line(rows[-1]), flush=True)
             case = Case(name, 0, "server")
             rows.append(_measure(case, roots[2], data.num_nodes, arguments))
             print(_line(rows[-1]), flush=True)
@@ -119,7 +123,9 @@ def _make_loader(case: Case, root: Path, num_nodes: int) -> DistNeighborLoader:
     parts = 1 + (case.victim == "server")
     options: Any = CollocatedDistSamplingWorkerOptions()
     if case.samplers:
-        options = MpDistSamplingWorkerOptions(num_workers=case.samplers, max_restarts=1000)
+        options = MpDistSamplingWorkerOptions(
+            num_workers=case.samplers, max_restarts=1000, standby=case.standby
+        )
     return DistNeighborLoader(
         DistDataset().load(root, 0, also_serve=range(1, parts)),
         [15, 10, 5],
@@ -162,9 +168,10 @@ def _timed(batches: Iterator[Any]) -> tuple[float, float]:
 def _line(row: dict[str, Any]) -> str:
     samplers = f"{row['samplers']} samplers" if row["samplers"] else "in the trainer"
     what = f"{row['graph']}, {samplers}, killed: {row['victim']}"
+    what += ", standby" * row["standby"]
     after = row["worst_after_return_ms"]
     return (
-        f"{what:<44}{row['batch_ms']:>6.0f} ms{row['gap_ms']:>11.0f} ms{row['worst_gap_ms']:>6.0f} "
+        f"{what:<52}{row['batch_ms']:>6.0f} ms{row['gap_ms']:>11.0f} ms{row['worst_gap_ms']:>6.0f} "
         f"ms{row['gap_batches']:>9.1f}" + ("" if after is None else f"{after:>11.0f} ms")
     )
 

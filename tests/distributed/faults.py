@@ -12,6 +12,8 @@ from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWork
 from khop.loader import NeighborLoader
 
 SOON = 5.0
+# Where processes have to start again several times, on a busy machine: tells a hang.
+RECOVERED = 30.0
 # A ring so small that samplers do not make an epoch's small batches all ahead: they owe some.
 FEW_AHEAD = "256KB"
 
@@ -33,6 +35,7 @@ def make_loader(root, num_parts, num_workers=2, max_restarts=3, **options):
     """A loader of all training nodes whose trainer serves all parts."""
     dataset = DistDataset().load(root, 0, also_serve=range(1, num_parts))
     keywords = {"channel_size": options.pop("channel_size", None), "max_restarts": max_restarts}
+    keywords["standby"] = options.pop("standby", False)
     keywords["rpc_timeout"] = options.pop("rpc_timeout", 180)
     settings = {"batch_size": 8, "shuffle": True, "seed": 5, **options}
     return DistNeighborLoader(

@@ -17,7 +17,7 @@ import jobs
 import poisoned_worker
 import pytest
 import torch
-from faults import FEW_AHEAD, SOON, make_loader, make_reference, within
+from faults import FEW_AHEAD, RECOVERED, SOON, make_loader, make_reference, within
 
 from khop.channel.control import ONE, Op
 from khop.distributed import (
@@ -65,19 +65,43 @@ def test_sampler_killed_too_often(folder_of):
         list(loader)
 
 
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_standby(graph, folder_of, num_parts):
+    """A process in reserve takes the dead sampler's place, and another is made ready."""
+    loader = make_loader(
+        folder_of("random", num_parts), num_parts, 1, channel_size=FEW_AHEAD, standby=True
+    )
+    standby = loader._maker._program
+    batches, successors = [], []
+    with within(RECOVERED):
+        for number, batch in enumerate(loader):
+            if number in (1, 9):
+                successors.append(standby.pid)
+                os.kill(loader._maker.pids[0], signal.SIGKILL)
+            if number in (8, 18):
+                assert loader._maker.pids == successors[-1:]
+            batches.append(batch.clone())
+    assert jobs.same_batches(batches, make_reference(graph)) == len(loader)
+    assert len({*successors, standby.pid}) == 3
+    reserve = standby.pid
+    del standby  # the loader has the other reference
+    loader.shutdown()
+    assert jobs.wait_for_ends([reserve]) == []
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_batch_that_kills_samplers(folder_of, num_workers, monkeypatch):
     """Sampler after sampler dies at the same batch: an error that names it, whatever is allowed."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     program = partial(child.ChildProcess, "poisoned_worker")
-    monkeypatch.setattr(making, "SamplerGroup", partial(making.SamplerGroup, program=program))
+    monkeypatch.setattr(making, "_program", lambda *_: program)
     victim = poisoned_worker.VICTIM
     loader = make_loader(
         folder_of("random", 1), 1, num_workers, max_restarts=1000, channel_size=FEW_AHEAD
     )
     iterator = iter(loader)
     with (
-        within(2 * SOON),
+        within(RECOVERED),
         pytest.raises(
             SamplerDiedError, match=rf"SIGSEGV.*4 samplers have died at work on batch {victim}\."
         ),

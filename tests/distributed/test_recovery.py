@@ -12,7 +12,7 @@ from pathlib import Path
 import jobs
 import pytest
 import recovery_jobs
-from faults import FEW_AHEAD, SOON, make_loader, make_reference, within
+from faults import FEW_AHEAD, RECOVERED, SOON, make_loader, make_reference, within
 
 from khop.distributed import keeper
 from khop.errors import PartitionUnavailableError
@@ -43,7 +43,7 @@ def test_servers_that_die_come_back(graph, folder_of, num_workers, number):
         for pid in server_pids(loader):
             os.kill(pid, number)
 
-    with within(SOON + 3):
+    with within(RECOVERED):
         assert jobs.same_batches(with_fault(loader, kill), make_reference(graph)) == len(loader)
     assert loader.data.service().whereabouts.keeper.num_restarts == 2
     assert loader.data.service().endpoints() == before
@@ -90,7 +90,7 @@ def test_server_whose_place_is_not_safe_any_more(graph, folder_of):
         for pid in server_pids(loader):
             os.kill(pid, signal.SIGKILL)
 
-    with within(SOON + 3):
+    with within(RECOVERED):
         batches = with_fault(loader, kill, at=[2])
         assert jobs.same_batches(batches, make_reference(graph)) == len(loader)
     assert loader.data.service().endpoints()[1] != before
@@ -111,7 +111,7 @@ def test_server_that_stops_for_a_while(graph, folder_of, num_workers):
             timers.append(threading.Timer(4.5, os.kill, (pid, signal.SIGCONT)))
             timers[-1].start()
 
-    with within(3 * SOON):
+    with within(RECOVERED):
         batches = with_fault(loader, stop, at=[2])
         assert jobs.same_batches(batches, make_reference(graph)) == len(loader)
     for timer in timers:
@@ -131,7 +131,7 @@ def test_server_that_stops_for_good(folder_of, seconds, state):
         os.kill(pid, signal.SIGSTOP)
     try:
         with (
-            within(2 * SOON),
+            within(RECOVERED),
             pytest.raises(PartitionUnavailableError, match=rf"partition 1 at ipc://\S+ .*{state}"),
         ):
             list(iterator)
@@ -174,7 +174,7 @@ def test_scheduler_that_ends_the_job(folder_of, tmp_path):
     assert len(children) == 4
     for trainer in trainers:
         trainer.terminate()
-    with within(2 * SOON):
+    with within(RECOVERED):
         for trainer in trainers:
             trainer.communicate()
     assert [trainer.returncode for trainer in trainers] == [143, 143]

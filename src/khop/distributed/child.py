@@ -40,20 +40,27 @@ class ChildProcess:
 
     Args:
         module: the program, `khop.distributed.worker` for example.
-        config: what it shall do; sent as JSON.
+        config: what it shall do; sent as JSON. None: it imports its program and waits to be told;
+            see `configure`.
         descriptors: memory to pass along with the configuration.
+        imports: modules that it imports beside.
     """
 
     def __init__(
-        self, module: str, config: Mapping[str, Any], descriptors: Sequence[int] = ()
+        self,
+        module: str,
+        config: Mapping[str, Any] | None,
+        descriptors: Sequence[int] = (),
+        imports: Sequence[str] = (),
     ) -> None:
         self.module = module
         ours, theirs = socket_pair()
         self._log, self._task = LogTail(), TaskPage()
         passed = theirs.fileno(), self._task.descriptor
+        program = _program(module, imports)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _program(module), str(passed[0]), module, str(passed[1])],
+                [sys.executable, "-c", program, str(passed[0]), module, str(passed[1])],
                 pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 stderr=self._log.child_end,
@@ -66,6 +73,11 @@ class ChildProcess:
         self._finalizer = weakref.finalize(self, _end, self._process, self.line, os.getpid())
         # At exit the kernel closes the line; servers may have to stay until others have finished.
         self._finalizer.atexit = False
+        if config is not None:
+            self.configure(config, descriptors)
+
+    def configure(self, config: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Tells a process that was started without a configuration what it shall do."""
         # The kernel's signal follows the thread that started the child, not the process.
         lasting = threading.current_thread() is threading.main_thread()
         with contextlib.suppress(ConnectionError):  # told by receive()
@@ -73,7 +85,7 @@ class ChildProcess:
                 Op.CONFIG,
                 {
                     **config,
-                    "log": log.of_child(module, config),
+                    "log": log.of_child(self.module, config),
                     "parent": os.getpid(),
                     "end_with_parent_thread": lasting,
                 },
@@ -84,6 +96,11 @@ class ChildProcess:
     def pid(self) -> int:
         """Process id."""
         return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
 
     def exit_status(self) -> str:
         """How the process ended, in words; waits for it, it is known to be ending."""
@@ -113,7 +130,7 @@ class ChildProcess:
         self._finalizer()
 
 
-def _program(module: str) -> str:
+def _program(module: str, imports: Sequence[str] = ()) -> str:
     """What the child's interpreter runs.
 
     `-m` and `-c` put the working directory first on the path, where a user's `typing.py` would
@@ -123,7 +140,8 @@ def _program(module: str) -> str:
     paths = [path for path in sys.path if path and Path(path).is_absolute()]
     if source not in paths:
         paths.insert(0, source)
-    return f"import sys; sys.path[:] = {paths!r}; from {module} import main; main()"
+    also = "".join(f"import {name}; " for name in imports)
+    return f"import sys; sys.path[:] = {paths!r}; {also}from {module} import main; main()"
 
 
 def _end(process: subprocess.Popen[bytes], line: ControlLine, owner: int) -> None:

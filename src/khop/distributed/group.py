@@ -394,6 +394,7 @@ class SamplerGroup:
         for sampler in self._samplers:
             sampler.process.close()
         self._samplers.clear()
+        self._program = start_sampler  # what another keeps in reserve ends with it
         if self._shared is not None and os.getpid() == self._owner:
             os.close(self._shared)
             self._shared = None

@@ -17,7 +17,7 @@ from khop.distributed.collate import pin_ring
 from khop.distributed.dataset import DistDataset
 from khop.distributed.delivery import Destination, Mover, SlabMaker
 from khop.distributed.graph import LoaderGraph
-from khop.distributed.group import SamplerGroup
+from khop.distributed.group import Program, SamplerGroup, start_sampler
 from khop.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
@@ -28,6 +28,7 @@ from khop.distributed.pipeline import Pipeline, PipelineSpec
 from khop.distributed.remote.graph import ServedGraph
 from khop.distributed.remote.receiving import make_receivers
 from khop.distributed.ring_plan import RingPlan, plan_memory
+from khop.distributed.standby import Standby
 from khop.distributed.transport import PartitionClient
 from khop.partition.folder import FolderMeta
 from khop.partition.part import Part
@@ -205,7 +206,16 @@ def _make_samplers(
         _pin(options),
         weights,
         SlabMaker(destination, ring.nbytes, num_sharing, mover),
+        program=_program(options, bool(endpoints)),
     )
+
+
+def _program(options: MpDistSamplingWorkerOptions, has_others: bool) -> Program:
+    """What starts samplers."""
+    if not options.standby:
+        return start_sampler
+    imports = ["khop.distributed.transport"] if has_others else []
+    return Standby("khop.distributed.worker", options.num_workers, imports)
 
 
 def _devices(
