@@ -36,9 +36,6 @@ class Deaths:
         """
         status = dead.process.exit_status()
         dead.process.close()
-        if dead.process.ended_with_server:  # which comes back, or is waited for in vain
-            _say(dead, status, self.num_restarts)
-            return
         task = dead.process.last_task()
         if task in dead.owes:
             assert task is not None

@@ -221,6 +221,7 @@ class Hosting:
                 "session": guest.spec.session,
                 "loader": guest.spec.session,
                 "client": guest.spec.client,
+                "direct": True,
                 "samplers": [{"pid": process.pid, "outstanding": 0, "made": 0, "bytes": 0}],
                 "restarts": 0,
                 "buffered_bytes": 0,
