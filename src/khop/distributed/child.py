@@ -95,6 +95,11 @@ class ChildProcess:
             return f"was killed by {signal.Signals(-code).name}"
         return f"exited with status {code}"
 
+    @property
+    def ended_with_server(self) -> bool:
+        """Whether it ended with another process that had started it: no, this one did."""
+        return False
+
     def log_tail(self) -> str:
         """The end of what it printed to standard error; call when it has ended."""
         return self._log.text()

@@ -36,6 +36,9 @@ class Deaths:
         """
         status = dead.process.exit_status()
         dead.process.close()
+        if dead.process.ended_with_server:  # another is asked, or the same when it is back
+            _say(dead, status, self.num_restarts)
+            return
         task = dead.process.last_task()
         if task in dead.owes:
             assert task is not None

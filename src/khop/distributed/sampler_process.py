@@ -34,6 +34,10 @@ class Process(Protocol):
     def exit_status(self) -> str:
         """How the process ended, in words; it is known to be ending."""
 
+    @property
+    def ended_with_server(self) -> bool:
+        """Whether it did not die of itself, but with the graph server that had started it."""
+
     def last_task(self) -> tuple[int, int] | None:
         """(epoch, batch) that it worked on last, if it says so."""
 

@@ -79,6 +79,11 @@ class NearbyProcess:
         """How the sampler ended, in words, as its server says; it is known to have ended."""
         return str(self._last_words.get("status") or "ended with its graph server")
 
+    @property
+    def ended_with_server(self) -> bool:
+        """Whether its server has gone, too."""
+        return not self._last_words
+
     def last_task(self) -> tuple[int, int] | None:
         """(epoch, batch) that it worked on last, if its server says so."""
         task = self._last_words.get("task")
