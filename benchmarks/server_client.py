@@ -5,7 +5,8 @@
     python benchmarks/server_client.py curve    [--megabytes 2000]
 
 `overhead`: batches of the products-shaped graph (fan-out 15,10,5, batch 1024) from one sampler
-process, in worker mode and through a graph server of this machine, in turns; the trainer reads the
+process, in worker mode and through a graph server of this machine, in turns: written into the
+trainer's memory, as is usual on one machine, and sent, as between machines. The trainer takes the
 batches and nothing else. `clients`: so many clients with a sampler each ask one server for small
 batches as fast as they come; how many each got. `curve`: bytes a second of a session's stream with
 CURVE and without, and of a bare ZeroMQ loop with the same messages.
@@ -42,6 +43,7 @@ from khop.distributed.keys import ServerKeys
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.connection import RemoteClient, Servers
 from khop.distributed.remote.link import Link
+from khop.distributed.remote.nearby import NearbyStarter
 from khop.distributed.sampling import collect_spec
 from khop.distributed.transport import Credentials, Endpoint
 from khop.distributed.wire import PROTOCOL
@@ -97,38 +99,45 @@ def overhead(arguments: argparse.Namespace) -> None:
     seeds = order.epoch(arguments.batches).numpy()
     columns = folder.id_map("node")[seeds].astype(np.int64)[None]
     plan = EpochPlan(columns.shape[1], order.batch_size)
-    with graph_server(root) as (servers, _):
+    with graph_server(root) as (servers, _), watching(servers) as watcher:
         ring = 6 * 400 * (1 << 20) // max(1, round(1 / arguments.scale))
-        local = SamplerGroup(local_config(folder, spec), [None], 4, False, ring, 0, None)
-        remote = SamplerGroup(
-            remote_config(servers, spec, ring), [None], 4, False, ring, 0, None, program=receiver
-        )
-        times: dict[str, list[float]] = {"worker mode": [], "server-client": []}
+        watcher.wait_for_servers()
+        wanted = remote_config(servers, spec, ring)
+        common = [None], 4, False, ring, 0, None
+        groups = {
+            "worker mode": SamplerGroup(local_config(folder, spec), *common),
+            "shared memory": SamplerGroup(wanted, *common, program=NearbyStarter(watcher, [0])),
+            "sent": SamplerGroup(wanted, *common, program=receiver),
+        }
+        times: dict[str, list[float]] = {name: [] for name in groups}
         for turn in range(arguments.turns + 1):
-            for name, group in zip(times, (local, remote), strict=True):
+            for name, group in groups.items():
                 seconds = epoch_of(group, plan, columns)
                 if turn:  # the first one touches everything for the first time
                     times[name].append(1e3 * seconds / plan.num_batches)
         for name, found in times.items():
-            print(f"{name:14s} {statistics.median(found):8.2f} ms a batch  (min {min(found):.2f})")
+            pairs = zip(found, times["worker mode"], strict=True)
+            ratios = sorted(ours / theirs for ours, theirs in pairs)
+            print(
+                f"{name:14s} {statistics.median(found):8.2f} ms a batch  (min {min(found):.2f}); "
+                f"{statistics.median(ratios):.3f} of worker mode ({ratios[0]:.3f} to "
+                f"{ratios[-1]:.3f})"
+            )
         count = plan.num_batches * (arguments.turns + 1)
-        with watching(servers) as watcher:
-            found = watcher.request(0, "statistics")[0]["statistics"]
+        found = watcher.request(0, "statistics")[0]["statistics"]
+        streams = [session for session in found["sessions"] if not session["direct"]]
         spent = {
-            "sampler, worker mode": processor_seconds(local.pids[0]),
-            "sampler, server-client": processor_seconds(found["sessions"][0]["samplers"][0]["pid"]),
-            "graph server": found["cpu_seconds"],
-            "receiver": processor_seconds(remote.pids[0]),
+            "sampler, worker mode": processor_seconds(groups["worker mode"].pids[0]),
+            "sampler, shared memory": processor_seconds(groups["shared memory"].pids[0]),
+            "sampler, sent": processor_seconds(streams[0]["samplers"][0]["pid"]),
+            "graph server, sent": found["cpu_seconds"],
+            "receiver, sent": processor_seconds(groups["sent"].pids[0]),
         }
         for name, seconds in spent.items():
             print(f"{name:24s} {1e3 * seconds / count:8.2f} ms of processor time a batch")
         print(f"a batch: {found['batches']['bytes'] / found['batches']['count'] / 1e6:.1f} MB")
-        pairs = zip(times["server-client"], times["worker mode"], strict=True)
-        ratios = sorted(b / a for b, a in pairs)
-        low, high = ratios[0], ratios[-1]
-        print(f"ratio          {statistics.median(ratios):8.3f}  ({low:.3f} to {high:.3f})")
-        local.close()
-        remote.close()
+        for group in groups.values():
+            group.close()
 
 
 def processor_seconds(pid: int) -> float:

@@ -13,6 +13,9 @@ code.
 
     trainer <- ring, line -> receiver <- ZeroMQ -> graph server <- ring, line -> sampler
 
+A client on the machine of its servers needs no receiver: they start samplers that write into its
+rings themselves (`hosting`, on the server's side; `nearby`, on the client's).
+
 Messages
 ========
 All are frames of `khop.channel.message.pack`: a JSON header and arrays. A request's header has
