@@ -53,7 +53,6 @@ class DistDataset(PartitionStores, LoaderGraph):
         self.node_labels: dict[NodeType, Tensor] = {}
         self._also_serve: list[int] = []
         self._service: PartitionService | None = None
-        self._original: dict[NodeType, IntArray] = {}
         self._peers: Peers | None = None
         self._reader: PartitionReader | None = None
 
@@ -120,7 +119,6 @@ class DistDataset(PartitionStores, LoaderGraph):
         self._also_serve = [folder.check_part(part) for part in also_serve]
         self.folder = folder
         self._service = self._peers = self._reader = None
-        self._original = {}
         files = {} if whole_node_label_file is None else whole_node_label_file
         if not isinstance(files, dict):
             files = {self._one_node_type("whole_node_label_file"): files}
@@ -183,12 +181,7 @@ class DistDataset(PartitionStores, LoaderGraph):
 
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
         """Original ids of ids of the folder's numbering; see `LoaderGraph`."""
-        if node_type not in self._original:
-            id_map = self.opened.id_map(node_type)
-            original = np.empty(len(id_map), id_map.dtype)
-            original[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
-            self._original[node_type] = original
-        return self._original[node_type][new_ids].astype(np.int64)
+        return self.opened.original_ids(node_type)[new_ids].astype(np.int64)
 
     def home_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
         """This trainer's share of all edges; see `LoaderGraph`.
@@ -202,20 +195,8 @@ class DistDataset(PartitionStores, LoaderGraph):
             keepers = self.service().keepers(part)
             if rank in keepers:
                 turn = slice(keepers.index(rank), None, len(keepers))
-                shares.append(self._edges_of(place, part)[:, turn])
+                shares.append(Part(self.opened, part).edge_ends(place)[:, turn])
         return np.concatenate(shares, axis=1)
-
-    def _edges_of(self, place: int, part: int) -> Int64Array:
-        """[2, n] original ids of one part's edges of a type."""
-        edge_type = self.meta.edge_types[place]
-        indptr, neighbors = Part(self.opened, part).rows(place)
-        bounds = self.meta.row_type(edge_type).bounds
-        rows = np.repeat(np.arange(bounds[part], bounds[part + 1]), np.diff(indptr))
-        ends = (
-            self.to_original_ids(neighbors, self.meta.neighbor_type(edge_type).name),
-            self.to_original_ids(rows, self.meta.row_type(edge_type).name),
-        )
-        return np.stack(ends if self.edge_dir == "in" else ends[::-1])
 
     def _one_node_type(self, what: str) -> NodeType:
         if self.meta.heterogeneous:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,10 @@ import zmq
 from khop.channel.control import Message, Op
 from khop.distributed.child import ChildProcess, wait_for_message
 from khop.distributed.context import WorkerContext
-from khop.distributed.server import remove_socket
+from khop.distributed.server import remove_socket, socket_folder
 from khop.distributed.transport import Credentials, Endpoint
 from khop.distributed.wire import rebuild_error
 from khop.errors import PartitionUnavailableError, RendezvousError
-
-# A socket's path holds 107 bytes.
-_MAX_FOLDER = 90
 
 
 class LaunchedServer:
@@ -62,7 +58,7 @@ class LaunchedServer:
             )
         self._module = module
         self.what = what
-        self._socket = str(_socket_folder() / "server") if near else None
+        self._socket = str(socket_folder() / "server") if near else None
         curve, self._server_key = None, None
         if far and credentials is not None:
             public, secret = zmq.curve_keypair()
@@ -150,13 +146,4 @@ def _kept_or_new_folder(folder: Path) -> Path:
         folder.mkdir(mode=0o700)
     status = folder.lstat()
     is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    return folder if is_ours and not status.st_mode & 0o077 else _socket_folder()
-
-
-def _socket_folder() -> Path:
-    """A new folder that only the owner can enter, with a path short enough for a socket's."""
-    folder = Path(tempfile.mkdtemp(prefix="khop-"))
-    if len(str(folder)) > _MAX_FOLDER:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="khop-", dir="/tmp"))
-    return folder
+    return folder if is_ours and not status.st_mode & 0o077 else socket_folder()

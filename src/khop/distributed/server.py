@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
 
 _WORKERS = "inproc://workers"
+# A socket's path holds 107 bytes.
+_MAX_FOLDER = 90
 # Peers that hear a goodbye, and how long it may take to send it.
 _MAX_PEERS = 4096
 _GOODBYE_MS = 300
@@ -225,6 +228,15 @@ class PartitionServer:
         if self._back is not None:
             self._back.close(0)
         self._context.term()
+
+
+def socket_folder() -> Path:
+    """A new folder that only the owner can enter, with a path short enough for a socket's."""
+    folder = Path(tempfile.mkdtemp(prefix="khop-"))
+    if len(str(folder)) > _MAX_FOLDER:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="khop-", dir="/tmp"))
+    return folder
 
 
 def lines_path(path: str) -> str:

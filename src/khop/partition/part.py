@@ -88,6 +88,30 @@ class Part:
         name = self.meta.edge_types[index].name
         return self._edge_array(name, "indptr"), self._edge_array(name, "indices")
 
+    def edge_ends(self, index: int, places: Int64Array | None = None) -> Int64Array:
+        """Sources and destinations of the part's edges of a type.
+
+        Args:
+            index: the edge type.
+            places: [n] which of them, by their place in the part; None: all.
+
+        Returns:
+            [2, n] int64 original ids.
+        """
+        edge_type = self.meta.edge_types[index]
+        indptr, neighbors = self.rows(index)
+        row_type = self.meta.row_type(edge_type)
+        first = row_type.bounds[self.part]
+        if places is None:
+            rows = np.repeat(np.arange(first, first + len(indptr) - 1), np.diff(indptr))
+        else:
+            rows = np.searchsorted(indptr, places, side="right") - 1 + first
+            neighbors = neighbors[places]
+        far = self.folder.original_ids(self.meta.neighbor_type(edge_type).name)[neighbors]
+        near = self.folder.original_ids(row_type.name)[rows]
+        ends = (far, near) if self.meta.edge_dir == "in" else (near, far)
+        return np.stack(ends).astype(np.int64)
+
     def _edge_array(self, edge_type: EdgeType, name: str) -> Array:
         return edge_array(self.folder, self.part, edge_type, name)
 

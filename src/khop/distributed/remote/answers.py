@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -81,8 +80,6 @@ class GraphAnswers(FrameHandler):
         self._meta = meta
         self._rank = rank
         self._parts = list(parts)
-        self._inverse: dict[str, Array] = {}
-        self._inverting = threading.Lock()
 
     def _graph(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
         del header
@@ -132,19 +129,8 @@ class GraphAnswers(FrameHandler):
         step = integer(header, "step", 1)
         if (end - begin) // step > MAX_ROWS:
             raise ProtocolError(f"edges {begin} to {end} by {step} are more than {MAX_ROWS}")
-        return [self._edges_of(place, part, np.arange(begin, end, step))]
-
-    def _edges_of(self, place: int, part: int, places: Int64Array) -> Int64Array:
-        """[2, n] original ids of sources and destinations of edges of a part."""
-        edge_type = self._meta.edge_types[place]
-        indptr, neighbors = Part(self._folder, part).rows(place)
-        row_type = self._meta.row_type(edge_type)
-        rows = np.searchsorted(indptr, places, side="right") - 1 + row_type.bounds[part]
-        ends = (
-            self._original(self._meta.neighbor_type(edge_type).name, neighbors[places]),
-            self._original(row_type.name, rows),
-        )
-        return np.stack(ends if self._meta.edge_dir == "in" else ends[::-1])
+        places = np.arange(begin, end, step)
+        return [Part(self._folder, part).edge_ends(place, places)]
 
     def _device_count(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
         from khop import _native
@@ -168,14 +154,7 @@ class GraphAnswers(FrameHandler):
         return node_type.name, wanted
 
     def _original(self, node_type: str, new_ids: Array) -> Int64Array:
-        with self._inverting:
-            if node_type not in self._inverse:
-                id_map = self._folder.id_map(node_type)
-                inverse = np.empty(len(id_map), id_map.dtype)
-                inverse[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
-                self._inverse[node_type] = inverse
-        original: Int64Array = self._inverse[node_type][new_ids].astype(np.int64)
-        return original
+        return self._folder.original_ids(node_type)[new_ids].astype(np.int64)
 
 
 class ServerHandler:

@@ -27,10 +27,8 @@ import contextlib
 import os
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,7 +50,7 @@ from khop.distributed.remote.server import GraphServer
 from khop.distributed.remote.session_table import SessionTable
 from khop.distributed.remote.sessions import LEASE_SECONDS, Host
 from khop.distributed.remote.statistics import ServerCounters, joined
-from khop.distributed.server import lines_path, remove_socket
+from khop.distributed.server import lines_path, remove_socket, socket_folder
 from khop.distributed.transport import Endpoint
 from khop.distributed.wire import describe_error
 from khop.errors import RendezvousError
@@ -61,9 +59,6 @@ from khop.partition.part import Part
 from khop.typing import Array
 
 _log = log.get(__name__)
-
-# A socket's path holds 107 bytes.
-_MAX_FOLDER = 90
 
 DEFAULTS: dict[str, Any] = {
     "parts": None,
@@ -185,7 +180,7 @@ def _make_server(
     )
     checks = SessionChecks(meta)
     sessions = SessionTable(checks, host, counters, allowed)
-    ipc_path = str(_socket_folder() / "server")
+    ipc_path = str(socket_folder() / "server")
     atexit.register(remove_socket, ipc_path)
     stack.callback(remove_socket, ipc_path)
     hosting = Hosting(lines_path(ipc_path), host, checks, allowed.samplers)
@@ -303,18 +298,9 @@ def _resolved(host: str) -> str:
     """The address that a name stands for: sockets are bound to addresses."""
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
-    except zmq.ZMQError as error:
+    except OSError as error:
         raise RendezvousError(f"'{host}' is no address of this machine: {error}") from None
     return str(found[0][4][0])
-
-
-def _socket_folder() -> Path:
-    """A new folder that only the owner can enter, with a path short enough for a socket's."""
-    folder = Path(tempfile.mkdtemp(prefix="khop-"))
-    if len(str(folder)) > _MAX_FOLDER:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="khop-", dir="/tmp"))
-    return folder
 
 
 def main() -> None:

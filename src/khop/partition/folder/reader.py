@@ -59,6 +59,7 @@ class PartitionFolder:
         """Tells one partitioning from another: all trainers of a job must have the same."""
         content = self._parse(text)
         self._files: Mapping[str, Mapping[str, Any]] = content["files"]
+        self._original: dict[NodeType, IntArray] = {}
         try:
             self.meta = meta_of(content)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -167,6 +168,17 @@ class PartitionFolder:
                 f"machine: copy '{self.root}/part-{part}' here or load another partition_idx"
             )
         return int(part)
+
+    def original_ids(self, node_type: NodeType) -> IntArray:
+        """[num_nodes] original id of each new id; made when first asked for."""
+        known = self._original.get(node_type)
+        if known is None:
+            id_map = self.id_map(node_type)
+            known = np.empty(len(id_map), id_map.dtype)
+            known[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
+            # Threads that make it at the same time make the same.
+            self._original[node_type] = known
+        return known
 
     def node_feature(self, part: int, node_type: NodeType, name: str) -> Feature:
         """A node attribute of a part; row i belongs to the i-th node of its range."""
