@@ -272,7 +272,7 @@ def test_peers_get_their_turns(part, num_threads):
         raw_peer(server) as dealer,
     ):
         assert draws(client, part)
-        rows = np.repeat(own_rows(part), 200)
+        rows = np.repeat(own_rows(part), 20)
         header = {"protocol": PROTOCOL, "part": PART, "relation": CITES, "rows": [], "id": 1}
         slow = pack({**header, **DRAW, "op": "sample", "fanout": 200, "replace": True}, [rows])
         for _ in range(300):
