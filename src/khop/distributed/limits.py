@@ -5,8 +5,9 @@ when its length arrives, with the connection; the number of frames and the heade
 `khop.channel.message`; what a reply would take is worked out from the request before anything is
 drawn or gathered.
 
-Peers get their turns one request at a time (ZeroMQ's fair queueing), and one that floods gets
-errors that cost less than answers (`RateLimiter`). So does one that does not read what it asked for (`Unread`).
+Peers get their turns one request at a time (ZeroMQ's fair queueing). One that floods gets errors
+that cost less than answers (`RateLimiter`), and so does one that does not read what it asked for
+(`Unread`).
 """
 
 from __future__ import annotations

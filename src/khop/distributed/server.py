@@ -5,8 +5,8 @@ only the owner can enter, for trainers of this machine; `tcp://` with CURVE (onl
 let in) for those of others.
 
 No more requests are taken from ZeroMQ than threads can work on soon. The others wait where they
-came in, in a queue of each peer's own, and ZeroMQ takes one of each peer in
-turn: a peer that asks for much waits for itself, and costs others nothing but its turns.
+came in, in a queue of each peer's own, and ZeroMQ takes one of each peer in turn: a peer that asks
+for much waits for itself, and costs others nothing but its turns.
 """
 
 from __future__ import annotations
