@@ -5,9 +5,9 @@ when its length arrives, with the connection; the number of frames and the heade
 `khop.channel.message`; what a reply would take is worked out from the request before anything is
 drawn or gathered.
 
-Peers get their turns one request at a time (ZeroMQ's fair queueing), a peer whose requests are not
-taken in waits (its queue here is bounded), and one that floods gets errors that cost less than
-answers (`RateLimiter`). So does one that does not read what it asked for (`Unread`).
+Peers get their turns one request at a time (ZeroMQ's fair queueing). One that floods gets errors
+that cost less than answers (`RateLimiter`), and so does one that does not read what it asked for
+(`Unread`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class Limits:
     Attributes:
         frame_bytes: of a frame; 256 MiB are 32 M rows of a hop.
         reply_bytes: of all arrays of a reply.
-        queued: requests of a peer that are taken in before they can be answered.
         unread_bytes: of large replies that wait for a peer to read them; beyond, it gets errors.
         unread: replies that wait for a peer; beyond, they are dropped.
         rate: requests a second of a peer, for long.
@@ -43,7 +42,6 @@ class Limits:
 
     frame_bytes: int = 256 << 20
     reply_bytes: int = 1 << 30
-    queued: int = 256
     unread_bytes: int = 2 << 30
     unread: int = 4096
     rate: float = 20_000.0

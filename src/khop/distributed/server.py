@@ -5,8 +5,8 @@ only the owner can enter, for trainers of this machine; `tcp://` with CURVE (onl
 let in) for those of others.
 
 No more requests are taken from ZeroMQ than threads can work on soon. The others wait where they
-came in, in a queue of each peer's own that is bounded (`limits`), and ZeroMQ takes one of each peer
-in turn: a peer that asks for much waits for itself, and costs others nothing but its turns.
+came in, in a queue of each peer's own, and ZeroMQ takes one of each peer in turn: a peer that asks
+for much waits for itself, and costs others nothing but its turns.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ class PartitionServer:
         socket = self._context.socket(zmq.ROUTER)
         socket.linger = 0
         socket.sndhwm = self._limits.unread
-        socket.rcvhwm = self._limits.queued
+        # Not bounded: a peer that disconnects while its queue is full ends the whole process at the
+        # next heartbeat (libzmq 4.3.5: "Assertion failed: !_io_error", stream_engine_base.cpp).
+        socket.rcvhwm = 0
         socket.setsockopt(zmq.MAXMSGSIZE, self._limits.frame_bytes)
         socket.setsockopt(zmq.HANDSHAKE_IVL, self._limits.handshake_ms)
         socket.setsockopt(zmq.BACKLOG, self._limits.backlog)
