@@ -24,8 +24,9 @@ from khop.distributed import (
 )
 from khop.distributed.context import require_context
 from khop.distributed.handler import RequestHandler
-from khop.distributed.server import PartitionServer, remove_socket
+from khop.distributed.server import PartitionServer
 from khop.distributed.service import PartitionService
+from khop.distributed.socket_files import remove_socket
 from khop.partition import RandomPartitioner
 from khop.partition.part import Part
 from khop.sampler import NeighborSampler

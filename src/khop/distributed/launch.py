@@ -18,7 +18,7 @@ import zmq
 from khop.channel.control import Message, Op
 from khop.distributed.child import ChildProcess, wait_for_message
 from khop.distributed.context import WorkerContext
-from khop.distributed.server import remove_socket, socket_folder
+from khop.distributed.socket_files import remove_socket, socket_folder
 from khop.distributed.transport import Credentials, Endpoint
 from khop.distributed.wire import rebuild_error
 from khop.errors import PartitionUnavailableError, RendezvousError

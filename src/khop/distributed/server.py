@@ -15,10 +15,8 @@ import atexit
 import contextlib
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -28,6 +26,7 @@ from khop.channel.message import pack
 from khop.distributed.child import parent_has_gone, start_up
 from khop.distributed.handler import FrameHandler, RequestHandler, refusal
 from khop.distributed.limits import DEFAULT, Limits, RateLimiter, Unread
+from khop.distributed.socket_files import remove_socket
 from khop.distributed.wire import describe_error
 from khop.errors import ProtocolError
 from khop.partition.folder import PartitionFolder
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
 
 _WORKERS = "inproc://workers"
-# A socket's path holds 107 bytes.
-_MAX_FOLDER = 90
 # Peers that hear a goodbye, and how long it may take to send it.
 _MAX_PEERS = 4096
 _GOODBYE_MS = 300
@@ -230,29 +227,6 @@ class PartitionServer:
         if self._back is not None:
             self._back.close(0)
         self._context.term()
-
-
-def socket_folder() -> Path:
-    """A new folder that only the owner can enter, with a path short enough for a socket's."""
-    folder = Path(tempfile.mkdtemp(prefix="khop-"))
-    if len(str(folder)) > _MAX_FOLDER:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="khop-", dir="/tmp"))
-    return folder
-
-
-def lines_path(path: str) -> str:
-    """Where a graph server takes in clients of its machine: a socket beside its `ipc://` one."""
-    return str(Path(path).with_name("lines"))
-
-
-def remove_socket(path: str) -> None:
-    """Removes a server's socket file, what lies beside it, and the folder, if still there."""
-    for socket in (path, lines_path(path)):
-        with contextlib.suppress(OSError):
-            Path(socket).unlink()
-    with contextlib.suppress(OSError):
-        Path(path).parent.rmdir()
 
 
 def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> None:

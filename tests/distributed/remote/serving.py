@@ -20,7 +20,7 @@ from khop.channel.message import pack
 from khop.distributed.child import ChildProcess, wait_for_message
 from khop.distributed.remote.connection import RemoteClient, Servers
 from khop.distributed.remote.link import Link
-from khop.distributed.server import remove_socket
+from khop.distributed.socket_files import remove_socket
 from khop.distributed.transport import Credentials, Endpoint
 from khop.distributed.wire import PROTOCOL
 

@@ -23,7 +23,7 @@ from khop.distributed import (
     RemoteDistSamplingWorkerOptions,
 )
 from khop.distributed.remote.nearby import NearbyProcess
-from khop.distributed.server import lines_path
+from khop.distributed.socket_files import lines_path
 from khop.errors import ProtocolError, SamplerDiedError
 from khop.loader import LinkNeighborLoader, NeighborLoader
 

@@ -23,6 +23,7 @@ _log = log.get(__name__)
 MAX_PEERS = 2048
 MAX_WAIT = 10.0
 _MAX_NAMES = 4096
+_MAX_WAITERS = 4 * MAX_PEERS
 _MAX_VALUE = 64 << 10
 _MAX_TOLD = 256 << 20
 _MAX_WAITERS = 4 * MAX_PEERS
@@ -239,6 +240,8 @@ class Directory:
         wait = number(header, "wait", 0.0, MAX_WAIT)
         if len(self._waiters) >= _MAX_WAITERS:
             raise RendezvousError(f"{len(self._waiters)} requests wait for what clients tell")
+        if len(self._waiters) >= _MAX_WAITERS:
+            raise RendezvousError(f"{_MAX_WAITERS} clients wait here already: ask again later")
         waiter = _Waiter(text(header, "name", 512), wanted, self._clock() + wait, send)
         self._waiters.append(waiter)
         if not self._answer_if_told(waiter) and wait == 0:

@@ -21,7 +21,7 @@ from khop.distributed.child import ChildProcess
 from khop.distributed.hosts import host_identity
 from khop.distributed.remote.connection import RemoteClient
 from khop.distributed.sampler_process import Process
-from khop.distributed.server import lines_path
+from khop.distributed.socket_files import lines_path
 from khop.distributed.wire import rebuild_error
 from khop.errors import KhopError, PartitionUnavailableError
 

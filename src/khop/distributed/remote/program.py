@@ -50,7 +50,7 @@ from khop.distributed.remote.server import GraphServer
 from khop.distributed.remote.session_table import SessionTable
 from khop.distributed.remote.sessions import LEASE_SECONDS, Host
 from khop.distributed.remote.statistics import ServerCounters, joined
-from khop.distributed.server import lines_path, remove_socket, socket_folder
+from khop.distributed.socket_files import lines_path, remove_socket, socket_folder
 from khop.distributed.transport import Endpoint
 from khop.distributed.wire import describe_error
 from khop.errors import RendezvousError

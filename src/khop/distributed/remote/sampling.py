@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, ORDER, ControlLine, Message, Op
-from khop.channel.layout import Layout
 from khop.channel.ring import RingReader, create_memory, map_memory
 from khop.distributed.child import ChildProcess
 from khop.typing import Array, Int64Array
@@ -142,15 +141,12 @@ class ServedSampler:
 
     def _lease(self, message: Message, offset: int, nbytes: int) -> Array:
         if message.descriptors:  # the ring had no room
-            memory = RingReader(message.descriptors[0])
-            os.close(message.descriptors[0])
+            descriptor = message.descriptor()
+            memory = RingReader(descriptor)
+            os.close(descriptor)
             return memory.lease(0, nbytes, None)
         line = weakref.ref(self.process.line)
         return self._ring.lease(offset, nbytes, partial(_free, line, os.getpid()))
-
-    def learn(self, message: Message) -> Layout:
-        """Reads a layout that its batches will have."""
-        return Layout.read_shared(message.descriptors[0])
 
 
 def _free(line: weakref.ref[ControlLine], owner: int, slot: int) -> None:

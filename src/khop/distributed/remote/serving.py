@@ -17,7 +17,7 @@ from khop.distributed.context import DistContext, DistRole, enter, get_context, 
 from khop.distributed.dataset import DistDataset
 from khop.distributed.keys import check_secured, read_server_keys
 from khop.distributed.remote.client import address_of
-from khop.distributed.server import remove_socket
+from khop.distributed.socket_files import remove_socket
 from khop.distributed.wire import rebuild_error
 from khop.errors import PartitionUnavailableError
 from khop.typing import Array

@@ -190,7 +190,7 @@ class Session:
                 self._made_bytes += len(ready.raw)
                 self._outbox.put(ready)
         elif message.op is Op.LAYOUT:
-            layout = Layout.read_shared(message.descriptors[0])
+            layout = Layout.read_shared(message.descriptor())
             sampler.layouts[layout.number] = self._outbox.number_of(layout)
         elif message.op is Op.ERROR:
             content = message.json()
@@ -225,7 +225,7 @@ class Session:
                 f"sampler process {dead.number} (pid {dead.process.pid}) of the graph server "
                 f"{status} while batches {owed} were due, and samplers have been restarted "
                 f"{self.num_restarts} times; max_restarts bounds this. Killed processes often mean "
-                "that memory ran out."
+                f"that memory ran out.{_end_of_log(dead.process)}"
             )
             self.samplers.remove(dead)
             self._waiting.extendleft(reversed(dead.orders.values()))
@@ -366,6 +366,11 @@ class Session:
         if self._shared is not None:
             os.close(self._shared)
             self._shared = None
+
+
+def _end_of_log(dead: ChildProcess) -> str:
+    log = dead.log_tail()
+    return f"\nThe end of its log:\n{log}" if log else ""
 
 
 def tell_endpoint(sampler: ChildProcess, part: int, endpoint: Endpoint) -> None:
