@@ -1,9 +1,27 @@
-"""Graphs that several tests share."""
+"""Graphs that several tests share, and the order of tests."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
+
+
+# Folders whose files take longest. They go first: a file is one worker's, and the other would wait
+# for it at the end.
+_SLOW = ("scripts", "guide", "examples", "distributed", "cli", "bench")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Slow files first; `scripts/test` tells xdist to keep this order."""
+    root = Path(config.rootpath) / "tests"
+
+    def turn(item):
+        folder = item.path.relative_to(root).parts[0] if item.path.is_relative_to(root) else ""
+        return _SLOW.index(folder) if folder in _SLOW else len(_SLOW)
+
+    items.sort(key=turn)
 
 
 def _power_law(num_nodes, num_edges, seed):

@@ -44,9 +44,11 @@ def loaders(graph, root, num_parts, num_workers, **options):
     return ours, NeighborLoader(graph, fanouts, seeds, **common)
 
 
-@pytest.mark.parametrize("num_workers", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("method", "num_workers"),
+    [("frequency", number) for number in (None, 0, 1, 2, 3)] + [("random", None), ("random", 2)],
+)
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 5])
-@pytest.mark.parametrize("method", ["random", "frequency"])
 def test_one_trainer(graph, folder_of, method, num_parts, num_workers):
     """One trainer and any number of parts and samplers: two epochs of equal batches."""
     ours, reference = loaders(graph, folder_of(method, num_parts), num_parts, num_workers)
@@ -125,14 +127,14 @@ def test_labels_from_a_file(graph, folder_of, tmp_path):
         assert batch.x is None  # collect_features is off
 
 
-@pytest.mark.parametrize("num_parts,homes,also_serve", [
-    (1, [0, 0], {}),
-    (2, [0, 1], {}),
-    (2, [1, 0], {}),
-    (3, [0, 2], {"1": [1]}),
-    (5, [1, 4], {"0": [0, 2], "1": [3]}),
+@pytest.mark.parametrize("num_parts,homes,also_serve,num_workers", [
+    (1, [0, 0], {}, 2),
+    (2, [0, 1], {}, 2),
+    (2, [1, 0], {}, None),
+    (3, [0, 2], {"1": [1]}, 2),
+    (5, [1, 4], {"0": [0, 2], "1": [3]}, None),
+    (5, [1, 4], {"0": [0, 2], "1": [3]}, 2),
 ])  # fmt: skip
-@pytest.mark.parametrize("num_workers", [None, 2])
 def test_two_trainers(folder_of, num_parts, homes, also_serve, num_workers):
     """Two trainers on one machine, each with its seeds and stream."""
     arguments = {

@@ -191,7 +191,9 @@ def _containers_admitted() -> Iterator[None]:
 
     admitted = [*_pyg_containers(), *_numpy_constructors()]
     if hasattr(torch.serialization, "safe_globals"):
-        with torch.serialization.safe_globals(admitted):
+        # Torch takes back all that it was given, also what others had admitted before.
+        known = torch.serialization.get_safe_globals()
+        with torch.serialization.safe_globals([a for a in admitted if a not in known]):
             yield
         return
     if hasattr(torch.serialization, "add_safe_globals"):  # torch 2.4

@@ -101,7 +101,7 @@ def test_turns(heavy):
     """Of clients that ask for more than can be sent, each gets its turn."""
     pipeline, count, each = spec_of(heavy).to_json(), 8, 12
     with contextlib.ExitStack() as stack:
-        served = stack.enter_context(serving(heavy))
+        served = stack.enter_context(serving(heavy, lease=120.0))  # they say nothing for long
         clients = [
             stack.enter_context(raw_session(served, pipeline, name=f"c{i}", credits=1 << 16))
             for i in range(count)

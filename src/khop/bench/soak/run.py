@@ -23,6 +23,8 @@ _END_SECONDS = 180.0  # what trainers may take to finish their epoch when all is
 _LEFT_SECONDS = 60.0  # after which servers hold nothing any more for clients that have gone
 _VISITOR = 100  # rank of its first life
 _MANY_LIVES = 600.0  # seconds: what servers hold depends on their age until many have lived
+# Seconds after which the memory of a trainer has seen epochs and faults enough for a trend.
+_SOME_EPOCHS = 120.0
 
 
 def soak(settings: Settings, say: Callable[[str], None] = print) -> Outcome:
@@ -291,7 +293,7 @@ class _Soak:
         outcome.trends = self._watch.trends()
         servers = [server.name for server in self._servers]
         for name, of in outcome.trends.items():
-            if name in servers and outcome.seconds < _MANY_LIVES:
+            if outcome.seconds < (_MANY_LIVES if name in servers else _SOME_EPOCHS):
                 continue
             for kind, trend in of.items():
                 if not trend.is_flat:
