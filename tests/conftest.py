@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-
 # Folders whose files take longest. They go first: a file is one worker's, and the other would wait
 # for it at the end.
 _SLOW = ("scripts", "guide", "examples", "distributed", "cli", "bench")
