@@ -172,6 +172,33 @@ def test_stopped_client_goes_on(graph, folder_of):
                 os.kill(trainer.receiver.process.pid, signal.SIGCONT)
 
 
+def test_requests_to_a_session_that_has_ended(graph, folder_of):
+    """Several are on their way when the receiver hears of it: it opens the session again, once."""
+    root = folder_of("random", 1)
+    folder, seeds = PartitionFolder(root), jobs.seeds_of_rank(0)
+    columns = folder.id_map("node")[seeds.numpy()].astype(np.int64)[None]
+    with (
+        serving(root, lease=1.0) as served,
+        client_of(served) as watcher,
+        training(served, spec_of(root, jobs.FANOUTS)) as trainer,
+    ):
+        epoch, _ = trainer.open(columns)
+        trainer.ask(epoch, [0])
+        found = [trainer.take(epoch, 0)]
+        os.kill(trainer.receiver.process.pid, signal.SIGSTOP)
+        wait_until(lambda: not sessions(watcher))
+        for batch in (1, 2, 3):
+            trainer.ask(epoch, [batch])
+        os.kill(trainer.receiver.process.pid, signal.SIGCONT)
+        found += [trainer.take(epoch, batch) for batch in (1, 2, 3)]
+        twin = NeighborLoader(
+            graph, jobs.FANOUTS, seeds, batch_size=32, shuffle=True, seed=3, stream=0
+        )
+        for ours, theirs in zip(found, twin, strict=False):
+            check_same(ours, theirs)
+        del found, ours
+
+
 def test_slow_client_keeps_its_session(heavy):
     """Who says that it lives is not forgotten, however long it asks for nothing."""
     with (

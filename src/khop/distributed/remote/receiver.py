@@ -256,7 +256,7 @@ class Receiver:
                 self._fail(wanted, _described(header["error"], where))
         elif "error" in header:
             self._take_error(remote, header)
-        elif "held" in header:
+        elif "held" in header and header.get("id") == remote.opening:
             self._opened(remote, header["held"])
         elif "made" in header:
             if header["made"] != remote.made:
@@ -293,6 +293,8 @@ class Receiver:
     def _take_error(self, remote: RemoteSession, header: Mapping[str, Any]) -> None:
         error = header["error"]
         if remote.state == OPENING:
+            if header.get("id") != remote.opening:  # to what was asked of the session before
+                return
             where = f"\n\nRaised on graph server {remote.rank} at {remote.link.address}."
             remote.refused = _described(error, where)
             refused, remote.wanted = remote.wanted, {}

@@ -64,6 +64,7 @@ class RemoteSession:
         layouts: {its number of a layout: the layout}.
         refused: why it does not open the session, if it does not.
         to_acknowledge: bytes that have arrived, and that it has not heard of.
+        opening: number of the last request to open it; no other request has one.
     """
 
     def __init__(self, name: str, rank: int, link: Link) -> None:
@@ -78,6 +79,7 @@ class RemoteSession:
         self.layouts: dict[int, Layout] = {}
         self.refused: dict[str, Any] | None = None
         self.to_acknowledge = 0
+        self.opening = 0
 
     @property
     def is_lost(self) -> bool:
@@ -101,7 +103,8 @@ class RemoteSession:
         self.state = OPENING
         self.layouts.clear()
         self.made = -1
-        header = {**request, "outstanding": list(self.wanted)}
+        self.opening += 1
+        header = {**request, "id": self.opening, "outstanding": list(self.wanted)}
         self.send("open", header, list(arrays.values()))
 
     def end(self) -> None:
