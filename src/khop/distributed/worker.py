@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, ORDER, TWO, ControlLine, Message, Op
+from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, ORDER, ControlLine, Message, Op
 from khop.channel.layout import Layout, Record
 from khop.channel.ring import map_memory
 from khop.channel.shared import read_shared
+from khop.distributed.asked import read_asked, read_epoch
 from khop.distributed.child import start_up, task_page
 from khop.distributed.pipeline import Pipeline, PipelineSpec
 from khop.distributed.slots import HostSlots, Slot, Slots
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 _TICK_MS = 250
 _TELL_LOST_SECONDS = 1.0
-_NOTHING = np.empty(0, np.int64)
 
 
 @dataclass
@@ -151,10 +151,10 @@ class Sampler:
 
     def _obey(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
-            end = ONE.size * (1 + ONE.unpack_from(message.payload)[0])
-            for (offset,) in ONE.iter_unpack(message.payload[ONE.size : end]):
+            freed, asked = read_asked(message.payload)
+            for offset in freed:
                 self._slots.free(offset)
-            self._asked.extend(TWO.iter_unpack(message.payload[end:]))
+            self._asked.extend(asked)
         elif message.op is Op.FREE:
             self._slots.free(ONE.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
@@ -190,16 +190,8 @@ class Sampler:
             self._poller = self._make_poller()
 
     def _open_epoch(self, message: Message) -> None:
-        content = message.json()
-        plan = EpochPlan(**content["plan"])
-        mapped = map_memory(message.descriptors[0])
-        os.close(message.descriptors[0])
-        shape = content["num_columns"], plan.num_seeds
-        # An empty epoch still has a byte of memory.
-        values = (
-            np.frombuffer(mapped, np.int64, shape[0] * shape[1]) if plan.num_seeds else _NOTHING
-        )
-        self._epochs[content["epoch"]] = Epoch(content["run_key"], plan, values.reshape(shape))
+        opened = read_epoch(message)
+        self._epochs[opened.number] = Epoch(opened.run_key, opened.plan, opened.columns)
 
     def _take_order(self, message: Message) -> None:
         """A batch that belongs to no epoch: graph servers are asked for such."""

@@ -16,16 +16,16 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import zmq
 
-from khop.channel.control import ONE, TWO, ControlLine, Message, Op
+from khop.channel.control import ONE, ControlLine, Message, Op
 from khop.channel.message import pack
-from khop.channel.ring import RingWriter, map_memory
+from khop.channel.ring import RingWriter
 from khop.channel.shared import read_shared
+from khop.distributed.asked import OpenedEpoch, read_asked, read_epoch
 from khop.distributed.child import start_up
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.incoming import Incoming, Layouts
@@ -35,22 +35,11 @@ from khop.distributed.transport import Credentials, Endpoint
 from khop.distributed.wire import PROTOCOL, describe_error
 from khop.distributed.worker import described_error
 from khop.errors import PartitionUnavailableError, ProtocolError
-from khop.sampler.plan import EpochPlan
-from khop.typing import Array, Int64Array
+from khop.typing import Array
 
 _CREDITS = 8 << 20
 _BEAT = 1.0
 _TICK_MS = 250
-_NOTHING = np.empty(0, np.int64)
-
-
-@dataclass
-class _Epoch:
-    """An epoch that the trainer has open."""
-
-    run_key: int
-    plan: EpochPlan
-    columns: Int64Array
 
 
 class Receiver:
@@ -88,7 +77,7 @@ class Receiver:
             "credits": _CREDITS,
             "names": list(self._arrays),
         }
-        self._epochs: dict[int, _Epoch] = {}
+        self._epochs: dict[int, OpenedEpoch] = {}
         self._asked: deque[tuple[int, int]] = deque()
         # Of no receiver before: a server may still have batches for one.
         self._ids = int.from_bytes(os.urandom(5), "little") << 22
@@ -124,10 +113,10 @@ class Receiver:
 
     def _obey(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
-            end = ONE.size * (1 + ONE.unpack_from(message.payload)[0])
-            for (offset,) in ONE.iter_unpack(message.payload[ONE.size : end]):
+            freed, asked = read_asked(message.payload)
+            for offset in freed:
                 self._ring.free(offset)
-            self._asked.extend(TWO.iter_unpack(message.payload[end:]))
+            self._asked.extend(asked)
         elif message.op is Op.FREE:
             self._ring.free(ONE.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
@@ -136,16 +125,8 @@ class Receiver:
             self._close_epoch(ONE.unpack(message.payload)[0])
 
     def _open_epoch(self, message: Message) -> None:
-        content = message.json()
-        plan = EpochPlan(**content["plan"])
-        mapped = map_memory(message.descriptors[0])
-        os.close(message.descriptors[0])
-        shape = content["num_columns"], plan.num_seeds
-        # An empty epoch still has a byte of memory.
-        values = (
-            np.frombuffer(mapped, np.int64, shape[0] * shape[1]) if plan.num_seeds else _NOTHING
-        )
-        self._epochs[content["epoch"]] = _Epoch(content["run_key"], plan, values.reshape(shape))
+        opened = read_epoch(message)
+        self._epochs[opened.number] = opened
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
