@@ -78,8 +78,8 @@ def directory(root: Path) -> Run:
     valid: list[tuple[str, dict[str, Any]]] = [
         ("register", server),
         ("register", client),
-        ("tell", {"rank": 0, "name": "a", "value": {"b": [1]}}),
-        ("hear", {"rank": 1, "name": "a", "ranks": [0, 1], "wait": 1.0}),
+        ("tell", {"rank": 0, "incarnation": "c", "name": "a", "value": {"b": [1]}}),
+        ("hear", {"rank": 1, "incarnation": "d", "name": "a", "ranks": [0, 1], "wait": 1.0}),
         ("goodbye", {"role": "client", "rank": 0, "incarnation": "c"}),
     ]
     made = [Directory(2, 2, 3, "f")]

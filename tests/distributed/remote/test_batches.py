@@ -207,11 +207,7 @@ def test_restarted_master(graph, folder_of):
                 served.kill(0)
                 served.start(0)
 
-        def heard():
-            words = {"name": "n", "ranks": [0], "wait": 1.0}
-            return client.request(None, "hear", words)[0]["told"] == {"0": [1, 2]}
-
-        wait_until(heard)
+        wait_until(lambda: client.hear("n", [0], 1.0) == {0: [1, 2]})
         wait_until(lambda: len(client.table["servers"]) == 2)
 
 

@@ -156,33 +156,95 @@ def test_new_directory_hears_of_those_who_have_gone(clock):
     assert not directory.finished
 
 
+def tell(rank, value, incarnation="a"):
+    return {"rank": rank, "incarnation": incarnation, "name": "n", "value": value}
+
+
+def hear(rank, ranks, wait=0.0, incarnation="a"):
+    return {"rank": rank, "incarnation": incarnation, "name": "n", "ranks": ranks, "wait": wait}
+
+
 def test_hear(clock):
     """A value is heard when all have told it, or what there is when the time is over."""
     directory, heard = make(clock), []
-    asked = {"name": "n", "ranks": [0, 1], "wait": 2.0}
-    directory.hear(asked, heard.append)
-    directory.tell({"rank": 0, "name": "n", "value": [1, 2]})
+    directory.hear(hear(0, [0, 1], 2.0), heard.append)
+    directory.tell(tell(0, [1, 2]))
     assert heard == []
-    directory.tell({"rank": 1, "name": "n", "value": "x"})
+    directory.tell(tell(1, "x"))
     assert heard.pop() == {"told": {"0": [1, 2], "1": "x"}}
-    directory.hear({**asked, "ranks": [0, 5]}, heard.append)
+    directory.hear(hear(0, [0, 5], 2.0), heard.append)
     clock.now += 2.1
     directory.tick()
     assert heard.pop() == {"told": {"0": [1, 2]}}
-    directory.hear({**asked, "ranks": [5], "wait": 0}, heard.append)
+    directory.hear(hear(0, [5]), heard.append)
     assert heard.pop() == {"told": {}}
     with pytest.raises(ProtocolError):
-        directory.hear({**asked, "wait": 1000}, heard.append)
+        directory.hear(hear(0, [0], 1000), heard.append)
     with pytest.raises(RendezvousError, match="bytes"):
-        directory.tell({"rank": 0, "name": "n", "value": "x" * 100_000})
+        directory.tell(tell(0, "x" * 100_000))
 
 
 def test_successor_of_a_client_has_told_nothing(clock):
-    """What a client that was started again told before does not count."""
+    """What a client that was started again told before does not count, nor what it tells late."""
     directory, heard = make(clock), []
     directory.register(client(0, "a"))
-    directory.tell({"rank": 0, "name": "n", "value": 1})
+    directory.tell(tell(0, 1))
     clock.now += 2
     directory.register(client(0, "b"))
-    directory.hear({"name": "n", "ranks": [0], "wait": 0}, heard.append)
+    directory.hear(hear(0, [0], incarnation="b"), heard.append)
     assert heard == [{"told": {}}]
+    with pytest.raises(RendezvousError, match="another process is client 0"):
+        directory.tell(tell(0, 1))
+
+
+def test_all_clients_are_started_again(clock):
+    """Who comes first does not hear the predecessors of those who have not come yet."""
+    directory, heard = make(clock), []
+    for rank in range(2):
+        directory.register(client(rank, "a"))
+        directory.tell(tell(rank, "old"))
+    clock.now += 2
+    directory.register(client(0, "b"))
+    directory.tell(tell(0, "new", "b"))
+    directory.hear(hear(0, [0, 1], incarnation="b"), heard.append)
+    assert heard.pop() == {"told": {"0": "new"}}
+    directory.hear(hear(0, [0, 1], 9.0, "b"), heard.append)
+    directory.tick()
+    assert heard == []
+    directory.register(client(1, "b"))
+    directory.tick()
+    assert heard == []
+    directory.tell(tell(1, "newer", "b"))
+    assert heard.pop() == {"told": {"0": "new", "1": "newer"}}
+
+
+def test_client_that_has_told_long_ago(clock):
+    """It is heard as soon as it has said that it lives."""
+    directory, heard = make(clock), []
+    directory.register(client(1))
+    directory.tell(tell(1, "x"))
+    clock.now += 5
+    directory.register(client(0))
+    directory.hear(hear(0, [1], 2.0), heard.append)
+    assert heard == []
+    directory.register(client(1))
+    directory.tick()
+    assert heard.pop() == {"told": {"1": "x"}}
+
+
+def test_what_is_told_is_bounded(clock, monkeypatch):
+    """What was told longest ago goes first; what is told twice counts once."""
+    monkeypatch.setattr("khop.distributed.remote.directory._MAX_TOLD", 1000)
+    directory, heard = make(clock), []
+    for i in range(20):  # nine or ten names of a hundred bytes fit
+        for _ in range(3):
+            directory.tell({**tell(0, "x" * 98), "name": f"n{i}"})
+        directory.register(client(1, f"{i}"))
+        directory.tell({**tell(1, "y" * 98, f"{i}"), "name": "other"})
+        clock.now += 2  # the next one of this rank is another process
+    kept = []
+    for i in range(20):
+        directory.hear({**hear(0, [0]), "name": f"n{i}"}, heard.append)
+        kept.append(len(heard.pop()["told"]))
+    assert kept == sorted(kept)
+    assert 9 <= sum(kept) <= 10

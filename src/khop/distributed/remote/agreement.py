@@ -73,6 +73,4 @@ class Agreement:
         return len(self.told(name, range(self.world_size))) == self.world_size
 
     def _ask(self, name: str, ranks: list[int], wait: float) -> dict[int, Any]:
-        words = {"name": f"{self._prefix}/{name}", "ranks": ranks, "wait": wait}
-        reply, _ = self._remote.request(None, "hear", words, timeout=self._remote.timeout + wait)
-        return {int(rank): value for rank, value in reply["told"].items()}
+        return self._remote.hear(f"{self._prefix}/{name}", ranks, wait)

@@ -203,7 +203,16 @@ class RemoteClient:
         self.request(None, "tell", self._telling(name))
 
     def _telling(self, name: str) -> dict[str, Any]:
-        return {"rank": self._identity()["rank"], "name": name, "value": self._told[name]}
+        return {**self._own_name(), "name": name, "value": self._told[name]}
+
+    def hear(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
+        """What clients have published, as soon as all have, or after `wait` seconds."""
+        words = {**self._own_name(), "name": name, "ranks": list(ranks), "wait": wait}
+        reply, _ = self.request(None, "hear", words, timeout=self.timeout + wait)
+        return {int(rank): value for rank, value in reply["told"].items()}
+
+    def _own_name(self) -> dict[str, Any]:
+        return {"rank": self._identity()["rank"], "incarnation": self.incarnation}
 
     def close(self, goodbye: bool = True) -> None:
         """Says goodbye to the directory, if it can be reached within a second, and ends."""

@@ -26,7 +26,6 @@ _MAX_NAMES = 4096
 _MAX_WAITERS = 4 * MAX_PEERS
 _MAX_VALUE = 64 << 10
 _MAX_TOLD = 256 << 20
-_MAX_WAITERS = 4 * MAX_PEERS
 # A rank's process that was silent for so long is dead if another says to have its rank.
 _REPLACED_AFTER = 1.5
 
@@ -39,6 +38,7 @@ class _Peer:
 
     Attributes:
         told: what it says of itself.
+        since: when it was first heard of.
         heard: when it was last heard of.
         gone: whether it has said goodbye, or was silent for too long.
         contender: another process that says to have this rank, and since when.
@@ -46,6 +46,7 @@ class _Peer:
 
     incarnation: str
     told: dict[str, Any]
+    since: float
     heard: float
     gone: bool = False
     contender: tuple[str, float] | None = None
@@ -58,10 +59,16 @@ class _Peer:
 
 @dataclass
 class _Waiter:
-    """A client that waits for what others tell."""
+    """A client that waits for what others tell.
+
+    Attributes:
+        since: when it came. Who has not been heard of since may be the dead predecessor of somebody
+            who is about to come: all clients of a job are started again together.
+    """
 
     name: str
     ranks: list[int]
+    since: float
     until: float
     send: Send = field(repr=False)
 
@@ -96,8 +103,8 @@ class Directory:
         self.incarnation = uuid.uuid4().hex
         self._servers: dict[int, _Peer] = {}
         self._clients: dict[int, _Peer] = {}
-        self._told: dict[str, dict[int, Any]] = {}
-        self._told_bytes: dict[str, int] = {}
+        self._told: dict[str, dict[int, str]] = {}  # as JSON
+        self._told_bytes = 0
         self._waiters: list[_Waiter] = []
 
     @property
@@ -173,7 +180,7 @@ class Directory:
             same_place = role == "server" and known.told["addresses"] == told["addresses"]
             if not same_place:  # else the predecessor has left it
                 return self._contend(role, rank, known, incarnation)
-        peers[rank] = _Peer(incarnation, told, now)
+        peers[rank] = _Peer(incarnation, told, now, now)
         if role == "client":
             self._forget(rank)
         _log.info(f"{role}-registered", f"{role} {rank} has registered", pid=told["pid"])
@@ -193,7 +200,7 @@ class Directory:
     def _forget(self, rank: int) -> None:
         """What a client's predecessor told is not told by its successor."""
         for values in self._told.values():
-            values.pop(rank, None)
+            self._told_bytes -= len(values.pop(rank, ""))
 
     def _take_gone(self, header: Mapping[str, Any]) -> None:
         """Clients that have gone, as a server remembers them; a new directory does not."""
@@ -203,7 +210,8 @@ class Directory:
             is_news = rank < self._num_clients and rank not in self._clients
             if is_news and isinstance(incarnation, str):
                 told = {"name": f"client {rank}", "pid": 0}
-                self._clients[rank] = _Peer(incarnation[:64], told, self._clock(), gone=True)
+                now = self._clock()
+                self._clients[rank] = _Peer(incarnation[:64], told, now, now, gone=True)
 
     def goodbye(self, header: Mapping[str, Any]) -> dict[str, Any]:
         """A server or client ends."""
@@ -219,50 +227,70 @@ class Directory:
         return {}
 
     def tell(self, header: Mapping[str, Any]) -> dict[str, Any]:
-        """Takes in what a client publishes."""
+        """Takes in what a client publishes.
+
+        Raises:
+            RendezvousError: too much, or another process has the client's rank by now.
+        """
         rank, name = integer(header, "rank", 0, MAX_PEERS), text(header, "name", 512)
-        value = header.get("value")
-        nbytes = len(json.dumps(value))
-        if nbytes > _MAX_VALUE:
+        client = self._clients.get(rank)
+        if client is not None:
+            if client.incarnation != header.get("incarnation"):
+                raise RendezvousError(f"another process is client {rank} by now")
+            client.heard = self._clock()
+        value = json.dumps(header.get("value"))
+        if len(value) > _MAX_VALUE:
             raise RendezvousError(f"'{name}' is told with more than {_MAX_VALUE} bytes")
-        self._told.setdefault(name, {})[rank] = value
-        self._told_bytes[name] = self._told_bytes.get(name, 0) + nbytes
-        while len(self._told) > _MAX_NAMES or sum(self._told_bytes.values()) > _MAX_TOLD:
+        values = self._told.setdefault(name, {})
+        self._told_bytes += len(value) - len(values.get(rank, ""))
+        values[rank] = value
+        while len(self._told) > _MAX_NAMES or self._told_bytes > _MAX_TOLD:
             oldest = next(iter(self._told))  # of a loader made long ago
-            del self._told[oldest], self._told_bytes[oldest]
-        for waiter in [w for w in self._waiters if w.name == name]:
-            self._answer_if_told(waiter)
+            self._told_bytes -= sum(map(len, self._told.pop(oldest).values()))
+        self._answer_those_told(name)
         return {}
 
     def hear(self, header: Mapping[str, Any], send: Send) -> None:
-        """Answers, by `send`, when all have told what is asked for, or when the time is over."""
+        """Answers, by `send`, when all have told what is asked for, or when the time is over.
+
+        A value counts if its client has been heard of since the one that asks has come.
+        """
         wanted = ranks(header, "ranks", MAX_PEERS)
         wait = number(header, "wait", 0.0, MAX_WAIT)
         if len(self._waiters) >= _MAX_WAITERS:
-            raise RendezvousError(f"{len(self._waiters)} requests wait for what clients tell")
-        if len(self._waiters) >= _MAX_WAITERS:
             raise RendezvousError(f"{_MAX_WAITERS} clients wait here already: ask again later")
-        waiter = _Waiter(text(header, "name", 512), wanted, self._clock() + wait, send)
+        asker = self._clients.get(integer(header, "rank", 0, MAX_PEERS))
+        came = asker.since if asker and asker.incarnation == header.get("incarnation") else 0.0
+        name = text(header, "name", 512)
+        waiter = _Waiter(name, wanted, came, self._clock() + wait, send)
         self._waiters.append(waiter)
-        if not self._answer_if_told(waiter) and wait == 0:
+        if wait == 0 or self._has_heard(waiter):
             self._answer(waiter)
 
-    def _answer_if_told(self, waiter: _Waiter) -> bool:
+    def _answer_those_told(self, name: str) -> None:
+        for waiter in [w for w in self._waiters if w.name == name and self._has_heard(w)]:
+            self._answer(waiter)
+
+    def _has_heard(self, waiter: _Waiter) -> bool:
         told = self._told.get(waiter.name, {})
-        if any(rank not in told for rank in waiter.ranks):
-            return False
-        self._answer(waiter)
-        return True
+        return all(rank in told for rank in waiter.ranks) and all(
+            self._is_there(rank, waiter) for rank in waiter.ranks
+        )
+
+    def _is_there(self, rank: int, waiter: _Waiter) -> bool:
+        client = self._clients.get(rank)  # None: this directory is younger than both
+        return client is None or client.heard >= waiter.since
 
     def _answer(self, waiter: _Waiter) -> None:
         self._waiters.remove(waiter)
         told = self._told.get(waiter.name, {})
-        waiter.send({"told": {str(r): told[r] for r in waiter.ranks if r in told}})
+        heard = [r for r in waiter.ranks if r in told and self._is_there(r, waiter)]
+        waiter.send({"told": {str(r): json.loads(told[r]) for r in heard}})
 
     def tick(self) -> None:
         """Notices who is silent, and whose time is over. Called several times a second."""
         now = self._clock()
-        for waiter in [w for w in self._waiters if now >= w.until]:
+        for waiter in [w for w in self._waiters if now >= w.until or self._has_heard(w)]:
             self._answer(waiter)
         for rank, client in self._clients.items():
             if not client.gone and now - client.heard > self._lost_after:
