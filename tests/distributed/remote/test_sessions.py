@@ -21,7 +21,11 @@ from serving import client_of, raw_session, serving, sessions, wait_until
 
 from khop.channel.message import pack
 from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.remote.checks import Allowed, SessionChecks
 from khop.distributed.remote.outbox import CHUNK_BYTES
+from khop.distributed.remote.session_table import SessionTable
+from khop.distributed.remote.sessions import Host
+from khop.distributed.remote.statistics import ServerCounters
 from khop.distributed.wire import PROTOCOL
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder, RandomPartitioner
@@ -97,31 +101,80 @@ def batch_bytes(received):
     return received.counter("made")[3]
 
 
+class Mailbox:
+    """A client's end: notes whose chunks are sent, in order."""
+
+    def __init__(self, sent):
+        self.sent = sent
+
+    def send(self, header, arrays=()):
+        """Takes what a session sends."""
+        if header["event"] == "chunk":
+            self.sent.append((header["session"], len(arrays[0])))
+
+
+@contextlib.contextmanager
+def session_table(root):
+    """The sessions of a server, without the server: nothing is sent before `stream` is called."""
+    counters = ServerCounters(0, [0], "", lambda: table.state())  # noqa: PLW0108
+    sampler = {"root": str(root), "credentials": None, "graph_mode": "CPU", "feature_mode": "CPU"}
+    callbacks = counters.batch, counters.sampler_restarted
+    host = Host({**sampler, "pin_memory": False}, [0], 1, {}, None, *callbacks)
+    table = SessionTable(SessionChecks(PartitionFolder(root).meta), host, counters, Allowed())
+    try:
+        yield table
+    finally:
+        table.close()
+
+
 def test_turns(heavy):
-    """Of clients that ask for more than can be sent, each gets its turn."""
-    pipeline, count, each = spec_of(heavy).to_json(), 8, 12
+    """Of clients that have something to be sent each is sent a chunk, and then each the next."""
+    names, sent = [f"c{i}" for i in range(8)], []
+    asker = Mailbox(sent)
+    with session_table(heavy) as table:
+        for name in names:
+            options = {"client": name, "pipeline": spec_of(heavy).to_json(), "num_workers": 1}
+            options |= {"buffer_bytes": 1 << 24, "concurrency": 2, "depth": 64, "max_restarts": 3}
+            options |= {"timeout": 30.0, "credits": 1 << 30, "outstanding": []}
+            table.answers["open"]({"session": name, **options}, [], asker)
+            for number in range(12):
+                order = {"session": name, "batch_id": number, "batch": number, "run_key": 7}
+                table.answers["batch"](order, [np.arange(50)[None]], asker)
+
+        def all_have_made_some():
+            for session, sampler in table.samplers():
+                table.listen(session, sampler)
+            return all(s["unsent_chunks"] >= 12 for s in table.state()["sessions"])
+
+        wait_until(all_have_made_some, 60)
+        assert sent == []
+        while len(sent) < 10 * len(names):
+            table.stream()
+        for begin in range(0, 10 * len(names), len(names)):
+            assert {name for name, _ in sent[begin : begin + len(names)]} == set(names)
+        assert sent[0][1] == CHUNK_BYTES
+
+
+def test_turns_of_those_that_may_send(heavy):
+    """Who has no credit left waits; the others go on, and it comes back when it acknowledges."""
     with contextlib.ExitStack() as stack:
-        served = stack.enter_context(serving(heavy, lease=120.0))  # they say nothing for long
-        clients = [
-            stack.enter_context(raw_session(served, pipeline, name=f"c{i}", credits=1 << 16))
-            for i in range(count)
-        ]
-        for client in clients:
+        served = stack.enter_context(serving(heavy))
+        slow, fast = (
+            stack.enter_context(
+                raw_session(served, spec_of(heavy).to_json(), name=name, credits=credits)
+            )
+            for name, credits in (("slow", 1 << 16), ("fast", 8 << 20))
+        )
+        for client in (slow, fast):
             client.open()
-            for number in range(each):
+            for number in range(6):
                 client.ask(number, np.arange(50))
-        # Nobody acknowledges until all have a batch to send, and only while all still have some of
-        # it: then it is the turns that count, and not how far each one's sampler has come.
-        watcher = stack.enter_context(client_of(served))
-        wait_until(lambda: all(s["buffered_bytes"] > 4 << 20 for s in sessions(watcher)), 60)
-        while not any(client.done for client in clients):
-            for client in clients:
-                client.take(acknowledge=True)
-            time.sleep(0.001)
-        received = [client.bytes for client in clients]
-        assert min(received) >= max(received) - 3 * CHUNK_BYTES
-        for client in clients:
-            client.finish(each, 60)
+        slow.take(acknowledge=False)
+        fast.finish(6)
+        slow.take(acknowledge=False)
+        assert slow.bytes <= CHUNK_BYTES
+        slow.send("ack", bytes=slow.bytes)
+        slow.finish(6)
 
 
 def test_killed_client_leaves_nothing(heavy):
@@ -283,8 +336,9 @@ BAD = [
     ("ack", {"session": "nobody", "bytes": 5}),
     ("cancel", {"session": None, "ids": [1]}),
     ("register", {"role": "server"}),
-    ("hear", {"name": "n", "ranks": [-1], "wait": 1}),
-    ("hear", {"name": "n", "ranks": [1], "wait": 1e9}),
+    ("hear", {"rank": 0, "name": "n", "ranks": [-1], "wait": 1}),
+    ("hear", {"rank": 0, "name": "n", "ranks": [1], "wait": 1e9}),
+    ("hear", {"rank": -1, "name": "n", "ranks": [1], "wait": 1}),
     ("tell", {"rank": 0, "name": 5, "value": 1}),
     ("to_new_ids", {"node_type": 5}),
     ("split", {"node_type": 0, "name": "../../etc/passwd", "begin": 0}),
