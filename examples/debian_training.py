@@ -46,10 +46,12 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
 
 def start(args: argparse.Namespace) -> tuple[DistContext, DistDataset]:
     """Joins the trainers and opens a partition: trainer i that of number i modulo their number."""
-    dist.init_process_group("gloo")
+    context = init_worker_group()
+    dist.init_process_group(
+        "gloo", store=context.store, rank=context.rank, world_size=context.world_size
+    )
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
-    context = init_worker_group()
     part = context.rank % PartitionFolder(args.parts).num_parts
     return context, DistDataset().load(args.parts, partition_idx=part)
 

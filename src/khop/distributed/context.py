@@ -17,6 +17,7 @@ import torch.distributed as dist
 from khop import log
 from khop.distributed.hosts import host_address, host_identity
 from khop.distributed.rendezvous import Rendezvous, SharedValues, job_store
+from khop.distributed.roll_call import call_roll
 from khop.errors import RendezvousError
 
 _DEFAULT_GROUP = "khop-trainers"
@@ -119,6 +120,10 @@ class WorkerContext(TrainerContext):
         insecure: whether traffic between machines goes without CURVE.
         rendezvous: how trainers tell each other things.
         others_have_finished: all others have said goodbye, as far as is known.
+        store: a torch.distributed store with nothing in it but what these trainers write; for
+            `init_process_group(..., store=context.store, rank=context.rank,
+            world_size=context.world_size)` where trainers may be started again: torchrun's own
+            store (torch 2.5 and later) still has addresses of the processes before them.
     """
 
     rendezvous: Rendezvous
@@ -134,6 +139,7 @@ class WorkerContext(TrainerContext):
         self.host = host_identity()
         self.address = address
         self.insecure = insecure
+        self.store = rendezvous.own_store()
         self._servers_to_keep: list[Callable[[], None]] = []
         self._is_closed = False
         self.others_have_finished = rendezvous.world_size == 1
@@ -163,7 +169,6 @@ class WorkerContext(TrainerContext):
 
 
 _context: DistContext | None = None
-_num_groups = itertools.count()
 _Context = TypeVar("_Context", bound=DistContext)
 _ROLES = {
     DistRole.WORKER: "a trainer that loads a partition",
@@ -190,9 +195,9 @@ def init_worker_group(
 ) -> WorkerContext:
     """Makes this process a trainer of a group.
 
-    Addresses and keys go through torch.distributed's store (or, before `init_process_group`,
-    through torchrun's); there is no port to choose. Sockets between machines use CURVE with keys
-    of this job.
+    Waits for the others. Addresses and keys go through torch.distributed's store (or, before
+    `init_process_group`, through torchrun's); there is no port to choose. Sockets between machines
+    use CURVE with keys of this job.
 
     Args:
         world_size: number of trainers; default: torch.distributed's, else $WORLD_SIZE, else 1.
@@ -209,7 +214,7 @@ def init_worker_group(
 
     Raises:
         ValueError: a world size and rank that contradict each other or torch.distributed.
-        RendezvousError: the job's store cannot be reached.
+        RendezvousError: the job's store cannot be reached, or trainers did not come in time.
     """
     global _context  # noqa: PLW0603
     world_size, rank = _world(world_size, rank)
@@ -231,8 +236,9 @@ def init_worker_group(
         )
     store = job_store(rank, world_size, timeout)
     # A group must not hear what one of the same name said before it.
-    attempt = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{next(_num_groups)}"
-    rendezvous = Rendezvous(store, f"khop/{group_name}/{attempt}", rank, world_size, timeout)
+    prefix = f"khop/{group_name}"
+    name = call_roll(store, prefix, rank, world_size, timeout)
+    rendezvous = Rendezvous(store, f"{prefix}/{name}", rank, world_size, timeout)
     context = WorkerContext(rendezvous, group_name, host or host_address(), insecure)
     _context = context
     _log.info(

@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, Store, TCPStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
+from torch.distributed.constants import default_pg_timeout
 
 from khop.errors import RendezvousError
 
@@ -58,6 +59,10 @@ class Rendezvous:
         with contextlib.suppress(AttributeError, RuntimeError):
             store = store.clone()
         return Rendezvous(store, self._prefix, self.rank, self.world_size, self.timeout)
+
+    def own_store(self) -> Store:
+        """The store as one in which only these trainers have ever written."""
+        return PrefixStore(f"{self._prefix}/torch", self._store)
 
     def _key(self, name: str, rank: int) -> str:
         return f"{self._prefix}/{name}/{rank}"
@@ -143,7 +148,7 @@ def job_store(rank: int, world_size: int, timeout: float) -> Store:
         )
     agent_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
-        return TCPStore(
+        store = TCPStore(
             address,
             int(port),
             world_size,
@@ -153,6 +158,9 @@ def job_store(rank: int, world_size: int, timeout: float) -> Store:
             # init_process_group may be called later with the same address.
             multi_tenant=True,
         )
+        # From here on everything says how long it waits, but for a process group that is given it.
+        store.set_timeout(default_pg_timeout)
+        return store
     except RuntimeError as error:
         raise RendezvousError(
             f"trainer {rank} cannot reach the job's store at {address}:{port}: {error}"
