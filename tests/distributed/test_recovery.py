@@ -14,7 +14,7 @@ import pytest
 import recovery_jobs
 from faults import FEW_AHEAD, RECOVERED, SOON, make_loader, make_reference, within
 
-from khop.distributed import keeper
+from khop.distributed.recovery import keeper
 from khop.errors import PartitionUnavailableError
 
 

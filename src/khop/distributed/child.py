@@ -27,7 +27,7 @@ from typing import Any
 import khop
 from khop import log
 from khop.channel.control import ControlLine, Message, Op, socket_pair
-from khop.distributed.last_words import LogTail, TaskPage
+from khop.distributed.recovery.last_words import LogTail, TaskPage
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 2.0

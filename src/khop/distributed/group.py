@@ -27,10 +27,10 @@ from khop.channel.ring import RingReader, create_memory
 from khop.channel.shared import share
 from khop.channel.slab import SlabReader
 from khop.distributed.child import ChildProcess
-from khop.distributed.deaths import Deaths
+from khop.distributed.recovery.deaths import Deaths
+from khop.distributed.recovery.whereabouts import News
 from khop.distributed.sampler_process import Process, SamplerProcess
 from khop.distributed.service import PartitionService
-from khop.distributed.whereabouts import News
 from khop.distributed.wire import rebuild_error
 from khop.errors import SamplerDiedError
 from khop.sampler.plan import EpochPlan

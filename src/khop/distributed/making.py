@@ -25,10 +25,10 @@ from khop.distributed.options import (
     WorkerOptions,
 )
 from khop.distributed.pipeline import Pipeline, PipelineSpec
+from khop.distributed.recovery.standby import Standby
 from khop.distributed.remote.graph import ServedGraph
 from khop.distributed.remote.receiving import make_receivers
 from khop.distributed.ring_plan import RingPlan, plan_memory
-from khop.distributed.standby import Standby
 from khop.distributed.transport import PartitionClient
 from khop.partition.folder import FolderMeta
 from khop.partition.part import Part

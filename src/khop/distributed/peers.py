@@ -13,7 +13,7 @@ from khop.distributed.transport import Credentials, Endpoint, PartitionClient
 from khop.sampler.requests import Ticket
 
 if TYPE_CHECKING:
-    from khop.distributed.whereabouts import Whereabouts
+    from khop.distributed.recovery.whereabouts import Whereabouts
 
 
 class Peers:

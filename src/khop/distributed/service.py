@@ -13,8 +13,8 @@ import zmq
 
 from khop.distributed.context import WorkerContext
 from khop.distributed.launch import LaunchedServer, endpoint_of
+from khop.distributed.recovery.whereabouts import Whereabouts
 from khop.distributed.transport import Credentials, Endpoint, PartitionClient
-from khop.distributed.whereabouts import Whereabouts
 from khop.errors import PartitionUnavailableError, RendezvousError
 from khop.partition.folder import PartitionFolder
 

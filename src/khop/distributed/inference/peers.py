@@ -19,9 +19,9 @@ from khop.distributed.inference.files import PROBE, Share, check_shares, clear_f
 from khop.distributed.inference.neighborhoods import FullNeighbors
 from khop.distributed.launch import LaunchedServer, endpoint_of
 from khop.distributed.lockstep import Lockstep
+from khop.distributed.recovery.whereabouts import Whereabouts
 from khop.distributed.service import Claim, PartitionService
 from khop.distributed.transport import PartitionClient
-from khop.distributed.whereabouts import Whereabouts
 from khop.errors import RendezvousError
 from khop.partition.part import Part
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from khop.distributed.context import WorkerContext
-from khop.distributed.herald import Herald
-from khop.distributed.keeper import ServerKeeper
 from khop.distributed.launch import LaunchedServer, endpoint_of
+from khop.distributed.recovery.herald import Herald
+from khop.distributed.recovery.keeper import ServerKeeper
 from khop.distributed.transport import Endpoint, PartitionClient
 
 News = Endpoint | str
