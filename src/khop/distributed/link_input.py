@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,10 +12,78 @@ from torch_geometric.sampler import NegativeSampling
 
 from khop.data.arrays import check_range, to_int64
 from khop.distributed.graph import LoaderGraph
+from khop.distributed.options import WorkerOptions, check_lists
 from khop.sampler.negative import Candidates
 from khop.typing import EDGE, Array, EdgeType, Int64Array
 
 _WHAT = "edge_label_index"
+
+
+class LinkInput(NamedTuple):
+    """A loader's links.
+
+    Attributes:
+        ends: [2, num_links] int64 original ids of sources and destinations.
+        lists: lengths of the lists that the links came in, one for each server of a loader; None:
+            they came in one.
+    """
+
+    ends: Int64Array
+    lists: list[int] | None
+
+
+def link_input(
+    graph: LoaderGraph, link_type: EdgeType, links: Any, options: WorkerOptions | None
+) -> LinkInput:
+    """A loader's links.
+
+    Args:
+        graph: the graph.
+        link_type: their edge type.
+        links: as `DistLinkNeighborLoader` takes them; None: this trainer's share of the edges.
+        options: the loader's; a list of servers may come with a list of lists of links.
+
+    Raises:
+        IndexError, TypeError, ValueError: as `link_ends`; lists that are not one for each server.
+    """
+    if links is None:
+        return LinkInput(graph.home_edges(link_type), None)
+    if not _is_list_of_lists(links):
+        return LinkInput(link_ends(graph, link_type, links), None)
+    check_lists(links, options, _WHAT)
+    parts = [link_ends(graph, link_type, part, f"{_WHAT}[{i}]") for i, part in enumerate(links)]
+    return LinkInput(np.concatenate(parts, axis=1), [part.shape[1] for part in parts])
+
+
+def _is_list_of_lists(links: Any) -> bool:
+    """Whether there are several lists of links: two rows of ends are one."""
+    if not isinstance(links, (list, tuple)) or not len(links):
+        return False
+    return all(getattr(part, "ndim", 0) == 2 or _is_pair_of_rows(part) for part in links)
+
+
+def _is_pair_of_rows(part: Any) -> bool:
+    is_pair = isinstance(part, (list, tuple)) and len(part) == 2
+    return is_pair and all(isinstance(r, (list, tuple)) or getattr(r, "ndim", 0) for r in part)
+
+
+def joined(values: Any, lists: Sequence[int] | None, what: str) -> Any:
+    """What belongs to links: as it is, or of lists of links in as many lists, as one.
+
+    Raises:
+        ValueError: lists of other lengths.
+    """
+    if lists is None or not isinstance(values, (list, tuple)) or not len(values):
+        return values
+    if not all(isinstance(part, (list, tuple)) or getattr(part, "ndim", 0) for part in values):
+        return values
+    parts = [torch.as_tensor(part) for part in values]
+    if [len(part) for part in parts] != list(lists):
+        raise ValueError(
+            f"{what} has lists of {[len(part) for part in parts]} entries for lists of "
+            f"{list(lists)} links"
+        )
+    return torch.cat(parts)
 
 
 def split_links(data: LoaderGraph, links: Any) -> tuple[EdgeType, Any]:
@@ -45,13 +114,14 @@ def split_links(data: LoaderGraph, links: Any) -> tuple[EdgeType, Any]:
     return (source, relation, destination), given
 
 
-def link_ends(data: LoaderGraph, link_type: EdgeType, links: Any) -> Int64Array:
+def link_ends(data: LoaderGraph, link_type: EdgeType, links: Any, what: str = _WHAT) -> Int64Array:
     """Ends of links.
 
     Args:
         data: the dataset.
         link_type: their edge type, which need not be one of the folder's.
         links: [2, num_links] original ids of sources and destinations.
+        what: the argument that they are, for error messages.
 
     Returns:
         [2, num_links] int64 original ids.
@@ -65,7 +135,7 @@ def link_ends(data: LoaderGraph, link_type: EdgeType, links: Any) -> Int64Array:
         links = np.empty(0) if links is None else torch.as_tensor(links)
     if getattr(links, "ndim", 2) != 2 or len(links) != 2:
         got = list(links.shape) if hasattr(links, "shape") else f"{len(links)} rows"
-        raise ValueError(f"{_WHAT} must have shape [2, num_links] (got {got})")
+        raise ValueError(f"{what} must have shape [2, num_links] (got {got})")
     ends: list[Int64Array] = []
     names = [t.name for t in data.meta.node_types]
     for side, name in zip(links, ("sources", "destinations"), strict=True):
@@ -74,10 +144,10 @@ def link_ends(data: LoaderGraph, link_type: EdgeType, links: Any) -> Int64Array:
             raise ValueError(
                 f"links of type {link_type} join nodes of type '{node_type}', but there are {names}"
             )
-        ends.append(to_int64(side, f"{_WHAT} ({name})"))
-        check_range(ends[-1], data.meta.node_type(node_type).count, f"{_WHAT} ({name})")
+        ends.append(to_int64(side, f"{what} ({name})"))
+        check_range(ends[-1], data.meta.node_type(node_type).count, f"{what} ({name})")
     if len(ends[0]) != len(ends[1]):
-        raise ValueError(f"{_WHAT} has {len(ends[0])} sources, but {len(ends[1])} destinations")
+        raise ValueError(f"{what} has {len(ends[0])} sources, but {len(ends[1])} destinations")
     return np.stack(ends)
 
 

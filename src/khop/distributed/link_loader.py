@@ -17,7 +17,8 @@ from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import LoaderGraph
 from khop.distributed.link_input import (
     check_length,
-    link_ends,
+    joined,
+    link_input,
     link_labels,
     negative_weights,
     split_links,
@@ -49,8 +50,10 @@ class DistLinkNeighborLoader(DistLoader):
         edge_label_index: this trainer's links: [2, num_links] original ids of sources and
             destinations, or None for the edges of this trainer's home partition, evenly shared by
             the trainers that have the same one (a client: its share of the servers' edges); of a
-            heterogeneous graph (edge type, such links),
-            or an edge type. `link_split` divides a list of links among trainers.
+            heterogeneous graph (edge type, such links), or an edge type. `link_split` divides a
+            list of links among trainers. With a list of graph servers, a list of links for each
+            (and so `edge_label` and `edge_label_time`, or all in one): each batch has links of one
+            list, and comes from its server; lists take turns.
         edge_label: [num_links, ...] labels of links; with binary negatives, labels from 0 on become
             those from 1 on, and 0 is for negatives.
         neg_sampling: PyG's `NegativeSampling`, or a dictionary or mode for one: 'binary' draws
@@ -126,15 +129,17 @@ class DistLinkNeighborLoader(DistLoader):
         spec = link_spec(
             graph, sampling, link_type, negatives, strict_negatives, exclude_seed_edges
         )
-        ends = graph.home_edges(link_type) if given is None else link_ends(graph, link_type, given)
+        ends, lists = link_input(graph, link_type, given, worker_options)
         columns = [*ends]
         self._time: Tensor | None = None
         if edge_label_time is not None:
+            edge_label_time = joined(edge_label_time, lists, "edge_label_time")
             assert graph.meta.time_attr is not None
             floating = graph.meta.time_attr.floating
             columns.append(seed_time_keys(edge_label_time, floating, "edge_label_time"))
             self._time = torch.as_tensor(edge_label_time)
             check_length(self._time, ends.shape[1], "edge_label_time")
+        edge_label = joined(edge_label, lists, "edge_label")
         self._label = link_labels(edge_label, ends.shape[1], negatives)
         self._link, self._link_type = spec, link_type
         super().__init__(
@@ -154,11 +159,14 @@ class DistLinkNeighborLoader(DistLoader):
                 even_batches,
             ),
             negative_weights(graph, link_type, negatives),
+            lists,
         )
 
     def _described_seeds(self) -> list[Any]:
         link_type = self._link_type if self.data.meta.heterogeneous else None
-        return [link_type, *self._columns[:2], self._time]
+        lists = self._plan.lists
+        described = [link_type, *self._columns[:2], self._time]
+        return described if lists is None else [*described, np.asarray(lists)]
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         count = len(positions)

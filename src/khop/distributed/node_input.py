@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from khop.distributed.graph import LoaderGraph, seeds_of
-from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
+from khop.distributed.options import WorkerOptions, check_lists
 from khop.distributed.split import node_split
 from khop.typing import Int64Array, NodeType
 
@@ -66,14 +66,3 @@ def _of_lists(
     ids = [seeds_of(graph, seeds, f"{_WHAT}[{i}]", node_type)[0] for i, seeds in enumerate(given)]
     every = np.concatenate(ids)
     return NodeInput(node_type, every, np.arange(len(every)), [len(part) for part in ids])
-
-
-def check_lists(given: Any, options: WorkerOptions | None, what: str) -> None:
-    """Raises ValueError unless there is a server for each of some lists."""
-    servers = options.server_rank if isinstance(options, RemoteDistSamplingWorkerOptions) else None
-    if not isinstance(servers, (list, tuple)) or len(servers) != len(given):
-        raise ValueError(
-            f"{what} is a list of {len(given)} lists, which are for as many graph servers: pass "
-            "RemoteDistSamplingWorkerOptions(server_rank=[...]) with a server for each of them "
-            f"(got server_rank={servers})"
-        )

@@ -240,3 +240,14 @@ WorkerOptions: TypeAlias = (
     | RemoteDistSamplingWorkerOptions
 )
 """How a loader's sampling is carried out."""
+
+
+def check_lists(given: Any, options: WorkerOptions | None, what: str) -> None:
+    """Raises ValueError unless there is a server for each of some lists."""
+    servers = options.server_rank if isinstance(options, RemoteDistSamplingWorkerOptions) else None
+    if not isinstance(servers, (list, tuple)) or len(servers) != len(given):
+        raise ValueError(
+            f"{what} is a list of {len(given)} lists, which are for as many graph servers: pass "
+            "RemoteDistSamplingWorkerOptions(server_rank=[...]) with a server for each of them "
+            f"(got server_rank={servers})"
+        )

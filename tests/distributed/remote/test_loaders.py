@@ -129,6 +129,48 @@ def test_links(client):
     twins.same_epochs(loader, reference, 2)
 
 
+@pytest.mark.parametrize("in_lists", [True, False])
+def test_a_list_of_links_for_each_server(client, in_lists):
+    """Labels come in lists, too, or in one; each batch is that of its links and number."""
+    generator = torch.Generator().manual_seed(1)
+    lists = [torch.randint(1, 400, (2, count), generator=generator) for count in (70, 40)]
+    labels = [torch.arange(70), torch.arange(100, 140)]
+    common = {"neg_sampling": "binary", "seed": 3}
+    loader = DistLinkNeighborLoader(
+        None, [3, 2], jobs.BATCH_SIZE, lists, labels if in_lists else torch.cat(labels),
+        collect_features=True, with_edge=True,
+        worker_options=RemoteDistSamplingWorkerOptions(server_rank=[1, 0]), **common,
+    )  # fmt: skip
+    places = [batch.input_id for batch in loader]
+    assert [len(ids) for ids in places] == [32, 32, 32, 8, 6]
+    assert [bool((ids < 70).all()) for ids in places] == [True, False, True, False, True]
+    assert torch.equal(torch.cat(places).sort().values, torch.arange(110))
+    reference = LinkNeighborLoader(
+        jobs.make_graph(), [3, 2], torch.cat(lists, dim=1), torch.cat(labels),
+        batch_sampler=[ids.tolist() for ids in places], **common,
+    )  # fmt: skip
+    next(iter(reference))  # of the first epoch, as above
+    twins.same_epochs(loader, reference, 1)
+
+
+@pytest.mark.parametrize(
+    ("links", "labels", "server_rank", "words"),
+    [
+        ([[[0], [1]]], None, None, "edge_label_index is a list of 1 lists"),
+        ([[[0], [1]], [[2], [3]], [[4], [5]]], None, [0, 1], "a list of 3 lists"),
+        ([[[0], [1]], [[2], [3], [4]]], None, [0, 1], "shape"),
+        ([torch.zeros(2, 3), torch.zeros(3, 2)], None, [0, 1], r"edge_label_index\[0\]|shape"),
+        ([[[0], [1]], [[2], [3]]], [[1, 2], [3]], [0, 1], r"edge_label has lists of \[2, 1\]"),
+        ([[[0], [1]], [[2], [3]]], [1, 2, 3], [0, 1], "an entry for each of 2 links"),
+    ],
+)
+def test_lists_of_links_that_do_not_fit(client, links, labels, server_rank, words):
+    """As many lists as servers, each of links, and labels for them."""
+    options = RemoteDistSamplingWorkerOptions(server_rank=server_rank)
+    with pytest.raises((ValueError, TypeError), match=words):
+        DistLinkNeighborLoader(None, [2], 4, links, labels, worker_options=options)
+
+
 def test_all_edges_of_all_servers(client):
     """Without links, a client that is alone gets each edge of the graph once."""
     loader = DistLinkNeighborLoader(None, [], 256)
