@@ -181,6 +181,43 @@ def job_equal(arguments):
     return {"computed": computed}
 
 
+def job_servers_die(arguments):
+    """Servers of rows and outputs are killed in each layer and at the end; all goes on."""
+    import jobs
+
+    from khop.distributed import init_worker_group, layerwise_inference
+
+    context = init_worker_group()
+    wanted, killed = Case("rgcn"), []
+
+    def kill():
+        killed.append(len(pids := jobs.khop_processes()))
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+    def struck(layer):
+        calls = []
+
+        def compute(*inputs):
+            calls.append(1)
+            if len(calls) == 2:
+                kill()
+            return layer(*inputs)
+
+        return compute
+
+    outputs = layerwise_inference(
+        _load(arguments, context.rank),
+        list(map(struck, wanted.model)),
+        arguments["output"] + f"-{context.rank}",
+        **wanted.options,
+    )
+    kill()
+    computed = same_outputs(outputs, wanted.expected)
+    outputs.close()
+    return {"computed": [computed], "killed": killed}
+
+
 def job_failing(arguments):
     """Trainer 1 fails in its second layer, then is killed in its second: what trainer 0 sees."""
     from khop.distributed import init_worker_group, layerwise_inference

@@ -426,6 +426,18 @@ def test_two_hosts(two_hosts, tmp_path):
     check_computed(jobs.finish_trainers(trainers, 120), cases)
 
 
+def test_servers_that_die(tmp_path, parts_of):
+    """Servers of a part's rows and of outputs are started again, and nothing is missed."""
+    roots = [tmp_path / f"parts-{rank}" for rank in (0, 1)]
+    for rank, root in enumerate(roots):  # each trainer has its own part alone, and must ask
+        shutil.copytree(parts_of("homogeneous", 2), root)
+        shutil.rmtree(root / f"part-{1 - rank}")
+    arguments = {"root": list(map(str, roots)), "homes": [0, 1], "output": str(tmp_path / "out")}
+    results = jobs.finish_trainers(start("servers_die", arguments), 120)
+    check_computed(results, [{"kind": "rgcn"}])
+    assert [result["killed"] for result in results] == [[2, 2, 2]] * 2
+
+
 def test_trainer_that_fails_or_dies(parts_of, tmp_path):
     """The other one raises: soon if it was told, else when it has heard nothing for long."""
     arguments = {
