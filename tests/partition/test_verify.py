@@ -106,6 +106,7 @@ def changed(place, value):
         (node_path(0, NODE, "id"), changed(0, -1), "ids out of range"),
         (node_path(1, NODE, "x"), lambda a: a[:-1], r"instead of float64 \(13, 3\)"),
         (node_path(1, NODE, "x"), lambda a: a.astype("f4"), "float32"),
+        (node_path(1, NODE, "train_mask"), lambda a: (a * np.uint8(2)).view(bool), "neither 0 nor"),
         (split_path(NODE, "train_mask"), lambda a: a[1:], "split 'train_mask' of 'node'"),
         (cache_path(0, NODE, "x"), changed((0, 0), 9.0), "differs from the owner's rows"),
         (cache_path(0, NODE, "new_id"), changed(0, 0), "caches its own nodes"),

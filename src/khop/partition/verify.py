@@ -100,6 +100,8 @@ def _check_attr(folder: PartitionFolder, path: str, attr: AttrMeta, rows: int) -
             f"{path}: holds {array.dtype} {array.shape} instead of {attr.dtype} "
             f"{(rows, *attr.shape)}"
         )
+    elif array.dtype == bool and not _in_range(array.view(np.uint8), 0, 2):
+        yield f"{path}: holds booleans that are neither 0 nor 1"
 
 
 def _in_range(ids: Array, low: int, high: int) -> bool:
