@@ -41,7 +41,8 @@ from khop.distributed.child import ChildProcess, wait_for_message
 from khop.distributed.group import SamplerGroup
 from khop.distributed.keys import ServerKeys
 from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.remote.connection import RemoteClient, Servers
+from khop.distributed.remote.addresses import Servers
+from khop.distributed.remote.connection import RemoteClient
 from khop.distributed.remote.link import Link
 from khop.distributed.remote.nearby import NearbyStarter
 from khop.distributed.sampling import collect_spec

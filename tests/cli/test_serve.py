@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "distributed" / "remote"))
 import jobs
 
 from khop.cli.serve import parse_bytes
-from khop.distributed.remote.connection import RemoteClient, Servers
+from khop.distributed.remote.addresses import Servers
+from khop.distributed.remote.connection import RemoteClient
 from khop.partition import RandomPartitioner
 
 

@@ -12,7 +12,8 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
-from khop.distributed.remote.connection import RemoteClient, Reply, Servers
+from khop.distributed.remote.addresses import Servers
+from khop.distributed.remote.connection import RemoteClient, Reply
 
 LOST_AFTER = 3.0
 """Seconds of silence after which a server counts as lost."""

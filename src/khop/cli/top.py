@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Shows servers until 'q' or Ctrl-C."""
     from khop.cli.look import Watcher
-    from khop.distributed.remote.connection import Servers
+    from khop.distributed.remote.addresses import Servers
 
     keys = _keys(arguments.key_file)
     servers = Servers(

@@ -18,7 +18,8 @@ from khop.channel.control import Op
 from khop.channel.layout import Layout, read_record
 from khop.channel.message import pack
 from khop.distributed.child import ChildProcess, wait_for_message
-from khop.distributed.remote.connection import RemoteClient, Servers
+from khop.distributed.remote.addresses import Servers
+from khop.distributed.remote.connection import RemoteClient
 from khop.distributed.remote.link import Link
 from khop.distributed.socket_files import remove_socket
 from khop.distributed.transport import Credentials, Endpoint

@@ -29,7 +29,7 @@ from khop.cli.main import main
 from khop.distributed import DistNeighborLoader, RemoteDistSamplingWorkerOptions
 from khop.distributed.keys import ServerKeys, write_keys
 from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.remote.connection import Servers
+from khop.distributed.remote.addresses import Servers
 from khop.errors import PartitionUnavailableError
 from khop.partition import PartitionFolder
 from khop.sampler.spec import SamplingSpec

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 from khop.distributed.context import DistRole, TrainerContext, enter, get_context, leave
 from khop.distributed.keys import check_secured, read_client_keys
-from khop.distributed.remote.connection import Agreement, RemoteClient, Servers
+from khop.distributed.remote.addresses import Servers
+from khop.distributed.remote.agreement import Agreement
+from khop.distributed.remote.connection import RemoteClient
 from khop.distributed.remote.graph import ServedGraph
 
 if TYPE_CHECKING:

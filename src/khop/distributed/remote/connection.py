@@ -23,14 +23,11 @@ import zmq
 
 from khop.channel.message import pack
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.agreement import Agreement
 from khop.distributed.remote.link import Link
 from khop.distributed.transport import Endpoint
 from khop.distributed.wire import PROTOCOL, rebuild_error
 from khop.errors import PartitionUnavailableError, RendezvousError
 from khop.typing import Array
-
-__all__ = ["Agreement", "RemoteClient", "Reply", "Servers"]
 
 Reply = tuple[dict[str, Any], list[Array]]
 

@@ -41,9 +41,10 @@ from khop.distributed.child import start_up
 from khop.distributed.handler import RequestHandler
 from khop.distributed.hosts import host_address, host_identity
 from khop.distributed.keys import ServerKeys, check_secured
+from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.answers import GraphAnswers, ServerHandler, with_labels
 from khop.distributed.remote.checks import Allowed, SessionChecks
-from khop.distributed.remote.connection import RemoteClient, Servers
+from khop.distributed.remote.connection import RemoteClient
 from khop.distributed.remote.directory import Directory
 from khop.distributed.remote.hosting import Hosting
 from khop.distributed.remote.server import GraphServer
