@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,7 +11,6 @@ from torch.utils.dlpack import from_dlpack
 from torch_geometric.data import Data, HeteroData
 
 from khop.channel.layout import Layout, Received
-from khop.channel.ring import RingReader
 from khop.channel.slab import DeviceArray
 from khop.loader.collate import to_tensor
 from khop.partition.folder import FolderMeta
@@ -206,27 +203,3 @@ def _reverse(edge_type: EdgeType) -> EdgeType:
         return edge_type
     bare = relation.removeprefix("rev_")
     return dst, f"rev_{relation}" if bare == relation else bare, src
-
-
-def pin_ring(ring: RingReader) -> None:
-    """Registers a ring with CUDA, for as long as it is mapped: copies to a device then need no
-    staging.
-
-    Raises:
-        RuntimeError: the driver refuses; says with which error, and how large the ring is.
-    """
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    error = runtime.cudaHostRegister(ring.address, ring.capacity, 0)
-    if int(error) != 0:
-        raise RuntimeError(
-            f"pin_memory=True: cudaHostRegister failed for {ring.capacity} bytes ({error}); a "
-            "smaller channel_size may do"
-        )
-    # The ring's memory is unmapped after its finalizers have run.
-    unpin = weakref.finalize(ring, _unpin, runtime, ring.address, os.getpid())
-    unpin.atexit = False  # the process's registrations end with it
-
-
-def _unpin(runtime: Any, address: int, owner: int) -> None:
-    if os.getpid() == owner:
-        runtime.cudaHostUnregister(address)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import asdict
 
 import numpy as np
-import torch
 
 from khop.channel.layout import Received, Record
 from khop.channel.pool import BufferPool
-from khop.channel.ring import RingReader
 from khop.data.device import check_device
-from khop.distributed.collate import pin_ring
 from khop.distributed.dataset import DistDataset
 from khop.distributed.delivery import Destination, Mover, SlabMaker
 from khop.distributed.graph import LoaderGraph
@@ -24,6 +21,7 @@ from khop.distributed.options import (
     RemoteDistSamplingWorkerOptions,
     WorkerOptions,
 )
+from khop.distributed.pinning import pinning
 from khop.distributed.pipeline import Pipeline, PipelineSpec
 from khop.distributed.recovery.standby import Standby
 from khop.distributed.remote.graph import ServedGraph
@@ -203,7 +201,7 @@ def _make_samplers(
         ring.nbytes,
         options.max_restarts,
         service,
-        _pin(options),
+        pinning(options.pin_memory),
         weights,
         SlabMaker(destination, ring.nbytes, num_sharing, mover),
         program=_program(options, bool(endpoints)),
@@ -242,15 +240,6 @@ def _devices(
         )
         return [device if device == destination.device else None for device in devices]
     return devices
-
-
-def _pin(options: MpDistSamplingWorkerOptions) -> Callable[[RingReader], None] | None:
-    if not options.pin_memory:
-        return None
-    if not torch.cuda.is_available():
-        warnings.warn("pin_memory=True has no effect: no CUDA device can be used", stacklevel=4)
-        return None
-    return pin_ring
 
 
 def plan_ring(

@@ -143,6 +143,8 @@ class RemoteDistSamplingWorkerOptions:
             their samplers write into this process's memory as those of worker mode do, and nothing
             is sent; `num_workers` sampler processes on each, of which each makes batches ahead
             (`buffer_size` bounds all of them together). Batches are the same.
+        pin_memory: register the trainer's shared memory with CUDA, once, where it is copied to a
+            GPU; as that of `MpDistSamplingWorkerOptions`.
     """
 
     server_rank: int | Sequence[int] | None = None
@@ -161,6 +163,7 @@ class RemoteDistSamplingWorkerOptions:
     use_all2all: bool = False
     max_restarts: int = 3
     shared_memory: bool = True
+    pin_memory: bool = False
 
     def __post_init__(self) -> None:
         _check_common(self.rpc_timeout, self.use_all2all)

@@ -37,7 +37,7 @@ def servers(folder_of):
         yield found
 
 
-def remote_loader(**options):
+def remote_loader(to_device=None, **options):
     """A client's loader."""
     return DistNeighborLoader(
         None,
@@ -45,6 +45,7 @@ def remote_loader(**options):
         jobs.seeds_of_rank(0),
         with_edge=True,
         collect_features=True,
+        to_device=to_device,
         worker_options=RemoteDistSamplingWorkerOptions(**options),
         **COMMON,
     )
@@ -77,6 +78,23 @@ def test_who_makes_batches(servers, options, near):
     assert [is_child(pid) for pid in pids] == ([False] * near or [True])
     loader.shutdown()
     assert jobs.wait_for_ends(pids) == []
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_pinned_memory(servers, shared_memory):
+    """Rings that a GPU copies from are registered with CUDA; without one, a warning says so."""
+    options = {"num_workers": 2, "shared_memory": shared_memory, "pin_memory": True}
+    if not torch.cuda.is_available():
+        with pytest.warns(UserWarning, match="pin_memory=True has no effect"):
+            loader = remote_loader(**options)
+        assert jobs.same_batches(loader, twin()) == len(loader)
+        return
+    for _ in range(2):  # they are given back at the end
+        loader = remote_loader("cuda", **options)
+        batches = [batch.clone() for batch in loader]
+        assert all(batch.x.is_cuda for batch in batches)
+        assert jobs.same_batches([b.to("cpu") for b in batches], twin()) == len(loader)
+        loader.shutdown()
 
 
 def test_links_and_weights(servers):

@@ -14,6 +14,7 @@ from typing import Any
 from khop.distributed.child import ChildProcess
 from khop.distributed.group import SamplerGroup
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
+from khop.distributed.pinning import pinning
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.graph import ServedGraph
 from khop.distributed.remote.nearby import NearbyStarter
@@ -63,7 +64,8 @@ def make_receivers(
         ring.nbytes,
         options.max_restarts,
         None,
-        arrays=weights,
+        pinning(options.pin_memory),
+        weights,
         program=starter if is_near else _start_receiver,
     )
     context.keep(group)
