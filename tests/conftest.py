@@ -1,5 +1,6 @@
 """Graphs that several tests share, and the order of tests."""
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,12 @@ from torch_geometric.data import Data
 # Folders whose files take longest. They go first: a file is one worker's, and the other would wait
 # for it at the end.
 _SLOW = ("scripts", "guide", "examples", "distributed", "cli", "bench")
+
+
+def pytest_configure():
+    """A shell that starts the tests in the background has Ctrl-C ignored, by children as well."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config, items):
