@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import NamedTuple
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from khop.channel.control import ONE, TWO, Message
-from khop.channel.ring import map_memory
+from khop.channel.ring import RingReader, create_memory, map_memory
 from khop.sampler.plan import EpochPlan
 from khop.typing import Int64Array
+
+_NOTHING = np.empty(0, np.int64)
 
 
 class OpenedEpoch(NamedTuple):
@@ -30,6 +34,21 @@ class OpenedEpoch(NamedTuple):
     columns: Int64Array
 
 
+def write_epoch(
+    number: int, run_key: int, plan: EpochPlan, columns: Int64Array
+) -> tuple[dict[str, Any], int]:
+    """What OPEN_EPOCH says, and a descriptor of the columns' memory, to pass along and close.
+
+    Arguments as the attributes of `OpenedEpoch`.
+    """
+    memory = create_memory(columns.nbytes, "khop-seeds")
+    if columns.nbytes:
+        view = RingReader(memory).lease(0, columns.nbytes, None)
+        view[:] = np.ascontiguousarray(columns).reshape(-1).view(np.uint8)
+    plain = {"epoch": number, "run_key": run_key, "plan": asdict(plan)}
+    return {**plain, "num_columns": len(columns)}, memory
+
+
 def read_epoch(message: Message) -> OpenedEpoch:
     """Reads OPEN_EPOCH; its memory stays mapped as long as the columns are used."""
     content = message.json()
@@ -45,11 +64,15 @@ def read_epoch(message: Message) -> OpenedEpoch:
     return OpenedEpoch(content["epoch"], content["run_key"], plan, values.reshape(shape))
 
 
+def write_asked(freed: Sequence[int], tasks: Sequence[tuple[int, int]]) -> bytes:
+    """SAMPLE: slots that are free again, and (epoch, batch) that are asked for, in order."""
+    return struct.pack(f"<Q{len(freed)}Q", len(freed), *freed) + b"".join(
+        TWO.pack(*task) for task in tasks
+    )
+
+
 def read_asked(payload: bytes) -> tuple[list[int], Iterator[tuple[int, int]]]:
-    """Reads SAMPLE: slots that are free again, and (epoch, batch) that are asked for, in order."""
+    """Reads SAMPLE; see `write_asked`."""
     end = ONE.size * (1 + ONE.unpack_from(payload)[0])
     freed = [offset for (offset,) in ONE.iter_unpack(payload[ONE.size : end])]
     return freed, TWO.iter_unpack(payload[end:])
-
-
-_NOTHING = np.empty(0, np.int64)

@@ -16,16 +16,16 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from khop.channel.control import ONE, Message, Op
 from khop.channel.layout import Layout, Received
 from khop.channel.ring import RingReader, create_memory
 from khop.channel.shared import share
 from khop.channel.slab import SlabReader
+from khop.distributed.ahead import RunningEpoch, ask_ahead, share_out
+from khop.distributed.asked import write_epoch
 from khop.distributed.child import ChildProcess
 from khop.distributed.recovery.deaths import Deaths
 from khop.distributed.recovery.whereabouts import News
@@ -48,18 +48,6 @@ def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> Process:
     return ChildProcess("khop.distributed.worker", config, memory)
 
 
-@dataclass
-class _Epoch:
-    """An epoch that is being iterated."""
-
-    message: dict[str, Any]
-    seeds: int  # descriptor of the seeds' memory
-    num_batches: int
-    next_to_ask: int = 0
-    num_taken: int = 0
-    arrived: dict[int, Received | Exception] = field(default_factory=dict)
-
-
 class SamplerGroup:
     """Sampler processes that make the batches of one loader.
 
@@ -78,6 +66,8 @@ class SamplerGroup:
         program: starts a process, of its configuration and of descriptors to pass along. It makes
             batches itself, as a sampler does, or has them from elsewhere; the trainer sees no
             difference.
+        is_makeshift: whether a process that `program` has started is to be exchanged for another
+            when nothing is asked of it; called with its number, too.
     """
 
     def __init__(
@@ -93,11 +83,13 @@ class SamplerGroup:
         arrays: Mapping[str, Array] | None = None,
         make_slab: Callable[[str | None], SlabReader | None] = lambda device: None,
         program: Program = start_sampler,
+        is_makeshift: Callable[[Process, int], bool] = lambda process, number: False,
     ) -> None:
         self._config = dict(config)
         self._devices = devices
         self._make_slab = make_slab
         self._program = program
+        self._is_makeshift = is_makeshift
         self._shared = None if not arrays else share(arrays)
         self._depth = depth
         self._in_bulk = in_bulk
@@ -106,7 +98,7 @@ class SamplerGroup:
         self._service = service
         self._news = None if service is None else service.whereabouts.subscribe()
         self._pin = pin
-        self._epochs: dict[int, _Epoch] = {}
+        self._epochs: dict[int, RunningEpoch] = {}
         self._num_epochs = 0
         self._owner = os.getpid()
         self._is_recorded = False
@@ -167,19 +159,12 @@ class SamplerGroup:
             A number for the epoch.
         """
         self._check_alive()
+        if not self._epochs:
+            self._exchange()
         number = self._num_epochs
         self._num_epochs += 1
-        memory = create_memory(columns.nbytes, "khop-seeds")
-        if columns.nbytes:
-            view = RingReader(memory).lease(0, columns.nbytes, None)
-            view[:] = np.ascontiguousarray(columns).reshape(-1).view(np.uint8)
-        message = {
-            "epoch": number,
-            "run_key": run_key,
-            "plan": asdict(plan),
-            "num_columns": len(columns),
-        }
-        epoch = _Epoch(message, memory, plan.num_batches, next_to_ask=first, num_taken=first)
+        message, memory = write_epoch(number, run_key, plan, columns)
+        epoch = RunningEpoch(message, memory, plan.num_batches, next_to_ask=first, num_taken=first)
         self._epochs[number] = epoch
         for sampler in self._samplers:
             self._send_epoch(sampler, epoch)
@@ -187,7 +172,7 @@ class SamplerGroup:
         self._ask_ahead(waiting=True)
         return number
 
-    def _send_epoch(self, sampler: SamplerProcess, epoch: _Epoch) -> None:
+    def _send_epoch(self, sampler: SamplerProcess, epoch: RunningEpoch) -> None:
         with contextlib.suppress(ConnectionError):  # it has died: noticed when its line is read
             sampler.process.line.send_json(Op.OPEN_EPOCH, epoch.message, [epoch.seeds])
 
@@ -261,29 +246,7 @@ class SamplerGroup:
             raise RuntimeError("the loader has been shut down: make a new one")
 
     def _ask_ahead(self, waiting: bool) -> None:
-        """Asks the least busy samplers for the next batches of each epoch.
-
-        A message to a sampler that sleeps costs the trainer 60 to 150 us, more than taking in a
-        small batch. Of these, samplers hear in bulk: when half of what they may make ahead has been
-        taken, or when the trainer has to wait.
-
-        Args:
-            waiting: the trainer has nothing else to do.
-        """
-        samplers = self._able()
-        limit = self._depth * len(samplers)
-        enough = limit // 2 if self._in_bulk and not waiting else limit - 1
-        wanted: dict[int, list[tuple[int, int]]] = {}
-        for number, epoch in self._epochs.items():
-            if epoch.next_to_ask - epoch.num_taken > enough:
-                continue
-            last = min(epoch.num_taken + limit, epoch.num_batches)
-            for batch in range(epoch.next_to_ask, last):
-                _assign((number, batch), samplers, wanted)
-            epoch.next_to_ask = max(epoch.next_to_ask, last)
-        for sampler in samplers if wanted else ():
-            if sampler.number in wanted:
-                sampler.ask(wanted[sampler.number])
+        ask_ahead(self._epochs, self._able(), self._depth, self._in_bulk and not waiting)
 
     def _able(self) -> list[SamplerProcess]:
         """Samplers that may be asked: not those that take a dead one's place, while others can."""
@@ -378,12 +341,15 @@ class SamplerGroup:
         fresh.process.line.post(Op.TRACE, ONE.pack(self._is_recorded))
         for epoch in self._epochs.values():
             self._send_epoch(fresh, epoch)
-        samplers, wanted = self._able(), dict[int, list[tuple[int, int]]]()
-        for task in sorted(dead.owes):
-            _assign(task, samplers, wanted)
-        for sampler in samplers:
-            if sampler.number in wanted:
-                sampler.ask(wanted[sampler.number])
+        share_out(sorted(dead.owes), self._able())
+
+    def _exchange(self) -> None:
+        """Between epochs: puts the processes that are wanted in the place of makeshift ones."""
+        for place, sampler in enumerate(self._samplers):
+            if self._is_makeshift(sampler.process, sampler.number):
+                self._samplers[place] = self._start(sampler.number)
+                sampler.process.close()
+                self._samplers[place].process.line.post(Op.TRACE, ONE.pack(self._is_recorded))
 
     def close(self) -> None:
         """Ends the samplers; batches that were handed out stay valid."""
@@ -398,17 +364,6 @@ class SamplerGroup:
         if self._shared is not None and os.getpid() == self._owner:
             os.close(self._shared)
             self._shared = None
-
-
-def _assign(
-    task: tuple[int, int],
-    samplers: Sequence[SamplerProcess],
-    wanted: dict[int, list[tuple[int, int]]],
-) -> None:
-    """Notes a batch as owed by the least busy sampler, and as to be asked of it."""
-    sampler = min(samplers, key=lambda s: len(s.owes))
-    sampler.owes[task] = None
-    wanted.setdefault(sampler.number, []).append(task)
 
 
 def _tell_news(sampler: SamplerProcess, part: int, news: News) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import struct
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from khop.channel.control import BATCH, ON_DEVICE, ONE, TWO, ControlLine, Message, Op
+from khop.channel.control import BATCH, ON_DEVICE, ONE, ControlLine, Message, Op
 from khop.channel.layout import Layout, Received, read_record
 from khop.channel.ring import RingReader
 from khop.channel.slab import SlabReader
+from khop.distributed.asked import write_asked
 from khop.errors import ProtocolError
 from khop.typing import Array
 
@@ -94,8 +94,7 @@ class SamplerProcess:
         count = min(len(self._freed), _MAX_FREED)
         freed = [self._freed.popleft() for _ in range(count)]
         for start in range(0, max(len(batches), 1), _MAX_ASKED):
-            payload = struct.pack(f"<Q{len(freed)}Q", len(freed), *freed)
-            payload += b"".join(TWO.pack(*asked) for asked in batches[start : start + _MAX_ASKED])
+            payload = write_asked(freed, batches[start : start + _MAX_ASKED])
             self.process.line.post(Op.SAMPLE, payload)
             freed = []
 

@@ -22,9 +22,10 @@ from khop.distributed import (
     DistNeighborLoader,
     RemoteDistSamplingWorkerOptions,
 )
+from khop.distributed.context import get_context
 from khop.distributed.remote.nearby import NearbyProcess
 from khop.distributed.socket_files import lines_path
-from khop.errors import ProtocolError, SamplerDiedError
+from khop.errors import PartitionUnavailableError, ProtocolError, SamplerDiedError
 from khop.loader import LinkNeighborLoader, NeighborLoader
 
 COMMON = {"batch_size": 8, "shuffle": True, "seed": 3}
@@ -153,6 +154,43 @@ def test_a_killed_server(servers):
     assert jobs.same_batches(batches, twin()) == len(loader)
 
 
+def test_a_server_that_is_back(servers):
+    """From the next epoch on its samplers write into the trainer's memory again."""
+    loader, reference = remote_loader(server_rank=1, num_workers=2), twin()
+    kept = [batch.clone() for batch in loader]
+    pids = loader._maker.pids
+    remote = get_context().remote
+    before = remote.table["servers"]["1"]["incarnation"]
+    servers.kill(1)
+    assert jobs.wait_for_ends(pids) == []
+    running = iter(loader)  # nobody is there: receivers wait for it
+    servers.restart(1)
+    kept += [batch.clone() for batch in running]
+    receivers = loader._maker.pids
+    assert all(map(is_child, receivers))
+    remote.wait_for_table(lambda t: t["servers"]["1"]["incarnation"] != before, "the successor")
+    kept += [batch.clone() for batch in loader]
+    assert not any(map(is_child, loader._maker.pids))
+    assert jobs.wait_for_ends(receivers) == []
+    assert jobs.same_batches(kept, [batch for _ in range(3) for batch in reference]) == 60
+
+
+def test_a_server_that_refuses(servers, monkeypatch):
+    """Receivers stay, and it is not asked again every epoch."""
+    asked = []
+
+    def refuse(self, *arguments):
+        asked.append(arguments)
+        raise PartitionUnavailableError("no")
+
+    monkeypatch.setattr(NearbyProcess, "__init__", refuse)
+    loader, reference = remote_loader(num_workers=2), twin()
+    pids = loader._maker.pids
+    assert [jobs.same_batches(loader, reference) for _ in range(2)] == [20, 20]
+    assert len(asked) == 2
+    assert loader._maker.pids == pids
+
+
 def test_a_client_that_goes(servers):
     """The server ends a sampler whose client closes the connection, and tells how one ended."""
     entry = wait_for_server()
@@ -181,8 +219,6 @@ def test_a_client_that_goes(servers):
 
 def wait_for_server():
     """What the directory says of server 0."""
-    from khop.distributed.context import get_context
-
     return get_context().remote.wait_for_servers()["servers"]["0"]
 
 

@@ -126,6 +126,8 @@ class NearbyStarter:
     def __init__(self, remote: RemoteClient, ranks: Sequence[int]) -> None:
         self._remote = remote
         self._ranks = list(ranks)
+        # Servers, by incarnation, that gave no sampler: they are not asked again and again.
+        self._refused_by: set[str] = set()
 
     def all_are_near(self) -> bool:
         """Whether all of the servers are on this machine, and let this process in."""
@@ -139,9 +141,20 @@ class NearbyStarter:
         path = lines_path(near.removeprefix("ipc://"))
         return path if Path(path).exists() and os.access(path, os.W_OK) else None
 
+    def is_makeshift(self, process: Process, number: int) -> bool:
+        """Whether a receiver stands in for a sampler that could be had on this machine again."""
+        if isinstance(process, NearbyProcess):
+            return False
+        rank = self._ranks[number % len(self._ranks)]
+        return self._path(rank) is not None and self._incarnation(rank) not in self._refused_by
+
+    def _incarnation(self, rank: int) -> str:
+        return str(self._remote.table.get("servers", {}).get(str(rank), {}).get("incarnation"))
+
     def __call__(self, config: Mapping[str, Any], memory: Sequence[int]) -> Process:
         """Starts a process; see `khop.distributed.group.SamplerGroup`."""
-        path = self._path(self._ranks[config["number"] % len(self._ranks)])
+        rank = self._ranks[config["number"] % len(self._ranks)]
+        path, incarnation = self._path(rank), self._incarnation(rank)
         if path is not None:
             wanted = {
                 **config["session"],
@@ -155,6 +168,7 @@ class NearbyStarter:
             try:
                 return NearbyProcess(path, wanted, memory)
             except (OSError, KhopError) as error:
+                self._refused_by.add(incarnation)
                 # A server that is not there is nothing strange; one that refuses is.
                 say = _log.info if isinstance(error, OSError) else _log.warning
                 say("nearby-refused", f"no sampler in this process's memory: {error}")

@@ -56,6 +56,7 @@ def make_receivers(
     size = None if options.buffer_size is None or not is_near else int(options.buffer_size)
     nbytes = None if size is None else max(size // num_processes, 1 << 16)
     ring = plan_memory(graph.meta, spec, plan.batch_size, concurrency, num_processes, nbytes)
+    near: dict[str, Any] = {"program": starter, "is_makeshift": starter.is_makeshift}
     group = SamplerGroup(
         _config(graph, spec, options, ranks, ring, 1 if is_near else options.num_workers),
         [None] * num_processes,
@@ -66,7 +67,7 @@ def make_receivers(
         None,
         pinning(options.pin_memory),
         weights,
-        program=starter if is_near else _start_receiver,
+        **(near if is_near else {"program": _start_receiver}),
     )
     context.keep(group)
     return group
