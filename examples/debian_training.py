@@ -47,6 +47,7 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
 def start(args: argparse.Namespace) -> tuple[DistContext, DistDataset]:
     """Joins the trainers and opens a partition: trainer i that of number i modulo their number."""
     context = init_worker_group()
+    # torchrun's own store still has the addresses of trainers that it starts again.
     dist.init_process_group(
         "gloo", store=context.store, rank=context.rank, world_size=context.world_size
     )

@@ -20,7 +20,7 @@ from khop.distributed import (
 
 
 def main(parts, results):
-    """In the first life the last trainer dies in the midst of an epoch."""
+    """In the first life the last trainer dies in the midst of an epoch; the first is stopped."""
     has_died = results / "died"
     is_again = has_died.exists()
     if is_again and os.environ["RANK"] == "1":
@@ -41,10 +41,11 @@ def main(parts, results):
     num_seeds = 0
     for batch in loader:
         num_seeds += batch.batch_size
-        if not is_again and context.rank == 1:
-            has_died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        dist.barrier()
+        if not is_again:
+            if context.rank == 1:
+                has_died.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)  # not to fail, which its machine would count
     found = {
         "restarts": os.environ["TORCHELASTIC_RESTART_COUNT"],
         "sum": value.item(),
