@@ -266,6 +266,11 @@ def job_compare(arguments):
     return {"batches": counts, "rows": loader.stats().rows}
 
 
+def job_compare_all(arguments):
+    """`job_compare` for each of several cases, one after the other."""
+    return [job_compare(case) for case in arguments["cases"]]
+
+
 def job_stores(arguments):
     """PyG's NodeLoader over the dataset as stores, and what is read as a whole.
 

@@ -17,6 +17,11 @@ def make_links():
     return torch.randint(150, (2, NUM_LINKS), generator=generator)
 
 
+def job_links_all(arguments):
+    """`job_links` for each of several cases, one after the other."""
+    return [job_links(case) for case in arguments["cases"]]
+
+
 def job_links(arguments):
     """This trainer's share of links makes the batches of its in-memory twin; its home's edges."""
     from khop.distributed import DistLinkNeighborLoader, link_split

@@ -1,8 +1,5 @@
 """Distributed batches are those of the in-memory loader, bit for bit."""
 
-import subprocess
-import sys
-
 import jobs
 import numpy as np
 import pytest
@@ -127,43 +124,28 @@ def test_labels_from_a_file(graph, folder_of, tmp_path):
         assert batch.x is None  # collect_features is off
 
 
-@pytest.mark.parametrize("num_parts,homes,also_serve,num_workers", [
-    (1, [0, 0], {}, 2),
-    (2, [0, 1], {}, 2),
-    (2, [1, 0], {}, None),
-    (3, [0, 2], {"1": [1]}, 2),
-    (5, [1, 4], {"0": [0, 2], "1": [3]}, None),
-    (5, [1, 4], {"0": [0, 2], "1": [3]}, 2),
-])  # fmt: skip
-def test_two_trainers(folder_of, num_parts, homes, also_serve, num_workers):
+def test_two_trainers(folder_of):
     """Two trainers on one machine, each with its seeds and stream."""
-    arguments = {
-        "root": str(folder_of("frequency", num_parts)),
-        "homes": homes,
-        "also_serve": also_serve,
-        "num_workers": num_workers,
-    }
-    results = jobs.finish_trainers(jobs.start_trainers("compare", arguments, 2))
-    assert [r["batches"] for r in results] == [[5, 5], [5, 5]]
-    assert all((r["rows"]["remote"] > 0) == (num_parts > 1) for r in results)
-
-
-def test_under_torchrun(folder_of):
-    """torchrun's environment is all that the trainers need."""
-    arguments = {"root": str(folder_of("random", 2)), "homes": [0, 1], "num_workers": 1}
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        jobs.__file__,
-        "compare",
-        jobs.json.dumps(arguments),
+    cases = [
+        {
+            "root": str(folder_of("frequency", num_parts)),
+            "homes": homes,
+            "also_serve": also_serve,
+            "num_workers": num_workers,
+        }
+        for num_parts, homes, also_serve, num_workers in (
+            (1, [0, 0], {}, 2),
+            (2, [0, 1], {}, 2),
+            (2, [1, 0], {}, None),
+            (3, [0, 2], {"1": [1]}, 2),
+            (5, [1, 4], {"0": [0, 2], "1": [3]}, None),
+            (5, [1, 4], {"0": [0, 2], "1": [3]}, 2),
+        )
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count('"batches": [5, 5]') == 2
+    results = jobs.finish_trainers(jobs.start_trainers("compare_all", {"cases": cases}, 2), 150)
+    for case, *of_each in zip(cases, *results, strict=True):
+        assert [r["batches"] for r in of_each] == [[5, 5], [5, 5]], case
+        assert all((r["rows"]["remote"] > 0) == (case is not cases[0]) for r in of_each), case
 
 
 @pytest.mark.network

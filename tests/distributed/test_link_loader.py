@@ -335,26 +335,29 @@ def _is_at_home(dataset, ends, node_type, homes, shares):
         assert mine == min(int((owner == part).sum()), sum(len(shares[i]) for i in here))
 
 
-@pytest.mark.parametrize("num_parts,homes,also_serve,num_workers", [
-    (1, [0, 0], {}, None),
-    (3, [1, 1], {"0": [0, 2]}, 1),
-    (3, [2, 0], {"0": [1], "1": [1, 2]}, None),  # part 1 is served twice, 2 is a home, too
-])  # fmt: skip
-def test_two_trainers(folder_of, num_parts, homes, also_serve, num_workers):
+def test_two_trainers(folder_of):
     """Each trainer's batches are those of its stream; together they have every edge once."""
-    arguments = {
-        "root": str(folder_of("homogeneous", num_parts)),
-        "homes": homes,
-        "also_serve": also_serve,
-        "num_workers": num_workers,
-    }
-    trainers = jobs.start_trainers("links", arguments, 2, program=link_jobs.__file__)
-    results = jobs.finish_trainers(trainers)
-    every = sorted(map(tuple, results[0]["home"] + results[1]["home"]))
-    assert every == columns(twins.homogeneous().edge_index)
-    assert sorted(results[0]["share"] + results[1]["share"]) == list(range(link_jobs.NUM_LINKS))
-    assert abs(len(results[0]["share"]) - len(results[1]["share"])) <= 1
-    assert results[0]["batches"] == results[1]["batches"]
+    cases = [
+        {
+            "root": str(folder_of("homogeneous", num_parts)),
+            "homes": homes,
+            "also_serve": also_serve,
+            "num_workers": num_workers,
+        }
+        for num_parts, homes, also_serve, num_workers in (
+            (1, [0, 0], {}, None),
+            (3, [1, 1], {"0": [0, 2]}, 1),
+            (3, [2, 0], {"0": [1], "1": [1, 2]}, None),  # part 1 is served twice, 2 is a home, too
+        )
+    ]
+    trainers = jobs.start_trainers("links_all", {"cases": cases}, 2, program=link_jobs.__file__)
+    for case, *of_each in zip(cases, *jobs.finish_trainers(trainers), strict=True):
+        every = sorted(map(tuple, of_each[0]["home"] + of_each[1]["home"]))
+        assert every == columns(twins.homogeneous().edge_index), case
+        shares = [result["share"] for result in of_each]
+        assert sorted(shares[0] + shares[1]) == list(range(link_jobs.NUM_LINKS)), case
+        assert abs(len(shares[0]) - len(shares[1])) <= 1, case
+        assert of_each[0]["batches"] == of_each[1]["batches"], case
 
 
 def test_killed_samplers_are_replaced(folder_of):
