@@ -28,6 +28,15 @@ def start_machine(port, *arguments):
     )
 
 
+def end(machine):
+    """Ends a torchrun that a failed test has left, and has it end its trainer first."""
+    if machine.poll() is None:
+        machine.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            machine.wait(20)
+        machine.kill()
+
+
 def test_machines_that_count_restarts_differently(folder_of, tmp_path):
     """A trainer dies; on the other machine nothing has failed. They find each other again."""
     port = jobs.free_port()
@@ -37,7 +46,7 @@ def test_machines_that_count_restarts_differently(folder_of, tmp_path):
             for _ in range(2)
         ]
         for machine in machines:
-            stack.callback(machine.kill)
+            stack.callback(end, machine)
         said = [machine.communicate(timeout=150)[1] for machine in machines]
         assert [machine.returncode for machine in machines] == [0, 0], said
     found = [json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in range(2)]
