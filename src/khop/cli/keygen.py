@@ -10,16 +10,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", metavar="DIR", help="where to write server.key and client.key; made if missing"
     )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--clients",
+        type=int,
+        metavar="N",
+        help="a key of its own for each of N clients, client-0.key and so on: they get turns of "
+        "their own, and one can be shut out",
+    )
+    what.add_argument("--add", metavar="NAME", help="let one more client in: writes NAME.key")
+    what.add_argument(
+        "--revoke", metavar="NAME", help="shut a client out: takes its key from server.key"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes new keys; never over old ones."""
-    from khop.distributed.keys import KEY_FILE_VARIABLE, write_keys
+    """Writes new keys, never over old ones; or changes who is let in."""
+    from khop.distributed.key_files import add_client, revoke_client, write_keys
+    from khop.distributed.keys import KEY_FILE_VARIABLE
 
-    server, client = write_keys(arguments.folder)
+    again = "copy server.key to the servers and start them again, one after the other"
+    if arguments.revoke is not None:
+        revoke_client(arguments.folder, arguments.revoke)
+        print(f"'{arguments.revoke}' is let in no more: {again}")
+        return 0
+    if arguments.add is not None:
+        print(f"{add_client(arguments.folder, arguments.add)}: {again}")
+        return 0
+    server, *clients = write_keys(arguments.folder, arguments.clients)
+    which = str(clients[0]) if len(clients) == 1 else f"{clients[0]} to {clients[-1].name}"
     print(
         f"{server}: for graph servers (khop serve --key-file, init_server(key_file=))\n"
-        f"{client}: for trainers (init_client(key_file=))\n"
+        f"{which}: for trainers (init_client(key_file=))\n"
         f"Or name one in ${KEY_FILE_VARIABLE}. Copy them over an encrypted channel (scp -p): "
         "they must stay readable by their owner alone."
     )

@@ -12,6 +12,8 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
+from khop import codec
+from khop.distributed.remote import messages
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.connection import RemoteClient, Reply
 
@@ -82,9 +84,7 @@ class Watcher:
         self._why: dict[int | None, str] = {}
         self._pictures: dict[int, Picture] = {}
         try:
-            self._table: Mapping[str, Any] = self._client.request(None, "lookup", timeout=timeout)[
-                0
-            ]
+            self._table = _table(self._client.request(None, messages.Lookup(), timeout=timeout))
         except BaseException:
             self.close()
             raise
@@ -99,8 +99,8 @@ class Watcher:
         ranks = [int(rank) for rank in self._table["servers"]]
         for rank in (None, *ranks):
             if rank not in self._asked:
-                op = "lookup" if rank is None else "statistics"
-                self._asked[rank] = self._client.submit(rank, op)
+                request = messages.Lookup() if rank is None else messages.Statistics()
+                self._asked[rank] = self._client.submit(rank, request)
                 self._heard.setdefault(rank, time.monotonic())
         wait(self._asked.values(), patience)
         for rank, answer in list(self._asked.items()):
@@ -124,11 +124,11 @@ class Watcher:
             return
         self._heard[rank] = time.monotonic()
         self._why.pop(rank, None)
-        header, _ = answer.result()
         if rank is None:
-            self._table = header
+            self._table = _table(answer.result())
         else:
-            self._pictures[rank] = header["statistics"]
+            where = f"graph server {rank}"
+            self._pictures[rank] = messages.read_text(answer.result().arrays, where)
 
     def _lost(self, rank: int | None) -> Lost | None:
         silent = time.monotonic() - self._heard[rank]
@@ -145,6 +145,12 @@ class Watcher:
     def __exit__(self, *_: object) -> None:
         """Closes it."""
         self.close()
+
+
+def _table(reply: Reply) -> Mapping[str, Any]:
+    """The directory's table, as JSON has it."""
+    table: Mapping[str, Any] = codec.to_json(messages.read_table(reply.arrays, "the directory"))
+    return table
 
 
 def rates(picture: Picture, before: Picture | None) -> dict[str, float] | None:

@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM, Ctrl-C, or the last client has gone."""
     # Imported here: `khop --help` needs none of it.
     from khop.channel.control import ControlLine, socket_pair
-    from khop.distributed.keys import read_server_keys
+    from khop.distributed.key_files import read_server_keys
     from khop.distributed.remote.program import serve
     from khop.log import identify, speak
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from khop.cli.board import Line
     from khop.cli.look import Look, Watcher
-    from khop.distributed.keys import ClientKeys
+    from khop.distributed.keys import ClientKeys, ServerKeys
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 1.0
@@ -76,9 +76,9 @@ def _address(text: str) -> str:
     return text
 
 
-def _keys(path: str | None) -> ClientKeys | None:
-    """Keys of a client; a server's file has them, too."""
-    from khop.distributed.keys import read_client_keys, read_server_keys
+def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
+    """Keys of a client; those of a server serve, too."""
+    from khop.distributed.key_files import read_client_keys, read_server_keys
     from khop.errors import SecurityError
 
     try:
@@ -86,7 +86,7 @@ def _keys(path: str | None) -> ClientKeys | None:
     except SecurityError:
         with contextlib.suppress(SecurityError):
             of_server = read_server_keys(path)
-            return None if of_server is None else of_server.for_clients()
+            return of_server
         raise
 
 

@@ -17,15 +17,21 @@ from typing import Any
 import numpy as np
 
 from khop import _native
-from khop.channel.message import MAX_ARRAYS, pack, unpack
+from khop.channel.message import pack, unpack
 from khop.channel.pool import BufferPool
+from khop.codec import INT64
 from khop.data.arrays import storage_dtype
-from khop.distributed.fields import flag, ids, index, integer
 from khop.distributed.limits import DEFAULT, check_reply_bytes, degrees_of, pieces
 from khop.distributed.wire import (
-    PROTOCOL,
+    Fetch,
+    HasEdges,
+    Induce,
+    Sample,
     check_empty,
+    check_index,
     describe_error,
+    ids_of,
+    read_request,
     unpack_rows,
 )
 from khop.errors import ProtocolError
@@ -40,7 +46,7 @@ _MAX_IDLE = 64 << 20
 # Longer headers are not read to say no.
 _MAX_REFUSED = 16 << 10
 
-Answer = Callable[[Mapping[str, Any], list[Array]], list[Array]]
+Answer = Callable[[Any, list[Array]], list[Array]]
 
 
 class FrameHandler:
@@ -49,13 +55,13 @@ class FrameHandler:
     Args:
         what: what is served: 'partition'.
         number: its number; requests for another are refused. None: requests name none.
-        answers: name of a request -> what makes the reply's arrays of its header and arrays.
+        answers: class of a request -> what makes the reply's arrays of it and its arrays.
     """
 
-    def __init__(self, what: str, number: int | None, answers: Mapping[str, Answer]) -> None:
+    def __init__(self, what: str, number: int | None, answers: Mapping[Any, Answer]) -> None:
         self._what = what
         self._number = number
-        self._answers = answers
+        self._answers = {kind.op: (kind, answer) for kind, answer in answers.items()}
 
     @property
     def names(self) -> list[str]:
@@ -67,19 +73,18 @@ class FrameHandler:
         number, began = None, monotonic_ns()
         try:
             header, arrays = unpack(frames)
-            number = integer(header, "id", low=0)
-            if header.get("protocol") != PROTOCOL:
-                raise ProtocolError(
-                    f"protocol {str(header.get('protocol'))[:20]} instead of {PROTOCOL}: all "
-                    "machines must run the same khop"
-                )
+            number = header.get("id")
+            if type(number) is not int or not 0 <= number <= INT64:
+                number = None
+                raise ProtocolError("a request has no 'id', by which its asker knows the reply")
+            kind, answer = self._answers.get(str(header.get("op")), (None, None))
+            if kind is None or answer is None:
+                raise ProtocolError(f"no such request '{str(header.get('op'))[:100]}'")
+            request = read_request(kind, header)
             if header.get("part") != self._number:
                 mine = "" if self._number is None else f" {self._number}"
                 raise ProtocolError(f"this is {self._what}{mine}")
-            answer = self._answers.get(str(header.get("op")))
-            if answer is None:
-                raise ProtocolError(f"no such request '{str(header.get('op'))[:100]}'")
-            reply = answer(header, arrays)
+            reply = answer(request, arrays)
             timed = {"served": served_since(began)} if header.get("timed") is True else {}
             return pack({"id": number, **timed}, reply)
         except Exception as error:
@@ -105,11 +110,11 @@ class RequestHandler(FrameHandler):
     """
 
     def __init__(self, part: Part, reply_bytes: int = DEFAULT.reply_bytes) -> None:
-        answers = {
-            "sample": self._sample,
-            "induce": self._induce,
-            "has_edges": self._has_edges,
-            "fetch": self._fetch,
+        answers: dict[Any, Answer] = {
+            Sample: self._sample,
+            Induce: self._induce,
+            HasEdges: self._has_edges,
+            Fetch: self._fetch,
         }
         super().__init__("partition", part.part, answers)
         self._part = part
@@ -118,18 +123,10 @@ class RequestHandler(FrameHandler):
         # than to fill.
         self._pool = BufferPool(_MAX_IDLE)
 
-    def _sample(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
-        relation, csr = self._relation(header)
-        rows, rest = unpack_rows(header, arrays)
+    def _sample(self, asked: Sample, arrays: list[Array]) -> list[Array]:
+        csr, relation, request = self._csr(asked.relation), asked.relation, asked.hop
+        rows, rest = unpack_rows(asked.rows, arrays)
         check_empty(rest)
-        request = HopRequest(
-            integer(header, "fanout", low=-1),
-            flag(header, "replace"),
-            flag(header, "with_edge"),
-            integer(header, "key", 0, 2**64 - 1),
-            flag(header, "weighted"),
-            flag(header, "last"),
-        )
         if request.weighted and not csr.has_weights:
             raise ProtocolError(
                 f"edge type {relation} has no weights in partition {self._part.part}"
@@ -158,13 +155,12 @@ class RequestHandler(FrameHandler):
         first_row = self._part.meta.node_types[row_type].bounds[self._part.part]
         return degrees_of(indptr, first_row, rows.ids)
 
-    def _induce(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
-        relation, csr = self._relation(header)
-        rows, rest = unpack_rows(header, arrays)
-        keys = ids(rest)
+    def _induce(self, asked: Induce, arrays: list[Array]) -> list[Array]:
+        csr, relation, with_edge = self._csr(asked.relation), asked.relation, asked.with_edge
+        rows, rest = unpack_rows(asked.rows, arrays)
+        keys = ids_of(rest)
         source, _ = self._part.relations[relation]
         num_nodes = self._part.meta.node_types[source].count
-        with_edge = flag(header, "with_edge")
         # How many of a row's neighbours are members is known afterwards only: so many rows at a
         # time that all of them would fit.
         room = self._reply_bytes // _edge_bytes(with_edge)
@@ -178,33 +174,26 @@ class RequestHandler(FrameHandler):
             check_reply_bytes(nbytes, self._reply_bytes, f"edges among {len(keys)} nodes")
         return [np.concatenate(arrays) for arrays in zip(*found, strict=True)]
 
-    def _has_edges(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
-        _, csr = self._relation(header)
-        rows, rest = unpack_rows(header, arrays)
-        neighbors = ids(rest)
+    def _has_edges(self, asked: HasEdges, arrays: list[Array]) -> list[Array]:
+        csr = self._csr(asked.relation)
+        rows, rest = unpack_rows(asked.rows, arrays)
+        neighbors = ids_of(rest)
         if len(neighbors) != len(rows.ids):
             raise ProtocolError("a question for edges names other numbers of rows and neighbours")
         return [_native.has_edges(csr, rows.ids, neighbors)]
 
-    def _relation(self, header: Mapping[str, Any]) -> tuple[int, _native.Csr]:
-        relation = index(header, "relation", len(self._part.csrs))
-        return relation, self._part.csrs[relation]
+    def _csr(self, relation: int) -> _native.Csr:
+        return self._part.csrs[check_index(relation, len(self._part.csrs), "relation")]
 
-    def _fetch(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
-        kind, names = header.get("kind"), header.get("names")
-        if kind not in ("node", "edge"):
-            raise ProtocolError("a fetch names neither nodes nor edges")
-        if not isinstance(names, list) or any(not isinstance(name, str) for name in names):
-            raise ProtocolError("a fetch does not name attributes")
-        if len(names) > MAX_ARRAYS:
-            raise ProtocolError(f"a fetch names more than {MAX_ARRAYS} attributes")
+    def _fetch(self, asked: Fetch, arrays: list[Array]) -> list[Array]:
+        kind, names = asked.kind, asked.names
         types = self._part.meta.node_types if kind == "node" else self._part.meta.edge_types
-        place = index(header, "index", len(types))
+        place = check_index(asked.index, len(types), "index")
         known = {"id" if kind == "node" else "edge_id", *types[place].attrs}
         for name in names:
             if name not in known:
                 raise KeyError(f"no attribute '{name[:100]}': there are {sorted(known)}")
-        wanted = ids(arrays)
+        wanted = ids_of(arrays)
         nbytes = len(wanted) * sum(_row_bytes(types[place].attrs.get(name)) for name in names)
         check_reply_bytes(nbytes, self._reply_bytes, f"{len(names)} attributes of {len(wanted)}")
         return fetch_rows(self._part, kind, place, wanted, names, self._pool.empty)

@@ -1,27 +1,26 @@
 """Keys of a job whose graph servers stand apart: made once by `khop keygen`, carried by hand.
 
-A job has two CURVE key pairs. Servers prove themselves with the *server* pair and let in whoever
-has the *client* pair. There are two files:
+Servers prove themselves with the *server* CURVE pair, towards clients and each other, and let in
+whoever has the server pair or a *client* pair. The files:
 
-    server.key   both pairs, for graph servers, which also talk to each other
-    client.key   the client pair and the server's public key, for trainers
+    server.key    the server pair and the clients' public keys, by name, for graph servers
+    client.key    a client pair and the server's public key, for all trainers; or
+    client-0.key, client-1.key, ...   one for each (`khop keygen --clients N`)
 
-so a stolen `client.key` lets somebody ask servers, but not be one. Files are JSON, readable by
-their owner alone. Secrets go from a file to a socket: they are in no `repr`, log, error text,
-command line or environment, and reach child processes over their control lines.
+so a stolen client key lets somebody ask servers, but not be one. With a pair for each client,
+members are told apart: each gets its own turns, and one can be shut out (`khop keygen --revoke`:
+its public key leaves `server.key`, and servers that are started again do not let it in). Files are
+JSON, readable by their owner alone. Secrets go from a file to a socket: they are in no `repr`, log,
+error text, command line or environment, and reach child processes over their control lines.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import json
-import os
 import re
-import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import zmq
 from zmq.utils import z85
@@ -33,10 +32,12 @@ from khop.errors import SecurityError
 KEY_FILE_VARIABLE = "KHOP_KEY_FILE"
 """Environment variable that names the key file where none is given."""
 
-_FORMAT = "khop-keys"
-_VERSION = 1
-_MAX_BYTES = 1 << 16
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+MAX_CLIENTS = 4096
+"""Clients that a `server.key` can name."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""A client's name, which is also its file's."""
+
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _log = log.get(__name__)
 
@@ -100,36 +101,27 @@ class ClientKeys:
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """What a graph server has: both pairs.
+    """What a graph server has.
 
     Attributes:
-        server: the pair that it proves itself with.
-        client: the pair that it lets in, and has itself towards other servers.
+        server: the pair that it proves itself with, towards other servers, too.
+        clients: {name: public key} of those that it lets in.
     """
 
     server: KeyPair
-    client: KeyPair
+    clients: Mapping[str, str]
 
-    @classmethod
-    def new(cls) -> ServerKeys:
-        """Fresh keys for a job; SecurityError if this libzmq has no CURVE."""
-        return cls(KeyPair.new(), KeyPair.new())
-
-    def curve(self) -> dict[str, str]:
+    def curve(self) -> dict[str, Any]:
         """What `PartitionServer` takes."""
         return {
             "public": self.server.public,
             "secret": self.server.secret,
-            "client": self.client.public,
+            "clients": list(self.clients.values()),
         }
-
-    def for_clients(self) -> ClientKeys:
-        """What the job's trainers have; other servers are reached with it, too."""
-        return ClientKeys(self.client, self.server.public)
 
     def credentials(self) -> Credentials:
         """What `PartitionClient` takes to reach other servers of the job."""
-        return self.for_clients().credentials()
+        return Credentials(self.server.public, self.server.secret)
 
     @property
     def server_key(self) -> str:
@@ -145,69 +137,48 @@ class ServerKeys:
         return {
             "role": "server",
             "server": _pair_json(self.server),
-            "client": _pair_json(self.client),
+            "clients": dict(self.clients),
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> ServerKeys:
         """From what `to_json` returned, after its journey; SecurityError if malformed."""
-        return cls(_pair(content, "server"), _pair(content, "client"))
+        if "clients" not in content:  # version 1 knew one client pair
+            return cls(_pair(content, "server"), {"client": _pair(content, "client").public})
+        clients = content["clients"]
+        if not isinstance(clients, Mapping) or len(clients) > MAX_CLIENTS:
+            raise SecurityError(f"it must name at most {MAX_CLIENTS} clients' public keys")
+        for name, public in clients.items():
+            if not isinstance(name, str) or not NAME.fullmatch(name):
+                raise SecurityError("a client has a name that no key file can have")
+            _check_key(public, f"the public key of {name}")
+        return cls(_pair(content, "server"), dict(clients))
 
 
-_Keys = TypeVar("_Keys", ServerKeys, ClientKeys)
+@dataclass(frozen=True)
+class JobKeys:
+    """All keys of a job, as they are made.
 
-
-def write_keys(folder: str | Path) -> tuple[Path, Path]:
-    """Makes the keys of a job and writes `server.key` and `client.key`.
-
-    Args:
-        folder: made, for its owner alone, if it does not exist.
-
-    Returns:
-        The paths of the two files, mode 0600.
-
-    Raises:
-        SecurityError: the folder is another user's or others may enter it.
-        FileExistsError: there are keys already; they are left alone.
+    Attributes:
+        server: the servers' pair.
+        clients: {name: pair}.
     """
-    keys = ServerKeys.new()
-    folder = Path(folder)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        _check_private(os.fstat(at), folder, "chmod 700")
-        written: list[str] = []
-        try:
-            for name, content in (("server.key", keys), ("client.key", keys.for_clients())):
-                _write(at, name, content.to_json(), folder, written)
-        except BaseException:  # both or none
-            for name in written:
-                os.unlink(name, dir_fd=at)
-            raise
-        os.fsync(at)
-    finally:
-        os.close(at)
-    return folder / "server.key", folder / "client.key"
 
+    server: KeyPair
+    clients: Mapping[str, KeyPair]
 
-def read_server_keys(path: str | Path | None = None) -> ServerKeys | None:
-    """The keys of a graph server.
+    @classmethod
+    def new(cls, names: Sequence[str] = ("client",)) -> JobKeys:
+        """Fresh keys; SecurityError if this libzmq has no CURVE."""
+        return cls(KeyPair.new(), {name: KeyPair.new() for name in names})
 
-    Args:
-        path: a `server.key`; None: the one that $KHOP_KEY_FILE names.
+    def for_servers(self) -> ServerKeys:
+        """What the job's graph servers have."""
+        return ServerKeys(self.server, {name: pair.public for name, pair in self.clients.items()})
 
-    Returns:
-        The keys; None if no file is named.
-
-    Raises:
-        SecurityError: the file is missing, not for its owner alone, not a `server.key`, or damaged.
-    """
-    return _read(path, "server", ServerKeys)
-
-
-def read_client_keys(path: str | Path | None = None) -> ClientKeys | None:
-    """The keys of a trainer; like `read_server_keys`, from a `client.key`."""
-    return _read(path, "client", ClientKeys)
+    def for_client(self, name: str = "client") -> ClientKeys:
+        """What a trainer has."""
+        return ClientKeys(self.clients[name], self.server.public)
 
 
 def check_secured(
@@ -255,88 +226,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _write(
-    at: int, name: str, content: Mapping[str, Any], folder: Path, written: list[str]
-) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(name, flags, 0o600, dir_fd=at)
-    except FileExistsError:
-        raise FileExistsError(
-            f"'{folder / name}' exists: keys are never overwritten; remove it, or name another "
-            "folder"
-        ) from None
-    written.append(name)
-    with os.fdopen(descriptor, "w") as file:
-        os.fchmod(descriptor, 0o600)  # whatever the umask
-        json.dump({"format": _FORMAT, "version": _VERSION, **content}, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(descriptor)
-
-
-def _check_private(status: os.stat_result, path: Path, remedy: str) -> None:
-    if status.st_uid not in (os.geteuid(), 0):
-        raise SecurityError(f"'{path}' belongs to user {status.st_uid}, not to you: copy the keys")
-    if status.st_mode & _OTHERS:
-        raise SecurityError(
-            f"'{path}' has mode {stat.S_IMODE(status.st_mode):04o}: others can read or change it. "
-            f"If nobody has: {remedy} '{path}'; else make new keys with khop keygen"
-        )
-
-
-def _read(path: str | Path | None, role: str, kind: type[_Keys]) -> _Keys | None:
-    named = path if path is not None else os.environ.get(KEY_FILE_VARIABLE)
-    if not named:
-        return None
-    path = Path(named)
-    content = _parse(_read_private(path), path)
-    if content.get("role") != role:
-        raise SecurityError(
-            f"'{path}' is the key file of a {content.get('role')!r}, but a {role}'s is needed: "
-            f"'{role}.key' as 'khop keygen' wrote it"
-        )
-    try:
-        return kind.from_json(content)
-    except SecurityError as error:
-        raise SecurityError(f"'{path}' is damaged: {error}") from None
-
-
-def _read_private(path: Path) -> bytes:
-    """The file's bytes, if its owner alone can read it.
-
-    Links are followed (Kubernetes mounts secrets as links): what is opened is checked, not the way
-    there, so another user's link can only lead to a private file of our own.
-    """
-    try:
-        # A FIFO must not keep us waiting.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise SecurityError(f"cannot read the key file '{path}': {error.strerror}") from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise SecurityError(f"'{path}' is not a key file: it is no regular file")
-        _check_private(status, path, "chmod 600")
-        return os.read(descriptor, _MAX_BYTES)
-    finally:
-        os.close(descriptor)
-
-
-def _parse(text: bytes, path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):  # whose text might quote the file's
-        content = None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise SecurityError(f"'{path}' is not a key file: make one with khop keygen")
-    if content.get("version") != _VERSION:
-        raise SecurityError(
-            f"'{path}' has version {content.get('version')!r}, but this khop reads {_VERSION}"
-        )
-    return content
-
-
 def _pair_json(pair: KeyPair) -> dict[str, str]:
     return {"public": pair.public, "secret": pair.secret}
 
@@ -356,8 +245,12 @@ def _key(content: Mapping[str, Any], name: str, half: str) -> str:
     """A key; error texts name it and do not quote it."""
     pair = content.get(name)
     key = pair.get(half) if isinstance(pair, Mapping) else None
+    return _check_key(key, f"the {half} key of the {name}")
+
+
+def _check_key(key: Any, what: str) -> str:
     if not isinstance(key, str) or not _Z85.fullmatch(key) or not _is_z85(key):
-        raise SecurityError(f"the {half} key of the {name} is not 40 characters of Z85")
+        raise SecurityError(f"{what} is not 40 characters of Z85")
     return key
 
 

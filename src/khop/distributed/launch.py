@@ -66,7 +66,7 @@ class LaunchedServer:
             curve = {
                 "public": self._server_key,
                 "secret": secret.decode(),
-                "client": credentials.public,
+                "clients": [credentials.public],
             }
         self._config: dict[str, Any] = {
             **config,

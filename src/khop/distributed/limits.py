@@ -34,8 +34,10 @@ class Limits:
         reply_bytes: of all arrays of a reply.
         unread_bytes: of large replies that wait for a peer to read them; beyond, it gets errors.
         unread: replies that wait for a peer; beyond, they are dropped.
-        rate: requests a second of a peer, for long.
-        burst: requests of a peer at once.
+        waiting: requests of a user that wait for their turn at a graph server.
+        waiting_bytes: of these.
+        rate: requests a second of a user, for long.
+        burst: requests of a user at once.
         handshake_ms: milliseconds that a connection may take to prove itself.
         backlog: connections that wait to be accepted.
     """
@@ -44,6 +46,8 @@ class Limits:
     reply_bytes: int = 1 << 30
     unread_bytes: int = 2 << 30
     unread: int = 4096
+    waiting: int = 8192
+    waiting_bytes: int = 256 << 20
     rate: float = 20_000.0
     burst: float = 40_000.0
     handshake_ms: int = 5_000

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from khop import _native
+from khop import _native, codec
 from khop.channel.layout import Record
+from khop.codec import Id
 from khop.data import Feature
 from khop.partition.part import Part
 from khop.sampler.collect import Allocate, Collector, CollectSpec
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from khop.sampler.link import LinkSampler
 
 
-# Of a link.
-_MAX_NEGATIVES = 1e6
-
-
 @dataclass(frozen=True)
 class PipelineSpec:
     """What batches shall be.
@@ -41,57 +38,22 @@ class PipelineSpec:
 
     sampling: SamplingSpec
     collect: CollectSpec
-    seed_type: int = 0
+    seed_type: Id = 0
     link: LinkSpec | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON object."""
-        return asdict(self)
+        content: dict[str, Any] = codec.to_json(self)
+        return content
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> PipelineSpec:
+    def from_json(cls, content: Any) -> PipelineSpec:
         """From what `to_json` returned, after its journey.
 
         Raises:
-            KeyError, TypeError, ValueError: malformed. Whether a graph has what is named, the
-                caller knows.
+            ProtocolError: malformed. Whether a graph has what is named, the caller knows.
         """
-        link = content["link"]
-        spec = cls(
-            SamplingSpec.from_json(content["sampling"]),
-            CollectSpec(**content["collect"]),
-            content["seed_type"],
-            None if link is None else LinkSpec.from_json(link),
-        )
-        _check_kinds(spec)
-        return spec
-
-
-def _check_kinds(spec: PipelineSpec) -> None:
-    """Raises TypeError if a field is of another type than it should be: JSON may hold anything."""
-    sampling, collect, link = spec.sampling, spec.collect, spec.link
-    flags = [sampling.replace, sampling.with_edge, sampling.disjoint, sampling.temporal]
-    flags += [sampling.last, sampling.keep_edge, collect.with_trees, collect.counts_hops]
-    flags += [*sampling.weighted, *(mirror for *_, mirror in sampling.reversals)]
-    flags += collect.with_edge
-    integers = [fanout for hops in sampling.fanouts for fanout in hops]
-    integers += [end for *ends, _ in sampling.reversals for end in ends]
-    integers.append(spec.seed_type)
-    lists = [collect.node_attrs, collect.edge_attrs, collect.with_edge]
-    lists += [*collect.node_attrs, *collect.edge_attrs]
-    texts = [name for names in (*collect.node_attrs, *collect.edge_attrs) for name in names]
-    texts.append(sampling.subgraph_type)
-    if link is not None:
-        flags += [link.disjoint, link.strict, *(turned for _, turned in link.excluded)]
-        integers += [link.src_type, link.dst_type, *(relation for relation, _ in link.excluded)]
-        integers += [] if link.relation is None else [link.relation]
-        texts += [link.edge_dir, *([] if link.mode is None else [link.mode])]
-        if type(link.amount) not in (int, float) or not 0 <= link.amount < _MAX_NEGATIVES:
-            raise TypeError("the number of negatives is not one")
-    for values, kind in ((flags, bool), (integers, int), (lists, list), (texts, str)):
-        for value in values:
-            if type(value) is not kind:
-                raise TypeError(f"{value!r:.100} stands where {kind.__name__} should")
+        return codec.from_json(cls, content, "what batches shall be")
 
 
 class Pipeline:

@@ -16,7 +16,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -41,16 +41,16 @@ _MAX_PEERS = 4096
 _GOODBYE_MS = 300
 
 
-class _JobKey:
-    """Lets in whoever has the job's key; zmq's authenticator asks it."""
+class _Admitted:
+    """Lets in who has one of some keys; zmq's authenticator asks it."""
 
-    def __init__(self, public: str) -> None:
-        self._public = public.encode()
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = {key.encode() for key in keys}
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Whether a client with this public key, in Z85, may connect."""
         del domain
-        return key == self._public
+        return key in self._keys
 
 
 class PartitionServer:
@@ -60,7 +60,8 @@ class PartitionServer:
         handler: answers requests.
         ipc_path: path of the socket for this machine; None: none.
         tcp_host: address to listen at for other machines; None: none.
-        curve: {'public', 'secret', 'client'} keys in Z85 text; None: no CURVE (insecure).
+        curve: {'public', 'secret', 'clients': [..]} keys in Z85 text: its own pair, and who is let
+            in; None: no CURVE (insecure).
         num_threads: threads that answer.
         tcp_port: the port there; None or 0: one that is free.
         limits: what a peer may ask for.
@@ -74,7 +75,7 @@ class PartitionServer:
         handler: FrameHandler,
         ipc_path: str | None,
         tcp_host: str | None,
-        curve: Mapping[str, str] | None,
+        curve: Mapping[str, Any] | None,
         num_threads: int = 1,
         tcp_port: int | None = None,
         limits: Limits = DEFAULT,
@@ -128,13 +129,15 @@ class PartitionServer:
         self._fronts.append(socket)
         return socket
 
-    def _secure(self, socket: zmq.Socket[bytes], curve: Mapping[str, str]) -> None:
+    def _secure(self, socket: zmq.Socket[bytes], curve: Mapping[str, Any]) -> None:
         # Imported here: it brings asyncio along, a fifth of the time that a server takes to start.
         from zmq.auth.thread import ThreadAuthenticator
 
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
-        self._authenticator.configure_curve_callback("*", _JobKey(curve["client"]))
+        # Servers have the pair that they prove themselves with towards each other, too.
+        admitted = _Admitted([*curve["clients"], curve["public"]])
+        self._authenticator.configure_curve_callback("*", admitted)
         socket.curve_server = True
         socket.curve_publickey = curve["public"].encode()
         socket.curve_secretkey = curve["secret"].encode()
@@ -194,9 +197,14 @@ class PartitionServer:
                 self._fronts[front].send_multipart(frames, zmq.DONTWAIT)
         self._linger_ms = _GOODBYE_MS
 
-    def _why_not(self, peer: bytes) -> str | None:
-        """Why a peer's request is refused; None if it is not."""
-        if not self._rates.admit(peer):
+    def _why_not(self, peer: bytes, user: bytes | None = None) -> str | None:
+        """Why a request is refused; None if it is not.
+
+        Args:
+            peer: its connection.
+            user: whose that is; None: the connection counts alone.
+        """
+        if not self._rates.admit(user or peer):
             return (
                 f"a peer asks for more than {self._limits.rate:.0f} answers a second: it must wait "
                 "for answers before it asks again"

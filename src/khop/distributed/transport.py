@@ -13,7 +13,6 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import zmq
@@ -21,7 +20,15 @@ import zmq
 from khop import log
 from khop.channel.message import pack, unpack
 from khop.distributed.connection import Connection, Credentials, Endpoint, Request
-from khop.distributed.wire import PROTOCOL, pack_rows, rebuild_error
+from khop.distributed.wire import (
+    Fetch,
+    HasEdges,
+    Induce,
+    Sample,
+    pack_rows,
+    rebuild_error,
+    request_header,
+)
 from khop.errors import ProtocolError
 from khop.sampler.requests import HopRequest, RowSet
 from khop.trace.requests import RequestLog
@@ -125,43 +132,36 @@ class PartitionClient:
 
     def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Request:
         """Asks for neighbours of a part's nodes."""
-        header = {"op": "sample", "relation": relation, **asdict(request)}
-        return self._send_rows(part, header, rows)
+        names, arrays = pack_rows(rows)
+        return self._send(part, Sample(relation, names, request), arrays)
 
     def induce(
         self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Request:
         """Asks which neighbours of a part's nodes are in a batch, given by its nodes' keys."""
-        header = {"op": "induce", "relation": relation, "with_edge": with_edge}
-        return self._send_rows(part, header, rows, keys)
+        names, arrays = pack_rows(rows)
+        return self._send(part, Induce(relation, names, with_edge), [*arrays, keys])
 
     def has_edges(
         self, part: int, relation: int, rows: Int64Array, neighbors: Int64Array
     ) -> Request:
         """Asks whether pairs of a part's nodes and others are joined."""
-        header = {"op": "has_edges", "relation": relation}
-        return self._send_rows(part, header, RowSet(rows), neighbors)
+        names, arrays = pack_rows(RowSet(rows))
+        return self._send(part, HasEdges(relation, names), [*arrays, neighbors])
 
     def fetch(
         self, part: int, kind: str, index: int, ids: Int64Array, names: Sequence[str]
     ) -> Request:
         """Asks for attributes of a part's nodes or edges."""
-        header = {"op": "fetch", "kind": kind, "index": index, "names": list(names)}
-        return self._send(part, header, [ids])
+        return self._send(part, Fetch(kind, index, list(names)), [ids])  # type: ignore[arg-type]
 
-    def _send_rows(
-        self, part: int, header: dict[str, Any], rows: RowSet, *further: Array
-    ) -> Request:
-        names, arrays = pack_rows(rows)
-        return self._send(part, {**header, "rows": names}, [*arrays, *further])
-
-    def _send(self, part: int, header: dict[str, Any], arrays: list[Array]) -> Request:
+    def _send(self, part: int, asked: Any, arrays: list[Array]) -> Request:
         number = next(self._ids)
         timed = {} if self.log is None else {"timed": True}
-        common = {"protocol": PROTOCOL, "id": number, "part": part}
-        request = Request(part, pack({**header, **common, **timed}, arrays), self._timeout)
+        header = request_header(asked, number, part=part, **timed)
+        request = Request(part, pack(header, arrays), self._timeout)
         if self.log is not None:
-            request.asked = self.log.ask(part, header["op"], len(arrays[0]))
+            request.asked = self.log.ask(part, asked.op, len(arrays[0]))
         self._connections[part].send(number, request)
         return request
 

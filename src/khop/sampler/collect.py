@@ -15,13 +15,14 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from khop import _native
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
 from khop.channel.pool import BufferPool
+from khop.codec import Distinct
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.partition.part import Part
@@ -53,8 +54,8 @@ class CollectSpec:
         counts_hops: whether the numbers of nodes and edges of each hop do.
     """
 
-    node_attrs: list[list[str]] = field(default_factory=list)
-    edge_attrs: list[list[str]] = field(default_factory=list)
+    node_attrs: list[Annotated[list[str], Distinct()]] = field(default_factory=list)
+    edge_attrs: list[Annotated[list[str], Distinct()]] = field(default_factory=list)
     with_edge: list[bool] = field(default_factory=list)
     with_trees: bool = False
     counts_hops: bool = True

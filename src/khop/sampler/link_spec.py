@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
 
+from khop import codec
+from khop.codec import Between, Id
 from khop.typing import EdgeDir, EdgeType, NodeType
 
 NegativeMode: TypeAlias = Literal["binary", "triplet"]
@@ -32,15 +34,15 @@ class LinkSpec:
             are left out of the neighbourhoods.
     """
 
-    src_type: int = 0
-    dst_type: int = 0
-    relation: int | None = 0
+    src_type: Id = 0
+    dst_type: Id = 0
+    relation: Id | None = 0
     edge_dir: EdgeDir = "in"
     disjoint: bool = False
     mode: NegativeMode | None = None
-    amount: float = 1
+    amount: Annotated[float, Between(0, 1e6)] = 1
     strict: bool = False
-    excluded: tuple[tuple[int, bool], ...] = ()
+    excluded: tuple[tuple[Id, bool], ...] = ()
 
     @classmethod
     def create(
@@ -104,15 +106,10 @@ class LinkSpec:
             excluded_relations(exclude, edge_types, link_type),
         )
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> LinkSpec:
-        """From what `to_json` returned, after its journey."""
-        excluded = tuple((relation, turned) for relation, turned in content["excluded"])
-        return cls(**{**content, "excluded": excluded})
-
     def to_json(self) -> dict[str, Any]:
         """As JSON object."""
-        return asdict(self)
+        content: dict[str, Any] = codec.to_json(self)
+        return content
 
     def num_negatives(self, num_links: int) -> int:
         """Number of negatives of a batch."""

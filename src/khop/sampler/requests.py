@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 from khop import _native
+from khop.codec import INT64, Between, Word
 from khop.typing import Array, Int32Array, Int64Array, IntArray
 
 Drawn = tuple[Int32Array, IntArray, "Int64Array | None"]
@@ -78,10 +79,10 @@ class RemoteParts(Protocol):
 class HopRequest:
     """How one hop over one edge type is drawn."""
 
-    fanout: int
+    fanout: Annotated[int, Between(-1, INT64)]
     replace: bool
     with_edge: bool
-    key: int
+    key: Word
     weighted: bool = False
     last: bool = False
 

@@ -6,8 +6,9 @@ import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from khop.codec import INT64, Between, Id
 from khop.typing import EdgeType
 
 _SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
@@ -33,15 +34,15 @@ class SamplingSpec:
         keep_edge: whether edges keep their ids when reverses are added.
     """
 
-    fanouts: tuple[tuple[int, ...], ...]
+    fanouts: tuple[tuple[Annotated[int, Between(-1, INT64)], ...], ...]
     replace: bool = False
     with_edge: bool = True
-    subgraph_type: str = "directional"
+    subgraph_type: Literal["directional", "bidirectional", "induced"] = "directional"
     disjoint: bool = False
     temporal: bool = False
     last: bool = False
     weighted: tuple[bool, ...] = ()
-    reversals: tuple[tuple[int, int, bool], ...] = ()
+    reversals: tuple[tuple[Id, Id, bool], ...] = ()
     keep_edge: bool = True
 
     @property
@@ -64,15 +65,6 @@ class SamplingSpec:
     def is_weighted(self, relation: int) -> bool:
         """Whether an edge type is drawn by weight."""
         return bool(self.weighted) and self.weighted[relation]
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> SamplingSpec:
-        """From its fields as JSON has them: lists for tuples."""
-        fields = dict(content)
-        fields["fanouts"] = tuple(tuple(hops) for hops in fields["fanouts"])
-        fields["weighted"] = tuple(fields["weighted"])
-        fields["reversals"] = tuple(tuple(r) for r in fields["reversals"])
-        return cls(**fields)
 
     @classmethod
     def create(

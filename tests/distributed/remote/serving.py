@@ -21,8 +21,9 @@ from khop.distributed.child import ChildProcess, wait_for_message
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.connection import RemoteClient
 from khop.distributed.remote.link import Link
+from khop.distributed.remote.messages import RegisterClient, Statistics, read_text
 from khop.distributed.socket_files import remove_socket
-from khop.distributed.transport import Credentials, Endpoint
+from khop.distributed.transport import Endpoint
 from khop.distributed.wire import PROTOCOL
 
 PROGRAM = "khop.distributed.remote.program"
@@ -39,7 +40,7 @@ class Graph:
             "num_servers": num_servers,
             "num_clients": 0,
             "master": self.master,
-            "keys": None if keys is None else keys.to_json(),
+            "keys": None if keys is None else keys.for_servers().to_json(),
             **config,
         }
         self.processes = {}
@@ -50,7 +51,8 @@ class Graph:
         """How clients find them."""
         if self.keys is None:
             return Servers(self.master)
-        return Servers(self.master, self.keys.server_key, self.keys.credentials())
+        keys = self.keys.for_client(next(iter(self.keys.clients)))
+        return Servers(self.master, keys.server_key, keys.credentials())
 
     def start(self, rank, descriptors=(), **config):
         """Starts a server; returns its addresses. Closes the descriptors that it passes along."""
@@ -94,14 +96,12 @@ def client_of(graph, rank=None, num_clients=0, **options):
     """A client; with a rank, one that registers."""
     registration = None
     if rank is not None:
-        registration = {
-            "role": "client",
-            "rank": rank,
-            "num_servers": graph.config["num_servers"],
-            "num_clients": num_clients,
-            "name": f"client {rank}",
-            "pid": os.getpid(),
-        }
+        num_servers = graph.config["num_servers"]
+
+        def registration(secret):
+            name = f"client {rank}"
+            return RegisterClient(rank, secret, num_servers, num_clients, name, os.getpid())
+
     client = RemoteClient(graph.servers, registration, **{"timeout": 20.0, **options})
     try:
         yield client
@@ -111,7 +111,12 @@ def client_of(graph, rank=None, num_clients=0, **options):
 
 def sessions(client, rank=0):
     """What clients have open on a server."""
-    return client.request(rank, "statistics")[0]["statistics"]["sessions"]
+    return statistics(client, rank)["sessions"]
+
+
+def statistics(client, rank=0):
+    """What a server has counted."""
+    return read_text(client.request(rank, Statistics()).arrays, f"graph server {rank}")
 
 
 def wait_until(condition, seconds=15.0):
@@ -138,8 +143,12 @@ class RawSession:
             "depth": 64,
             "max_restarts": 3,
             "timeout": 30.0,
+            "worker_devices": None,
+            "secret": f"secret of {name}",
+            "session": name,
             "credits": 8 << 20,
             "outstanding": [],
+            "names": [],
             **options,
         }
         self.layouts = {}
@@ -152,7 +161,9 @@ class RawSession:
 
     def send(self, op, arrays=(), **header):
         """Sends a message of this session."""
-        common = {"op": op, "protocol": PROTOCOL, "id": 1, "session": self.name}
+        common = {"op": op, "protocol": PROTOCOL, "id": 1}
+        if op != "open":
+            common["session"] = self.name
         self.link.send(pack({**common, **header}, list(arrays)))
 
     def open(self):
@@ -160,8 +171,13 @@ class RawSession:
         end = time.monotonic() + 10
         while not self.link.pump() and not self.link.is_up:
             self.wait(end)
-        self.send("open", **self.options)
+        self.send("open", **self.opening())
         return self.reply()
+
+    def opening(self):
+        """The fields of the request that opens it."""
+        spec = dict(self.options)
+        return {name: spec.pop(name) for name in ("outstanding", "names")} | {"spec": spec}
 
     def reply(self):
         """The next message that is no event."""
@@ -230,8 +246,8 @@ def raw_session(graph, pipeline, rank=0, **options):
     context = zmq.Context()
     address = graph.addresses[rank]["tcp"]
     keys = graph.keys
-    endpoint = Endpoint(address, None if keys is None else keys.server_key)
-    credentials = None if keys is None else Credentials(keys.client.public, keys.client.secret)
+    endpoint = Endpoint(address, None if keys is None else keys.server.public)
+    credentials = None if keys is None else keys.for_client().credentials()
     session = RawSession(context, endpoint, pipeline, credentials=credentials, **options)
     try:
         yield session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from khop.distributed.transport import PartitionClient, Request
+from khop.distributed.wire import OutputRows
 from khop.typing import Int64Array
 
 
@@ -30,5 +31,4 @@ class OutputClient(PartitionClient):
             raise RuntimeError(
                 f"rows of trainer {rank} cannot be read any more: the outputs have been closed"
             )
-        header = {"op": "rows", "layer": layer, "node_type": node_type, "file": file_name}
-        return self._send(rank, header, [rows])
+        return self._send(rank, OutputRows(layer, node_type, file_name), [rows])

@@ -7,17 +7,16 @@ of the partition server. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from khop import _native
-from khop.distributed.fields import ids, index
 from khop.distributed.handler import FrameHandler
 from khop.distributed.inference.files import output_file
 from khop.distributed.server import run_server
+from khop.distributed.wire import OutputRows, check_index, ids_of
 from khop.errors import ProtocolError
 from khop.typing import Array, NodeType
 
@@ -41,21 +40,20 @@ class OutputHandler(FrameHandler):
         node_types: Sequence[NodeType],
         file_names: Sequence[str],
     ) -> None:
-        super().__init__("the output server of trainer", rank, {"rows": self._rows})
+        super().__init__("the output server of trainer", rank, {OutputRows: self._rows})
         self._root = Path(root)
         self._num_layers = num_layers
         self._node_types = node_types
         self._file_names = frozenset(file_names)
         self._opened: dict[tuple[int, int, str], Array] = {}
 
-    def _rows(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
-        layer = index(header, "layer", self._num_layers)
-        node_type = index(header, "node_type", len(self._node_types))
-        name = header.get("file")
-        if not isinstance(name, str) or name not in self._file_names:
+    def _rows(self, asked: OutputRows, arrays: list[Array]) -> list[Array]:
+        layer = check_index(asked.layer, self._num_layers, "layer")
+        node_type = check_index(asked.node_type, len(self._node_types), "node_type")
+        if asked.file not in self._file_names:
             raise ProtocolError("no such file of outputs")
-        table = self._open(layer, node_type, name)
-        rows = ids(arrays)
+        table = self._open(layer, node_type, asked.file)
+        rows = ids_of(arrays)
         out = np.empty((len(rows), *table.shape[1:]), table.dtype)
         _native.gather(table, rows, out)
         return [out]

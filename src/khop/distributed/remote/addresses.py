@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from khop.distributed.hosts import host_identity
+from khop.distributed.remote.messages import ServerEntry
 from khop.distributed.transport import Credentials, Endpoint
 
 
@@ -30,22 +29,24 @@ class Servers:
         """Where the directory is."""
         return Endpoint(f"tcp://{self.master}", self.server_key)
 
-    def endpoint(self, entry: Mapping[str, Any]) -> Endpoint:
+    def endpoint(self, entry: ServerEntry) -> Endpoint:
         """How to reach a server that the directory knows, from this machine."""
         return endpoint_of(entry, self.server_key)
 
 
-def endpoint_of(entry: Mapping[str, Any], server_key: str | None) -> Endpoint:
+def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
     """How to reach a server, by its entry in the directory.
 
     Args:
-        entry: {'host', 'addresses': {'tcp', 'ipc'}}.
+        entry: of the server.
         server_key: of sockets that other machines can reach; None: no CURVE.
     """
-    addresses = entry["addresses"]
-    near = addresses.get("ipc")
-    is_near = near is not None and entry.get("host") == host_identity()
+    near = entry.addresses.ipc
     # The socket lies in a folder that only its owner can enter.
-    if is_near and os.access(near.removeprefix("ipc://"), os.W_OK):
+    if (
+        near is not None
+        and entry.host == host_identity()
+        and os.access(near.removeprefix("ipc://"), os.W_OK)
+    ):
         return Endpoint(near)
-    return Endpoint(addresses["tcp"], server_key)
+    return Endpoint(entry.addresses.tcp, server_key)

@@ -6,7 +6,6 @@ clients. Each reply has at most `MAX_ROWS` rows; who wants more asks for the nex
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -15,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from khop.channel.message import pack
-from khop.distributed.fields import ids, index, integer, text
-from khop.distributed.handler import FrameHandler, RequestHandler
+from khop.distributed.handler import Answer, FrameHandler, RequestHandler
+from khop.distributed.remote import messages
 from khop.distributed.remote.statistics import OTHER, ServerCounters
-from khop.distributed.wire import check_empty
+from khop.distributed.wire import check_empty, check_index, ids_of
 from khop.errors import ProtocolError
 from khop.partition.folder import AttrMeta, FolderMeta, PartitionFolder
 from khop.partition.part import Part
@@ -66,14 +64,14 @@ class GraphAnswers(FrameHandler):
     def __init__(
         self, folder: PartitionFolder, meta: FolderMeta, rank: int, parts: Sequence[int]
     ) -> None:
-        answers = {
-            "graph": self._graph,
-            "to_new_ids": self._to_new_ids,
-            "to_original_ids": self._to_original_ids,
-            "node_times": self._node_times,
-            "split": self._split,
-            "home_edges": self._home_edges,
-            "device_count": self._device_count,
+        answers: dict[Any, Answer] = {
+            messages.DescribeGraph: self._graph,
+            messages.ToNewIds: self._to_new_ids,
+            messages.ToOriginalIds: self._to_original_ids,
+            messages.NodeTimes: self._node_times,
+            messages.Split: self._split,
+            messages.HomeEdges: self._home_edges,
+            messages.DeviceCount: self._device_count,
         }
         super().__init__(f"graph server {rank}, of partitions {list(parts)}", None, answers)
         self._folder = folder
@@ -81,8 +79,7 @@ class GraphAnswers(FrameHandler):
         self._rank = rank
         self._parts = list(parts)
 
-    def _graph(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
-        del header
+    def _graph(self, asked: messages.DescribeGraph, arrays: list[Array]) -> list[Array]:
         check_empty(arrays)
         content = {
             "meta": asdict(self._meta),
@@ -91,59 +88,60 @@ class GraphAnswers(FrameHandler):
             "rank": self._rank,
             "parts": self._parts,
         }
-        return [np.frombuffer(json.dumps(content).encode(), np.uint8)]
+        return [messages.text_array(content)]
 
-    def _to_new_ids(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
-        name, wanted = self._nodes(header, arrays)
+    def _to_new_ids(self, asked: messages.ToNewIds, arrays: list[Array]) -> list[Array]:
+        name, wanted = self._nodes(asked.node_type, arrays)
         return [self._folder.id_map(name)[wanted].astype(np.int64)]
 
-    def _to_original_ids(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
-        name, wanted = self._nodes(header, arrays)
+    def _to_original_ids(self, asked: messages.ToOriginalIds, arrays: list[Array]) -> list[Array]:
+        name, wanted = self._nodes(asked.node_type, arrays)
         return [self._original(name, wanted)]
 
-    def _node_times(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
-        name, wanted = self._nodes(header, arrays)
+    def _node_times(self, asked: messages.NodeTimes, arrays: list[Array]) -> list[Array]:
+        name, wanted = self._nodes(asked.node_type, arrays)
         times = self._folder.node_times(name)
         if times is None:
             raise KeyError(f"nodes of type '{name}' have no times of their own")
         return [times[wanted].astype(np.int64)]
 
-    def _split(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
+    def _split(self, asked: messages.Split, arrays: list[Array]) -> list[Array]:
         check_empty(arrays)
-        node_type = self._meta.node_types[index(header, "node_type", len(self._meta.node_types))]
-        new_ids = self._folder.split(node_type.name, text(header, "name", 512))
-        begin = integer(header, "begin", 0, len(new_ids))
+        types = self._meta.node_types
+        node_type = types[check_index(asked.node_type, len(types), "node_type")]
+        new_ids = self._folder.split(node_type.name, asked.name)
+        begin = check_index(asked.begin, len(new_ids) + 1, "begin")
         piece = new_ids[begin : begin + MAX_ROWS].astype(np.int64)
         total = np.array([len(new_ids)], np.int64)
         return [total, piece, self._original(node_type.name, piece)]
 
-    def _home_edges(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
+    def _home_edges(self, asked: messages.HomeEdges, arrays: list[Array]) -> list[Array]:
         check_empty(arrays)
-        place = index(header, "edge_type", len(self._meta.edge_types))
-        part = integer(header, "partition")
+        types = self._meta.edge_types
+        place = check_index(asked.edge_type, len(types), "edge_type")
+        part, step = asked.partition, asked.step
         if part not in self._parts:
             raise ProtocolError(f"this server serves partitions {self._parts}, not {part}")
-        edge_type = self._meta.edge_types[place]
-        count = edge_type.bounds[part + 1] - edge_type.bounds[part]
-        begin, end = integer(header, "begin", 0, count), integer(header, "end", 0, count)
-        step = integer(header, "step", 1)
+        count = types[place].bounds[part + 1] - types[place].bounds[part]
+        begin = check_index(asked.begin, count + 1, "begin")
+        end = check_index(asked.end, count + 1, "end")
         if (end - begin) // step > MAX_ROWS:
             raise ProtocolError(f"edges {begin} to {end} by {step} are more than {MAX_ROWS}")
         places = np.arange(begin, end, step)
         return [Part(self._folder, part).edge_ends(place, places)]
 
-    def _device_count(self, header: Mapping[str, Any], arrays: list[Array]) -> list[Array]:
+    def _device_count(self, asked: messages.DeviceCount, arrays: list[Array]) -> list[Array]:
         from khop import _native
 
-        del header
         check_empty(arrays)
         # Where khop was built without CUDA, nobody counts.
         return [np.array([_native.cuda_status().get("devices", 0)], np.int64)]
 
-    def _nodes(self, header: Mapping[str, Any], arrays: list[Array]) -> tuple[str, Int64Array]:
+    def _nodes(self, place: int, arrays: list[Array]) -> tuple[str, Int64Array]:
         """A node type, and ids of its nodes."""
-        place = index(header, "node_type", len(self._meta.node_types))
-        node_type, wanted = self._meta.node_types[place], ids(arrays)
+        types = self._meta.node_types
+        node_type = types[check_index(place, len(types), "node_type")]
+        wanted = ids_of(arrays)
         if len(wanted) > MAX_ROWS:
             raise ProtocolError(f"a request names {len(wanted)} nodes, more than {MAX_ROWS}")
         if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < node_type.count:
@@ -194,8 +192,3 @@ class ServerHandler:
         if found is None:
             return self._graph
         return self._parts.get(int(found[1]), self._graph)
-
-
-def reply_to(number: Any, header: Mapping[str, Any]) -> list[Any]:
-    """Frames of a reply without arrays."""
-    return pack({"id": number, **header}, [])

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from khop.distributed.fields import integer, number, text
 from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.remote.sessions import LEASE_SECONDS, SessionSpec
+from khop.distributed.remote.sessions import LEASE_SECONDS
 from khop.errors import ProtocolError
 from khop.partition.folder import FolderMeta
 from khop.typing import Array, Int64Array
 
-_MAX_WORKERS = 256
-_MAX_DEPTH = 4096
-_MAX_CREDITS = 1 << 30
 _MAX_SEEDS = 16 << 20
-_MAX_PIPELINE = 256 << 10
 _MAX_FANOUT = 1 << 24
-_WEIGHTS = ("src_weight", "dst_weight")
 
 
 @dataclass(frozen=True)
@@ -42,38 +34,6 @@ class Allowed:
     lease: float = LEASE_SECONDS
 
 
-def session_spec(header: Mapping[str, Any]) -> SessionSpec:
-    """What a client asks for when it opens a session.
-
-    Raises:
-        ProtocolError: malformed, or more than anybody may have.
-    """
-    pipeline = header.get("pipeline")
-    if not isinstance(pipeline, dict) or len(json.dumps(pipeline)) > _MAX_PIPELINE:
-        raise ProtocolError("'pipeline' must be an object of moderate size")
-    num_workers = integer(header, "num_workers", 1, _MAX_WORKERS)
-    devices = header.get("worker_devices")
-    if devices is None:
-        devices = [None] * num_workers
-    if not isinstance(devices, list) or len(devices) != num_workers:
-        raise ProtocolError("'worker_devices' must name a device, or null, for each sampler")
-    if any(device is not None and not isinstance(device, str) for device in devices):
-        raise ProtocolError("'worker_devices' must hold names of devices, or null")
-    return SessionSpec(
-        text(header, "session", 256),
-        text(header, "client", 256),
-        pipeline,
-        num_workers,
-        integer(header, "buffer_bytes", 1 << 16, 1 << 50),
-        integer(header, "concurrency", 1, 256),
-        integer(header, "depth", 1, _MAX_DEPTH),
-        devices,
-        integer(header, "max_restarts", 0, 1 << 20),
-        number(header, "timeout", 0.1, 1e6),
-        integer(header, "credits", 1 << 16, _MAX_CREDITS),
-    )
-
-
 class SessionChecks:
     """Checks what a client says against the graph.
 
@@ -84,20 +44,16 @@ class SessionChecks:
     def __init__(self, meta: FolderMeta) -> None:
         self._meta = meta
 
-    def pipeline(self, spec: SessionSpec) -> PipelineSpec:
-        """What batches shall be.
+    def pipeline(self, pipeline: PipelineSpec) -> None:
+        """Whether the graph has what batches shall be.
 
         Raises:
             ProtocolError: the graph has nothing of the kind.
         """
         try:
-            pipeline = PipelineSpec.from_json(spec.pipeline)
             self._check_types(pipeline)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise ProtocolError(
-                f"'pipeline' does not say what batches shall be: {error!r}"
-            ) from None
-        return pipeline
+        except ValueError as error:
+            raise ProtocolError(f"'pipeline' does not say what batches shall be: {error}") from None
 
     def _check_types(self, pipeline: PipelineSpec) -> None:
         nodes, edges = self._meta.node_types, self._meta.edge_types
@@ -105,12 +61,12 @@ class SessionChecks:
         fanouts = sampling.fanouts
         if len(fanouts) != len(edges) or len({len(hops) for hops in fanouts}) > 1:
             raise ValueError(f"fan-outs for {len(fanouts)} of {len(edges)} edge types")
-        if any(type(k) is not int or not -1 <= k <= _MAX_FANOUT for hops in fanouts for k in hops):
+        if any(k > _MAX_FANOUT for hops in fanouts for k in hops):
             raise ValueError(f"a fan-out is not an integer from -1 to {_MAX_FANOUT}")
         if sampling.weighted and len(sampling.weighted) != len(edges):
             raise ValueError("'weighted' is not said of each edge type")
         places = {i for *pair, _ in sampling.reversals for i in pair}
-        if any(type(i) is not int or not 0 <= i < len(edges) for i in places):
+        if any(i >= len(edges) for i in places):
             raise ValueError("a reverse is no edge type")
         _check_names([t.attrs for t in nodes], collect.node_attrs, "node")
         _check_names([t.attrs for t in edges], collect.edge_attrs, "edge")
@@ -124,18 +80,16 @@ class SessionChecks:
                 if relation is not None:
                     _index(relation, len(edges), "relation")
 
-    def arrays(self, header: Mapping[str, Any], arrays: Sequence[Array]) -> dict[str, Array]:
+    def arrays(self, names: Sequence[str], arrays: Sequence[Array]) -> dict[str, Array]:
         """Weights of negatives, by name.
 
         Raises:
             ProtocolError: anything else.
         """
-        names = header.get("names", [])
-        if not isinstance(names, list) or len(names) != len(arrays):
+        if len(names) != len(arrays):
             raise ProtocolError("'names' must name the arrays that follow")
-        for name, array in zip(names, arrays, strict=True):
-            if name not in _WEIGHTS or array.dtype != np.float64 or array.ndim != 1:
-                raise ProtocolError(f"a session takes float64 vectors {_WEIGHTS} alone")
+        if any(array.dtype != np.float64 or array.ndim != 1 for array in arrays):
+            raise ProtocolError("a session takes float64 vectors alone")
         return dict(zip(names, arrays, strict=True))
 
     def columns(self, pipeline: PipelineSpec, columns: Int64Array) -> None:
@@ -181,6 +135,6 @@ def _check_names(kinds: Sequence[Collection[str]], wanted: list[list[str]], what
             raise ValueError(f"{what} type {i} has no attributes {unknown}")
 
 
-def _index(value: Any, count: int, name: str) -> None:
-    if type(value) is not int or not 0 <= value < count:
+def _index(value: int, count: int, name: str) -> None:
+    if value >= count:
         raise ValueError(f"'{name}' is {value!r}, but there are {count}")

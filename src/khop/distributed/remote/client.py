@@ -14,11 +14,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from khop.distributed.context import DistRole, TrainerContext, enter, get_context, leave
-from khop.distributed.keys import check_secured, read_client_keys
+from khop.distributed.key_files import read_client_keys
+from khop.distributed.keys import check_secured
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.agreement import Agreement
 from khop.distributed.remote.connection import RemoteClient
 from khop.distributed.remote.graph import ServedGraph
+from khop.distributed.remote.messages import RegisterClient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from khop.distributed.group import SamplerGroup
 
 _DEFAULT_GROUP = "khop-clients"
+_MAX_GROUP_NAME = 48
 
 
 class ClientContext(TrainerContext):
@@ -43,14 +46,11 @@ class ClientContext(TrainerContext):
         self.servers = servers
         self._num_servers = num_servers
         self._num_clients = num_clients
-        registration = {
-            "role": "client",
-            "rank": rank,
-            "num_servers": num_servers,
-            "num_clients": num_clients,
-            "name": f"{group_name}_{rank}",
-            "pid": os.getpid(),
-        }
+
+        def registration(secret: str) -> RegisterClient:
+            name = f"{group_name}_{rank}"
+            return RegisterClient(rank, secret, num_servers, num_clients, name, os.getpid())
+
         self.remote = RemoteClient(servers, registration)
         agreement = Agreement(self.remote, group_name, rank, num_clients, self.remote.timeout)
         super().__init__(DistRole.CLIENT, agreement, group_name)
@@ -150,6 +150,11 @@ def init_client(
         None if keys is None else keys.credentials(),
     )
     group_name = client_group_name or _DEFAULT_GROUP
+    if len(group_name) > _MAX_GROUP_NAME or not group_name.isprintable():
+        raise ValueError(
+            f"client_group_name must be at most {_MAX_GROUP_NAME} printable characters (got "
+            f"{group_name!r:.100})"
+        )
 
     def register() -> ClientContext:
         context = ClientContext(servers, num_servers, num_clients, client_rank, group_name)

@@ -3,37 +3,56 @@
 A `RemoteClient` has a thread of its own, which owns the sockets, tells the directory every second
 who this process is, follows servers that move, and asks again what a lost connection has swallowed.
 Requests are idempotent, so asking twice is harmless.
+
+What a server sends is checked before it is used; nonsense ends its connection, never the thread. If
+the thread should end all the same, all that waits for it fails at once with its reason.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import threading
 import time
-import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 
+from khop import log
 from khop.channel.message import pack
+from khop.distributed.remote import messages
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.link import Link
+from khop.distributed.remote.messages import RegisterClient, RegisterServer, Table
 from khop.distributed.transport import Endpoint
-from khop.distributed.wire import PROTOCOL, rebuild_error
-from khop.errors import PartitionUnavailableError, RendezvousError
+from khop.distributed.wire import Request, rebuild_error, request_header
+from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
 from khop.typing import Array
 
-Reply = tuple[dict[str, Any], list[Array]]
+_log = log.get(__name__)
 
 _BEAT = 1.0
 _CONTENDING_BEAT = 0.25
 _TICK_MS = 250
+_REGISTRATIONS = (RegisterServer, RegisterClient, messages.Lookup)
+
+
+class Reply(NamedTuple):
+    """What a server has answered.
+
+    Attributes:
+        fields: of the type that the request names as its `reply`.
+        arrays: what comes along.
+    """
+
+    fields: Any
+    arrays: list[Array]
 
 
 @dataclass
@@ -41,8 +60,7 @@ class _Asked:
     """A request that has not been answered."""
 
     rank: int | None
-    op: str
-    header: dict[str, Any]
+    request: Request
     arrays: Sequence[Array]
     deadline: float
     began: float
@@ -54,22 +72,22 @@ class RemoteClient:
 
     Args:
         servers: where they are found.
-        registration: what the directory shall know of this process, asked for every second; without
-            rank nor role this process only looks (`khop top`).
+        registration: called every second with this process's secret, for what the directory shall
+            know of it; None: it only looks (`khop top`).
         timeout: seconds that a request may take by default.
         on_table: called, in the client's thread, with what the directory answers to a registration.
         on_refused: called with the error if the directory refuses the registration.
 
     Attributes:
-        incarnation: of this process, in the directory.
+        secret: proves to the directory that it is this process; see `messages.incarnation_of`.
     """
 
     def __init__(
         self,
         servers: Servers,
-        registration: Callable[[], Mapping[str, Any]] | Mapping[str, Any] | None = None,
+        registration: Callable[[str], RegisterServer | RegisterClient] | None = None,
         timeout: float = 60.0,
-        on_table: Callable[[Mapping[str, Any]], None] | None = None,
+        on_table: Callable[[Table], None] | None = None,
         on_refused: Callable[[Exception], None] | None = None,
     ) -> None:
         self._servers = servers
@@ -77,11 +95,14 @@ class RemoteClient:
         self.timeout = timeout
         self._on_table = on_table
         self._on_refused = on_refused
-        self.incarnation = uuid.uuid4().hex
-        self._table: dict[str, Any] = {}
+        self.secret = messages.new_secret()
+        self._table: Table | None = None
         self._known = threading.Condition()
         self._refused: Exception | None = None
-        self._told: dict[str, Any] = {}
+        self._published: dict[str, Array] = {}
+        # Set once the thread has ended, with its reason: nobody would answer what is submitted.
+        self._ended: Exception | None = None
+        self._submitting = threading.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._links: dict[int | None, Link] = {}
         self._asked: dict[int, _Asked] = {}
@@ -100,8 +121,7 @@ class RemoteClient:
     def submit(
         self,
         rank: int | None,
-        op: str,
-        header: Mapping[str, Any] | None = None,
+        request: Request,
         arrays: Sequence[Array] = (),
         timeout: float | None = None,
     ) -> Future[Reply]:
@@ -109,43 +129,53 @@ class RemoteClient:
 
         Args:
             rank: which; None: the directory.
-            op: name of the request.
-            header: what it says.
+            request: one of `khop.distributed.remote.messages`.
             arrays: what it carries.
             timeout: seconds that it may take.
 
         Returns:
-            Header and arrays of the reply, to come; or what the server has raised, or
+            The reply, to come; or what the server has raised, ProtocolError if it is nonsense, or
             PartitionUnavailableError that names server, address and elapsed time.
+
+        Raises:
+            RuntimeError: this client has been closed, or has failed.
         """
-        if self._closing:
-            raise RuntimeError("the connection to the graph servers has been closed")
         now = time.monotonic()
         seconds = self.timeout if timeout is None else timeout
-        asked = _Asked(rank, op, dict(header or {}), list(arrays), now + seconds, now)
-        self._submitted.append(asked)
-        os.eventfd_write(self._wake, 1)
+        asked = _Asked(rank, request, list(arrays), now + seconds, now)
+        with self._submitting:
+            if self._closing or self._ended is not None:
+                raise self._why_ended()
+            self._submitted.append(asked)
+        self._notify()
         return asked.future
 
     def request(
         self,
         rank: int | None,
-        op: str,
-        header: Mapping[str, Any] | None = None,
+        request: Request,
         arrays: Sequence[Array] = (),
         timeout: float | None = None,
     ) -> Reply:
         """Asks a server and waits for the answer; see `submit`."""
-        return self.submit(rank, op, header, arrays, timeout).result()
+        return self.submit(rank, request, arrays, timeout).result()
+
+    def _notify(self) -> None:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            os.eventfd_write(self._wake, 1)
+
+    def _why_ended(self) -> RuntimeError:
+        said = "the connection to the graph servers has been closed"
+        return RuntimeError(said if self._closing else f"{said}: {self._ended!r}")
 
     @property
-    def table(self) -> Mapping[str, Any]:
-        """What the directory has said last; empty before it has."""
+    def table(self) -> Table | None:
+        """What the directory has said last; None before it has."""
         return self._table
 
     def wait_for_table(
-        self, accept: Callable[[Mapping[str, Any]], bool], what: str, timeout: float | None = None
-    ) -> Mapping[str, Any]:
+        self, accept: Callable[[Table], bool], what: str, timeout: float | None = None
+    ) -> Table:
         """Waits until the directory's table is as wanted.
 
         Args:
@@ -158,37 +188,45 @@ class RemoteClient:
         """
         seconds = self.timeout if timeout is None else timeout
         with self._known:
-            done = self._known.wait_for(
-                lambda: self._refused is not None or (bool(self._table) and accept(self._table)),
+            self._known.wait_for(
+                lambda: (
+                    self._refused is not None
+                    or self._ended is not None
+                    or (self._table is not None and accept(self._table))
+                ),
                 seconds,
             )
             if self._refused is not None:
                 raise self._refused
-            if done:
+            if self._table is not None and accept(self._table):
                 return self._table
+            if self._ended is not None:
+                raise self._why_ended()
         master = self._links.get(None)
-        state = "" if self._table or master is None else f"; the directory {master.state()}"
+        state = (
+            "" if self._table is not None or master is None else f"; the directory {master.state()}"
+        )
         raise RendezvousError(
             f"waited {seconds:.0f} s for {what} at the graph servers' directory, "
             f"tcp://{self._servers.master}{state}"
         )
 
-    def wait_for_servers(self, timeout: float | None = None) -> Mapping[str, Any]:
+    def wait_for_servers(self, timeout: float | None = None) -> Table:
         """Waits until all servers have registered, and checks that they serve all partitions.
 
         Raises:
             RendezvousError: they have not in time, or a partition is nobody's.
         """
-
-        def complete(table: Mapping[str, Any]) -> bool:
-            return bool(len(table["servers"]) >= table["num_servers"])
-
-        table = self.wait_for_table(complete, "all graph servers to register", timeout)
-        served = {part for entry in table["servers"].values() for part in entry["parts"]}
-        missing = sorted(set(range(table["num_parts"])) - served)
+        table = self.wait_for_table(
+            lambda table: len(table.servers) >= table.num_servers,
+            "all graph servers to register",
+            timeout,
+        )
+        served = {part for entry in table.servers.values() for part in entry.parts}
+        missing = sorted(set(range(table.num_parts)) - served)
         if missing:
             raise RendezvousError(
-                f"the folder has {table['num_parts']} partitions, but the {table['num_servers']} "
+                f"the folder has {table.num_parts} partitions, but the {table.num_servers} "
                 f"graph server(s) serve only {sorted(served)}: nobody serves {missing}. Start more "
                 "servers, or have them serve several (--part, once for each)"
             )
@@ -196,58 +234,95 @@ class RemoteClient:
 
     def tell(self, name: str, value: Any) -> None:
         """Publishes a value of this client; said again to a directory that was started again."""
-        self._told[name] = value
-        self.request(None, "tell", self._telling(name))
+        self._published[name] = messages.text_array(value)
+        self.request(None, self._publication(name), [self._published[name]])
 
-    def _telling(self, name: str) -> dict[str, Any]:
-        return {**self._own_name(), "name": name, "value": self._told[name]}
+    def _publication(self, name: str) -> messages.Publish:
+        own = self._identity()
+        assert own is not None, "only what has registered publishes"
+        return messages.Publish(own.rank, self.secret, name)
 
     def hear(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
-        """What clients have published, as soon as all have, or after `wait` seconds."""
-        words = {**self._own_name(), "name": name, "ranks": list(ranks), "wait": wait}
-        reply, _ = self.request(None, "hear", words, timeout=self.timeout + wait)
-        return {int(rank): value for rank, value in reply["told"].items()}
+        """What clients have published, as soon as all have, or after `wait` seconds.
 
-    def _own_name(self) -> dict[str, Any]:
-        return {"rank": self._identity()["rank"], "incarnation": self.incarnation}
+        Of many long values those that fit one reply: whoever misses some asks for them again.
+
+        Raises:
+            ProtocolError: the directory answers nonsense.
+        """
+        own = self._identity()
+        rank = 0 if own is None else own.rank
+        request = messages.WaitFor(rank, self.secret, name, list(ranks), wait)
+        reply = self.request(None, request, timeout=self.timeout + wait)
+        where, text = self._name_of(None), messages.text_bytes(reply.arrays)
+        published: messages.Published = reply.fields
+        begins = [0, *published.ends[:-1]]
+        found = {}
+        try:
+            for rank, begin, end in zip(published.ranks, begins, published.ends, strict=True):
+                if rank not in request.ranks or not begin <= end <= len(text):
+                    raise ValueError(f"a value of client {rank} from {begin} to {end}")
+                found[rank] = json.loads(text[begin:end])
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"{where} sent no values of clients: {error}") from None
+        return found
 
     def close(self, goodbye: bool = True) -> None:
         """Says goodbye to the directory, if it can be reached within a second, and ends."""
         if self._closing or os.getpid() != self._owner:
             return
-        identity = self._identity()
-        if goodbye and identity.get("role") and self._refused is None:
+        own = self._identity()
+        if goodbye and own is not None and self._refused is None and self._ended is None:
             # Before the flag: nothing is registered after it.
             self._registration = None
-            words = {name: identity[name] for name in ("role", "rank", "incarnation")}
+            parting = messages.Goodbye(own.role, own.rank, self.secret)
             with contextlib.suppress(Exception):
-                self.submit(None, "goodbye", words, timeout=1.0).result(1.5)
+                self.submit(None, parting, timeout=1.0).result(1.5)
         self._closing = True
-        os.eventfd_write(self._wake, 1)
+        self._notify()
         self._thread.join()
         os.close(self._wake)
 
     # The thread ---------------------------------------------------------------------------------
 
-    def _identity(self) -> dict[str, Any]:
-        given = self._registration() if callable(self._registration) else self._registration
-        return {**(given or {}), "incarnation": self.incarnation}
+    def _identity(self) -> RegisterServer | RegisterClient | None:
+        return None if self._registration is None else self._registration(self.secret)
 
     def _run(self) -> None:
-        self._links[None] = self._new_link(self._servers.directory)
+        ended: Exception = RuntimeError("it was closed")
         try:
+            self._links[None] = self._new_link(self._servers.directory)
             while not self._closing:
                 self._sleep()
                 self._take_submitted()
                 self._beat()
                 for rank, link in list(self._links.items()):
-                    if link.pump():
-                        self._ask_again(rank)
-                    for header, arrays, _ in link.receive():
-                        self._answer(rank, header, arrays)
+                    self._attend(rank, link)
                 self._expire()
+        except BaseException as error:
+            ended = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            _log.error(
+                "client-failed", f"asking graph servers has failed: {error!r}", exc_info=error
+            )
         finally:
-            self._end()
+            self._end(ended)
+
+    def _attend(self, rank: int | None, link: Link) -> None:
+        """Follows a connection and takes in what has arrived; what is wrong with it ends it."""
+        try:
+            if link.pump():
+                self._ask_again(rank)
+            for header, arrays, _ in link.receive():
+                self._answer(rank, header, arrays)
+        except Exception as error:
+            link.refuse(f"it cannot be used: {error}")
+            _log.warning("server-refused", f"{self._name_of(rank)}: {error!r}")
+
+    def _name_of(self, rank: int | None) -> str:
+        """A server, for messages."""
+        link = self._links.get(rank)
+        where = "" if link is None else f" at {link.address}"
+        return ("the directory" if rank is None else f"graph server {rank}") + where
 
     def _new_link(self, endpoint: Endpoint | None) -> Link:
         return Link(self._context, self._servers.credentials, endpoint)
@@ -264,42 +339,67 @@ class RemoteClient:
 
     def _take_submitted(self) -> None:
         while self._submitted:
-            asked = self._submitted.popleft()
-            number = next(self._ids)
-            self._asked[number] = asked
-            self._ask(number, asked)
+            self._ask(self._submitted.popleft())
 
-    def _ask(self, number: int, asked: _Asked) -> None:
-        link = self._links.get(asked.rank)
-        if link is None:
-            link = self._links[asked.rank] = self._new_link(None)
-            self._locate(asked.rank)
-        link.send(self._frames(number, asked))
+    def _ask(self, asked: _Asked) -> None:
+        number = next(self._ids)
+        try:
+            link = self._links.get(asked.rank)
+            if link is None:
+                link = self._links[asked.rank] = self._new_link(None)
+                self._locate(asked.rank)
+            link.send(self._frames(number, asked))
+        except Exception as error:  # it cannot be said
+            self._fail(asked, error)
+            return
+        self._asked[number] = asked
+
+    def _fail(self, asked: _Asked, error: Exception) -> None:
+        if asked.future.set_running_or_notify_cancel():
+            asked.future.set_exception(error)
 
     def _frames(self, number: int, asked: _Asked) -> list[Any]:
-        header = {**asked.header, "op": asked.op, "protocol": PROTOCOL, "id": number}
-        return pack(header, asked.arrays)
+        return pack(request_header(asked.request, number), asked.arrays)
 
     def _ask_again(self, rank: int | None) -> None:
-        for number, asked in self._asked.items():
-            if asked.rank == rank:
-                self._links[rank].send(self._frames(number, asked))
+        """Sends again what a lost connection has swallowed; registration first.
+
+        A directory that was started again takes nothing else from who has not registered.
+        """
+        mine = [(n, a) for n, a in self._asked.items() if a.rank == rank]
+        if rank is None and self._beating is None and self._registration is not None:
+            self._register()
+        mine.sort(key=lambda entry: not isinstance(entry[1].request, _REGISTRATIONS))
+        for number, asked in mine:
+            self._links[rank].send(self._frames(number, asked))
 
     def _locate(self, rank: int | None) -> None:
-        entry = self._table.get("servers", {}).get(str(rank))
+        """Goes where the directory says that a server is; what cannot be an address is refused."""
+        entry = None if self._table is None or rank is None else self._table.servers.get(rank)
         if entry is not None:
-            self._links[rank].relocate(self._servers.endpoint(entry))
+            link = self._links[rank]
+            try:
+                link.relocate(self._servers.endpoint(entry))
+            except (zmq.ZMQError, OSError) as error:
+                link.refuse(f"the directory says it is at {entry.addresses}: {error}")
 
     def _answer(self, rank: int | None, header: dict[str, Any], arrays: list[Array]) -> None:
-        asked = self._asked.pop(header.get("id", -1), None)
-        if asked is None or not asked.future.set_running_or_notify_cancel():
+        number = header.get("id")
+        asked = self._asked.get(number) if type(number) is int else None
+        if asked is None or asked.rank != rank:  # answered twice, after a reconnection
             return
+        del self._asked[number]  # type: ignore[arg-type]
+        where = self._name_of(rank)
         if "error" in header:
-            where = "the directory" if rank is None else f"graph server {rank}"
-            error = rebuild_error(header["error"], f"{where} at {self._links[rank].address}")
-            asked.future.set_exception(error)
-        else:
-            asked.future.set_result((header, arrays))
+            self._fail(asked, rebuild_error(header["error"], where))
+            return
+        try:
+            reply = Reply(messages.read_reply(asked.request, header, where), arrays)
+        except ProtocolError as error:
+            self._fail(asked, error)
+            return
+        if asked.future.set_running_or_notify_cancel():
+            asked.future.set_result(reply)
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -308,15 +408,14 @@ class RemoteClient:
                 del self._asked[number]
             elif now > asked.deadline:
                 del self._asked[number]
-                if asked.future.set_running_or_notify_cancel():
-                    asked.future.set_exception(self._unavailable(asked))
+                self._fail(asked, self._unavailable(asked))
 
     def _unavailable(self, asked: _Asked) -> PartitionUnavailableError:
         link = self._links[asked.rank]
         who = "the graph servers' directory" if asked.rank is None else f"graph server {asked.rank}"
         seconds = time.monotonic() - asked.began
         return PartitionUnavailableError(
-            f"{who} at {link.address} did not answer '{asked.op}' in {seconds:.1f} s: it "
+            f"{who} at {link.address} did not answer '{asked.request.op}' in {seconds:.1f} s: it "
             f"{link.state()}"
         )
 
@@ -329,14 +428,15 @@ class RemoteClient:
             self._take_table(beating)
         now = time.monotonic()
         if self._beating is None and now >= self._beat_at and not self._closing:
-            self._beat_at = now + _BEAT
-            identity = self._identity()
-            op = "register" if "role" in identity else "lookup"
-            asked = _Asked(None, op, identity if op == "register" else {}, (), now + _BEAT * 5, now)
-            number = next(self._ids)
-            self._asked[number] = asked
-            self._beating = asked.future
-            self._ask(number, asked)
+            self._register()
+
+    def _register(self) -> None:
+        """Says to the directory who this process is, or asks what it knows."""
+        now = time.monotonic()
+        self._beat_at = now + _BEAT
+        asked = _Asked(None, self._identity() or messages.Lookup(), (), now + _BEAT * 5, now)
+        self._beating = asked.future
+        self._ask(asked)
 
     def _take_table(self, beating: Future[Reply]) -> None:
         error = beating.exception()
@@ -349,11 +449,15 @@ class RemoteClient:
             if self._on_refused is not None:
                 self._on_refused(self._refused)
             return
-        table, _ = beating.result()
-        if table.get("contending"):  # another has this rank, and is perhaps dead
+        try:
+            table = messages.read_table(beating.result().arrays, self._name_of(None))
+        except ProtocolError as malformed:
+            self._links[None].refuse(str(malformed))
+            return
+        if table.contending:  # another has this rank, and is perhaps dead
             self._beat_at = time.monotonic() + _CONTENDING_BEAT
             return
-        is_new = table["directory"] != self._table.get("directory")
+        is_new = self._table is None or table.directory != self._table.directory
         with self._known:
             self._refused = None
             self._table = table
@@ -361,20 +465,24 @@ class RemoteClient:
         for rank in self._links:
             if rank is not None:
                 self._locate(rank)
-        if is_new:  # also when it was started again: it has forgotten what it was told
-            for name in list(self._told):
-                now = time.monotonic()
-                again = _Asked(None, "tell", self._telling(name), (), now + self.timeout, now)
-                self._submitted.append(again)
+        if is_new and self._registration is not None:  # it has forgotten what it was told
+            now = time.monotonic()
+            for name, value in list(self._published.items()):
+                self._ask(_Asked(None, self._publication(name), [value], now + self.timeout, now))
         if self._on_table is not None:
             self._on_table(table)
 
-    def _end(self) -> None:
-        for asked in [*self._asked.values(), *self._submitted]:
-            if asked.future.set_running_or_notify_cancel():
-                asked.future.set_exception(
-                    RuntimeError("the connection to the graph servers has been closed")
-                )
+    def _end(self, why: Exception) -> None:
+        """Fails all that waits, now and later."""
+        with self._submitting:
+            self._ended = why
+            waiting = [*self._asked.values(), *self._submitted]
+        for asked in waiting:
+            self._fail(asked, self._why_ended())
+        with self._known:
+            self._known.notify_all()
+        if self._on_refused is not None and not self._closing:
+            self._on_refused(self._why_ended())  # who lives by the directory ends, too
         for link in self._links.values():
             link.close()
         self._context.destroy(0)

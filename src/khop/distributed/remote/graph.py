@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from khop.distributed.graph import LoaderGraph
+from khop.distributed.remote import messages
 from khop.distributed.remote.answers import MAX_ROWS
 from khop.errors import ProtocolError
 from khop.partition.folder import FolderMeta
@@ -41,9 +40,10 @@ class ServedGraph(LoaderGraph):
         self._context = context
         self.node_labels = {}
         context.remote.wait_for_servers()
-        _, arrays = context.remote.request(self._server(), "graph")
+        reply = context.remote.request(self._server(), messages.DescribeGraph())
+        content = messages.read_text(reply.arrays, self.where)
         try:
-            self._meta = meta_of(json.loads(arrays[0].tobytes())["meta"])
+            self._meta = meta_of(content["meta"])
         except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProtocolError(f"{self.where} does not say what it holds: {error!r}") from None
         self._splits: dict[tuple[NodeType, str], Int64Array] = {}
@@ -69,18 +69,18 @@ class ServedGraph(LoaderGraph):
 
     def _parts(self) -> dict[int, list[int]]:
         """{server: its partitions}."""
-        entries = self._context.remote.wait_for_servers()["servers"]
-        return {int(rank): list(entry["parts"]) for rank, entry in entries.items()}
+        servers = self._context.remote.wait_for_servers().servers
+        return {rank: list(entry.parts) for rank, entry in servers.items()}
 
     def _server(self, part: int | None = None) -> int:
         """A server to ask: this client's, or another that has a partition, or that is heard of."""
-        entries: Mapping[str, Any] = self._context.remote.wait_for_servers()["servers"]
+        servers = self._context.remote.wait_for_servers().servers
         mine, count = self._context.rank, self._context.num_servers()
         turns = [(mine + i) % count for i in range(count)]
         if part is not None:
-            turns = [rank for rank in turns if part in entries[str(rank)]["parts"]]
+            turns = [rank for rank in turns if part in servers[rank].parts]
         for rank in turns:
-            if entries[str(rank)]["silent"] < _SILENT:
+            if servers[rank].silent < _SILENT:
                 return rank
         return turns[0]
 
@@ -123,13 +123,11 @@ class ServedGraph(LoaderGraph):
         """Every so-many-th edge of a part, in pieces of [2, n] original ids."""
         bounds = self._meta.edge_types[place].bounds
         count = bounds[part + 1] - bounds[part]
-        words = {"edge_type": place, "partition": part, "step": step}
         server = self._server(part)
         waiting = [
             self._context.remote.submit(
                 server,
-                "home_edges",
-                {**words, "begin": begin, "end": min(begin + step * MAX_ROWS, count)},
+                messages.HomeEdges(place, part, begin, min(begin + step * MAX_ROWS, count), step),
             )
             for begin in range(first, count, step * MAX_ROWS)
         ]
@@ -148,8 +146,8 @@ class ServedGraph(LoaderGraph):
         pieces: list[Int64Array] = []
         begin, total = 0, 1
         while begin < total:
-            words = {"node_type": place, "name": name, "begin": begin}
-            _, arrays = self._context.remote.request(self._server(), "split", words)
+            request = messages.Split(place, name, begin)
+            arrays = self._context.remote.request(self._server(), request).arrays
             (total,), new_ids, _ = arrays
             if begin < total and not len(new_ids):
                 raise ProtocolError(f"{self.where} sent nothing of split '{name}'")
@@ -161,24 +159,24 @@ class ServedGraph(LoaderGraph):
         """[n] keys of the times of nodes, by new id; None if their type has no times."""
         if not self._meta.node_type(node_type).timed:
             return None
-        return self._translated("node_times", new_ids, node_type)
+        return self._translated(messages.NodeTimes, new_ids, node_type)
 
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
         """Original ids of ids of the folder's numbering; see `LoaderGraph`."""
-        return self._translated("to_original_ids", new_ids, node_type)
+        return self._translated(messages.ToOriginalIds, new_ids, node_type)
 
     def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
-        return self._translated("to_new_ids", original, node_type)
+        return self._translated(messages.ToNewIds, original, node_type)
 
-    def _translated(self, op: str, ids: IntArray, node_type: NodeType) -> Int64Array:
+    def _translated(self, kind: Any, ids: IntArray, node_type: NodeType) -> Int64Array:
         """What servers have for each of some ids, asked for in pieces."""
         given = np.ascontiguousarray(ids, np.int64)
-        words, server = {"node_type": self._place(node_type)}, self._server()
+        request, server = kind(self._place(node_type)), self._server()
         pieces = [given[i : i + MAX_ROWS] for i in range(0, len(given), MAX_ROWS)]
-        waiting = [self._context.remote.submit(server, op, words, [piece]) for piece in pieces]
+        waiting = [self._context.remote.submit(server, request, [piece]) for piece in pieces]
         answers = [future.result()[1][0] for future in waiting]
         if [len(answer) for answer in answers] != [len(piece) for piece in pieces]:
-            raise ProtocolError(f"{self.where} answered '{op}' with another number of ids")
+            raise ProtocolError(f"{self.where} answered '{request.op}' with another number of ids")
         return np.concatenate([np.empty(0, np.int64), *answers])
 
     def _place(self, node_type: NodeType) -> int:

@@ -7,7 +7,7 @@ own end of the control line over: from then on client and sampler talk to each o
 mode, and nothing is copied. The server keeps that end open, too, only to say where other servers
 are. It ends the sampler when the client closes the connection, however it ends, or ends itself.
 
-    client -> server   CONFIG   what `open` says of a session, number, has_arrays; ring, arrays
+    client -> server   CONFIG   `messages.HostedSampler`; ring, arrays
     server -> client   READY    {'pid'}; the sampler's control line
                        ERROR    {'type', 'message'}: refused
                        ERROR    {'status', 'task', 'log'}: the sampler has ended, and how; the batch
@@ -24,12 +24,12 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from khop import log
+from khop import codec, log
 from khop.channel.control import MAX_PAYLOAD, ControlLine, Message, Op
 from khop.distributed.child import ChildProcess
-from khop.distributed.fields import flag, integer
-from khop.distributed.remote.checks import SessionChecks, session_spec
-from khop.distributed.remote.sessions import Host, SessionSpec, end_process, tell_endpoint
+from khop.distributed.remote.checks import SessionChecks
+from khop.distributed.remote.messages import HostedSampler, SessionSpec
+from khop.distributed.remote.sessions import Host, end_process, tell_endpoint
 from khop.distributed.remote.statistics import SessionState
 from khop.distributed.transport import Endpoint
 from khop.distributed.wire import describe_error
@@ -160,19 +160,17 @@ class Hosting:
             raise ProtocolError("a client of this machine says first what it wants")
         if len(self._guests) > self._max_guests:
             raise MemoryError(f"this graph server runs {self._max_guests} samplers, its limit")
-        content = message.json()
-        spec = session_spec(content)
-        self._checks.pipeline(spec)
+        asked = codec.from_json(HostedSampler, message.json(), "a client of this machine")
+        spec, number = asked.spec, asked.number
+        self._checks.pipeline(spec.pipeline)
         if self._host.missing_parts():
             return False
-        has_arrays = flag(content, "has_arrays")
-        if len(message.descriptors) != 1 + has_arrays:
+        if len(message.descriptors) != 1 + asked.has_arrays:
             raise ProtocolError("a client of this machine passes a ring, and arrays if it has some")
         ring, *own = message.descriptors
         shared = [*([] if self._host.labels is None else [self._host.labels]), *own]
-        number = integer(content, "number", 0, 1 << 16)
         config = {
-            **self._host.sampler_config(spec, number, spec.worker_devices[0]),
+            **self._host.sampler_config(spec, number, spec.device(0)),
             "number": number,
             "has_arrays": bool(shared),
             "num_shared": len(shared),

@@ -20,6 +20,7 @@ from khop.channel.control import ControlLine, Message, Op
 from khop.distributed.child import ChildProcess
 from khop.distributed.hosts import host_identity
 from khop.distributed.remote.connection import RemoteClient
+from khop.distributed.remote.messages import ServerEntry
 from khop.distributed.sampler_process import Process
 from khop.distributed.socket_files import lines_path
 from khop.distributed.wire import rebuild_error
@@ -134,12 +135,16 @@ class NearbyStarter:
         return all(self._path(rank) is not None for rank in self._ranks)
 
     def _path(self, rank: int) -> str | None:
-        entry = self._remote.table.get("servers", {}).get(str(rank))
-        near = None if entry is None else entry["addresses"].get("ipc")
-        if near is None or entry.get("host") != host_identity():
+        entry = self._entry(rank)
+        near = None if entry is None else entry.addresses.ipc
+        if entry is None or near is None or entry.host != host_identity():
             return None
         path = lines_path(near.removeprefix("ipc://"))
         return path if Path(path).exists() and os.access(path, os.W_OK) else None
+
+    def _entry(self, rank: int) -> ServerEntry | None:
+        table = self._remote.table
+        return None if table is None else table.servers.get(rank)
 
     def is_makeshift(self, process: Process, number: int) -> bool:
         """Whether a receiver stands in for a sampler that could be had on this machine again."""
@@ -149,21 +154,25 @@ class NearbyStarter:
         return self._path(rank) is not None and self._incarnation(rank) not in self._refused_by
 
     def _incarnation(self, rank: int) -> str:
-        return str(self._remote.table.get("servers", {}).get(str(rank), {}).get("incarnation"))
+        entry = self._entry(rank)
+        return "" if entry is None else entry.incarnation
 
     def __call__(self, config: Mapping[str, Any], memory: Sequence[int]) -> Process:
         """Starts a process; see `khop.distributed.group.SamplerGroup`."""
         rank = self._ranks[config["number"] % len(self._ranks)]
         path, incarnation = self._path(rank), self._incarnation(rank)
         if path is not None:
+            loader = {k: v for k, v in config["session"].items() if k != "loader"}
             wanted = {
-                **config["session"],
-                "session": f"{config['session']['loader']}/{config['number']}",
+                "spec": {
+                    **loader,
+                    "session": f"{config['session']['loader']}/{config['number']}",
+                    "depth": config["depth"],
+                    "timeout": config["timeout"],
+                    "credits": 1 << 16,
+                },
                 "number": config["number"],
                 "has_arrays": config["has_arrays"],
-                "depth": config["depth"],
-                "timeout": config["timeout"],
-                "credits": 1 << 16,
             }
             try:
                 return NearbyProcess(path, wanted, memory)

@@ -7,9 +7,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from khop.channel.layout import Layout
+from khop.distributed.remote.messages import (
+    Chunk,
+    ErrorText,
+    Failed,
+    LayoutEvent,
+    event_header,
+    text_array,
+)
 from khop.distributed.remote.sampling import Ready
 from khop.typing import Array
 
@@ -101,16 +107,9 @@ class Outbox:
         begin, nbytes = ready.sent, len(ready.raw)
         end = min(begin + CHUNK_BYTES, nbytes)
         is_last = end == nbytes
-        header = {
-            "event": "chunk",
-            "session": self._session,
-            "batch_id": ready.order.id,
-            "offset": begin,
-            "nbytes": nbytes,
-            "layout": ready.layout,
-            "extras": ready.extras if is_last else None,
-        }
-        self._send(header, [ready.raw[begin:end]])
+        extras = ready.extras if is_last else None
+        chunk = Chunk(self._session, ready.order.id, begin, nbytes, ready.layout, extras)
+        self._send(event_header(chunk), [ready.raw[begin:end]])
         self._credits -= max(end - begin, LEAST_CHUNK)
         ready.sent = end
         if is_last:
@@ -123,12 +122,10 @@ class Outbox:
             return
         text = next(t for t, known in self._layouts.items() if known == number)
         layout = {**json.loads(text), "number": number}
-        header = {"event": "layout", "session": self._session, "number": number}
-        # As bytes: a header has an end that a layout of many types might pass.
-        self._send(header, [np.frombuffer(json.dumps(layout).encode(), np.uint8)])
+        self._send(event_header(LayoutEvent(self._session, number)), [text_array(layout)])
         self._announced.add(number)
 
     def tell_failed(self, number: int, error: Mapping[str, str]) -> None:
         """Says that a batch cannot be made."""
-        header = {"event": "failed", "session": self._session, "batch_id": number}
-        self._send({**header, "error": dict(error)}, [])
+        described = ErrorText(error["type"], error["message"], error.get("traceback", ""))
+        self._send(event_header(Failed(self._session, number, described)), [])

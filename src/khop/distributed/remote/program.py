@@ -28,7 +28,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ from khop.distributed.remote.checks import Allowed, SessionChecks
 from khop.distributed.remote.connection import RemoteClient
 from khop.distributed.remote.directory import Directory
 from khop.distributed.remote.hosting import Hosting
+from khop.distributed.remote.messages import Addresses, RegisterServer
 from khop.distributed.remote.server import GraphServer
 from khop.distributed.remote.session_table import SessionTable
 from khop.distributed.remote.sessions import LEASE_SECONDS, Host
@@ -132,7 +133,7 @@ def serve(
                 None if keys is None else keys.server_key,
                 None if keys is None else keys.credentials(),
             ),
-            lambda: {**registration, "gone": dict(server.gone)},
+            lambda secret: replace(registration, secret=secret, gone=dict(server.gone)),
             on_table=server.take_table,
             on_refused=server.take_refusal,
         )
@@ -154,7 +155,7 @@ def serve(
 
 def _make_server(
     config: Mapping[str, Any], labels: Mapping[int, Array], stack: contextlib.ExitStack
-) -> tuple[GraphServer, ServerCounters, dict[str, Any]]:
+) -> tuple[GraphServer, ServerCounters, RegisterServer]:
     """The server, its counters, and what it registers with; `stack` undoes what it leaves."""
     rank, num_servers = config["rank"], config["num_servers"]
     if not 0 <= rank < num_servers:
@@ -223,17 +224,17 @@ def _make_server(
     counters.located(server.addresses["tcp"])
     # Samplers of one of its partitions ask it for the others.
     endpoints.update({part: Endpoint(server.addresses["ipc"]) for part in parts})
-    registration = {
-        "role": "server",
-        "rank": rank,
-        "num_servers": num_servers,
-        "num_clients": config["num_clients"],
-        "parts": parts,
-        "addresses": server.addresses,
-        "host": host_identity(),
-        "fingerprint": folder.fingerprint,
-        "pid": os.getpid(),
-    }
+    registration = RegisterServer(
+        rank,
+        "",
+        num_servers,
+        config["num_clients"],
+        parts,
+        Addresses(**server.addresses),
+        host_identity(),
+        os.getpid(),
+        folder.fingerprint,
+    )
     return server, counters, registration
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from khop import codec
 from khop.channel.control import ONE, ControlLine, Message, Op
 from khop.channel.message import pack
 from khop.channel.ring import RingWriter
@@ -30,9 +31,18 @@ from khop.distributed.child import start_up
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.incoming import Incoming, Layouts
 from khop.distributed.remote.link import Link
+from khop.distributed.remote.messages import (
+    Alive,
+    Batch,
+    Cancel,
+    Close,
+    Lookup,
+    SessionSpec,
+    read_table,
+)
 from khop.distributed.remote.remote_session import CLOSED, OPEN, OPENING, RemoteSession, Wanted
 from khop.distributed.transport import Credentials, Endpoint
-from khop.distributed.wire import PROTOCOL, describe_error
+from khop.distributed.wire import describe_error, request_header
 from khop.distributed.worker import described_error
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.typing import Array
@@ -61,22 +71,24 @@ class Receiver:
         self._arrays = dict(arrays)
         self._timeout: float = config["timeout"]
         self._depth: int = config["depth"]
-        name = f"{config['session']['loader']}/{config['number']}"
+        loader = {k: v for k, v in config["session"].items() if k != "loader"}
+        session = {
+            **loader,
+            "session": f"{config['session']['loader']}/{config['number']}",
+            "depth": self._depth,
+            "timeout": self._timeout,
+            "credits": _CREDITS,
+        }
+        self._spec = codec.from_json(SessionSpec, session, "a receiver's configuration")
         credentials = config["credentials"]
         given = None if credentials is None else Credentials(**credentials)
         self._server_key = config["master"]["server_key"]
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._directory = Link(self._context, given, Endpoint(**config["master"]))
         self._remotes = [
-            RemoteSession(name, rank, Link(self._context, given)) for rank in config["servers"]
+            RemoteSession(self._spec, rank, Link(self._context, given))
+            for rank in config["servers"]
         ]
-        self._request = {
-            **{k: v for k, v in config["session"].items() if k != "loader"},
-            "depth": self._depth,
-            "timeout": self._timeout,
-            "credits": _CREDITS,
-            "names": list(self._arrays),
-        }
         self._epochs: dict[int, OpenedEpoch] = {}
         self._asked: deque[tuple[int, int]] = deque()
         # Of no receiver before: a server may still have batches for one.
@@ -137,7 +149,7 @@ class Receiver:
                 wanted.drop_incoming()
                 del remote.wanted[wanted.id]
             if unwanted:
-                remote.send("cancel", {"ids": [w.id for w in unwanted]})
+                remote.send(Cancel(remote.name, [w.id for w in unwanted]))
 
     def _fail(self, wanted: Wanted, error: Mapping[str, Any]) -> None:
         wanted.drop_incoming()
@@ -174,9 +186,8 @@ class Receiver:
     def _order(self, remote: RemoteSession, wanted: Wanted) -> None:
         epoch = self._epochs[wanted.epoch]
         first, last = epoch.plan.bounds(wanted.batch)
-        header = {"batch_id": wanted.id, "batch": wanted.batch, "run_key": epoch.run_key}
         columns = np.ascontiguousarray(epoch.columns[:, first:last])
-        remote.send("batch", header, [columns])
+        remote.send(Batch(remote.name, wanted.id, wanted.batch, epoch.run_key), [columns])
 
     def _beat(self) -> None:
         """Every second: tells servers that the client lives, asks where lost ones are."""
@@ -186,22 +197,22 @@ class Receiver:
         self._beat_at = now + _BEAT
         for remote in self._remotes:
             if remote.state == OPEN:
-                remote.send("alive", {})
+                remote.send(Alive(remote.name))
         if any(not remote.link.is_up for remote in self._remotes):
             self._look_up()
 
     def _look_up(self) -> None:
-        self._directory.send(pack({"op": "lookup", "protocol": PROTOCOL, "id": 0}, []))
+        self._directory.send(pack(request_header(Lookup(), 0), []))
 
     def _listen_to_directory(self) -> None:
         if self._directory.pump():
             self._look_up()
-        for header, _, _ in self._directory.receive():
-            servers = header.get("servers")
-            if not isinstance(servers, dict):
+        for header, arrays, _ in self._directory.receive():
+            if "error" in header:
                 continue
+            table = read_table(arrays, "the directory")
             for remote in self._remotes:
-                entry = servers.get(str(remote.rank))
+                entry = table.servers.get(remote.rank)
                 if entry is not None and not remote.link.is_up:
                     remote.link.relocate(endpoint_of(entry, self._server_key))
 
@@ -209,7 +220,7 @@ class Receiver:
 
     def _listen(self, remote: RemoteSession) -> None:
         if remote.link.pump():
-            remote.open(self._request, self._arrays)
+            remote.open(self._arrays)
         try:
             for header, arrays, _ in remote.link.receive():
                 self._take_in(remote, header, arrays)
@@ -282,7 +293,7 @@ class Receiver:
             for wanted in refused.values():
                 self._fail(wanted, remote.refused)
         elif error.get("type") == "LookupError":  # it has ended the session, or begun anew
-            remote.open(self._request, self._arrays)
+            remote.open(self._arrays)
 
     # What goes wrong ----------------------------------------------------------------------------
 
@@ -305,7 +316,7 @@ class Receiver:
             for wanted in list(remote.wanted.values()):
                 if now - max(wanted.asked, remote.progress) > self._timeout:
                     del remote.wanted[wanted.id]
-                    remote.send("cancel", {"ids": [wanted.id]})
+                    remote.send(Cancel(remote.name, [wanted.id]))
                     self._fail(wanted, describe_error(self._unavailable(remote, wanted)))
 
     def _unavailable(self, remote: RemoteSession, wanted: Wanted) -> PartitionUnavailableError:
@@ -323,7 +334,7 @@ class Receiver:
         """Tells servers that the sessions are over, as far as they can be reached at once."""
         for remote in self._remotes:
             if remote.state != CLOSED:
-                remote.send("close", {})
+                remote.send(Close(remote.name))
                 remote.link.finish()
         self._directory.close()
         for remote in self._remotes:

@@ -17,6 +17,7 @@ from khop.distributed.options import RemoteDistSamplingWorkerOptions
 from khop.distributed.pinning import pinning
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.graph import ServedGraph
+from khop.distributed.remote.messages import new_secret
 from khop.distributed.remote.nearby import NearbyStarter
 from khop.distributed.ring_plan import RingPlan, plan_memory
 from khop.sampler.plan import EpochPlan
@@ -90,6 +91,7 @@ def _config(
         "servers": list(ranks),
         "session": {
             "loader": uuid.uuid4().hex,
+            "secret": new_secret(),
             "client": context.worker_name,
             "pipeline": spec.to_json(),
             "num_workers": num_workers,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from khop.channel.layout import Layout
 from khop.channel.message import pack
 from khop.distributed.remote.incoming import Incoming
 from khop.distributed.remote.link import Link
-from khop.distributed.wire import PROTOCOL
+from khop.distributed.remote.messages import Acknowledge, Open, SessionSpec
+from khop.distributed.wire import request_header
 from khop.typing import Array
 
 CLOSED, OPENING, OPEN = range(3)
@@ -51,7 +52,7 @@ class RemoteSession:
     """A server, and the session on it.
 
     Args:
-        name: of the session.
+        spec: what it shall be.
         rank: of the server.
         link: to the server.
 
@@ -67,8 +68,8 @@ class RemoteSession:
         opening: number of the last request to open it; no other request has one.
     """
 
-    def __init__(self, name: str, rank: int, link: Link) -> None:
-        self._name = name
+    def __init__(self, spec: SessionSpec, rank: int, link: Link) -> None:
+        self._spec = spec
         self.rank = rank
         self.link = link
         self.state = CLOSED
@@ -87,16 +88,19 @@ class RemoteSession:
         since = self.link.lost_since
         return since is not None and time.monotonic() - since > _GRACE
 
-    def send(self, op: str, header: Mapping[str, Any], arrays: list[Array] | None = None) -> None:
-        """Sends a request; dropped while the server is lost."""
-        common = {"op": op, "protocol": PROTOCOL, "id": 0, "session": self._name}
-        self.link.send(pack({**common, **header}, arrays or []))
+    @property
+    def name(self) -> str:
+        """Of the session."""
+        return self._spec.session
 
-    def open(self, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    def send(self, request: Any, arrays: Sequence[Array] = (), number: int = 0) -> None:
+        """Sends a request; dropped while the server is lost."""
+        self.link.send(pack(request_header(request, number), arrays))
+
+    def open(self, arrays: Mapping[str, Array]) -> None:
         """Opens the session, or takes it over to this connection.
 
         Args:
-            request: what it shall be.
             arrays: that its samplers read.
         """
         self.end()
@@ -104,8 +108,8 @@ class RemoteSession:
         self.layouts.clear()
         self.made = -1
         self.opening += 1
-        header = {**request, "id": self.opening, "outstanding": list(self.wanted)}
-        self.send("open", header, list(arrays.values()))
+        request = Open(self._spec, list(self.wanted), list(arrays))  # type: ignore[arg-type]
+        self.send(request, list(arrays.values()), self.opening)
 
     def end(self) -> None:
         """The connection is lost: what was on its way is, too."""
@@ -118,10 +122,10 @@ class RemoteSession:
         """Logs what has become of the server: a warning if it is lost and something is wanted."""
         say = _log.warning if self.wanted and self.state == CLOSED else _log.info
         text = f"graph server {self.rank} at {self.link.address} {what}"
-        say(event, text, server=self.rank, session=self._name, wanted=len(self.wanted))
+        say(event, text, server=self.rank, session=self.name, wanted=len(self.wanted))
 
     def acknowledge(self, many: int) -> None:
         """Says what has arrived, if that is much, or if nothing else is expected."""
         if self.to_acknowledge >= many or (self.to_acknowledge and not self.wanted):
-            self.send("ack", {"bytes": self.to_acknowledge})
+            self.send(Acknowledge(self.name, self.to_acknowledge))
             self.to_acknowledge = 0

@@ -6,30 +6,36 @@ taken for the request that answers the same question.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
 import torch
 
+from khop import codec
+from khop.distributed.remote import messages
 from khop.distributed.remote.client import require_client
 from khop.distributed.remote.connection import Reply
+from khop.errors import ProtocolError
 
 
 def _json(reply: Reply) -> Any:
-    return json.loads(reply[1][0].tobytes())
+    return messages.read_text(reply.arrays, "a graph server")
 
 
-def _without_id(reply: Reply) -> Any:
-    return {name: value for name, value in reply[0].items() if name != "id"}
+def _count(reply: Reply) -> int:
+    arrays = reply.arrays
+    if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].shape != (1,):
+        raise ProtocolError("a graph server did not say how many devices its machine has")
+    return int(arrays[0][0])
 
 
-_REQUESTS: dict[str, Callable[[Reply], Any]] = {
-    "device_count": lambda reply: int(reply[1][0][0]),
-    "graph": _json,
-    "ping": _without_id,
-    "statistics": lambda reply: reply[0]["statistics"],
+_REQUESTS: dict[str, tuple[Any, Callable[[Reply], Any]]] = {
+    "device_count": (messages.DeviceCount(), _count),
+    "graph": (messages.DescribeGraph(), _json),
+    "ping": (messages.Ping(), lambda reply: codec.to_json(reply.fields)),
+    "statistics": (messages.Statistics(), _json),
 }
 _FUNCTIONS: dict[Any, str] = {torch.cuda.device_count: "device_count"}
 
@@ -40,7 +46,7 @@ def request_server(server_rank: int, func: Any, *args: Any, **kwargs: Any) -> An
     Args:
         server_rank: which server.
         func: the name of a request: 'device_count' (CUDA devices of its machine), 'graph' (what it
-            serves), 'ping' (its rank and incarnation) or 'statistics' (what it has counted); or
+            serves), 'ping' (its rank) or 'statistics' (what it has counted); or
             `torch.cuda.device_count` for the first.
         *args: requests have no arguments; accepted so that the error can say so.
         **kwargs: likewise.
@@ -92,7 +98,8 @@ def _submit(
             f"server_rank {server_rank} is not one of {context.num_servers()} servers (0 to "
             f"{context.num_servers() - 1})"
         )
-    return context.remote.submit(server_rank, name), _REQUESTS[name]
+    request, read = _REQUESTS[name]
+    return context.remote.submit(server_rank, request), read
 
 
 def _name_of(func: Any) -> str:

@@ -6,6 +6,10 @@ anything that takes long. What concerns the graph alone (requests of other serve
 splits) is answered by threads of their own, so that it does not wait for streams. A third thread
 (`RemoteClient`) tells the directory every second that this server lives, and hears from it where
 the others are.
+
+Nothing that is done for one peer, session or sampler can leave the loop: what fails unexpectedly is
+logged with its origin and fails that item alone (`_guarded`). Requests wait in a queue for each
+user, and users take turns (`source.Turns`).
 """
 
 from __future__ import annotations
@@ -14,54 +18,68 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import zmq
 
-from khop import log
+from khop import codec, log
 from khop.channel.control import ControlLine
 from khop.channel.message import pack, unpack
 from khop.distributed.handler import refusal
+from khop.distributed.limits import RateLimiter
+from khop.distributed.remote import messages
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.answers import peek_op
 from khop.distributed.remote.directory import Directory
 from khop.distributed.remote.hosting import Hosting
+from khop.distributed.remote.messages import Table
 from khop.distributed.remote.sampling import ServedSampler
 from khop.distributed.remote.session_table import Asker, SessionTable
 from khop.distributed.remote.sessions import Session
+from khop.distributed.remote.source import Source, Turns, source_of
 from khop.distributed.remote.statistics import ServerCounters
 from khop.distributed.server import PartitionServer
 from khop.distributed.transport import Endpoint
-from khop.distributed.wire import PROTOCOL, describe_error
+from khop.distributed.wire import check_empty, describe_error, read_request
 from khop.errors import ProtocolError
 from khop.typing import Array
 
 _log = log.get(__name__)
 
 _TICK_MS = 250
-# Requests that wait until a thread has time; further ones stay where they came in.
-_MAX_PARKED = 256
+# Messages that are read, and that are answered here, before others get a turn.
+_READ_AT_ONCE, _ANSWERED_AT_ONCE = 64, 16
 # Seconds that server 0 stays for others to hear that all clients have gone.
 _FAREWELL = 5.0
+# Unexpected failures that are logged at once, and a second; whoever causes more fills no disk.
+_LOGGED_BURST, _LOGGED_RATE = 50, 1.0
 
-_QUIET = ("batch", "cancel", "ack")
+_QUIET = (messages.Batch, messages.Cancel, messages.Acknowledge)
 """Requests whose only reply is an error."""
+
+_TOO_MANY = "too many requests of yours wait here: wait for answers before you ask again"
+
+_Told = tuple[Any, Sequence[Array]]
+"""Fields and arrays of a reply."""
+
+_Answer = Callable[[Any, list[Array], Asker], "_Told | None"]
 
 
 class _Peer:
     """Who has sent a message: where its replies go."""
 
-    __slots__ = ("_front", "_peer")
+    __slots__ = ("_send", "number", "source")
 
-    def __init__(self, front: zmq.Socket[bytes], peer: bytes) -> None:
-        self._front = front
-        self._peer = peer
+    def __init__(self, source: Source, number: Any, send: Callable[..., None]) -> None:
+        self.source = source
+        self.number = number
+        self._send = send
 
     def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
         """Sends a message; what is for somebody who has gone is dropped."""
-        # A socket of other machines refuses only when the machine has no memory left.
-        self._front.send_multipart([self._peer, *pack(header, arrays)], copy=False)
+        place, name = self.source.connection
+        self._send(place, name, pack(header, arrays))
 
 
 class GraphServer(PartitionServer):
@@ -102,25 +120,34 @@ class GraphServer(PartitionServer):
         self._directory = directory
         self._server_key = server_key
         self._rank = rank
-        self._tables: deque[Mapping[str, Any]] = deque()
-        self._parked: deque[list[Any]] = deque()
+        self._tables: deque[Table] = deque()
+        self._curve: Mapping[str, Any] | None = sockets.get("curve")
+        waiting = self._limits.waiting, self._limits.waiting_bytes
+        self._own: Turns[tuple[Source, list[Any]]] = Turns(*waiting)
+        self._parked: Turns[list[Any]] = Turns(*waiting)
+        self._logged = RateLimiter(_LOGGED_RATE, _LOGGED_BURST)
         self._finished_at: float | None = None
         self._hosting = hosting
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.refused: Exception | None = None
         self.finished = False
-        self.gone: dict[str, str] = {}
-        self._answers: dict[str, Callable[..., dict[str, Any] | None]] = {
-            "statistics": self._statistics,
-            "ping": self._ping,
+        self.gone: dict[int, str] = {}
+        answers: dict[Any, _Answer] = {
+            messages.Statistics: self._statistics,
+            messages.Ping: self._ping,
+            messages.Lookup: self._lookup,
+            messages.RegisterServer: self._register_server,
+            messages.RegisterClient: self._register_client,
+            messages.Goodbye: self._goodbye,
+            messages.Publish: self._publish,
+            messages.WaitFor: self._wait_for,
             **sessions.answers,
         }
-        for name in ("register", "lookup", "tell", "hear", "goodbye"):
-            self._answers[name] = self._ask_directory
+        self._answers = {kind.op: (kind, answer) for kind, answer in answers.items()}
 
     # What other threads call --------------------------------------------------------------------
 
-    def take_table(self, table: Mapping[str, Any]) -> None:
+    def take_table(self, table: Table) -> None:
         """The directory has said what is known."""
         self._tables.append(table)
         os.eventfd_write(self._wake, 1)
@@ -139,39 +166,57 @@ class GraphServer(PartitionServer):
             RendezvousError: the directory refuses this server.
         """
         poller, polled = zmq.Poller(), dict[Any, int]()
-        for source in (self._back, line.fileno(), self._wake):
+        for source in (self._back, line.fileno(), self._wake, *self._fronts):
             poller.register(source, zmq.POLLIN)
         tick_at = 0.0
         while not self.finished:
             lines = self._follow_lines(poller, polled)
-            for front in self._fronts:
-                poller.register(front, zmq.POLLIN if len(self._parked) < _MAX_PARKED else 0)
-            for ready, _ in poller.poll(0 if self._sessions.has_turns else _TICK_MS):
+            has_work = self._own or self._sessions.has_turns
+            for ready, _ in poller.poll(0 if has_work else _TICK_MS):
                 if ready == line.fileno():
                     if _has_ended(line):
                         return
                 elif ready in lines:
                     self._sessions.listen(*lines[ready])
                 else:
-                    self._look_at(ready)
+                    self._attend(ready)
             if self.refused is not None:
                 raise self.refused
             while self._tables:
-                self._follow_table(self._tables.popleft())
+                with self._guarded("the directory's table"):
+                    self._follow_table(self._tables.popleft())
+            self._answer_some()
             self._sessions.stream()
             if time.monotonic() >= tick_at:
                 self._tick()
                 tick_at = time.monotonic() + _TICK_MS / 1000
 
-    def _look_at(self, ready: Any) -> None:
+    def _attend(self, ready: Any) -> None:
         if ready == self._wake:
-            os.eventfd_read(self._wake)
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
         elif ready is self._back:
-            self._hand_back()
+            with self._guarded("a reply"):
+                self._hand_back()
         elif isinstance(ready, int):
-            self._hosting.look_at(ready)
+            with self._guarded("a client of this machine"):
+                self._hosting.look_at(ready)
         else:
-            self._take(ready)
+            with self._guarded("what has arrived"):
+                self._take(ready)
+
+    @contextlib.contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        """What fails in it fails alone: the loop serves others, too."""
+        try:
+            yield
+        except Exception as error:
+            self._note_unexpected(what, error)
+
+    def _note_unexpected(self, what: str, error: Exception) -> None:
+        self._counters.refused("unexpected")
+        if self._logged.admit(b""):
+            _log.error("unexpected", f"{what} failed: {error!r}", exc_info=error)
 
     def _follow_lines(
         self, poller: zmq.Poller, polled: dict[Any, int]
@@ -193,104 +238,156 @@ class GraphServer(PartitionServer):
         return lines
 
     def _take(self, front: zmq.Socket[bytes]) -> None:
-        """Answers, or passes on, what has arrived at a socket; a few messages at a time."""
-        for _ in range(16):
+        """Reads what has arrived at a socket, a few messages at a time, for their users' turns."""
+        place = self._fronts.index(front)
+        for _ in range(_READ_AT_ONCE):
             try:
                 peer, *frames = front.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
+            # A message without frames is nobody's request.
+            source = source_of(place, peer, frames[0] if frames else peer, self._curve)
             request = [frame.buffer for frame in frames]
-            answer = self._answers.get(peek_op(request[0]) if request else "")
-            if (why := self._why_not(peer.bytes)) is not None:
+            why = self._why_not_read(source)
+            if why is None:
+                nbytes = sum(map(len, request))
+                if (peek_op(request[0]) if request else "") in self._answers:
+                    has_room = self._own.put(source.user, (source, request), nbytes)
+                else:
+                    entry = [bytes([place]), peer, *frames]
+                    has_room = self._parked.put(source.user, entry, nbytes)
+                why = None if has_room else _TOO_MANY
+            if why is not None:
                 self._counters.refused("too much at a time")
-                _log.debug("request-refused", why)
-                self._unread.send(front, peer.bytes, refusal(request, ProtocolError(why)))
-            elif answer is not None:
-                self._answer(answer, _Peer(front, peer.bytes), request)
-            else:
-                self._parked.append([bytes([self._fronts.index(front)]), peer, *frames])
-                self._pass_on()
+                _log.debug("request-refused", f"{source.user}: {why}")
+                self._send(place, peer.bytes, refusal(request, ProtocolError(why)))
+        self._pass_on()
+
+    def _why_not_read(self, source: Source) -> str | None:
+        """Why a request is not looked at; None if it is. Those of other servers always are."""
+        if source.is_server and source.is_proven:
+            return None
+        return self._why_not(source.connection[1], source.user.encode())
+
+    def _send(self, place: int, peer: bytes, frames: Sequence[Any]) -> None:
+        """Sends frames to a peer; dropped if it has gone, or does not read."""
+        self._unread.send(self._fronts[place], peer, frames)
 
     def _pass_on(self) -> None:
         """Gives requests to the threads, no more than they can work at soon."""
         assert self._back is not None
         while self._parked and self._at_work < self._max_at_work:
+            entry = self._parked.take()
+            assert entry is not None
             self._at_work += 1
-            self._back.send_multipart(self._parked.popleft(), copy=False)
+            self._back.send_multipart(entry, copy=False)
 
     def _hand_back(self) -> None:
         """Sends what a thread has answered."""
         assert self._back is not None
         self._at_work -= 1
         index, peer, *reply = self._back.recv_multipart(copy=False)
-        self._unread.send(self._fronts[index.bytes[0]], peer.bytes, reply)
-        self._pass_on()
+        try:
+            self._send(index.bytes[0], peer.bytes, reply)
+        finally:
+            self._pass_on()
 
-    def _answer(
-        self, answer: Callable[..., dict[str, Any] | None], asker: Asker, frames: list[Any]
-    ) -> None:
-        """Answers a request here and now, unless its answer comes later."""
-        began, header, is_refused = time.monotonic(), dict[str, Any](), False
-        reply: Mapping[str, Any] | None
+    def _answer_some(self) -> None:
+        """Answers requests here and now, a few of each user in turn."""
+        for _ in range(_ANSWERED_AT_ONCE):
+            entry = self._own.take()
+            if entry is None:
+                return
+            source, frames = entry
+            with self._guarded(f"a request of {source.user}"):
+                self._answer(source, frames)
+
+    def _answer(self, source: Source, frames: list[Any]) -> None:
+        """Answers a request, unless its answer comes later."""
+        began, header = time.monotonic(), dict[str, Any]()
+        asker, is_refused = _Peer(source, None, self._send), False
+        kind: Any = None
         try:
             header, arrays = unpack(frames)
-            if header.get("protocol") != PROTOCOL:
-                raise ProtocolError(
-                    f"protocol {header.get('protocol')} instead of {PROTOCOL}: all machines must "
-                    "run the same khop"
-                )
-            reply = answer(header, arrays, asker)
+            number = header.get("id")
+            asker.number = number if type(number) is int else None
+            found = self._answers.get(str(header.get("op")))
+            if found is None:
+                raise ProtocolError(f"no such request '{str(header.get('op'))[:100]}'")
+            kind, answer = found
+            reply = answer(read_request(kind, header), arrays, asker)
+            if reply is not None and kind not in _QUIET:
+                fields, further = reply
+                asker.send({"id": asker.number, **codec.to_json(fields)}, further)
         except Exception as error:
             is_refused = True
-            _log.debug("request-refused", f"{header.get('op')}: {error}")
-            reply = {"error": describe_error(error), "session": header.get("session")}
-        op = str(header.get("op", ""))
-        if reply is not None and (is_refused or op not in _QUIET):
-            asker.send({"id": header.get("id"), **reply})
-        if op in self._answers:
-            nbytes = sum(map(len, frames))
-            seconds = time.monotonic() - began
-            self._counters.count_request(op, seconds, nbytes, 0, is_refused)
+            _log.debug("request-refused", f"{source.user}: {header.get('op')}: {error}")
+            session = str(header.get("session"))[:256]
+            asker.send({"id": asker.number, "error": describe_error(error), "session": session})
+        if kind is not None:
+            seconds, nbytes = time.monotonic() - began, sum(map(len, frames))
+            self._counters.count_request(kind.op, seconds, nbytes, 0, is_refused)
 
     def _tick(self) -> None:
-        self._hosting.flush()
+        with self._guarded("samplers of this machine"):
+            self._hosting.flush()
         if self._directory is not None:
-            self._directory.tick()
-        self._sessions.expire()
+            with self._guarded("the directory"):
+                self._directory.tick()
+        self._sessions.tick()
 
     # Servers and clients ------------------------------------------------------------------------
 
-    def _ask_directory(
-        self, header: Mapping[str, Any], arrays: list[Array], asker: Asker
-    ) -> dict[str, Any] | None:
+    def _the_directory(self) -> Directory:
         if self._directory is None:
             raise ProtocolError("this is not server 0, which has the directory")
-        if arrays:
-            raise ProtocolError("the directory takes no arrays")
-        op, number = header["op"], header.get("id")
-        if op == "lookup":
-            return self._directory.lookup()
-        if op == "hear":
-            self._directory.hear(header, lambda reply: asker.send({"id": number, **reply}))
-            return None
-        answers: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-            "register": self._directory.register,
-            "tell": self._directory.tell,
-            "goodbye": self._directory.goodbye,
-        }
-        return answers[op](header)
+        return self._directory
 
-    def _follow_table(self, table: Mapping[str, Any]) -> None:
+    def _lookup(self, request: messages.Lookup, arrays: list[Array], asker: Asker) -> _Told:
+        check_empty(arrays)
+        return _told(self._the_directory().lookup())
+
+    def _register_server(
+        self, request: messages.RegisterServer, arrays: list[Array], asker: Asker
+    ) -> _Told:
+        check_empty(arrays)
+        return _told(self._the_directory().register_server(request, asker.source))
+
+    def _register_client(
+        self, request: messages.RegisterClient, arrays: list[Array], asker: Asker
+    ) -> _Told:
+        check_empty(arrays)
+        return _told(self._the_directory().register_client(request, asker.source))
+
+    def _goodbye(self, request: messages.Goodbye, arrays: list[Array], asker: Asker) -> _Told:
+        check_empty(arrays)
+        self._the_directory().goodbye(request, asker.source)
+        return messages.Done(), ()
+
+    def _publish(self, request: messages.Publish, arrays: list[Array], asker: Asker) -> _Told:
+        self._the_directory().publish(request, messages.text_bytes(arrays))
+        return messages.Done(), ()
+
+    def _wait_for(self, request: messages.WaitFor, arrays: list[Array], asker: Asker) -> None:
+        check_empty(arrays)
+        number = asker.number
+
+        def send(published: messages.Published, values: Sequence[Array]) -> None:
+            asker.send({"id": number, **codec.to_json(published)}, values)
+
+        self._the_directory().wait_for(request, asker.source, send)
+
+    def _follow_table(self, table: Table) -> None:
         """Notes where partitions are served, and who has gone."""
-        for client, entry in table["clients"].items():
-            if entry["gone"]:
-                self.gone[client] = entry["incarnation"]
+        for rank, client in table.clients.items():
+            if client.gone:
+                self.gone[rank] = client.incarnation
             else:
-                self.gone.pop(client, None)
-        if table["finished"]:
+                self.gone.pop(rank, None)
+        if table.finished:
             self._say_farewell(table)
-        for entry in table["servers"].values():
-            for part in entry["parts"]:
+        for entry in table.servers.values():
+            for part in entry.parts:
                 if part not in self._parts:
                     self._note_endpoint(part, endpoint_of(entry, self._server_key))
         self._sessions.start()
@@ -303,24 +400,24 @@ class GraphServer(PartitionServer):
         self._sessions.relocate(part, endpoint)
         self._hosting.relocate(part, endpoint)
 
-    def _say_farewell(self, table: Mapping[str, Any]) -> None:
+    def _say_farewell(self, table: Table) -> None:
         """All clients have gone. Server 0 stays until the others have heard it."""
         now = time.monotonic()
         if self._finished_at is None:
             self._finished_at = now
             _log.info("clients-gone", "all clients have gone: ending")
-        is_last = self._directory is None or len(table["servers"]) <= 1
+        is_last = self._directory is None or len(table.servers) <= 1
         self.finished = is_last or now - self._finished_at > _FAREWELL
 
     # This server -------------------------------------------------------------------------------
 
-    def _statistics(
-        self, header: Mapping[str, Any], arrays: list[Array], asker: Asker
-    ) -> dict[str, Any]:
-        return {"statistics": self._counters.snapshot()}
+    def _statistics(self, request: messages.Statistics, arrays: list[Array], asker: Asker) -> _Told:
+        check_empty(arrays)
+        return messages.Done(), [messages.text_array(self._counters.snapshot())]
 
-    def _ping(self, header: Mapping[str, Any], arrays: list[Array], asker: Asker) -> dict[str, Any]:
-        return {"rank": self._rank}
+    def _ping(self, request: messages.Ping, arrays: list[Array], asker: Asker) -> _Told:
+        check_empty(arrays)
+        return messages.Pong(self._rank), ()
 
     def close(self) -> None:
         """Ends the sessions and closes the sockets."""
@@ -328,6 +425,11 @@ class GraphServer(PartitionServer):
         self._sessions.close()
         super().close()
         os.close(self._wake)
+
+
+def _told(table: Table) -> _Told:
+    # As an array: a table of thousands is longer than a header may be.
+    return messages.Done(), [messages.text_array(codec.to_json(table))]
 
 
 def _has_ended(line: ControlLine) -> bool:

@@ -15,7 +15,8 @@ from khop.channel.shared import share
 from khop.distributed.child import ChildProcess, wait_for_message
 from khop.distributed.context import DistContext, DistRole, enter, get_context, leave
 from khop.distributed.dataset import DistDataset
-from khop.distributed.keys import check_secured, read_server_keys
+from khop.distributed.key_files import read_server_keys
+from khop.distributed.keys import check_secured
 from khop.distributed.remote.client import address_of
 from khop.distributed.socket_files import remove_socket
 from khop.distributed.wire import rebuild_error

@@ -1,38 +1,56 @@
-"""All sessions of a graph server: what is asked of them, whose turn it is, who is silent."""
+"""All sessions of a graph server: what is asked of them, whose turn it is, who is silent.
+
+A session is known by its name and the secret of the loader that has opened it; requests for it
+count if they come over the connection that it was opened from last. What fails unexpectedly fails
+the session that it belongs to, and nothing else.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from khop import log
-from khop.distributed.fields import integer, ranks, text
-from khop.distributed.remote.checks import Allowed, SessionChecks, columns_of, session_spec
+from khop.distributed.limits import RateLimiter
+from khop.distributed.remote import messages
+from khop.distributed.remote.checks import Allowed, SessionChecks, columns_of
+from khop.distributed.remote.messages import SessionSpec
 from khop.distributed.remote.sampling import Order, ServedSampler
-from khop.distributed.remote.sessions import Host, Session, SessionSpec
+from khop.distributed.remote.sessions import Host, Session
+from khop.distributed.remote.source import Source
 from khop.distributed.remote.statistics import ServerCounters, ServerState
 from khop.distributed.transport import Endpoint
-from khop.distributed.wire import describe_error
+from khop.distributed.wire import check_empty, describe_error
 from khop.typing import Array
 
 _log = log.get(__name__)
 
 # Chunks that are sent before messages are looked at again.
 _CHUNKS_A_TURN = 64
-_MAX_ID = 2**63 - 1
+# Sampler processes that a user may have started, a second and at once: each costs a quarter of a
+# second of a core.
+_STARTS_RATE, _STARTS_BURST = 16.0, 1024.0
 
 
 class Asker(Protocol):
     """Who has sent a message: where its replies go."""
 
+    @property
+    def source(self) -> Source:
+        """Where it comes from."""
+
+    @property
+    def number(self) -> int | None:
+        """What the asker calls its request."""
+
     def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
         """Sends a message; what is for somebody who has gone is dropped."""
 
 
-Answer = Callable[[Mapping[str, Any], list[Array], Asker], "dict[str, Any] | None"]
+Answer = Callable[[Any, list[Array], Asker], "tuple[Any, Sequence[Array]] | None"]
 
 
 class SessionTable:
@@ -55,21 +73,24 @@ class SessionTable:
         self._host = host
         self._counters = counters
         self._allowed = allowed
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[tuple[str, str], Session] = {}
+        # Which connection may ask for which session: (its source's connection, name).
+        self._opened: dict[tuple[tuple[int, bytes], str], Session] = {}
         self._turns: deque[Session] = deque()
-        self.answers: dict[str, Answer] = {
-            "open": self._open,
-            "batch": self._batch,
-            "cancel": self._cancel,
-            "ack": self._acknowledge,
-            "alive": self._alive,
-            "close": self._close,
+        self._starts = RateLimiter(_STARTS_RATE, _STARTS_BURST)
+        self.answers: dict[type, Answer] = {
+            messages.Open: self._open,
+            messages.Batch: self._batch,
+            messages.Cancel: self._cancel,
+            messages.Acknowledge: self._acknowledge,
+            messages.Alive: self._alive,
+            messages.Close: self._close,
         }
 
     @property
     def has_turns(self) -> bool:
-        """Whether there is something to `stream`."""
-        return bool(self._turns)
+        """Whether there is something to `stream`, or a sampler to start."""
+        return bool(self._turns) or any(s.can_start for s in self._sessions.values())
 
     def state(self) -> ServerState:
         """Clients and sessions, for statistics."""
@@ -80,76 +101,101 @@ class SessionTable:
         """All sampler processes, and whose they are."""
         return [(s, sampler) for s in self._sessions.values() for sampler in s.samplers]
 
+    @contextlib.contextmanager
+    def _guarded(self, session: Session) -> Iterator[None]:
+        """What goes wrong with a session ends that session's work."""
+        try:
+            yield
+        except Exception as error:
+            name = session.spec.session
+            _log.error("session-failed", f"session {name}: {error!r}", exc_info=error, session=name)
+            session.fail({**describe_error(error), "traceback": ""})
+
     def listen(self, session: Session, sampler: ServedSampler) -> None:
         """Takes in what a sampler says, if it has not been ended meanwhile."""
         if sampler in session.samplers:
-            sampler.process.line.flush()
-            session.listen(sampler)
-            self._give_turn(session)
+            with self._guarded(session):
+                sampler.process.line.flush()
+                session.listen(sampler)
+                self._give_turn(session)
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
         """A partition is served there from now on."""
         for session in self._sessions.values():
-            session.relocate(part, endpoint)
+            with self._guarded(session):
+                session.relocate(part, endpoint)
 
     def start(self) -> None:
-        """Starts samplers that waited for partitions to be served."""
+        """Starts a sampler of each session that lacks one, and may start it."""
         for session in self._sessions.values():
-            session.start()
+            with self._guarded(session):
+                session.start()
 
-    def expire(self) -> None:
-        """Ends sessions whose clients are silent."""
+    def tick(self) -> None:
+        """Ends sessions whose clients are silent; called several times a second."""
         now = time.monotonic()
-        for name, session in list(self._sessions.items()):
-            silent = now - session.heard
-            if silent > self._allowed.lease:
-                said = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
-                _log.warning("session-expired", said, session=name)
-                self._end(name, expired=True)
+        for session in list(self._sessions.values()):
+            with self._guarded(session):
+                silent = now - session.heard
+                if silent > self._allowed.lease:
+                    name = session.spec.session
+                    said = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
+                    _log.warning("session-expired", said, session=name)
+                    self._end(session, expired=True)
 
     def close(self) -> None:
         """Ends all sessions."""
-        for name in list(self._sessions):
-            self._end(name)
+        for session in list(self._sessions.values()):
+            self._end(session)
 
     def _give_turn(self, session: Session) -> None:
         if session.can_send and session not in self._turns:
             self._turns.append(session)
 
     def stream(self) -> None:
-        """Sends chunks, one of each session that may send, in turns."""
+        """Sends chunks, one of each session that may send, in turns; starts samplers."""
+        self.start()
         for _ in range(_CHUNKS_A_TURN):
             if not self._turns:
                 return
             session = self._turns.popleft()
-            if session.can_send:
-                session.send_chunk()
-                self._give_turn(session)
+            with self._guarded(session):
+                if session.can_send:
+                    session.send_chunk()
+                    self._give_turn(session)
 
-    def _session(self, header: Mapping[str, Any]) -> Session:
-        name = text(header, "session", 256)
-        session = self._sessions.get(name)
+    def _session(self, name: str, asker: Asker) -> Session:
+        session = self._opened.get((asker.source.connection, name))
         if session is None:
             raise LookupError(f"no session '{name}': open it")
         session.heard = time.monotonic()
         return session
 
-    def _open(self, header: Mapping[str, Any], arrays: list[Array], asker: Asker) -> dict[str, Any]:
-        spec = session_spec(header)
-        outstanding = ranks(header, "outstanding", _MAX_ID)
-        known = self._sessions.get(spec.session)
+    def _open(
+        self, request: messages.Open, arrays: list[Array], asker: Asker
+    ) -> tuple[messages.Held, Sequence[Array]]:
+        spec = request.spec
+        known = self._sessions.get((spec.session, spec.secret))
         if known is not None and known.spec == spec:
             known.heard = time.monotonic()
-            held = known.taken_over(spec, outstanding, asker.send)
+            held = known.taken_over(request.outstanding, asker.send)
+            self._belongs_to(known, asker)
             self._give_turn(known)
-            return {"held": held}
+            return messages.Held(held), ()
         if known is not None:
-            self._end(spec.session)
-        pipeline = self._checks.pipeline(spec)
-        named = self._checks.arrays(header, arrays)
+            self._end(known)
+        self._checks.pipeline(spec.pipeline)
+        named = self._checks.arrays(request.names, arrays)
         self._check_room(spec, sum(array.nbytes for array in arrays))
-        session = Session(spec, pipeline, named, self._host, asker.send)
-        self._sessions[spec.session] = session
+        user = asker.source.user.encode()
+        if not all(self._starts.admit(user) for _ in range(spec.num_workers)):
+            raise MemoryError(
+                f"sessions of yours have started {_STARTS_BURST:.0f} sampler processes in a short "
+                "time: this graph server starts no more for a minute"
+            )
+        session = Session(spec, named, self._host, asker.send)
+        self._sessions[spec.session, spec.secret] = session
+        self._belongs_to(session, asker)
         self._counters.session_opened(spec.session)
         _log.info(
             "session-opened",
@@ -158,7 +204,13 @@ class SessionTable:
             samplers=spec.num_workers,
             buffer_bytes=spec.buffer_bytes,
         )
-        return {"held": []}
+        return messages.Held([]), ()
+
+    def _belongs_to(self, session: Session, asker: Asker) -> None:
+        """Requests for a session are taken from this connection alone."""
+        self._opened.pop(session.opened_by, None)
+        session.opened_by = asker.source.connection, session.spec.session
+        self._opened[session.opened_by] = session
 
     def _check_room(self, spec: SessionSpec, nbytes: int) -> None:
         """Raises MemoryError if there is none for a session with arrays of `nbytes` bytes."""
@@ -179,52 +231,50 @@ class SessionTable:
                 f"{len(known)} sessions: pass a smaller buffer_size, or raise the limit"
             )
 
-    def _batch(self, header: Mapping[str, Any], arrays: list[Array], asker: Asker) -> None:
-        session = self._session(header)
-        order = Order(
-            integer(header, "batch_id", 0, _MAX_ID),
-            integer(header, "batch", 0, _MAX_ID),
-            integer(header, "run_key", 0, 2**64 - 1),
-            columns_of(arrays),
-            time.monotonic(),
-        )
+    def _batch(self, request: messages.Batch, arrays: list[Array], asker: Asker) -> None:
+        session = self._session(request.session, asker)
         try:
-            self._checks.columns(session.pipeline, order.columns)
-            session.order(order)
+            columns = columns_of(arrays)
+            self._checks.columns(session.spec.pipeline, columns)
+            now = time.monotonic()
+            session.order(Order(request.batch_id, request.batch, request.run_key, columns, now))
         except Exception as error:
-            described = {**describe_error(error), "traceback": ""}
-            failed = {"event": "failed", "session": session.spec.session, "batch_id": order.id}
-            asker.send({**failed, "error": described})
+            session.tell_failed(request.batch_id, {**describe_error(error), "traceback": ""})
         self._give_turn(session)
 
-    def _cancel(self, header: Mapping[str, Any], arrays: list[Array], asker: Asker) -> None:
-        self._session(header).cancel(ranks(header, "ids", _MAX_ID))
+    def _cancel(self, request: messages.Cancel, arrays: list[Array], asker: Asker) -> None:
+        check_empty(arrays)
+        self._session(request.session, asker).cancel(request.ids)
 
-    def _acknowledge(self, header: Mapping[str, Any], arrays: list[Array], asker: Asker) -> None:
-        session = self._session(header)
-        session.acknowledge(integer(header, "bytes", 0, _MAX_ID))
+    def _acknowledge(
+        self, request: messages.Acknowledge, arrays: list[Array], asker: Asker
+    ) -> None:
+        check_empty(arrays)
+        session = self._session(request.session, asker)
+        session.acknowledge(request.bytes)
         self._give_turn(session)
 
     def _alive(
-        self, header: Mapping[str, Any], arrays: list[Array], asker: Asker
-    ) -> dict[str, Any]:
-        session = self._session(header)
-        return {
-            "session": session.spec.session,
-            "made": session.made,
-            "waiting_for": session.waiting_for,
-        }
+        self, request: messages.Alive, arrays: list[Array], asker: Asker
+    ) -> tuple[messages.Progress, Sequence[Array]]:
+        check_empty(arrays)
+        session = self._session(request.session, asker)
+        waiting_for = session.waiting_for
+        return messages.Progress(request.session, session.made, waiting_for), ()
 
     def _close(
-        self, header: Mapping[str, Any], arrays: list[Array], asker: Asker
-    ) -> dict[str, Any]:
-        name = text(header, "session", 256)
-        if name in self._sessions:
-            self._end(name)
-        return {}
+        self, request: messages.Close, arrays: list[Array], asker: Asker
+    ) -> tuple[messages.Done, Sequence[Array]]:
+        check_empty(arrays)
+        session = self._opened.get((asker.source.connection, request.session))
+        if session is not None:
+            self._end(session)
+        return messages.Done(), ()
 
-    def _end(self, name: str, expired: bool = False) -> None:
-        session = self._sessions.pop(name)
+    def _end(self, session: Session, expired: bool = False) -> None:
+        name = session.spec.session
+        del self._sessions[name, session.spec.secret]
+        self._opened.pop(session.opened_by, None)
         session.close()
         with contextlib.suppress(ValueError):
             self._turns.remove(session)

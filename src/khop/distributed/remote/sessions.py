@@ -10,6 +10,7 @@ their connection, saying what they still want.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -24,7 +25,7 @@ from khop.channel.control import Message, Op
 from khop.channel.layout import Layout
 from khop.channel.shared import share
 from khop.distributed.child import ChildProcess
-from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.remote.messages import SessionSpec
 from khop.distributed.remote.outbox import Outbox, Send
 from khop.distributed.remote.sampling import Order, Ready, ServedSampler
 from khop.distributed.remote.statistics import SessionState
@@ -37,25 +38,11 @@ _log = log.get(__name__)
 LEASE_SECONDS = 10.0
 # Bytes of orders that any session may have waiting.
 _LEAST_WAITING = 16 << 20
+# No descriptor, memory or process is left: others may give some back.
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+_START_AGAIN = 0.5
 # Orders that a sampler has beside those it works at, so that it never waits for the next.
 _AHEAD = 2
-
-
-@dataclass(frozen=True)
-class SessionSpec:
-    """What a client asks for when it opens a session; see `khop.distributed.remote`."""
-
-    session: str
-    client: str
-    pipeline: Mapping[str, Any]
-    num_workers: int
-    buffer_bytes: int
-    concurrency: int
-    depth: int
-    worker_devices: Sequence[str | None]
-    max_restarts: int
-    timeout: float
-    credits: int
 
 
 @dataclass(frozen=True)
@@ -93,7 +80,7 @@ class Host:
         return {
             **self.sampler,
             "part": part,
-            "pipeline": spec.pipeline,
+            "pipeline": spec.pipeline.to_json(),
             "endpoints": others if self.num_parts > 1 else {},
             "timeout": spec.timeout,
             "concurrency": spec.concurrency,
@@ -107,7 +94,6 @@ class Session:
 
     Args:
         spec: what the client asks for.
-        pipeline: what its batches shall be, as `spec` says.
         arrays: arrays that its samplers shall read, by name.
         host: what it has of its server.
         send: sends an event to the client.
@@ -116,19 +102,19 @@ class Session:
         samplers: its sampler processes; none before all partitions can be reached.
         heard: when the client was last heard of.
         made: batches that its samplers have made so far.
+        opened_by: connection that it was opened from last, and its name.
         promised_bytes: memory that it may take: its buffer, and arrays that its samplers read.
     """
 
     def __init__(
         self,
         spec: SessionSpec,
-        pipeline: PipelineSpec,
         arrays: Mapping[str, Array],
         host: Host,
         send: Send,
     ) -> None:
         self.spec = spec
-        self.pipeline = pipeline
+        self.opened_by: tuple[tuple[int, bytes], str] = (-1, b""), ""
         self._host = host
         self._shared = share(arrays) if arrays else None
         self.promised_bytes = spec.buffer_bytes + sum(a.nbytes for a in arrays.values())
@@ -142,7 +128,9 @@ class Session:
         self._restarts_left = spec.max_restarts
         self.num_restarts = 0
         self._failure: dict[str, str] | None = None
-        self.start()
+        self._begun = 0  # samplers that were started at first
+        self._start_at = 0.0
+        self._to_replace: deque[ServedSampler] = deque()  # that have died
 
     # Samplers -----------------------------------------------------------------------------------
 
@@ -154,16 +142,42 @@ class Session:
             return None
         return f"no graph server has registered partition(s) {missing}"
 
-    def start(self) -> bool:
-        """Starts the samplers if they can be; returns whether there are new ones."""
-        if self.samplers or self._failure is not None or self._host.missing_parts():
-            return False
-        self.samplers = [self._start(i) for i in range(self.spec.num_workers)]
+    @property
+    def can_start(self) -> bool:
+        """Whether `start` has something to do now."""
+        is_due = self._begun < self.spec.num_workers or bool(self._to_replace)
+        is_ready = self._failure is None and time.monotonic() >= self._start_at
+        return is_due and is_ready and not self._host.missing_parts()
+
+    def start(self) -> None:
+        """Starts one sampler, if one is missing and can be started.
+
+        One at a time, for each takes a moment: a session of hundreds must not keep others waiting.
+        Where the machine has no process, memory or descriptor left, it is tried again later.
+        """
+        if not self.can_start:
+            return
+        dead = self._to_replace[0] if self._to_replace else None
+        try:
+            fresh = self._start(self._begun if dead is None else dead.number)
+        except OSError as error:
+            if error.errno not in _EXHAUSTED:
+                raise
+            self._start_at = time.monotonic() + _START_AGAIN
+            name = self.spec.session
+            _log.warning("sampler-not-started", f"session {name}: {error}", session=name)
+            return
+        self.samplers.append(fresh)
+        if dead is None:
+            self._begun += 1
+        else:
+            self._to_replace.popleft()
+            for order in dead.orders.values():
+                fresh.give(order)
         self.hand_out()
-        return True
 
     def _start(self, number: int) -> ServedSampler:
-        config = self._host.sampler_config(self.spec, number, self.spec.worker_devices[number])
+        config = self._host.sampler_config(self.spec, number, self.spec.device(number))
         shared = [d for d in (self._host.labels, self._shared) if d is not None]
         ring_bytes = max(self.spec.buffer_bytes // self.spec.num_workers, 1 << 16)
         return ServedSampler(number, config, ring_bytes, shared)
@@ -176,7 +190,10 @@ class Session:
     def listen(self, sampler: ServedSampler) -> None:
         """Takes in what a sampler has said."""
         try:
-            while (message := sampler.process.line.receive()) is not None:
+            while sampler in self.samplers:
+                message = sampler.process.line.receive()
+                if message is None:
+                    break
                 self._take_in(sampler, message)
         except EOFError:
             self._replace(sampler)
@@ -201,15 +218,13 @@ class Session:
                 return
             order = sampler.orders.pop(content["epoch"], None)
             if order is not None:
-                self._outbox.tell_failed(order.id, error)
+                self.tell_failed(order.id, error)
 
     def _replace(self, dead: ServedSampler) -> None:
         """Starts a dead sampler again and gives it what it owed."""
         status = dead.process.exit_status()
         end_process(dead.process)
-        if self._failure is not None:
-            self.samplers.remove(dead)
-            return
+        self.samplers.remove(dead)
         owed = sorted(order.batch for order in dead.orders.values())
         _log.warning(
             "sampler-died",
@@ -227,17 +242,14 @@ class Session:
                 f"{self.num_restarts} times; max_restarts bounds this. Killed processes often mean "
                 f"that memory ran out.{_end_of_log(dead.process)}"
             )
-            self.samplers.remove(dead)
             self._waiting.extendleft(reversed(dead.orders.values()))
             self.fail({"type": type(error).__name__, "message": str(error), "traceback": ""})
             return
         self._restarts_left -= 1
         self.num_restarts += 1
         self._host.restarted()
-        fresh = self._start(dead.number)
-        self.samplers[self.samplers.index(dead)] = fresh
-        for order in dead.orders.values():
-            fresh.give(order)
+        self._to_replace.append(dead)
+        self.start()
 
     # Orders -------------------------------------------------------------------------------------
 
@@ -248,7 +260,7 @@ class Session:
             ProtocolError: more than may be asked for at a time.
         """
         if self._failure is not None:
-            self._outbox.tell_failed(order.id, self._failure)
+            self.tell_failed(order.id, self._failure)
             return
         known = self._known()
         if order.id in known:
@@ -261,7 +273,7 @@ class Session:
         self.hand_out()
 
     def _known(self) -> set[int]:
-        making = {o.id for s in self.samplers for o in s.orders.values()}
+        making = {o.id for s in (*self.samplers, *self._to_replace) for o in s.orders.values()}
         return {*(order.id for order in self._waiting), *making, *self._outbox.ids}
 
     def cancel(self, ids: Sequence[int]) -> None:
@@ -270,7 +282,7 @@ class Session:
         self._waiting = deque(o for o in self._waiting if o.id not in unwanted)
         for number in unwanted:
             if not self._outbox.drop(number):
-                for sampler in self.samplers:
+                for sampler in (*self.samplers, *self._to_replace):
                     if sampler.drop(number):
                         break
         self.hand_out()
@@ -294,7 +306,7 @@ class Session:
 
     # The client ---------------------------------------------------------------------------------
 
-    def taken_over(self, spec: SessionSpec, outstanding: Sequence[int], send: Send) -> list[int]:
+    def taken_over(self, outstanding: Sequence[int], send: Send) -> list[int]:
         """The client has another connection: sends there from now on, and drops what it forgot.
 
         Returns:
@@ -302,7 +314,7 @@ class Session:
         """
         wanted = set(outstanding)
         self.cancel([number for number in self._known() if number not in wanted])
-        self._outbox.begin_anew(send, spec.credits)
+        self._outbox.begin_anew(send, self.spec.credits)
         return sorted(self._known())
 
     def acknowledge(self, nbytes: int) -> None:
@@ -323,15 +335,24 @@ class Session:
         self._host.counted(self.spec.session, len(ready.raw), seconds)
         self.hand_out()
 
-    def fail(self, error: dict[str, str]) -> None:
+    def tell_failed(self, number: int, error: Mapping[str, str]) -> None:
+        """Says that a batch cannot be made."""
+        self._outbox.tell_failed(number, error)
+
+    def fail(self, error: Mapping[str, str]) -> None:
         """Nothing more can be made: says so of all that was asked for, and will be."""
-        self._failure = error
-        orders = [*self._waiting, *(o for s in self.samplers for o in s.orders.values())]
+        if self._failure is not None:
+            return
+        self._failure = dict(error)
+        ended = [*self.samplers, *self._to_replace]
+        self.samplers.clear()
+        self._to_replace.clear()
+        orders = [*self._waiting, *(o for s in ended for o in s.orders.values())]
         self._waiting.clear()
-        for sampler in self.samplers:
-            sampler.orders.clear()
+        for sampler in ended:
+            end_process(sampler.process)
         for order in orders:
-            self._outbox.tell_failed(order.id, error)
+            self.tell_failed(order.id, error)
 
     def state(self) -> SessionState:
         """What it has, for statistics."""
@@ -363,6 +384,7 @@ class Session:
         for sampler in self.samplers:
             end_process(sampler.process)
         self.samplers.clear()
+        self._to_replace.clear()
         if self._shared is not None:
             os.close(self._shared)
             self._shared = None

@@ -1,0 +1,381 @@
+"""Dataclasses as JSON objects, and back with every field checked.
+
+Whatever crosses a process or a network and is not an array is a frozen dataclass; its annotations
+are its schema. `to_json` and `from_json` are compiled from them once a class, so a field is said in
+one place, is checked on whichever side receives it, and has bounds: of numbers (`Between`), and of
+texts, lists and objects (`AtMost`; without one `MAX_TEXT` and `MAX_ENTRIES`). Depth is that of the
+annotations. Fields that are unknown, or missing without a default, are errors. Imports no torch.
+
+    @dataclass(frozen=True)
+    class Cancel:
+        session: Annotated[str, AtMost(256)]
+        ids: Annotated[list[Annotated[int, Between(0, 2**63 - 1)]], AtMost(4096)]
+
+    from_json(Cancel, {"session": "a/0", "ids": [1]}, "a request")
+
+What annotations may say: bool, int, float, str, `Literal`, `X | None`, list[X], tuple[X, ...],
+tuple[X, Y], dict[str, X], dict[int, X] (keys are decimal text in JSON), dataclasses and NamedTuples
+of these, and `Any` for what its reader checks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar, Union
+
+from khop.errors import ProtocolError
+
+MAX_TEXT = 4096
+"""Characters of a text whose annotation states no bound."""
+
+MAX_ENTRIES = 65_536
+"""Entries of a list or object whose annotation states no bound."""
+
+INT64 = 2**63 - 1
+
+_T = TypeVar("_T")
+_Reader = Callable[[Any], Any]
+_SHOWN = 80
+
+
+@dataclasses.dataclass(frozen=True)
+class Between:
+    """Bounds of a number, both included."""
+
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class AtMost:
+    """Bound of the characters of a text, or the entries of a list or object."""
+
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Distinct:
+    """The entries of a list differ from each other."""
+
+
+Id = Annotated[int, Between(0, INT64)]
+"""An int64 that is not negative."""
+
+Word = Annotated[int, Between(0, 2**64 - 1)]
+"""64 bits."""
+
+Name = Annotated[str, AtMost(256)]
+"""A short text."""
+
+
+class _Invalid(Exception):
+    """What is wrong with a value, and where: names and positions from the inside out."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.path: list[str] = []
+
+
+def from_json(cls: type[_T], content: Any, what: str) -> _T:
+    """Reads an object that `to_json` made, and that may have been made by anybody.
+
+    Args:
+        cls: a dataclass.
+        content: parsed JSON.
+        what: is read, for the message: 'request "open"'.
+
+    Raises:
+        ProtocolError: a field is missing, unknown, of another type or out of bounds; names it.
+
+    Example:
+        >>> from_json(Between, {"low": 0, "high": 1.5}, "a range")
+        Between(low=0.0, high=1.5)
+    """
+    hashable: Any = cls
+    try:
+        value: _T = _reader_of(hashable)(content)
+        return value
+    except _Invalid as error:
+        where = "".join(reversed(error.path)).removeprefix(".")
+        raise ProtocolError(f"{what}: {where + ' ' if where else ''}{error.why}") from None
+
+
+def to_json(value: Any) -> Any:
+    """What `from_json` reads: dataclasses as objects, tuples as lists, keys as text.
+
+    Args:
+        value: a dataclass, or what a field of one may hold; lists and objects are made anew.
+    """
+    if isinstance(value, (str, int, float)) or value is None:
+        return value
+    if dataclasses.is_dataclass(value):
+        kind: Any = type(value)
+        return {name: to_json(getattr(value, name)) for name in _field_names(kind)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence):
+        return [to_json(entry) for entry in value]
+    raise TypeError(f"a {type(value).__name__} does not travel as JSON")
+
+
+@functools.cache
+def _field_names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+# Readers: made of an annotation, called with a value -------------------------------------------
+
+
+@functools.cache
+def _reader_of(cls: Any) -> _Reader:
+    return _reader(cls)
+
+
+def _reader(annotation: Any) -> _Reader:
+    """What checks and converts a value of an annotated type."""
+    bounds: tuple[Any, ...] = ()
+    if typing.get_origin(annotation) is Annotated:
+        annotation, *rest = typing.get_args(annotation)
+        bounds = tuple(rest)
+        while typing.get_origin(annotation) is Annotated:  # the outer bounds count
+            annotation, *rest = typing.get_args(annotation)
+            bounds = (*rest, *bounds)
+    most = next((b.count for b in reversed(bounds) if isinstance(b, AtMost)), None)
+    span = next((b for b in reversed(bounds) if isinstance(b, Between)), None)
+    simple = {bool: _flag, Any: _anything, type(None): _nothing}.get(annotation)
+    if simple is not None:
+        return simple
+    if annotation is int:
+        return _integer(span or Between(-INT64 - 1, INT64))
+    if annotation is float:
+        return _number(span or Between(-math.inf, math.inf))
+    if annotation is str:
+        return _text(MAX_TEXT if most is None else most)
+    return _compound(annotation, bounds, most)
+
+
+def _compound(  # noqa: PLR0911 (a case each)
+    annotation: Any, bounds: tuple[Any, ...], most: int | None
+) -> _Reader:
+    """The same of what holds other values."""
+    if dataclasses.is_dataclass(annotation):
+        return _object(annotation)
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return _one_of(args)
+    if origin in (Union, types.UnionType):
+        inner = [a for a in args if a is not type(None)]
+        if len(inner) != 1 or len(inner) == len(args):
+            raise TypeError(f"no schema: {annotation} is not 'X or None'")
+        return _optional(_reader(_with(inner[0], bounds)))
+    most = MAX_ENTRIES if most is None else most
+    if origin is list or (origin is tuple and args[-1] is Ellipsis):
+        is_distinct = any(isinstance(b, Distinct) for b in bounds)
+        return _entries(_reader(args[0]), most, origin, is_distinct)
+    if origin is tuple:
+        return _fixed(tuple(_reader(a) for a in args), tuple)
+    if origin is dict:
+        return _table(_key_reader(args[0]), _reader(args[1]), most)
+    if isinstance(annotation, type) and issubclass(annotation, tuple):  # a NamedTuple
+        hints = typing.get_type_hints(annotation, include_extras=True)
+        readers = tuple(_reader(hint) for hint in hints.values())
+        return _fixed(readers, lambda values: annotation(*values))
+    raise TypeError(f"no schema: {annotation}")
+
+
+def _with(annotation: Any, bounds: tuple[Any, ...]) -> Any:
+    for bound in bounds:
+        annotation = Annotated[annotation, bound]
+    return annotation
+
+
+def _show(value: Any) -> str:
+    """A value for an error message: short, and on one line."""
+    if isinstance(value, str):
+        value = value[:_SHOWN]
+    elif isinstance(value, (list, dict)):
+        return f"a {'list' if isinstance(value, list) else 'table'} of {len(value)}"
+    elif isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    return ascii(value)
+
+
+def _anything(value: Any) -> Any:
+    return value
+
+
+def _nothing(value: Any) -> None:
+    if value is not None:
+        raise _Invalid(f"must be null (got {_show(value)})")
+
+
+def _flag(value: Any) -> bool:
+    if value is not True and value is not False:
+        raise _Invalid(f"must be true or false (got {_show(value)})")
+    return value
+
+
+def _integer(span: Between) -> _Reader:
+    low, high = span.low, span.high
+
+    def read(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise _Invalid(f"must be an integer from {low} to {high} (got {_show(value)})")
+        return value
+
+    return read
+
+
+def _number(span: Between) -> _Reader:
+    low, high = span.low, span.high
+
+    def read(value: Any) -> float:
+        is_number = type(value) in (int, float)
+        # Not a number is in no range; an integer may be too large for a float.
+        if not is_number or not low <= value <= high or not -1e308 <= value <= 1e308:
+            raise _Invalid(f"must be a finite number from {low:g} to {high:g} (got {_show(value)})")
+        return float(value)
+
+    return read
+
+
+def _text(most: int) -> _Reader:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or len(value) > most:
+            got = f"{len(value)} characters" if isinstance(value, str) else _show(value)
+            raise _Invalid(f"must be a text of at most {most} characters (got {got})")
+        return value
+
+    return read
+
+
+def _one_of(allowed: tuple[Any, ...]) -> _Reader:
+    def read(value: Any) -> Any:
+        # Types, too: 1 equals True.
+        if not any(value == a and type(value) is type(a) for a in allowed):
+            raise _Invalid(f"must be one of {list(allowed)} (got {_show(value)})")
+        return value
+
+    return read
+
+
+def _optional(inner: _Reader) -> _Reader:
+    return lambda value: None if value is None else inner(value)
+
+
+def _entries(entry: _Reader, most: int, make: Any, is_distinct: bool) -> _Reader:
+    def read(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) > most:
+            raise _Invalid(f"must be a list of at most {most} entries (got {_show(value)})")
+        place = 0
+        try:
+            found = []
+            for place, each in enumerate(value):  # noqa: B007 (the error tells which)
+                found.append(entry(each))
+        except _Invalid as error:
+            error.path.append(f"[{place}]")
+            raise
+        if is_distinct and len(set(found)) < len(found):
+            raise _Invalid("names something twice")
+        return found if make is list else make(found)
+
+    return read
+
+
+def _fixed(readers: tuple[_Reader, ...], make: Any) -> _Reader:
+    def read(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != len(readers):
+            raise _Invalid(f"must be a list of {len(readers)} entries (got {_show(value)})")
+        place = 0
+        try:
+            found = []
+            for place, (reader, each) in enumerate(zip(readers, value, strict=True)):  # noqa: B007
+                found.append(reader(each))
+        except _Invalid as error:
+            error.path.append(f"[{place}]")
+            raise
+        return make(found)
+
+    return read
+
+
+def _key_reader(annotation: Any) -> _Reader:
+    """What reads an object's key, which JSON has as text."""
+    reader = _reader(annotation)
+    plain = annotation
+    while typing.get_origin(plain) is Annotated:
+        plain = typing.get_args(plain)[0]
+    if plain is str:
+        return reader
+    if plain is not int:
+        raise TypeError(f"no schema: keys of type {annotation}")
+
+    def read(key: str) -> Any:
+        # int() also takes '+1', ' 1', '1_0' and digits of other scripts.
+        if len(key) > 20 or not key.isascii() or not key.removeprefix("-").isdecimal():
+            raise _Invalid(f"must have integers as keys (got {_show(key)})")
+        return reader(int(key))
+
+    return read
+
+
+def _table(key: _Reader, entry: _Reader, most: int) -> _Reader:
+    def read(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, dict) or len(value) > most:
+            raise _Invalid(f"must be an object of at most {most} entries (got {_show(value)})")
+        found: dict[Any, Any] = {}
+        for name, each in value.items():
+            if not isinstance(name, str):
+                raise _Invalid(f"must have text as keys (got {_show(name)})")
+            place = key(name)
+            if place in found:  # '1' and '01'
+                raise _Invalid(f"names {_show(name)} twice")
+            try:
+                found[place] = entry(each)
+            except _Invalid as error:
+                error.path.append(f"[{_show(name)}]")
+                raise
+        return found
+
+    return read
+
+
+def _object(cls: Any) -> _Reader:
+    # Annotations are looked up where they are used first: a class may name one defined below it.
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    readers = {field.name: _reader(hints[field.name]) for field in fields}
+    required = {
+        field.name
+        for field in fields
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _Invalid(f"must be an object (got {_show(value)})")
+        found = {}
+        for name, each in value.items():
+            reader = readers.get(name)
+            if reader is None:
+                raise _Invalid(f"has an unknown field {_show(name)}")
+            try:
+                found[name] = reader(each)
+            except _Invalid as error:
+                error.path.append(f".{name}")
+                raise
+        missing = required - found.keys()
+        if missing:
+            raise _Invalid(f"lacks {sorted(missing)}")
+        try:
+            return cls(**found)
+        except ValueError as error:  # what a class's __post_init__ says of its fields together
+            raise _Invalid(str(error)) from None
+
+    return read
