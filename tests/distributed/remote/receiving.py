@@ -48,12 +48,13 @@ class Trainer:
             "has_arrays": arrays is not None,
             "master": {
                 "address": f"tcp://{graph.master}",
-                "server_key": None if keys is None else keys.server_key,
+                "server_key": None if keys is None else keys.server.public,
             },
-            "credentials": None if keys is None else asdict(keys.credentials()),
+            "credentials": None if keys is None else asdict(keys.for_client().credentials()),
             "servers": list(servers),
             "session": {
                 "loader": os.urandom(8).hex(),
+                "secret": os.urandom(8).hex(),
                 "client": "trainer",
                 "pipeline": spec.to_json(),
                 "num_workers": options.pop("num_workers", 1),
