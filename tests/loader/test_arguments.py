@@ -72,8 +72,6 @@ def test_bad_fanouts(data, fanouts, error):
         ({"batch_size": 1.5}, ValueError, "batch_size"),
         ({"num_workers": -1}, ValueError, "num_workers"),
         ({"worker_type": "fork"}, ValueError, "'thread' or 'process'"),
-        ({"worker_init_fn": print, "num_workers": 1}, ValueError, "worker_type='process'"),
-        ({"multiprocessing_context": "spawn", "num_workers": 1}, ValueError, "worker_type='proc"),
         ({"shuffle": True, "sampler": [1]}, ValueError, "mutually exclusive"),
         ({"batch_sampler": [[1]], "shuffle": True}, ValueError, "mutually exclusive"),
         ({"nonsense": 1}, TypeError, "nonsense"),

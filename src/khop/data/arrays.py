@@ -71,6 +71,8 @@ def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
     else:
         array = np.asarray(value)
         name = array.dtype.name
+    if name not in _STORAGE:
+        raise TypeError(f"{what}: dtype '{name}' is not supported: khop stores {', '.join(DTYPES)}")
     if storage_dtype(name) != array.dtype:  # e.g. a foreign byte order
         array = array.astype(storage_dtype(name))
     return array, name

@@ -116,7 +116,7 @@ class SamplingSpec:
             by_type = [_hops(num_neighbors, "num_neighbors")] * max(1, len(edge_types))
         if len({len(hops) for hops in by_type}) > 1:
             raise ValueError(
-                "num_neighbors must name the same number of hops for each edge type (got "
+                "num_neighbors: the number of hops must be the same across all edge types (got "
                 f"{ {t: len(h) for t, h in zip(edge_types, by_type, strict=True)} })"
             )
         subgraph_type = getattr(subgraph_type, "value", subgraph_type)
@@ -200,7 +200,8 @@ def _check_edge_types(given: Mapping[Any, Any], edge_types: Sequence[EdgeType]) 
 
 
 def _hops(values: Any, what: str) -> tuple[int, ...]:
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+    is_list = hasattr(values, "__iter__") and getattr(values, "ndim", 1) == 1
+    if isinstance(values, (str, bytes)) or not is_list:
         raise TypeError(f"{what} must be a list of fan-outs, one a hop (got {values!r})")
     hops = []
     for value in values:
