@@ -43,6 +43,7 @@ def test_no_hops():
         ([1.5], TypeError, "must hold integers"),
         ([None], TypeError, "must hold integers"),
         ([5, -2], ValueError, "holds -2: a fan-out is -1"),
+        ([5, 2**63], ValueError, r"holds 9223372036854775808: .* below 2\^63"),
         ({_A: [1, 2], _B: [1]}, ValueError, "same number of hops"),
         ({_A: [1]}, ValueError, "no fan-outs for edge types"),
         ({_A: [1], _B: [1], ("x", "y", "z"): [1]}, ValueError, "names edge types"),

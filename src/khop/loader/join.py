@@ -253,13 +253,25 @@ class _Rows:
         self._value = value
         self._dim = dim
         self._joiner = joiner
+        self._what = f"attribute '{name}'" if kind is None else f"attribute '{name}' of {kind!r}"
+        self._unit = "node" if of_nodes else "edge"
         plain = dim == 0 and is_plain(value)
         self._feature = joiner.feature(value, kind, name, of_nodes) if plain else None
 
     def take(self, index: Tensor, ids: Any) -> Any:
-        """The rows at `index`, also given as the joiner takes them."""
+        """The rows at `index`, also given as the joiner takes them.
+
+        Raises:
+            IndexError: there are none of some; names the attribute.
+        """
         if self._feature is not None:
-            return self._joiner.gather(self._feature, ids)
+            try:
+                return self._joiner.gather(self._feature, ids)
+            except IndexError as error:
+                raise IndexError(
+                    f"{self._what} must have a row for each {self._unit} of the graph that is "
+                    f"sampled, but {error}"
+                ) from None
         if isinstance(self._value, Tensor):
             index = index.to(self._value.device)
         return index_select(self._value, index, dim=self._dim)
