@@ -58,21 +58,20 @@ def test_rows_without_a_byte_in_several_threads():
 
 @pytest.mark.parametrize("kind", devices.KINDS)
 def test_trees_that_do_not_fit_beside_those_of_another_batch(kind):
-    """Recorded batches have room for the most seeds of each type so far: five trees and five.
+    """Recorded batches have room for the most seeds of each type so far: for twice five trees.
 
-    Ids of 2^60 nodes leave three bits for trees, and ten trees would wrap to a number of few bits:
-    keys would be compared by their lower halves, in which trees do not differ.
+    Ids of 2^60 nodes leave three bits for trees. Ten trees wrap to a number that fits 32 bits, with
+    which keys would be compared by their lower halves: there, no two neighbours differ.
     """
     device = devices.open_device(kind, 0)
-    csr = _native.Csr(np.array([0, 1, 2]), np.array([1, 0]))
-    graphs = [_native.DeviceGraph(device, csr) for _ in range(2)]
+    neighbors = (np.random.default_rng(0).permutation(2**20)[:1000] << 32) + 1
+    graph = _native.DeviceGraph(device, _native.Csr(np.array([0, 1000]), neighbors))
     batch = _native.DeviceSubgraph(device, [2**60] * 2, [(0, 0), (1, 1)], False, True)
     for node_type in (0, 1):
         batch.begin()
         batch.add_seeds(node_type, np.zeros(5, np.int64))
-        batch.sample(graphs, [[1], [1]], False, [False] * 2, False, 1, 1, True)
-        assert batch.num_nodes(node_type) == 10
-        trees = empty(device, 10, np.int64)
-        batch.write_trees(node_type, trees)
+        batch.sample([graph] * 2, [[-1], [-1]], False, [False] * 2, False, 1, 1, True)
+        nodes = empty(device, batch.num_nodes(node_type), np.int64)
+        batch.write_nodes(node_type, nodes)
         device.synchronize()
-        assert get(trees).tolist() == [0, 1, 2, 3, 4] * 2
+        assert get(nodes).tolist() == [0] * 5 + neighbors.tolist() * 5
