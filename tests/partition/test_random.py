@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop.partition import GraphSource, PartitionerBase, PartitionFolder, RandomPartitioner
+from khop.partition.source import NodeSource
 from khop.typing import NODE
 
 
@@ -148,3 +149,18 @@ def test_glt_positional_arguments_and_dictionaries(tmp_path, union):
     assert read.node_attrs["v", "x"].tolist() == [[1, 0], [0, 1]]
     assert read.node_attrs["v", "x"].dtype == np.float64
     assert read.edge_attrs[edge_type, "edge_attr"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("count", [2**56, 2**62, 2**64, -1, 6.5])
+def test_numbers_of_nodes_that_cannot_be(count):
+    for make in (lambda: source_of(count), lambda: GraphSource({NODE: NodeSource(count)}, {})):
+        with pytest.raises(
+            (ValueError, TypeError), match=f"num_nodes of node type 'node' .*got {count}"
+        ):
+            make()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seeds_that_are_no_keys(seed):
+    with pytest.raises(ValueError, match=rf"seed must lie in \[0, 2\^64\) \(got {seed}\)"):
+        RandomPartitioner.from_data(source_of(5), "unused", 2, seed=seed)

@@ -46,6 +46,7 @@ def test_no_hops():
         (torch.tensor([[3]]), TypeError, "a list of fan-outs"),
         ([5, -2], ValueError, "holds -2: a fan-out is -1"),
         ({_A: [1, 2], _B: [1]}, ValueError, "hops must be the same across all edge types"),
+        ([5, 2**63], ValueError, r"holds 9223372036854775808: .* below 2\^63"),
         ({_A: [1]}, ValueError, "no fan-outs for edge types"),
         ({_A: [1], _B: [1], ("x", "y", "z"): [1]}, ValueError, "names edge types"),
         (NumNeighbors({("x", "y", "z"): [1]}, default=[1]), ValueError, "names edge types"),

@@ -252,8 +252,9 @@ class _Rows:
     ) -> None:
         self._value = value
         self._dim = dim
-        self._what = f"attribute '{name}'" + ("" if kind is None else f" of {kind!r}")
         self._joiner = joiner
+        self._what = f"attribute '{name}'" if kind is None else f"attribute '{name}' of {kind!r}"
+        self._unit = "node" if of_nodes else "edge"
         plain = dim == 0 and is_plain(value)
         self._feature = joiner.feature(value, kind, name, of_nodes) if plain else None
 
@@ -261,7 +262,7 @@ class _Rows:
         """The rows at `index`, also given as the joiner takes them.
 
         Raises:
-            IndexError, ValueError: rows that are not there, or an attribute that has none.
+            IndexError, ValueError: there are none of some; names the attribute.
         """
         try:
             if self._feature is not None:
@@ -270,7 +271,10 @@ class _Rows:
                 index = index.to(self._value.device)
             return index_select(self._value, index, dim=self._dim)
         except (IndexError, ValueError) as error:
-            raise type(error)(f"{self._what}: {error}") from error
+            raise type(error)(
+                f"{self._what} must have a row for each {self._unit} of the graph that is sampled, "
+                f"but {error}"
+            ) from error
 
 
 def _put(mapping: dict[str, Any], name: str, value: Any) -> None:

@@ -7,6 +7,7 @@ nodes of others a part keeps a copy of (`cached_nodes`). Everything else is done
 from __future__ import annotations
 
 import abc
+import operator
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -162,6 +163,8 @@ class PartitionerBase(abc.ABC):
             raise ValueError(
                 f"edge_assign_strategy must be 'by_dst' or 'by_src' (got '{edge_assign_strategy}')"
             )
+        if not 0 <= operator.index(seed) < 2**64:
+            raise ValueError(f"seed must lie in [0, 2^64) (got {seed})")
         self.source = source
         self.output_dir = output_dir
         self.num_parts = num_parts

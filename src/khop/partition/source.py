@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from khop.data import Feature
-from khop.data.arrays import to_ids
+from khop.data.arrays import check_count, to_ids
 from khop.typing import EDGE, NODE, ArrayLike, EdgeType, IntArray, NodeType
 
 # What batches carry beside attributes, under these names.
@@ -68,6 +68,7 @@ class GraphSource:
                         f"nodes is not given (got {list(self.nodes)})"
                     )
         for node_type, node in self.nodes.items():
+            node.count = check_count(node.count, f"num_nodes of node type '{node_type}'")
             _check_attrs(node.attrs, node.count, f"node type '{node_type}'", "nodes")
         for edge_type, edge in self.edges.items():
             if len(edge.src) != len(edge.dst):
@@ -98,7 +99,7 @@ class GraphSource:
             raise TypeError("num_nodes and edge_index must both be dictionaries, or neither")
         counts = num_nodes if isinstance(num_nodes, Mapping) else {NODE: num_nodes}
         lists = edge_index if isinstance(edge_index, Mapping) else {EDGE: edge_index}
-        nodes = {t: NodeSource(int(n)) for t, n in counts.items()}
+        nodes = {t: NodeSource(n) for t, n in counts.items()}
         edges = {}
         for edge_type, pair in lists.items():
             if len(pair) != 2:
@@ -146,7 +147,8 @@ def _count(store: Any, node_type: NodeType) -> int:
         raise ValueError(
             f"the number of nodes of type '{node_type}' is not known: set its 'num_nodes'"
         )
-    return int(store.num_nodes)
+    count: int = store.num_nodes  # checked by `GraphSource`
+    return count
 
 
 def _by_type(values: Any, single: Any) -> Mapping[Any, Any]:

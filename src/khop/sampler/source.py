@@ -14,6 +14,7 @@ import numpy as np
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 
 from khop.data import Graph
+from khop.data.arrays import check_count
 from khop.data.times import is_floating, time_keys
 from khop.data.weights import weight_values
 from khop.sampler.edges import EdgeArrays, edges_of_adjacency, same_edges
@@ -244,7 +245,7 @@ class PygInput:
                 raise ValueError(
                     f"the number of nodes of type '{node_type}' is not known: set its 'num_nodes'"
                 )
-        return {t: int(count) for t, count in counts.items()}
+        return {t: check_count(n, _of_type("num_nodes", t)) for t, n in counts.items()}
 
     @cached_property
     def edges(self) -> dict[EdgeType, EdgeArrays]:

@@ -97,8 +97,9 @@ class SamplingSpec:
             heterogeneous: the graph has named types.
 
         Raises:
-            ValueError: hops that differ in number between edge types, a fan-out below -1, an edge
-                type that is missing or does not exist, an unknown subgraph type or strategy.
+            ValueError: hops that differ in number between edge types, a fan-out below -1 or beyond
+                2^63 - 1, an edge type that is missing or does not exist, an unknown subgraph type
+                or strategy.
             TypeError: fan-outs that are no integers.
         """
         if hasattr(num_neighbors, "values") and not callable(num_neighbors.values):
@@ -209,6 +210,8 @@ def _hops(values: Any, what: str) -> tuple[int, ...]:
             hops.append(operator.index(value))
         except TypeError:
             raise TypeError(f"{what} must hold integers (got {value!r})") from None
-        if hops[-1] < -1:
-            raise ValueError(f"{what} holds {value}: a fan-out is -1 (all), 0 or positive")
+        if not -1 <= hops[-1] < 2**63:
+            raise ValueError(
+                f"{what} holds {value}: a fan-out is -1 (all), 0 or positive, and below 2^63"
+            )
     return tuple(hops)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from khop._version import __version__
 from khop.data import Feature
-from khop.data.arrays import storage_dtype
+from khop.data.arrays import MAX_COUNT, storage_dtype
 from khop.partition.book import RangeBook
 from khop.partition.folder.paths import (
     cache_attr_path,
@@ -34,7 +34,7 @@ META_FILE = "meta.json"
 # What `safe_name` lets through: neither dots nor anything that leads elsewhere.
 _PATH = re.compile(r"(?:[A-Za-z0-9_~%-]+/)*[A-Za-z0-9_~%-]+\.npy")
 # Counts and bytes stay below what int64 can hold, also when multiplied by a row's size.
-_MOST = 1 << 56
+_MOST = MAX_COUNT + 1
 _MAX_AXES = 15
 
 
