@@ -10,10 +10,8 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import to_ids
+from khop.partition.folder.paths import RESERVED_NAMES
 from khop.typing import EDGE, NODE, ArrayLike, EdgeType, IntArray, NodeType
-
-# What batches carry beside attributes, under these names.
-_RESERVED = ("id", "edge_id", "edge_index")
 
 
 @dataclass
@@ -60,6 +58,11 @@ class GraphSource:
     heterogeneous: bool = False
 
     def __post_init__(self) -> None:
+        if not self.heterogeneous and (len(self.nodes), len(self.edges)) != (1, 1):
+            raise ValueError(
+                f"a homogeneous graph has one node type and one edge type (got {list(self.nodes)} "
+                f"and {list(self.edges)}): pass heterogeneous=True"
+            )
         for edge_type in self.edges:
             for node_type in (edge_type[0], edge_type[2]):
                 if node_type not in self.nodes:
@@ -155,7 +158,7 @@ def _by_type(values: Any, single: Any) -> Mapping[Any, Any]:
 
 def _check_attrs(attrs: Mapping[str, Feature], count: int, what: str, unit: str) -> None:
     for name, feature in attrs.items():
-        if name in _RESERVED:
+        if name in RESERVED_NAMES:
             raise ValueError(f"attribute '{name}' of {what} has a reserved name: rename it")
         if feature.num_rows != count:
             raise ValueError(
