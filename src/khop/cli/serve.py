@@ -78,11 +78,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM, Ctrl-C, or the last client has gone."""
     # Imported here: `khop --help` needs none of it.
     from khop.channel.control import ControlLine, socket_pair
+    from khop.distributed.child import explain_crashes
     from khop.distributed.keys import read_server_keys
     from khop.distributed.remote.program import serve
     from khop.log import identify, speak
 
     speak("info")
+    explain_crashes(arguments.folder)
     identify("server", arguments.rank)
     keys = None if arguments.insecure else read_server_keys(arguments.key_file)
     ours, theirs = socket_pair()
