@@ -197,5 +197,11 @@ def _edge_source(data: Any, store: Any, edge_type: EdgeType) -> EdgeSource:
         raise ValueError(
             f"edge type {edge_type} has no 'edge_index': convert other layouts to an edge list"
         )
+    shape = tuple(getattr(edge_index, "shape", ()))
+    if len(shape) != 2 or shape[0] != 2:
+        raise ValueError(
+            f"'edge_index' of edge type {edge_type} must have shape [2, num_edges] (got a "
+            f"'{type(edge_index).__name__}' of shape {list(shape)})"
+        )
     src, dst = (to_ids(edge_index[i], "edge_index") for i in (0, 1))
     return EdgeSource(src, dst, _attrs_of(data, store, False))
