@@ -169,11 +169,18 @@ def write_keys(folder: str | Path) -> tuple[Path, Path]:
     Raises:
         SecurityError: the folder is another user's or others may enter it.
         FileExistsError: there are keys already; they are left alone.
+        NotADirectoryError: it is a file, or below one, or a link.
     """
     keys = ServerKeys.new()
     folder = Path(folder)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise NotADirectoryError(
+            f"'{error.filename}' is no folder, or a link to one: name a folder for the keys of the "
+            "job, which is made if it does not exist"
+        ) from None
     try:
         _check_private(os.fstat(at), folder, "chmod 700")
         written: list[str] = []
