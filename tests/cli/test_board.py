@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.cli.board import ALARM, HEAD, Column, Table, as_json, duration, render, size
+from khop.cli.forms import check_picture, check_table
 from khop.cli.look import Look, Lost, rates, session_rates
 from khop.distributed.remote.statistics import ServerCounters
+from khop.errors import ProtocolError
+
+
+def sent(value):
+    """As it arrives: over JSON."""
+    return json.loads(json.dumps(value))
 
 
 def picture(rank, uptime, batches, requests=0, pid=7):
@@ -194,3 +201,75 @@ def test_sizes(value, text):
 )
 def test_durations(value, text):
     assert duration(value) == text
+
+
+HOSTILE = [
+    *(None, True, -1, 0.5, 1e400, -1e300, float("nan"), 2**63, 10**400, "", "\x1b[2J", "9" * 9000),
+    *([], [None], [[]], [2**70], {}, {"x": 1}, {"\x1b]0;x\x07": {}}, {"-1": {}}, {"x": None}),
+]
+
+
+def places(value, path=()):
+    """Paths to everything within a value."""
+    yield path
+    if isinstance(value, (dict, list)):
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(entry, (*path, key))
+
+
+def changed(value, path, new):
+    """A copy of a value with another one at a path; without what is there if that is `places`."""
+    if not path:
+        return new
+    copy = value.copy()
+    if len(path) == 1 and new is places:
+        del copy[path[0]]
+    else:
+        copy[path[0]] = changed(value[path[0]], path[1:], new)
+    return copy
+
+
+GOOD_PICTURE, GOOD_TABLE = sent(picture(0, 12.0, 15, 30)), sent(table(0, 1))
+
+
+@given(st.data(), st.sampled_from([*HOSTILE, places]))
+def test_what_servers_send_is_shown_or_refused(data, value):
+    """Any field replaced by anything: a ProtocolError where it enters, or a sound board."""
+    is_picture = data.draw(st.booleans())
+    good = GOOD_PICTURE if is_picture else GOOD_TABLE
+    path = data.draw(st.sampled_from([*places(good)][value is places :]))
+    bad = changed(good, path, value)
+    try:
+        if is_picture:
+            seen = Look(
+                1e9, "m", check_table(GOOD_TABLE, "it"), None, {0: check_picture(bad, "it")}, {}
+            )
+        else:
+            seen = Look(1e9, "m", check_table(bad, "it"), None, {0: GOOD_PICTURE}, {})
+    except ProtocolError as error:
+        assert str(error).startswith("it has sent malformed statistics: ")
+        return
+    assert all(line.text.isprintable() for line in render(seen, BEFORE, 1000))
+    assert all(line.text.isprintable() for line in render(seen, seen, 80, 24))
+    json.dumps(as_json(seen, BEFORE), allow_nan=False)
+
+
+def test_what_servers_say_is_left_as_it_is():
+    assert check_picture(GOOD_PICTURE, "it") == GOOD_PICTURE
+    assert check_table(GOOD_TABLE, "it") == GOOD_TABLE
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("sessions", 0, "samplers", 1, "pid"), -1, "'sessions.0.samplers.1.pid' is no count"),
+        (("uptime",), 1e400, "'uptime' is no number of seconds"),
+        (("requests", "sample", "buckets"), [1], "'requests.sample.buckets' has 1 entries"),
+        (("clients",), "x", "'clients' is no list"),
+        (("rss",), places, "has no 'rss'"),
+        ((), 5, "what it says is no object"),
+    ],
+)
+def test_malformed_statistics_are_named(path, value, message):
+    with pytest.raises(ProtocolError, match=message):
+        check_picture(changed(GOOD_PICTURE, path, value), "server 1 at tcp://h:1")

@@ -12,8 +12,10 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
+from khop.cli.forms import check_picture, check_table
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.connection import RemoteClient, Reply
+from khop.errors import KhopError, ProtocolError
 
 LOST_AFTER = 3.0
 """Seconds of silence after which a server counts as lost."""
@@ -72,6 +74,7 @@ class Watcher:
 
     Raises:
         PartitionUnavailableError: the directory did not answer in time.
+        ProtocolError: it sent something else than its table.
     """
 
     def __init__(self, servers: Servers, timeout: float) -> None:
@@ -82,11 +85,12 @@ class Watcher:
         self._why: dict[int | None, str] = {}
         self._pictures: dict[int, Picture] = {}
         try:
-            self._table: Mapping[str, Any] = self._client.request(None, "lookup", timeout=timeout)[
-                0
-            ]
-        except BaseException:
+            header, _ = self._client.request(None, "lookup", timeout=timeout)
+            self._table: Mapping[str, Any] = check_table(header, self._name(None))
+        except BaseException as error:
             self.close()
+            if isinstance(error, RuntimeError) and not isinstance(error, KhopError):
+                raise ProtocolError(str(error)) from None  # of a type that is not known here
             raise
         self._heard[None] = time.monotonic()
 
@@ -122,13 +126,20 @@ class Watcher:
         if error is not None:
             self._why[rank] = str(error).partition("\n")[0]
             return
+        header, _ = answer.result()
+        try:
+            if rank is None:
+                self._table = check_table(header, self._name(rank))
+            else:
+                self._pictures[rank] = check_picture(header.get("statistics"), self._name(rank))
+        except ProtocolError as malformed:  # as if it had not answered
+            self._why[rank] = str(malformed)
+            return
         self._heard[rank] = time.monotonic()
         self._why.pop(rank, None)
-        header, _ = answer.result()
-        if rank is None:
-            self._table = header
-        else:
-            self._pictures[rank] = header["statistics"]
+
+    def _name(self, rank: int | None) -> str:
+        return f"the directory at {self._master}" if rank is None else f"server {rank}"
 
     def _lost(self, rank: int | None) -> Lost | None:
         silent = time.monotonic() - self._heard[rank]
