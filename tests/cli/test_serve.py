@@ -116,6 +116,7 @@ def test_a_file_that_is_cut_off_while_it_is_served(folder, tmp_path):
         (["--master", "127.0.0.1:1", "--part", "7"], "2 partitions"),
         (["--master", "192.0.2.1:4000"], "khop keygen"),
         (["--master", "127.0.0.1:4000", "--labels", "paper=y.npy"], "no node type 'paper'"),
+        (["--master", "127.0.0.1:4000", "--labels", "/dev/zero"], "is no regular file"),
         (["--master", "127.0.0.1:4000", "--rank", "3"], "rank 3 is not one of 1"),
     ],
 )
