@@ -75,6 +75,26 @@ def test_a_partitioner_of_the_users_own(tmp_path, union, make_data):
     assert np.array_equal(union(tmp_path / "f").edges[("node", "to", "node")], data.edge_index)
 
 
+def test_options_of_the_users_own_partitioner(tmp_path, make_data):
+    """Both constructors take them, by name; the example of `PartitionerBase`."""
+
+    class AssignedPartitioner(PartitionerBase):
+        def _configure(self, owners):  # options of its own, if it has any
+            self.owners = owners
+
+        def assign_nodes(self, node_type):
+            return self.owners[node_type]
+
+    data, owners = make_data(), {NODE: np.arange(30) % 2}
+    AssignedPartitioner.from_data(data, tmp_path / "a", 2, owners=owners).partition()
+    AssignedPartitioner(tmp_path / "b", 2, 30, data.edge_index, owners=owners).partition()
+    for name in ("a", "b"):
+        assert PartitionFolder(tmp_path / name).node_ids(1, NODE).tolist() == [*range(1, 30, 2)]
+    for options in ({}, {"owner": owners}):
+        with pytest.raises(TypeError, match="owner"):
+            AssignedPartitioner(tmp_path / "c", 2, 30, data.edge_index, **options)
+
+
 @pytest.mark.parametrize(
     ("owners", "message"),
     [

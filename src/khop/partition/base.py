@@ -44,6 +44,13 @@ Progress = Callable[[str, int, int], None]
 class PartitionerBase(abc.ABC):
     """Base of all partitioners; subclasses implement `assign_nodes`.
 
+        class AssignedPartitioner(PartitionerBase):
+            def _configure(self, owners):  # options of its own, if it has any
+                self.owners = owners
+
+            def assign_nodes(self, node_type):
+                return self.owners[node_type]
+
     Args:
         output_dir: the partition folder to write.
         num_parts: number of parts.
@@ -68,6 +75,7 @@ class PartitionerBase(abc.ABC):
         seed: of random choices.
         overwrite: replace a folder that exists.
         progress: called as progress(what, done, total) while writing.
+        **options: what the partitioner itself takes; see `_configure`.
 
     Raises:
         ValueError, TypeError: arguments that do not fit one another; says which.
@@ -96,6 +104,7 @@ class PartitionerBase(abc.ABC):
         seed: int = 0,
         overwrite: bool = False,
         progress: Progress | None = None,
+        **options: Any,
     ) -> None:
         del chunk_size, device
         nodes = dict(node_attrs or {})
@@ -110,6 +119,7 @@ class PartitionerBase(abc.ABC):
         source = GraphSource.from_arrays(num_nodes, edge_index, nodes, edges)
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
         self.draws = DrawAttrs.of(source, time_attr, weight_attr)
+        self._configure(**options)
 
     @classmethod
     def from_data(
@@ -138,7 +148,7 @@ class PartitionerBase(abc.ABC):
             seed: of random choices.
             overwrite: replace a folder that exists.
             progress: called as progress(what, done, total).
-            **options: what the partitioner itself takes, `probs` for example.
+            **options: what the partitioner itself takes, `probs` for example; see `_configure`.
         """
         self = cls.__new__(cls)
         source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
@@ -175,7 +185,7 @@ class PartitionerBase(abc.ABC):
         self.numbering: dict[NodeType, Numbering] = {}
 
     def _configure(self) -> None:  # noqa: B027
-        """Takes the options of a subclass; called by `from_data`."""
+        """Take the options of a subclass; both constructors call it once the graph is known."""
 
     @abc.abstractmethod
     def assign_nodes(self, node_type: NodeType) -> IntArray:

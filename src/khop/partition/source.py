@@ -10,10 +10,8 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import check_count, to_ids
+from khop.partition.folder.paths import RESERVED_NAMES
 from khop.typing import EDGE, NODE, ArrayLike, EdgeType, IntArray, NodeType
-
-# What batches carry beside attributes, under these names.
-_RESERVED = ("id", "edge_id", "edge_index")
 
 
 @dataclass
@@ -60,6 +58,11 @@ class GraphSource:
     heterogeneous: bool = False
 
     def __post_init__(self) -> None:
+        if not self.heterogeneous and (len(self.nodes), len(self.edges)) != (1, 1):
+            raise ValueError(
+                f"a homogeneous graph has one node type and one edge type (got {list(self.nodes)} "
+                f"and {list(self.edges)}): pass heterogeneous=True"
+            )
         for edge_type in self.edges:
             for node_type in (edge_type[0], edge_type[2]):
                 if node_type not in self.nodes:
@@ -157,7 +160,7 @@ def _by_type(values: Any, single: Any) -> Mapping[Any, Any]:
 
 def _check_attrs(attrs: Mapping[str, Feature], count: int, what: str, unit: str) -> None:
     for name, feature in attrs.items():
-        if name in _RESERVED:
+        if name in RESERVED_NAMES:
             raise ValueError(f"attribute '{name}' of {what} has a reserved name: rename it")
         if feature.num_rows != count:
             raise ValueError(
@@ -195,6 +198,12 @@ def _edge_source(data: Any, store: Any, edge_type: EdgeType) -> EdgeSource:
     if edge_index is None:
         raise ValueError(
             f"edge type {edge_type} has no 'edge_index': convert other layouts to an edge list"
+        )
+    shape = tuple(getattr(edge_index, "shape", ()))
+    if len(shape) != 2 or shape[0] != 2:
+        raise ValueError(
+            f"'edge_index' of edge type {edge_type} must have shape [2, num_edges] (got a "
+            f"'{type(edge_index).__name__}' of shape {list(shape)})"
         )
     src, dst = (to_ids(edge_index[i], "edge_index") for i in (0, 1))
     return EdgeSource(src, dst, _attrs_of(data, store, False))

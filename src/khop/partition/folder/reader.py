@@ -42,6 +42,22 @@ INTS = ("int32", "int64")
 _MAX_META = 64 << 20
 
 
+def check_is_folder(root: str | os.PathLike[str]) -> None:
+    """Checks that there is a partition folder, whole or damaged.
+
+    Raises:
+        FolderError: there is none.
+    """
+    root = Path(root).absolute()
+    if not root.is_dir():
+        raise FolderError(f"no partition folder at '{root}'")
+    if not os.path.lexists(root / META_FILE):
+        raise FolderError(
+            f"'{root}' is not a partition folder: it has no {META_FILE}. Make one with "
+            "`khop partition` or a khop.partition partitioner."
+        )
+
+
 class PartitionFolder:
     """Reads a folder. Opening costs the same whatever its size: arrays are mapped when asked for.
 
@@ -67,13 +83,7 @@ class PartitionFolder:
             raise FolderError(f"'{self.root / META_FILE}' is damaged: {error!r}") from None
 
     def _read_meta(self) -> bytes:
-        if not self.root.is_dir():
-            raise FolderError(f"no partition folder at '{self.root}'")
-        if not os.path.lexists(self.root / META_FILE):
-            raise FolderError(
-                f"'{self.root}' is not a partition folder: it has no {META_FILE}. Make one with "
-                "`khop partition` or a khop.partition partitioner."
-            )
+        check_is_folder(self.root)
         with os.fdopen(open_inside(self._place, META_FILE), "rb") as file:
             if os.fstat(file.fileno()).st_size > _MAX_META:
                 raise FolderError(f"'{self.root / META_FILE}' has more than {_MAX_META} bytes")
