@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import enum
 import itertools
-import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -16,6 +15,7 @@ import torch.distributed as dist
 
 from khop import log
 from khop.distributed.hosts import host_address, host_identity
+from khop.distributed.launchers import TORCH, TORCHRUN, Place, find_place, with_master
 from khop.distributed.rendezvous import Rendezvous, SharedValues, job_store
 from khop.distributed.roll_call import call_roll
 from khop.errors import RendezvousError
@@ -199,12 +199,20 @@ def init_worker_group(
     `init_process_group`, through torchrun's); there is no port to choose. Sockets between machines
     use CURVE with keys of this job.
 
+    Rank and world size are those of torch.distributed if it is initialised, else those that the
+    launcher says: torchrun's RANK and WORLD_SIZE, those of mpirun (OMPI_COMM_WORLD_*, PMI_*,
+    PMIX_RANK), or of a step of Slurm (srun). Without any of them the process is the only trainer.
+    srun needs nothing else: trainers meet at the first host of the step, at a port from 10,000 to
+    29,999 that is computed from the numbers of job and step, unless MASTER_ADDR and MASTER_PORT
+    say where. mpirun needs these two.
+
     Args:
-        world_size: number of trainers; default: torch.distributed's, else $WORLD_SIZE, else 1.
-        rank: this trainer; default: torch.distributed's, else $RANK, else 0.
+        world_size: number of trainers. If None, see above. Given, it holds whatever Slurm or mpirun
+            say: a process that they started may be the only trainer, or have started others.
+        rank: this trainer; with `world_size`.
         group_name: default: 'khop-trainers'.
-        host: address by which other machines reach this one; default: that of the way to
-            $MASTER_ADDR.
+        host: address by which other machines reach this one; default: that of the way to the
+            machine of trainer 0.
         insecure: send data between machines unencrypted and let anybody connect. For closed
             fabrics only: CURVE costs a multiple of the time on the wire.
         timeout: seconds to wait for other trainers.
@@ -214,10 +222,13 @@ def init_worker_group(
 
     Raises:
         ValueError: a world size and rank that contradict each other or torch.distributed.
-        RendezvousError: the job's store cannot be reached, or trainers did not come in time.
+        RendezvousError: the job's store cannot be reached, or trainers did not come in time; a
+            launcher's variables contradict each other, or say that there are several trainers but
+            not which of them this one is.
     """
     global _context  # noqa: PLW0603
-    world_size, rank = _world(world_size, rank)
+    place = _place(world_size, rank)
+    world_size, rank = place.world_size, place.rank
     group_name = group_name or _DEFAULT_GROUP
     if _context is not None:
         _check_role(_context, DistRole.WORKER)
@@ -234,12 +245,12 @@ def init_worker_group(
         _log.warning(
             "insecure", "insecure=True: traffic between machines is neither encrypted nor checked"
         )
-    store = job_store(rank, world_size, timeout)
+    store = job_store(place, timeout)
     # A group must not hear what one of the same name said before it.
     prefix = f"khop/{group_name}"
     name = call_roll(store, prefix, rank, world_size, timeout)
     rendezvous = Rendezvous(store, f"{prefix}/{name}", rank, world_size, timeout)
-    context = WorkerContext(rendezvous, group_name, host or host_address(), insecure)
+    context = WorkerContext(rendezvous, group_name, host or host_address(place.master), insecure)
     _context = context
     _log.info(
         "group-joined",
@@ -320,24 +331,35 @@ def shutdown_worker_group(wait: bool = True) -> None:
     leave(DistRole.WORKER, wait)
 
 
-def _world(world_size: int | None, rank: int | None) -> tuple[int, int]:
-    known: tuple[int, int] | None = None
-    if dist.is_available() and dist.is_initialized():
-        known = (dist.get_world_size(), dist.get_rank())
-    elif "WORLD_SIZE" in os.environ and "RANK" in os.environ:
-        known = (int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+def _place(world_size: int | None, rank: int | None) -> Place:
+    """Where this process stands: as torch.distributed says, or the caller, or the launcher."""
     if (world_size is None) != (rank is None):
         raise ValueError("give both world_size and rank, or neither")
     if world_size is None or rank is None:
-        return known or (1, 0)
+        return _joined_place() or find_place() or Place("nothing", 0, 1)
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not one of {world_size} trainers (0 to {world_size - 1})")
-    if known is not None and known != (world_size, rank):
+    place = _joined_place()
+    if place is None:
+        with contextlib.suppress(RendezvousError):  # the caller knows what the launcher does not
+            place = find_place()
+    if place is None:
+        return with_master(Place("the caller", rank, world_size))
+    if (place.world_size, place.rank) == (world_size, rank):
+        return place
+    if place.launcher in (TORCH, TORCHRUN):
         raise ValueError(
             f"init_worker_group(world_size={world_size}, rank={rank}), but this process is rank "
-            f"{known[1]} of {known[0]}"
+            f"{place.rank} of {place.world_size}"
         )
-    return world_size, rank
+    return with_master(Place("the caller", rank, world_size))
+
+
+def _joined_place() -> Place | None:
+    """The place in torch.distributed's process group, if there is one."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return with_master(Place(TORCH, dist.get_rank(), dist.get_world_size()))
 
 
 # A trainer that fails must end at once, so that its launcher notices: it does not wait for others.
