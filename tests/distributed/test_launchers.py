@@ -141,10 +141,9 @@ def test_refused(case):
         find_place(environment)
 
 
-@given(st.data())
-def test_jobs_and_steps_side_by_side_have_ports_of_their_own(data):
-    job = data.draw(st.integers(1, 2**32))
-    steps = itertools.product(range(job, job + 50), range(5))
+@pytest.mark.parametrize("job", [1, 19_980, 2**31])
+def test_jobs_and_steps_side_by_side_have_ports_of_their_own(job):
+    steps = itertools.product(range(job, job + 50), range(2))
     ports = [
         find_place({**step(0, 2), "SLURM_JOB_ID": str(j), "SLURM_STEP_ID": str(s)}).port
         for j, s in steps

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import enum
 import itertools
-import sys
+import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import TypeVar
 
 import torch.distributed as dist
@@ -16,6 +14,7 @@ import torch.distributed as dist
 from khop import log
 from khop.distributed.hosts import host_address, host_identity
 from khop.distributed.launchers import TORCH, TORCHRUN, Place, find_place, with_master
+from khop.distributed.process_end import call_at_end
 from khop.distributed.rendezvous import Rendezvous, SharedValues, job_store
 from khop.distributed.roll_call import call_roll
 from khop.errors import RendezvousError
@@ -169,6 +168,8 @@ class WorkerContext(TrainerContext):
 
 
 _context: DistContext | None = None
+# Of the process that this one is a fork of.
+_parents: DistContext | None = None
 _Context = TypeVar("_Context", bound=DistContext)
 _ROLES = {
     DistRole.WORKER: "a trainer that loads a partition",
@@ -252,6 +253,7 @@ def init_worker_group(
     rendezvous = Rendezvous(store, f"{prefix}/{name}", rank, world_size, timeout)
     context = WorkerContext(rendezvous, group_name, host or host_address(place.master), insecure)
     _context = context
+    call_at_end(_leave_at_end)
     _log.info(
         "group-joined",
         f"trainer {rank} of {world_size} in group '{group_name}'",
@@ -277,6 +279,7 @@ def enter(make: Callable[[], _Context], role: DistRole) -> _Context:
         raise RuntimeError(f"this process is {_context.worker_name} already")
     made = make()
     _context = made
+    call_at_end(_leave_at_end)
     log.identify(role.name.lower(), made.rank)
     _log.info("client-joined" if role is DistRole.CLIENT else "server-started", made.worker_name)
     return made
@@ -304,8 +307,14 @@ def require_context() -> WorkerContext:
     """This trainer's context, made from the environment if there is none yet.
 
     Raises:
-        RuntimeError: this process has another role.
+        RuntimeError: this process has another role, or is a fork of a trainer of several.
     """
+    if _context is None and _parents is not None and _parents.world_size > 1:
+        raise RuntimeError(
+            f"this process is a fork of {_parents.worker_name} (process {os.getppid()}), whose "
+            "place in the job it does not have: for a loader of its own, with partitions of its "
+            "own, call init_worker_group(world_size=1, rank=0) first"
+        )
     if _context is None:
         return init_worker_group()
     _check_role(_context, DistRole.WORKER)
@@ -362,25 +371,18 @@ def _joined_place() -> Place | None:
     return with_master(Place(TORCH, dist.get_rank(), dist.get_world_size()))
 
 
-# A trainer that fails must end at once, so that its launcher notices: it does not wait for others.
-_failed = False
-_previous_hook = sys.excepthook
-
-
-def _note_failure(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    global _failed  # noqa: PLW0603
-    _failed = True
-    _previous_hook(kind, error, trace)
-
-
-sys.excepthook = _note_failure
-
-
-def _leave_at_exit() -> None:
+def _leave_at_end(has_failed: bool) -> None:
+    # A trainer that fails must end at once, so that its launcher notices: it does not wait for
+    # others.
     if _context is not None:
-        leave(_context.role, wait=not _failed)
+        leave(_context.role, wait=not has_failed)
 
 
-atexit.register(_leave_at_exit)
+def _forget_parents_context() -> None:
+    """In a fork: the place in the job, the connection to its store and the servers are not its."""
+    global _context, _parents
+    if _context is not None:
+        _context, _parents = None, _context
+
+
+os.register_at_fork(after_in_child=_forget_parents_context)

@@ -27,6 +27,7 @@ from khop.distributed.remote.link import Link
 from khop.distributed.transport import Endpoint
 from khop.distributed.wire import PROTOCOL, rebuild_error
 from khop.errors import PartitionUnavailableError, RendezvousError
+from khop.forks import check_process
 from khop.typing import Array
 
 Reply = tuple[dict[str, Any], list[Array]]
@@ -118,6 +119,7 @@ class RemoteClient:
             Header and arrays of the reply, to come; or what the server has raised, or
             PartitionUnavailableError that names server, address and elapsed time.
         """
+        check_process(self._owner, "connection to graph servers", "call init_client() there")
         if self._closing:
             raise RuntimeError("the connection to the graph servers has been closed")
         now = time.monotonic()
