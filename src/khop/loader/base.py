@@ -14,6 +14,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from khop.cores import available_cores
 from khop.loader.arguments import WorkerType, wants_processes
 from khop.loader.background import BackgroundIterator
 from khop.loader.device import DeviceJoiner, OnDevice
@@ -125,7 +126,7 @@ class EpochLoader(Resumable):
         self._course = Course(self._keys, rank)
         self._begun: EpochProgress | None = None
         # Threads of the background share the cores; worker processes have one each.
-        self._joiner = Joiner(max(1, torch.get_num_threads() // max(1, self.num_workers)))
+        self._joiner = Joiner(max(1, _threads() // max(1, self.num_workers)))
         self._device_joiner: DeviceJoiner | None = None
         self._device_joiner = self._make_device_joiner()
         self._profile = LoaderProfile(self.num_workers)
@@ -259,7 +260,7 @@ class EpochLoader(Resumable):
         always does), where torch was told to use one core, and of seeds that a user's own sampler
         names when it is asked.
         """
-        may = not self._given and torch.get_num_threads() > 1 and self._is_all_ours()
+        may = not self._given and _threads() > 1 and self._is_all_ours()
         tasks, last = iter(batches), 0
         for task in tasks:
             drawn = self._draw_timed(task)
@@ -397,6 +398,11 @@ class EpochLoader(Resumable):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def _threads() -> int:
+    """Threads to use: torch's, of which there may be more than this process has cores."""
+    return min(torch.get_num_threads(), available_cores())
 
 
 def _rank() -> int:

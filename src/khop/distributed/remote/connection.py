@@ -33,6 +33,7 @@ from khop.distributed.remote.messages import RegisterClient, RegisterServer, Tab
 from khop.distributed.transport import Endpoint
 from khop.distributed.wire import Request, rebuild_error, request_header
 from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
+from khop.forks import check_process
 from khop.typing import Array
 
 _log = log.get(__name__)
@@ -140,6 +141,7 @@ class RemoteClient:
         Raises:
             RuntimeError: this client has been closed, or has failed.
         """
+        check_process(self._owner, "connection to graph servers", "call init_client() there")
         now = time.monotonic()
         seconds = self.timeout if timeout is None else timeout
         asked = _Asked(rank, request, list(arrays), now + seconds, now)

@@ -37,6 +37,7 @@ import zmq
 from khop import log
 from khop.channel.control import ControlLine, Op
 from khop.channel.shared import read_shared, share
+from khop.cores import half_of_cores
 from khop.distributed.child import start_up
 from khop.distributed.handler import RequestHandler
 from khop.distributed.hosts import host_address, host_identity
@@ -212,7 +213,7 @@ def _make_server(
             tcp_host=listen,
             tcp_port=port,
             curve=None if keys is None else keys.curve(),
-            num_threads=max(2, min(8, (os.cpu_count() or 1) // 2)),
+            num_threads=half_of_cores(2, 8),
         )
     except zmq.ZMQError as error:
         raise RendezvousError(
