@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket as sockets
 import struct
 import threading
@@ -14,7 +15,7 @@ import twins
 import zmq
 
 from khop.channel.control import ControlLine, socket_pair
-from khop.channel.message import pack, unpack
+from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES, pack, unpack
 from khop.distributed.handler import RequestHandler, refusal
 from khop.distributed.limits import Limits, RateLimiter, degrees_of, pieces
 from khop.distributed.server import PartitionServer
@@ -23,6 +24,7 @@ from khop.distributed.wire import PROTOCOL
 from khop.errors import ProtocolError
 from khop.partition import PartitionFolder
 from khop.partition.part import Part
+from khop.sampler.collect import fetch_rows
 from khop.sampler.requests import HopRequest, RowSet
 
 PART = 1
@@ -135,7 +137,9 @@ def test_degrees_and_pieces():
 
 def test_too_many_frames_and_too_long_headers(part):
     handler = RequestHandler(part)
-    many = pack({"id": 3}, [np.zeros(1)] * 5000)
+    few = pack({"id": 3}, [np.zeros(1)])
+    described = {**json.loads(few[0]), "arrays": [["float64", [1]]] * 5000}
+    many = [json.dumps(described).encode(), *few[1:] * 5000]
     long = [b'{"id": 3, "op": "' + b"x" * (1 << 20) + b'", "arrays": []}']
     for frames in (many, long):
         reply, _ = unpack(handler(frames))
@@ -231,13 +235,36 @@ def question(part, number=1, **fields):
 
 def test_a_frame_that_is_too_long_ends_its_connection(part):
     """ZeroMQ refuses it when it hears of its length; others are served as ever."""
-    with serving(part, frame_bytes=1 << 20) as server, client_of(server) as client:
+    with serving(part) as server, client_of(server) as client:
         with raw_peer(server) as dealer:
             monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-            dealer.send_multipart([b"{}", bytes(2 << 20)])
+            dealer.send_multipart([b"{}", bytes(FRAME_BYTES + 4096)])
             assert monitor.poll(5000), "the connection was kept"
             assert not dealer.poll(100)
             dealer.disable_monitor()
+        assert draws(client, part)
+
+
+def test_replies_of_many_frames(part):
+    """Rows come as they are stored, however many frames they take."""
+    place = part.relations[CITES][1]
+    ids = np.resize(own_rows(part), 300_000)
+    with serving(part) as server, client_of(server) as client:
+        ticket = client.fetch(PART, "node", place, ids, ["id", "id"])
+        client.wait([ticket])
+        (expected,) = fetch_rows(part, "node", place, ids, ["id"])
+        assert expected.nbytes > 2 * FRAME_BYTES
+        assert all(np.array_equal(rows, expected) for rows in ticket.result())
+
+
+def test_a_request_above_the_limit_is_refused_by_its_sender(part):
+    """At once, with size and limit; the connection serves on."""
+    ids = np.broadcast_to(np.zeros(1, np.int64), MESSAGE_BYTES // 8 + 1)
+    with serving(part) as server, client_of(server) as client:
+        with pytest.raises(ProtocolError, match=rf"{MESSAGE_BYTES + 8} bytes is more than"):
+            client.fetch(PART, "node", 0, ids, ["id"])
+        with pytest.raises(ProtocolError, match=r"header of .* is longer than"):
+            client.fetch(PART, "node", 0, ids[:1], ["id"] * 300_000)
         assert draws(client, part)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES
 from khop.errors import ProtocolError
 from khop.typing import Int64Array, IntArray
 
@@ -30,7 +31,6 @@ class Limits:
     """Bounds of what is asked of a server.
 
     Attributes:
-        frame_bytes: of a frame; 256 MiB are 32 M rows of a hop.
         reply_bytes: of all arrays of a reply.
         unread_bytes: of large replies that wait for a peer to read them; beyond, it gets errors.
         unread: replies that wait for a peer; beyond, they are dropped.
@@ -40,8 +40,7 @@ class Limits:
         backlog: connections that wait to be accepted.
     """
 
-    frame_bytes: int = 256 << 20
-    reply_bytes: int = 1 << 30
+    reply_bytes: int = MESSAGE_BYTES
     unread_bytes: int = 2 << 30
     unread: int = 4096
     rate: float = 20_000.0
@@ -51,6 +50,9 @@ class Limits:
 
 
 DEFAULT = Limits()
+
+ENVELOPE_BYTES = FRAME_BYTES + 1024
+"""`ZMQ_MAXMSGSIZE` of all sockets: a frame with what CURVE adds (33 bytes)."""
 
 
 class RateLimiter:

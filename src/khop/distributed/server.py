@@ -25,7 +25,7 @@ from khop.channel.control import ControlLine, Op
 from khop.channel.message import pack
 from khop.distributed.child import parent_has_gone, start_up
 from khop.distributed.handler import FrameHandler, RequestHandler, refusal
-from khop.distributed.limits import DEFAULT, Limits, RateLimiter, Unread
+from khop.distributed.limits import DEFAULT, ENVELOPE_BYTES, Limits, RateLimiter, Unread
 from khop.distributed.socket_files import remove_socket
 from khop.distributed.wire import describe_error
 from khop.errors import ProtocolError
@@ -120,7 +120,7 @@ class PartitionServer:
         # Not bounded: a peer that disconnects while its queue is full ends the whole process at the
         # next heartbeat (libzmq 4.3.5: "Assertion failed: !_io_error", stream_engine_base.cpp).
         socket.rcvhwm = 0
-        socket.setsockopt(zmq.MAXMSGSIZE, self._limits.frame_bytes)
+        socket.setsockopt(zmq.MAXMSGSIZE, ENVELOPE_BYTES)
         socket.setsockopt(zmq.HANDSHAKE_IVL, self._limits.handshake_ms)
         socket.setsockopt(zmq.BACKLOG, self._limits.backlog)
         socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)

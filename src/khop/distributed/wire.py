@@ -13,7 +13,7 @@ from khop.errors import ProtocolError
 from khop.sampler.requests import RowSet
 from khop.typing import Array
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 # Exceptions whose constructors want more than a text, and those that end iterators.
 _NOT_TEXT = ("UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup")

@@ -117,12 +117,16 @@ class RemoteClient:
         Returns:
             Header and arrays of the reply, to come; or what the server has raised, or
             PartitionUnavailableError that names server, address and elapsed time.
+
+        Raises:
+            ProtocolError: it is larger than servers accept.
         """
         if self._closing:
             raise RuntimeError("the connection to the graph servers has been closed")
         now = time.monotonic()
         seconds = self.timeout if timeout is None else timeout
         asked = _Asked(rank, op, dict(header or {}), list(arrays), now + seconds, now)
+        self._frames(2**53, asked)  # what cannot be sent fails here, not in the thread
         self._submitted.append(asked)
         os.eventfd_write(self._wake, 1)
         return asked.future

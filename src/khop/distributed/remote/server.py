@@ -21,8 +21,8 @@ import zmq
 
 from khop import log
 from khop.channel.control import ControlLine
-from khop.channel.message import pack, unpack
-from khop.distributed.handler import refusal
+from khop.channel.message import unpack
+from khop.distributed.handler import pack_or_refuse, refusal
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.answers import peek_op
 from khop.distributed.remote.directory import Directory
@@ -59,9 +59,12 @@ class _Peer:
         self._peer = peer
 
     def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-        """Sends a message; what is for somebody who has gone is dropped."""
+        """Sends a message; what is for somebody who has gone is dropped.
+
+        What is more than a client accepts becomes an error.
+        """
         # A socket of other machines refuses only when the machine has no memory left.
-        self._front.send_multipart([self._peer, *pack(header, arrays)], copy=False)
+        self._front.send_multipart([self._peer, *pack_or_refuse(header, arrays)], copy=False)
 
 
 class GraphServer(PartitionServer):
