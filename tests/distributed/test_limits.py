@@ -17,7 +17,7 @@ import zmq
 from khop.channel.control import ControlLine, socket_pair
 from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES, pack, unpack
 from khop.distributed.handler import RequestHandler, refusal
-from khop.distributed.limits import Limits, RateLimiter, degrees_of, pieces
+from khop.distributed.limits import Limits, RateLimiter, Unread, degrees_of, pieces
 from khop.distributed.server import PartitionServer
 from khop.distributed.transport import Endpoint, PartitionClient
 from khop.distributed.wire import PROTOCOL
@@ -315,30 +315,31 @@ def test_peers_get_their_turns(part, num_threads):
         assert taken < 200, f"answered after {taken} of 300 earlier ones, {waited:.1f} s"
 
 
-def test_a_peer_that_does_not_read_is_refused(part):
-    """Beyond a bound of bytes that wait for it; the server's memory stays bounded."""
-    rows = np.repeat(own_rows(part), 100)
-    with serving(part, unread_bytes=8 << 20) as server, client_of(server) as client:
+@pytest.mark.parametrize("repeats,count,bound", [(100, 100, 8 << 20), (1, 4000, 2 << 20)])
+def test_a_peer_that_does_not_read_is_refused(part, repeats, count, bound):
+    """Beyond a bound of bytes that wait for it, in large or small frames; others are served."""
+    rows = np.repeat(own_rows(part)[:40], repeats)
+    with (
+        serving(part, unread_bytes=bound, rate=1e9, burst=1e9) as server,
+        client_of(server) as client,
+    ):
         host, port = server.addresses["tcp"].removeprefix("tcp://").split(":")
         with sockets.create_connection((host, int(port))) as raw:
             raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 1 << 16)
             greet(raw)
             header = {"protocol": PROTOCOL, "part": PART, "relation": CITES, "rows": [], "id": 1}
             big = pack({**header, **DRAW, "op": "sample", "fanout": 100, "replace": True}, [rows])
-            for _ in range(100):
+            for _ in range(count):
                 send_message(raw, big)
             deadline = time.monotonic() + 20
-            while not any(server._unread.of(p) > 8 << 20 for p in list(server._rates._buckets)):
+            while not any(w.nbytes > bound for w in list(server._unread._peers.values())):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             time.sleep(0.5)
-            waiting = sum(
-                n
-                for peer in list(server._unread._waiting)
-                for t, n in server._unread._waiting[peer]
-            )
-            reply = sum(a.nbytes for a in unpack(RequestHandler(part)(big))[1])
-            assert waiting <= (8 << 20) + 2 * reply
+            waiting = sum(w.nbytes for w in list(server._unread._peers.values()))
+            reply = sum(map(len, RequestHandler(part)(big)))
+            refusals = 512 * count
+            assert waiting <= bound + 2 * max(reply, Unread.STEP) + refusals
             assert draws(client, part)
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from khop.channel.layout import Layout
+from khop.channel.message import FRAME_BYTES
 from khop.distributed.remote.sampling import Ready
 from khop.typing import Array
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = FRAME_BYTES
 # A chunk counts for at least so many bytes of what may be on its way.
 LEAST_CHUNK = 4096
 

@@ -23,6 +23,7 @@ from khop import log
 from khop.channel.control import ControlLine
 from khop.channel.message import unpack
 from khop.distributed.handler import pack_or_refuse, refusal
+from khop.distributed.limits import Unread
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.answers import peek_op
 from khop.distributed.remote.directory import Directory
@@ -52,11 +53,12 @@ _QUIET = ("batch", "cancel", "ack")
 class _Peer:
     """Who has sent a message: where its replies go."""
 
-    __slots__ = ("_front", "_peer")
+    __slots__ = ("_front", "_peer", "_unread")
 
-    def __init__(self, front: zmq.Socket[bytes], peer: bytes) -> None:
+    def __init__(self, front: zmq.Socket[bytes], peer: bytes, unread: Unread) -> None:
         self._front = front
         self._peer = peer
+        self._unread = unread
 
     def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
         """Sends a message; what is for somebody who has gone is dropped.
@@ -64,7 +66,7 @@ class _Peer:
         What is more than a client accepts becomes an error.
         """
         # A socket of other machines refuses only when the machine has no memory left.
-        self._front.send_multipart([self._peer, *pack_or_refuse(header, arrays)], copy=False)
+        self._unread.send(self._front, self._peer, pack_or_refuse(header, arrays))
 
 
 class GraphServer(PartitionServer):
@@ -209,7 +211,7 @@ class GraphServer(PartitionServer):
                 _log.debug("request-refused", why)
                 self._unread.send(front, peer.bytes, refusal(request, ProtocolError(why)))
             elif answer is not None:
-                self._answer(answer, _Peer(front, peer.bytes), request)
+                self._answer(answer, _Peer(front, peer.bytes, self._unread), request)
             else:
                 self._parked.append([bytes([self._fronts.index(front)]), peer, *frames])
                 self._pass_on()
