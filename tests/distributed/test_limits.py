@@ -183,11 +183,11 @@ def test_buckets_fill_again():
 
 
 @contextlib.contextmanager
-def serving(part, num_threads=1, **limits):
+def serving(part, num_threads=1, curve=None, **limits):
     """A server in a thread, at an address of loopback."""
     ours, theirs = socket_pair()
     server = PartitionServer(
-        RequestHandler(part), None, "127.0.0.1", None, num_threads, limits=Limits(**limits)
+        RequestHandler(part), None, "127.0.0.1", curve, num_threads, limits=Limits(**limits)
     )
     thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))
     thread.start()

@@ -36,6 +36,8 @@ class Limits:
         unread: messages that wait for a peer; beyond, they are dropped.
         rate: requests a second of a peer, for long.
         burst: requests of a peer at once.
+        connections: over TCP; while there are as many, no further ones are accepted.
+        handshakes: connections over TCP that have not shown a key; likewise.
         handshake_ms: milliseconds that a connection may take to prove itself.
         backlog: connections that wait to be accepted.
     """
@@ -45,6 +47,8 @@ class Limits:
     unread: int = 4096
     rate: float = 20_000.0
     burst: float = 40_000.0
+    connections: int = 4096
+    handshakes: int = 1024
     handshake_ms: int = 5_000
     backlog: int = 128
 

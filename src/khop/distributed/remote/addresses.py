@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from khop.distributed.hosts import host_identity
+from khop.distributed.socket_files import is_own_socket
 from khop.distributed.transport import Credentials, Endpoint
 
 
@@ -42,10 +42,20 @@ def endpoint_of(entry: Mapping[str, Any], server_key: str | None) -> Endpoint:
         entry: {'host', 'addresses': {'tcp', 'ipc'}}.
         server_key: of sockets that other machines can reach; None: no CURVE.
     """
-    addresses = entry["addresses"]
-    near = addresses.get("ipc")
-    is_near = near is not None and entry.get("host") == host_identity()
-    # The socket lies in a folder that only its owner can enter.
-    if is_near and os.access(near.removeprefix("ipc://"), os.W_OK):
-        return Endpoint(near)
-    return Endpoint(addresses["tcp"], server_key)
+    path = local_socket(entry)
+    if path is not None:
+        return Endpoint(f"ipc://{path}")
+    return Endpoint(entry["addresses"]["tcp"], server_key)
+
+
+def local_socket(entry: Mapping[str, Any]) -> str | None:
+    """Path of a server's `ipc://` socket, if the server is on this machine and this user's.
+
+    What is said there is not encrypted, and who has registered the address need not have the
+    server's key, so the path counts only if nobody else can have put a socket there.
+    """
+    near = entry["addresses"].get("ipc")
+    if not isinstance(near, str) or entry.get("host") != host_identity():
+        return None
+    path = near.removeprefix("ipc://")
+    return path if is_own_socket(path) else None
