@@ -154,17 +154,18 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
     if not 1 <= len(frames) <= _MAX_FRAMES or len(frames[0]) > _MAX_HEADER:
         raise ProtocolError("a message has no header, one that is too long, or too many frames")
     header = _parse(bytes(frames[0]))
-    arrays, used, nbytes = [], 1, 0
+    arrays, used, total = [], 1, 0
     for entry in header.pop("arrays"):
         spec = _spec("", *_fields(entry, 2))
-        nbytes += spec.nbytes
-        end = used + max(1, -(-spec.nbytes // FRAME_BYTES))
-        if nbytes > MESSAGE_BYTES or end > len(frames):
+        nbytes = spec.nbytes
+        total += nbytes
+        end = used + max(1, -(-nbytes // FRAME_BYTES))
+        if total > MESSAGE_BYTES or end > len(frames):
             raise ProtocolError(
                 f"a message of {len(frames)} frames describes arrays of more than these hold"
             )
-        array = _joined(frames[used:end], spec.nbytes).view(storage_dtype(spec.dtype))
-        array = array.reshape(spec.shape)
+        raw = np.frombuffer(_joined(frames, used, end, nbytes), np.uint8)
+        array = raw.view(storage_dtype(spec.dtype)).reshape(spec.shape)
         _check_values(array)
         arrays.append(array)
         used = end
@@ -173,19 +174,17 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
     return header, arrays
 
 
-def _joined(frames: Sequence[Any], nbytes: int) -> Array:
-    """[nbytes] uint8 of an array's frames, all of which but the last are full.
+def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
+    """The memory of an array: its frame, or a copy of its frames, all full but the last.
 
     Raises:
         ProtocolError: a frame has another size.
     """
-    rest = nbytes
-    for frame in frames:
-        size = min(rest, FRAME_BYTES)
-        if len(frame) != size:
-            raise ProtocolError(f"a frame has {len(frame)} bytes instead of {size}")
-        rest -= size
-    return np.frombuffer(frames[0] if len(frames) == 1 else b"".join(frames), np.uint8)
+    for place in range(begin, end):
+        size = min(nbytes - (place - begin) * FRAME_BYTES, FRAME_BYTES)
+        if len(frames[place]) != size:
+            raise ProtocolError(f"a frame has {len(frames[place])} bytes instead of {size}")
+    return frames[begin] if end - begin == 1 else b"".join(frames[begin:end])
 
 
 def _check_values(array: Array) -> None:
