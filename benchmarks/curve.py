@@ -4,7 +4,7 @@
     python benchmarks/curve.py                  # a minute
 
 A `PartitionClient` fetches rows from a partition server over TCP on loopback, with and without
-CURVE: replies of 2 MB, a few on their way at a time, as samplers ask for them. The bare loop sends
+CURVE: replies of 1 MB, a few on their way at a time, as samplers ask for them. The bare loop sends
 frames of the same number and size both ways, and does nothing else: no JSON, no checks, no gather,
 no arrays. Server and client are processes of their own. Cases take turns; ratios are formed turn by
 turn, and their median is given with the smallest and largest.
@@ -32,7 +32,7 @@ from khop.distributed.keys import ServerKeys
 from khop.distributed.transport import Endpoint, PartitionClient
 from khop.partition import PartitionFolder
 
-_ROWS = 3900  # of 520 bytes with their id: a sampler's request
+_ROWS = 2000  # of 520 bytes with their id: a sampler's request, whose reply fits a frame
 _IN_FLIGHT = 4
 _PART = 1
 _CASES = ("bare, CURVE", "khop, CURVE", "bare, plain", "khop, plain")

@@ -1,6 +1,7 @@
 """What machines without keys can make a graph server use, and what its members notice of it.
 
     python benchmarks/strangers.py [--idle 10000] [--huge 12] [--megabytes 250] [--seconds 12]
+                                    [--descriptors N]
 
 Starts `khop serve` with keys on loopback, and a member that asks it for rows over TCP all the time.
 Then, one after the other, strangers do what can be done without a key:
@@ -13,6 +14,8 @@ Then, one after the other, strangers do what can be done without a key:
 Connections that the server closes are opened again. For each attack it prints the server's resident
 memory and its descriptors before, at most, and after; the member's rate before and meanwhile; and
 how long a member that comes meanwhile waits for its first answer. Nothing is asserted.
+
+`--descriptors` lets the server have no more than so many, as `ulimit -n` would.
 
 Strangers have processes of their own, which need a descriptor a connection: raise `ulimit -n`.
 Graph, rows and machine are small, so read the member's rates as ratios: strangers that open
@@ -113,7 +116,7 @@ def attack(arguments: argparse.Namespace) -> None:
 
 
 @contextlib.contextmanager
-def graph_server(folder: Path) -> Iterator[tuple[int, str, ServerKeys]]:
+def graph_server(folder: Path, descriptors: int | None) -> Iterator[tuple[int, str, ServerKeys]]:
     """`khop serve` with keys: its process id, address and keys."""
     generator = torch.Generator().manual_seed(1)
     edges = torch.randint(0, _NODES, (2, 10 * _NODES), generator=generator)
@@ -130,6 +133,8 @@ def graph_server(folder: Path) -> Iterator[tuple[int, str, ServerKeys]]:
     server = subprocess.Popen([sys.executable, "-c", run, *options], stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None and server.stdout.readline(), "khop serve has ended"
+        if descriptors is not None:
+            resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (descriptors, descriptors))
         yield server.pid, address, keys
     finally:
         server.send_signal(signal.SIGTERM)
@@ -188,7 +193,7 @@ class Watch:
 
 def measure(name: str, arguments: argparse.Namespace, folder: Path) -> None:
     """One attack on a fresh server."""
-    with graph_server(folder / name) as (pid, address, keys):
+    with graph_server(folder / name, arguments.descriptors) as (pid, address, keys):
         client = member(address, keys)
         ask(client)
         quiet = rate(client, 3.0)
@@ -236,6 +241,7 @@ def main() -> None:
     parser.add_argument("--huge", type=int, default=12)
     parser.add_argument("--megabytes", type=int, default=250)
     parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--descriptors", type=int)
     parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -185,8 +185,9 @@ class ConnectionLimiter:
                 open_now = sum(1 for _ in Path("/proc/self/fd").iterdir())
                 self._others = max(0, open_now - len(self._accepted))
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        reserve = min(_RESERVE, allowed // 4)
-        return max(_LEAST, min(self._limits.connections, allowed - reserve - self._others))
+        # Those that wait to be accepted will be, however soon the listener is paused.
+        kept = min(_RESERVE, allowed // 4) + self._limits.backlog
+        return max(_LEAST, min(self._limits.connections, allowed - kept - self._others))
 
     def _count_unproved(self) -> int:
         """Connections that have not shown a key, at most.
