@@ -140,11 +140,13 @@ class RemoteClient:
 
         Raises:
             RuntimeError: this client has been closed, or has failed.
+            ProtocolError: the request is larger than servers accept.
         """
         check_process(self._owner, "connection to graph servers", "call init_client() there")
         now = time.monotonic()
         seconds = self.timeout if timeout is None else timeout
         asked = _Asked(rank, request, list(arrays), now + seconds, now)
+        self._frames(2**53, asked)  # what cannot be sent fails here, not in the thread
         with self._submitting:
             if self._closing or self._ended is not None:
                 raise self._why_ended()
