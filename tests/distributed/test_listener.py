@@ -12,7 +12,7 @@ import zmq
 from test_limits import client_of, draws, part, serving  # noqa: F401
 
 from khop.channel.message import FRAME_BYTES
-from khop.distributed.keys import ServerKeys
+from khop.distributed.keys import JobKeys
 from khop.distributed.listener import ConnectionLimiter, Listener, raise_descriptor_limit
 
 
@@ -116,7 +116,7 @@ def test_an_address_that_is_taken(part):  # noqa: F811
 
 def test_a_handshake_has_small_commands(part):  # noqa: F811
     """A stranger makes a server keep no more than a frame: a longer command ends the connection."""
-    keys = ServerKeys.new()
+    keys = JobKeys.new().for_servers()
     with serving(part, curve=keys.curve(), handshake_ms=60_000) as server:
         for length, is_kept in ((FRAME_BYTES, True), (FRAME_BYTES + 4096, False)):
             with socket.create_connection(address_of(server)) as end:

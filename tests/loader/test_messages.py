@@ -133,10 +133,10 @@ def test_attributes_that_have_no_such_rows(data):
     """The attribute is named: one that was cut short, and a list, which has no rows."""
     loader = NeighborLoader(data, [2], torch.tensor([150]))
     data.x = data.x[:50]
-    with pytest.raises(IndexError, match=r"attribute 'x': .*table of 50 rows"):
+    with pytest.raises(IndexError, match=r"'x' must have a row for each node.*table of 50 rows"):
         next(iter(loader))
     data.x = ["one"] * 200
-    with pytest.raises(ValueError, match=r"attribute 'x': .*'list'"):
+    with pytest.raises(ValueError, match=r"attribute 'x' must have.*'list'"):
         next(iter(loader))
 
 
