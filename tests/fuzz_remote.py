@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -176,6 +177,7 @@ def session(root: Path) -> Run:
 def plane(root: Path) -> Run:
     """Directory and sessions, many users, a step each; see `control_plane`."""
     planes: list[ControlPlane] = []
+    logging.getLogger("khop").setLevel(logging.CRITICAL)  # who is lost is no news here
 
     def run(random: Random) -> None:
         if not planes or random.random() < 1e-4:
