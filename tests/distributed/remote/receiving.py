@@ -13,10 +13,14 @@ from khop.channel.control import Op
 from khop.channel.layout import Layout
 from khop.channel.ring import RingReader, create_memory
 from khop.channel.shared import share
+from khop.codec import to_json
 from khop.distributed.child import ChildProcess
+from khop.distributed.remote.batch_checks import BatchSchema
+from khop.distributed.remote.messages import new_secret
 from khop.distributed.sampler_process import SamplerProcess
 from khop.distributed.wire import rebuild_error
 from khop.loader.epochs import EpochKeys
+from khop.partition import PartitionFolder
 from khop.sampler.collect import CollectSpec
 from khop.sampler.plan import EpochPlan, epoch_order
 
@@ -50,10 +54,11 @@ class Trainer:
                 "address": f"tcp://{graph.master}",
                 "server_key": None if keys is None else keys.server_key,
             },
-            "credentials": None if keys is None else asdict(keys.credentials()),
+            "credentials": None if keys is None else asdict(keys.for_client().credentials()),
             "servers": list(servers),
             "session": {
                 "loader": os.urandom(8).hex(),
+                "secret": new_secret(),
                 "client": "trainer",
                 "pipeline": spec.to_json(),
                 "num_workers": options.pop("num_workers", 1),
@@ -62,6 +67,7 @@ class Trainer:
                 "worker_devices": None,
                 "max_restarts": options.pop("max_restarts", 3),
             },
+            "schema": to_json(BatchSchema.create(PartitionFolder(graph.config["root"]).meta, spec)),
             "depth": 4,
             "timeout": 30.0,
             **options,
