@@ -272,12 +272,12 @@ class Receiver:
         if isinstance(message, Chunk):
             self._take_chunk(remote, message, arrays[0])
         elif isinstance(message, LayoutEvent):
-            layout = self._layouts.learn(read_text(arrays, remote.where))
+            layout = self._layouts.learn(read_text(arrays, "it"))
             remote.learn(message.number, layout)
         elif isinstance(message, Failed):
             self._take_failure(remote, message)
         elif isinstance(message, ErrorText):
-            self._take_error(remote, message, header["id"])
+            self._take_error(remote, message, header.get("id"))
         elif isinstance(message, Held):
             self._opened(remote, message)
         elif isinstance(message, Progress):
@@ -317,7 +317,7 @@ class Receiver:
             if wanted.id not in at_hand:
                 self._order(remote, wanted)
 
-    def _take_error(self, remote: RemoteSession, error: ErrorText, number: int) -> None:
+    def _take_error(self, remote: RemoteSession, error: ErrorText, number: int | None) -> None:
         if number == remote.opening and remote.state == OPENING:
             remote.refused = _described(error, remote)
             refused, remote.wanted = remote.wanted, {}

@@ -168,7 +168,8 @@ class RemoteSession:
         """
         if "event" in header:
             return self._read_event(header, arrays)
-        number = header.get("id")
+        # A request whose number could not be read is refused without one.
+        number = 0 if header.get("id") is None and "error" in header else header.get("id")
         if type(number) is not int or not 0 <= number <= self.opening:
             raise ProtocolError(f"a reply to a request {str(number)[:40]!a} that was not sent")
         if arrays:
@@ -176,13 +177,13 @@ class RemoteSession:
         if 0 < number < self.opening:
             return None
         if "error" in header:
-            return codec.from_json(ErrorText, header["error"], f"{self.where} sent an error")
+            return codec.from_json(ErrorText, header["error"], "it sent an error")
         if number > 0 and self.state != OPENING:
             raise ProtocolError("a second reply to the session's opening")
-        return read_reply(Alive if number == 0 else Open, header, self.where)
+        return read_reply(Alive if number == 0 else Open, header, "it")
 
     def _read_event(self, header: Mapping[str, Any], arrays: Sequence[Array]) -> Any:
-        event = read_event(header, self.where)
+        event = read_event(header, "it")
         if event.session != self.name:
             raise ProtocolError(f"an event of another session, {event.session[:40]!a}")
         if isinstance(event, Failed):
