@@ -15,7 +15,7 @@ from khop.channel.control import BATCH, Message, Op
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record, read_record
 from khop.channel.message import ArraySpec, Block, pack, read_block, unpack
 from khop.channel.ring import RingReader, create_memory
-from khop.distributed.keys import ClientKeys, ServerKeys
+from khop.distributed.keys import ClientKeys, JobKeys, ServerKeys
 from khop.distributed.sampler_process import SamplerProcess
 from khop.distributed.wire import rebuild_error
 from khop.errors import ProtocolError, SecurityError
@@ -205,8 +205,8 @@ def control(root: Path) -> Run:
 def keys(root: Path) -> Run:
     """Contents of key files."""
     del root
-    made = ServerKeys.new()
-    contents = [made.to_json(), made.for_clients().to_json()]
+    made = JobKeys.new(["a", "b"])
+    contents = [made.for_servers().to_json(), made.for_client("a").to_json()]
 
     def run(random: Random) -> None:
         which = random.randrange(2)

@@ -40,10 +40,11 @@ def _requests(part: Part) -> list[tuple[dict[str, Any], list[Any]]]:
         trees, times = np.arange(len(rows), dtype=np.int32), np.zeros(len(rows), np.int64)
         base = {**common, "relation": relation, "rows": []}
         weighted = part.csrs[relation].has_weights
-        draw = {"fanout": 2, "replace": False, "with_edge": True, "key": 3, "last": False}
-        full = {**base, "op": "sample", **draw, "weighted": weighted}
+        hop = {"fanout": 2, "replace": False, "with_edge": True, "key": 3, "last": False}
+        hop["weighted"] = weighted
+        full = {**base, "op": "sample", "hop": hop}
         found.append((full, [rows]))
-        narrowed = {**full, "rows": ["trees", "times", "excluded"], "fanout": -1}
+        narrowed = {**full, "rows": ["trees", "times", "excluded"], "hop": {**hop, "fanout": -1}}
         found.append((narrowed, [rows, trees, times, rows, rows]))
         found.append(({**base, "op": "induce", "with_edge": True}, [rows, np.arange(20)]))
         found.append(({**base, "op": "has_edges"}, [rows, np.arange(len(rows))]))

@@ -16,13 +16,27 @@ from khop.channel.control import ControlLine, socket_pair
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
 from khop.channel.message import pack, unpack
 from khop.channel.ring import RingWriter, create_memory
+from khop.codec import to_json
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.answers import GraphAnswers
-from khop.distributed.remote.checks import SessionChecks, columns_of, session_spec
+from khop.distributed.remote.checks import SessionChecks, columns_of
 from khop.distributed.remote.directory import Directory
 from khop.distributed.remote.incoming import Incoming, Layouts
-from khop.distributed.wire import PROTOCOL
-from khop.errors import ProtocolError, RendezvousError
+from khop.distributed.remote.messages import (
+    Addresses,
+    Goodbye,
+    Open,
+    Publish,
+    RegisterClient,
+    RegisterServer,
+    SessionSpec,
+    WaitFor,
+    read_table,
+    text_array,
+)
+from khop.distributed.remote.source import Source
+from khop.distributed.wire import PROTOCOL, read_request, request_header
+from khop.errors import ProtocolError, RendezvousError, SecurityError
 from khop.partition.folder import PartitionFolder
 from khop.sampler.collect import CollectSpec
 from khop.sampler.link_spec import LinkSpec
@@ -66,44 +80,54 @@ def graph(root: Path) -> Run:
 def directory(root: Path) -> Run:
     """What the directory is told, and asked."""
     del root
-    server = {
-        "role": "server", "rank": 1, "incarnation": "ab", "num_servers": 2, "num_clients": 2,
-        "parts": [1], "addresses": {"tcp": "tcp://h:1", "ipc": "ipc:///s"}, "host": "h",
-        "fingerprint": "f", "pid": 7, "gone": {"0": "x"},
-    }  # fmt: skip
-    client = {
-        "role": "client", "rank": 0, "incarnation": "c", "num_servers": 2, "num_clients": 2,
-        "name": "client 0", "pid": 8,
-    }  # fmt: skip
-    valid: list[tuple[str, dict[str, Any]]] = [
-        ("register", server),
-        ("register", client),
-        ("tell", {"rank": 0, "incarnation": "c", "name": "a", "value": {"b": [1]}}),
-        ("hear", {"rank": 1, "incarnation": "d", "name": "a", "ranks": [0, 1], "wait": 1.0}),
-        ("goodbye", {"role": "client", "rank": 0, "incarnation": "c"}),
+    addresses = Addresses("tcp://h:1", "ipc:///s")
+    valid: list[Any] = [
+        RegisterServer(1, "ab", 2, 2, [1], addresses, "h", 7, "f", {0: "x"}),
+        RegisterClient(0, "c", 2, 2, "client 0", 8),
+        Publish(0, "c", "a"),
+        WaitFor(1, "d", "a", [0, 1], 1.0),
+        Goodbye("client", 0, "c"),
+        Goodbye("server", 1, "ab"),
+    ]
+    sources = [
+        Source((0, b"s"), "server", is_server=True, is_proven=True),
+        Source((0, b"a"), "a", has_own_key=True),
+        Source((0, b"b"), "b", has_own_key=True),
     ]
     made = [Directory(2, 2, 3, "f")]
 
     def run(random: Random) -> None:
         if random.random() < 0.01:
             made[0] = Directory(2, 2, 3, "f")
-        name, header = random.choice(valid)
+        message, source = random.choice(valid), random.choice(sources)
+        header = request_header(message, 1)
         for _ in range(random.choice((0, 1, 1, 2))):
             header = json_changed(random, header)
         header = json.loads(json.dumps(header))
         if not isinstance(header, dict):
             return
         try:
-            if name == "hear":
-                made[0].hear(header, lambda reply: json.dumps(reply) and None)
+            request = read_request(type(message), header)
+            if isinstance(request, WaitFor):
+                made[0].wait_for(request, source, lambda reply, arrays: None)
+            elif isinstance(request, Publish):
+                made[0].publish(request, bytes_changed(random, b'{"b": [1]}', [b"["]))
             else:
-                getattr(made[0], name)(header)
-        except (ProtocolError, RendezvousError):
+                getattr(made[0], _NAMES[type(request)])(request, source)
+        except (ProtocolError, RendezvousError, SecurityError):
             pass
         made[0].tick()
-        json.dumps(made[0].lookup())
+        table = made[0].lookup()
+        assert read_table([text_array(to_json(table))], "it") == table
 
     return run
+
+
+_NAMES = {
+    RegisterServer: "register_server",
+    RegisterClient: "register_client",
+    Goodbye: "goodbye",
+}
 
 
 def session(root: Path) -> Run:
@@ -118,22 +142,17 @@ def session(root: Path) -> Run:
     )
     link = LinkSpec(mode="binary", amount=1.5, excluded=((0, True),))
     specs = [
-        json.loads(json.dumps(PipelineSpec(sampling, collect, link=of).to_json()))
+        SessionSpec(
+            "loader/0", "secret", "client 0", PipelineSpec(sampling, collect, link=of),
+            1, 1 << 20, 2, 4, [None], 2, 60.0, 1 << 20,
+        )
         for of in (None, link)
-    ]
-    header = {
-        "session": "loader/0", "client": "client 0", "num_workers": 1,
-        "buffer_bytes": 1 << 20, "concurrency": 2, "depth": 4, "worker_devices": None,
-        "max_restarts": 2,
-        "timeout": 60.0, "credits": 1 << 20, "names": [],
-    }  # fmt: skip
+    ]  # fmt: skip
     seeds = np.arange(10).reshape(1, -1)
 
     def run(random: Random) -> None:
-        changed: Any = {**header, "pipeline": random.choice(specs)}
-        if random.random() < 0.5:
-            changed["pipeline"] = json_changed(random, changed["pipeline"])
-        for _ in range(random.choice((0, 1, 1, 2, 3))):
+        changed: Any = request_header(Open(random.choice(specs), [1], []), 1)
+        for _ in range(random.choice((0, 1, 1, 2, 3, 5))):
             changed = json_changed(random, changed)
         changed = json.loads(json.dumps(changed))
         if not isinstance(changed, dict):
@@ -142,8 +161,10 @@ def session(root: Path) -> Run:
         columns = np.frombuffer(data[: len(data) // 8 * 8], np.int64)
         shape = random.choice(((1, -1), (-1,), (1, 1, -1), (-1, 1)))
         try:
-            pipeline = checks.pipeline(session_spec(changed))
-            checks.arrays(changed, [])
+            request = read_request(Open, changed)
+            pipeline = request.spec.pipeline
+            checks.pipeline(pipeline)
+            checks.arrays(request.names, [])
             checks.columns(pipeline, columns_of([columns.reshape(shape)]))
         except (ProtocolError, IndexError):
             return

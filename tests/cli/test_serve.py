@@ -1,6 +1,5 @@
 """`khop serve`: a graph server without torch, from its start to its end."""
 
-import json
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ import jobs
 from khop.cli.serve import parse_bytes
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.connection import RemoteClient
+from khop.distributed.remote.messages import DescribeGraph, read_text
 from khop.partition import RandomPartitioner
 
 
@@ -64,7 +64,7 @@ def test_serve(folder, tmp_path):
     table = client.wait_for_servers()
     socket = Path(table["servers"]["0"]["addresses"]["ipc"].removeprefix("ipc://"))
     assert socket.is_socket()
-    meta = json.loads(bytes(client.request(0, "graph")[1][0]))["meta"]
+    meta = read_text(client.request(0, DescribeGraph()).arrays, "it")["meta"]
     assert "y" in meta["node_types"][0]["attrs"]
     client.close()
     out, err = process.communicate(timeout=20)

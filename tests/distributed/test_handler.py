@@ -32,18 +32,27 @@ def handler(part):
     return RequestHandler(part)
 
 
+HOP = {
+    "fanout": 3,
+    "replace": False,
+    "with_edge": True,
+    "key": 9,
+    "weighted": False,
+    "last": False,
+}
+
+
 def request(op, **fields):
     """The header of a request that can be answered."""
     common = {"protocol": PROTOCOL, "id": 5, "part": PART, "relation": WRITES, "rows": []}
     needs = {
-        "sample": {
-            "fanout": 3, "replace": False, "with_edge": True, "key": 9, "weighted": False,
-            "last": False,
-        },
+        "sample": {"hop": HOP},
         "induce": {"with_edge": True},
         "has_edges": {},
     }  # fmt: skip
-    return {"op": op, **common, **needs[op], **fields}
+    hop = {name: fields.pop(name) for name in list(fields) if op == "sample" and name in HOP}
+    header = {"op": op, **common, **needs[op], **fields}
+    return {**header, "hop": {**HOP, **hop}} if hop else header
 
 
 def ask(handler, header, *arrays):

@@ -14,19 +14,13 @@ import zmq
 
 from khop.cli.main import main
 from khop.distributed.child import ChildProcess, wait_for_message
-from khop.distributed.keys import (
-    ClientKeys,
-    ServerKeys,
-    check_secured,
-    read_client_keys,
-    read_server_keys,
-    write_keys,
-)
+from khop.distributed.key_files import read_client_keys, read_server_keys, write_keys
+from khop.distributed.keys import ClientKeys, JobKeys, ServerKeys, check_secured
 from khop.errors import SecurityError
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> tuple[Path, Path]:
+def files(tmp_path: Path) -> list[Path]:
     return write_keys(tmp_path / "keys")
 
 
@@ -34,8 +28,8 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def secrets_of(keys: ServerKeys) -> list[str]:
-    return [keys.server.secret, keys.client.secret]
+def secrets_of(keys: JobKeys) -> list[str]:
+    return [keys.server.secret, *(pair.secret for pair in keys.clients.values())]
 
 
 def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
@@ -47,24 +41,62 @@ def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
     assert [mode(server), mode(client), mode(server.parent)] == [0o600, 0o600, 0o700]
 
 
-def test_both_sides_read_what_belongs_together(files: tuple[Path, Path]) -> None:
+def test_both_sides_read_what_belongs_together(files: list[Path]) -> None:
     server, client = read_server_keys(files[0]), read_client_keys(files[1])
     assert server is not None and client is not None
-    assert server.for_clients() == client
-    assert server.credentials() == client.credentials()
     assert server.endpoint("tcp://h:1") == client.endpoint("tcp://h:1")
-    assert server.curve()["client"] == client.client.public
+    assert server.curve()["clients"] == [client.client.public]
     assert ServerKeys.from_json(json.loads(json.dumps(server.to_json()))) == server
-    # A client's file does not make a server.
+    # A client's file does not make a server, nor a server's a client.
     assert server.server.secret not in files[1].read_text()
+    assert client.client.secret not in files[0].read_text()
+
+
+def test_a_pair_for_each_client(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One can be shut out, and another let in; the others' files stay as they are."""
+    folder = str(tmp_path / "keys")
+    assert main(["keygen", folder, "--clients", "3"]) == 0
+    before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    assert sorted(before) == ["client-0.key", "client-1.key", "client-2.key", "server.key"]
+    assert main(["keygen", folder, "--revoke", "client-1"]) == 0
+    assert main(["keygen", folder, "--add", "client-9"]) == 0
+    server = read_server_keys(Path(folder) / "server.key")
+    assert server is not None
+    assert list(server.clients) == ["client-0", "client-2", "client-9"]
+    assert mode(Path(folder) / "server.key") == 0o600
+    for name, public in server.clients.items():
+        client = read_client_keys(Path(folder) / f"{name}.key")
+        assert client is not None
+        assert client.client.public == public
+        assert before.get(f"{name}.key") in (None, (Path(folder) / f"{name}.key").read_bytes())
+    capsys.readouterr()
+    for wrong, words in (
+        (["--revoke", "client-1"], "no client 'client-1' to revoke"),
+        (["--add", "client-0"], "has a client 'client-0' already"),
+        (["--add", "../x"], "a client's name is letters"),
+        (["--add", "server"], "a client's name is letters"),
+        (["--clients", "0"], "--clients must be 1 to"),
+    ):
+        assert main(["keygen", folder, *wrong]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_files_of_the_first_version_are_read() -> None:
+    """They had the clients' pair, whole, in the servers' file."""
+    made = JobKeys.new()
+    pair = made.clients["client"]
+    old = made.for_servers().to_json()
+    del old["clients"]
+    old["client"] = {"public": pair.public, "secret": pair.secret}
+    assert ServerKeys.from_json(old) == made.for_servers()
 
 
 def test_keys_differ_from_job_to_job() -> None:
-    one, other = ServerKeys.new(), ServerKeys.new()
+    one, other = JobKeys.new(), JobKeys.new()
     assert len({*secrets_of(one), *secrets_of(other)}) == 4
 
 
-def test_nothing_is_overwritten(files: tuple[Path, Path]) -> None:
+def test_nothing_is_overwritten(files: list[Path]) -> None:
     before = [path.read_bytes() for path in files]
     with pytest.raises(FileExistsError, match="never overwritten"):
         write_keys(files[0].parent)
@@ -83,7 +115,7 @@ def test_keys_are_not_written_through_a_link(tmp_path: Path) -> None:
         write_keys(folder)
     assert not (tmp_path / "elsewhere").exists()
     (tmp_path / "link").symlink_to(folder)
-    with pytest.raises(OSError, match=r"link"):
+    with pytest.raises(SecurityError, match=r"it is a link"):
         write_keys(tmp_path / "link")
 
 
@@ -96,20 +128,20 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [0o640, 0o604, 0o620, 0o602, 0o610])
-def test_files_that_others_can_use_are_refused(files: tuple[Path, Path], bits: int) -> None:
+def test_files_that_others_can_use_are_refused(files: list[Path], bits: int) -> None:
     files[0].chmod(bits)
     with pytest.raises(SecurityError, match=f"mode {bits:04o}.*chmod 600"):
         read_server_keys(files[0])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_another_users_file_is_refused(files: tuple[Path, Path]) -> None:
+def test_another_users_file_is_refused(files: list[Path]) -> None:
     os.chown(files[0], 12345, -1)
     with pytest.raises(SecurityError, match="belongs to user 12345"):
         read_server_keys(files[0])
 
 
-def test_a_link_leads_to_a_file_that_is_checked(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_link_leads_to_a_file_that_is_checked(files: list[Path], tmp_path: Path) -> None:
     link = tmp_path / "mounted.key"
     link.symlink_to(files[0])
     assert read_server_keys(link) == read_server_keys(files[0])
@@ -128,7 +160,7 @@ def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path: Path) -> None
         read_server_keys(tmp_path / "fifo")
 
 
-def test_roles_are_told_apart(files: tuple[Path, Path]) -> None:
+def test_roles_are_told_apart(files: list[Path]) -> None:
     with pytest.raises(SecurityError, match=r"'client'.*server\.key"):
         read_server_keys(files[1])
     with pytest.raises(SecurityError, match=r"'server'.*client\.key"):
@@ -138,18 +170,22 @@ def test_roles_are_told_apart(files: tuple[Path, Path]) -> None:
 def damaged(content: dict[str, object]) -> list[dict[str, object]]:
     server = dict(content["server"])  # type: ignore[call-overload]
     return [
-        {**content, "version": 2},
+        {**content, "version": 3},
+        {**content, "version": True},
+        {**content, "clients": {"client": "~" * 40}},
+        {**content, "clients": {"../x": content["server"]["public"]}},  # type: ignore[index]
+        {**content, "clients": None},
         {**content, "format": "other"},
         {**content, "server": None},
         {**content, "server": {**server, "secret": server["secret"][:-1]}},
         {**content, "server": {**server, "secret": "~" * 40}},
         {**content, "server": {**server, "secret": "#" * 40}},  # words above 32 bits
         {**content, "server": {**server, "secret": 3}},
-        {**content, "server": {**server, "public": content["client"]["public"]}},  # type: ignore[index]
+        {**content, "server": {**server, "public": content["clients"]["client"]}},  # type: ignore[index]
     ]
 
 
-def test_damaged_files_are_refused_without_a_word_of_secrets(files: tuple[Path, Path]) -> None:
+def test_damaged_files_are_refused_without_a_word_of_secrets(files: list[Path]) -> None:
     keys = read_server_keys(files[0])
     assert keys is not None
     content = json.loads(files[0].read_text())
@@ -160,25 +196,24 @@ def test_damaged_files_are_refused_without_a_word_of_secrets(files: tuple[Path, 
         with pytest.raises(SecurityError) as caught:
             read_server_keys(files[0])
         assert caught.value.__cause__ is None
-        for secret in secrets_of(keys):
-            assert secret not in str(caught.value)
-            assert secret[:-1] not in str(caught.value)
+        assert keys.server.secret[:-1] not in str(caught.value)
 
 
 def test_secrets_are_in_no_repr() -> None:
-    keys = ServerKeys.new()
-    shown = f"{keys!r} {keys} {keys.for_clients()!r} {keys.credentials()!r} {keys.endpoint('a')!r}"
+    keys = JobKeys.new()
+    of_server = keys.for_servers()
+    shown = f"{keys!r} {keys} {keys.for_client()!r} {of_server!r} {of_server.credentials()!r}"
     assert not [secret for secret in secrets_of(keys) if secret in shown]
 
 
 def test_secrets_are_in_no_command_line_or_environment(tmp_path: Path) -> None:
-    keys = ServerKeys.new()
+    keys = JobKeys.new()
     config = {
         "root": str(tmp_path),
         "part": 0,
         "ipc_path": None,
         "tcp_host": "127.0.0.1",
-        "curve": keys.curve(),
+        "curve": keys.for_servers().curve(),
         "num_threads": 1,
     }
     child = ChildProcess("khop.distributed.server", config)
@@ -194,9 +229,7 @@ def test_secrets_are_in_no_command_line_or_environment(tmp_path: Path) -> None:
     assert not [secret for secret in secrets_of(keys) if secret.encode() in seen]
 
 
-def test_the_environment_names_a_file(
-    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_names_a_file(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KHOP_KEY_FILE", raising=False)
     assert read_server_keys() is None
     assert read_client_keys() is None
@@ -219,8 +252,8 @@ def test_loopback_needs_no_keys(host: str, caplog: pytest.LogCaptureFixture) -> 
 def test_other_addresses_need_keys(host: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(SecurityError, match=r"khop keygen DIR.*insecure=True"):
         check_secured(host, None, False, "server 0")
-    check_secured(host, ServerKeys.new(), False, "server 0")
-    check_secured(host, ServerKeys.new().for_clients(), False, "server 0")
+    check_secured(host, JobKeys.new().for_servers(), False, "server 0")
+    check_secured(host, JobKeys.new().for_client(), False, "server 0")
     assert not caplog.records
     with caplog.at_level(logging.WARNING, "khop"):
         check_secured(host, None, True, "server 0")
@@ -239,11 +272,11 @@ def test_keygen_writes_keys_that_zeromq_takes(
     assert server is not None and client is not None
     printed = capsys.readouterr().out
     assert str(folder / "client.key") in printed
-    assert not [secret for secret in secrets_of(server) if secret in printed]
+    assert not [s for s in (server.server.secret, client.client.secret) if s in printed]
     assert main(["keygen", str(folder)]) == 2
     assert "never overwritten" in capsys.readouterr().err
     assert greets(server, client)
-    assert not greets(ServerKeys.new(), client)
+    assert not greets(JobKeys.new().for_servers(), client)
 
 
 def greets(server: ServerKeys, client: ClientKeys) -> bool:

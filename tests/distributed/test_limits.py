@@ -48,14 +48,17 @@ def ask(handler, op, *arrays, **fields):
     return reply.get("error"), answer
 
 
-DRAW = {"replace": False, "with_edge": True, "key": 1, "weighted": False, "last": False}
+def hop(fanout, **fields):
+    """The field of a request that says how is drawn."""
+    draw = {"replace": False, "with_edge": True, "key": 1, "weighted": False, "last": False}
+    return {"hop": {**draw, "fanout": fanout, **fields}}
 
 
 @pytest.mark.parametrize("fanout", [2**26, 2**31, 2**40, 2**62])
 def test_huge_fanouts_are_refused_before_memory_is_taken(part, fanout):
     """With replacement each row would give as many."""
     handler, rows = RequestHandler(part), np.repeat(own_rows(part), 100)
-    error, _ = ask(handler, "sample", rows, **{**DRAW, "fanout": fanout, "replace": True})
+    error, _ = ask(handler, "sample", rows, **hop(fanout, replace=True))
     assert error["type"] == "ProtocolError"
     assert f"neighbours of {len(rows)} rows would make a reply of" in error["message"]
     assert "smaller fan-out" in error["message"]
@@ -64,7 +67,7 @@ def test_huge_fanouts_are_refused_before_memory_is_taken(part, fanout):
 @pytest.mark.parametrize("fanout", [3, 2**62, -1])
 def test_what_rows_do_not_have_does_not_count(part, fanout):
     """Without replacement a fan-out of 2^62 is no more than the rows' neighbours."""
-    error, (counts, *_) = ask(RequestHandler(part), "sample", own_rows(part), **DRAW, fanout=fanout)
+    error, (counts, *_) = ask(RequestHandler(part), "sample", own_rows(part), **hop(fanout))
     assert error is None and counts.sum() > 0
 
 
@@ -72,7 +75,7 @@ def test_what_rows_do_not_have_does_not_count(part, fanout):
 def test_the_bound_is_exact(part, fanout, replace):
     """A reply that just fits is given, one more byte is refused."""
     rows = own_rows(part)
-    header = {**DRAW, "fanout": fanout, "replace": replace}
+    header = hop(fanout, replace=replace)
     _, answer = ask(RequestHandler(part), "sample", rows, **header)
     nbytes = answer[0].nbytes + 16 * len(answer[1])  # neighbours may have 8 bytes
     error, _ = ask(RequestHandler(part, nbytes), "sample", rows, **header)
@@ -114,7 +117,7 @@ def test_induced_edges_piece_by_piece(part, with_edge):
 def test_rows_that_are_not_there_are_named_still(part):
     """Bounds are worked out of the rows that exist; kernels refuse the others."""
     for bad in (-1, -(2**63), 2**63 - 1, int(own_rows(part)[-1]) + 1):
-        error, _ = ask(RequestHandler(part), "sample", np.array([bad]), **DRAW, fanout=-1)
+        error, _ = ask(RequestHandler(part), "sample", np.array([bad]), **hop(-1))
         assert error["type"] == "IndexError"
         error, _ = ask(
             RequestHandler(part, 10), "induce", np.array([bad]), own_rows(part), with_edge=True
@@ -226,7 +229,7 @@ def draws(client, part, **options):
 
 def question(part, number=1, **fields):
     header = {"protocol": PROTOCOL, "part": PART, "relation": CITES, "rows": [], "op": "sample"}
-    return pack({**header, **DRAW, "fanout": 2, "id": number, **fields}, [own_rows(part)])
+    return pack({**header, **hop(2), "id": number, **fields}, [own_rows(part)])
 
 
 def test_a_frame_that_is_too_long_ends_its_connection(part):
@@ -274,7 +277,7 @@ def test_peers_get_their_turns(part, num_threads):
         assert draws(client, part)
         rows = np.repeat(own_rows(part), 20)
         header = {"protocol": PROTOCOL, "part": PART, "relation": CITES, "rows": [], "id": 1}
-        slow = pack({**header, **DRAW, "op": "sample", "fanout": 200, "replace": True}, [rows])
+        slow = pack({**header, **hop(200, replace=True), "op": "sample"}, [rows])
         for _ in range(300):
             dealer.send_multipart(slow)
         assert dealer.poll(10_000)  # it is at them
@@ -297,7 +300,7 @@ def test_a_peer_that_does_not_read_is_refused(part):
             raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 1 << 16)
             greet(raw)
             header = {"protocol": PROTOCOL, "part": PART, "relation": CITES, "rows": [], "id": 1}
-            big = pack({**header, **DRAW, "op": "sample", "fanout": 100, "replace": True}, [rows])
+            big = pack({**header, **hop(100, replace=True), "op": "sample"}, [rows])
             for _ in range(100):
                 send_message(raw, big)
             deadline = time.monotonic() + 20

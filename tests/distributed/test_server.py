@@ -120,21 +120,32 @@ GOOD = {
     "id": 1,
     "part": 1,
     "relation": 0,
-    "fanout": 2,
-    "replace": False,
-    "key": 1,
-    "with_edge": False,
-    "weighted": False,
-    "last": False,
+    "hop": {
+        "fanout": 2,
+        "replace": False,
+        "key": 1,
+        "with_edge": False,
+        "weighted": False,
+        "last": False,
+    },
     "rows": [],
 }
+
+
+def changed(change):
+    """A right request but for some fields, those of the hop included."""
+    hop = {name: change[name] for name in change if name in GOOD["hop"]}
+    if change.get("op") == "fetch":
+        return {**{name: GOOD[name] for name in ("protocol", "id", "part")}, **change}
+    rest = {name: change[name] for name in change if name not in hop}
+    return {**GOOD, **rest, "hop": {**GOOD["hop"], **hop}}
 
 
 @pytest.mark.parametrize("change", [
     {"op": "run"}, {"op": None}, {"op": ["sample"]}, {"protocol": 0}, {"part": 0}, {"relation": -1},
     {"relation": 1.0}, {"relation": True}, {"fanout": "2"}, {"fanout": 2**80}, {"replace": 1},
     {"key": -1}, {"key": 2**64}, {"key": None}, {"with_edge": "yes"}, {"weighted": 0}, {"last": 2},
-    {"weighted": True}, {"fanout": -2}, {"rows": None}, {"rows": [1]}, {"rows": ["trees"]},
+    {"weighted": True}, {"unknown": 1}, {"hop": None}, {"fanout": -2}, {"rows": None}, {"rows": [1]}, {"rows": ["trees"]},
     {"op": "fetch", "kind": "graph", "index": 0, "names": []},
     {"op": "fetch", "kind": "node", "index": 0, "names": "x"},
     {"op": "fetch", "kind": "node", "index": 0, "names": [["x"]]},
@@ -143,7 +154,7 @@ GOOD = {
 def test_hostile_requests(part, change):
     """Every field out of its range or type is answered with an error."""
     low = part.meta.node_types[0].bounds[1]
-    reply, arrays = unpack(RequestHandler(part)(pack({**GOOD, **change}, [np.array([low])])))
+    reply, arrays = unpack(RequestHandler(part)(pack(changed(change), [np.array([low])])))
     unknown = change.get("names") == ["../../../etc/passwd"]
     assert reply["error"]["type"] == ("KeyError" if unknown else "ProtocolError") and not arrays
     reply, arrays = unpack(RequestHandler(part)(pack(GOOD, [np.array([low])])))
@@ -172,7 +183,11 @@ def test_ids_of_another_type(part, array):
 def make_keys():
     """A server's and a job's key pair."""
     server, job = zmq.curve_keypair(), zmq.curve_keypair()
-    curve = {"public": server[0].decode(), "secret": server[1].decode(), "client": job[0].decode()}
+    curve = {
+        "public": server[0].decode(),
+        "secret": server[1].decode(),
+        "clients": [job[0].decode()],
+    }
     return curve, Credentials(job[0].decode(), job[1].decode())
 
 

@@ -120,7 +120,9 @@ def _private_folder(folder: Path) -> Iterator[int]:
     try:
         at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise SecurityError(f"'{folder}' is no folder for keys: {error.strerror}") from None
+        # A link to a folder is 'Not a directory' where links are not followed.
+        why = "it is a link" if folder.is_symlink() else error.strerror
+        raise SecurityError(f"'{folder}' is no folder for keys: {why}") from None
     try:
         _check_private(os.fstat(at), folder, "chmod 700")
         yield at

@@ -52,7 +52,7 @@ class Trainer:
             "has_arrays": arrays is not None,
             "master": {
                 "address": f"tcp://{graph.master}",
-                "server_key": None if keys is None else keys.server_key,
+                "server_key": None if keys is None else keys.server.public,
             },
             "credentials": None if keys is None else asdict(keys.for_client().credentials()),
             "servers": list(servers),

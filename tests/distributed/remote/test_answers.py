@@ -1,6 +1,5 @@
 """What graph servers say of the graph is what the folder says."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -17,6 +16,16 @@ from khop.channel.shared import share
 from khop.distributed.child import ChildProcess
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.answers import MAX_ROWS, GraphAnswers, with_labels
+from khop.distributed.remote.messages import (
+    DescribeGraph,
+    DeviceCount,
+    HomeEdges,
+    NodeTimes,
+    Split,
+    ToNewIds,
+    ToOriginalIds,
+    read_text,
+)
 from khop.errors import ProtocolError, RendezvousError
 from khop.partition import PartitionFolder
 from khop.partition.folder.meta import meta_of
@@ -29,24 +38,23 @@ def test_about_the_graph(graph, folder_of):
     folder = PartitionFolder(root)
     with serving(root, 2) as served, client_of(served) as client:
         client.wait_for_servers()
-        content = json.loads(bytes(client.request(1, "graph")[1][0]))
+        content = read_text(client.request(1, DescribeGraph()).arrays, "it")
         assert content["parts"] == [1]
         assert content["fingerprint"] == folder.fingerprint
         meta = meta_of({**content["meta"], "files": {}})
         assert meta == folder.meta
 
         ids = np.array([5, 0, 499, 5])
-        (new,) = client.request(1, "to_new_ids", {"node_type": 0}, [ids])[1]
+        (new,) = client.request(1, ToNewIds(0), [ids]).arrays
         assert np.array_equal(new, folder.id_map("node")[ids])
-        (back,) = client.request(0, "to_original_ids", {"node_type": 0}, [new])[1]
+        (back,) = client.request(0, ToOriginalIds(0), [new]).arrays
         assert np.array_equal(back, ids)
 
-        words = {"node_type": 0, "name": "train_mask", "begin": 0}
-        total, new, original = client.request(0, "split", words)[1]
+        total, new, original = client.request(0, Split(0, "train_mask", 0)).arrays
         assert total.tolist() == [int(graph.train_mask.sum())]
         assert np.array_equal(np.sort(original), torch.where(graph.train_mask)[0].numpy())
         assert np.array_equal(folder.id_map("node")[original], new)
-        rest = client.request(0, "split", {**words, "begin": 10})[1]
+        rest = client.request(0, Split(0, "train_mask", 10)).arrays
         assert np.array_equal(rest[1], new[10:])
 
         edges = []
@@ -54,27 +62,27 @@ def test_about_the_graph(graph, folder_of):
             bounds = folder.meta.edge_types[0].bounds
             count = bounds[part + 1] - bounds[part]
             for begin in range(3):  # in three turns
-                words = {"edge_type": 0, "partition": part, "begin": begin, "end": count, "step": 3}
-                edges.append(client.request(rank, "home_edges", words)[1][0])
+                request = HomeEdges(0, part, begin, count, 3)
+                edges.append(client.request(rank, request).arrays[0])
         found = np.concatenate(edges, axis=1)
         expected = graph.edge_index.numpy()
         assert sorted(zip(*found.tolist(), strict=True)) == sorted(
             zip(*expected.tolist(), strict=True)
         )
 
-        for op, words, arrays, error in (
-            ("to_new_ids", {"node_type": 0}, [np.array([500])], IndexError),
-            ("to_new_ids", {"node_type": 0}, [np.array([-1])], IndexError),
-            ("to_new_ids", {"node_type": 1}, [ids], ProtocolError),
-            ("to_new_ids", {"node_type": 0}, [], ProtocolError),
-            ("node_times", {"node_type": 0}, [ids], KeyError),
-            ("split", {"node_type": 0, "name": "x", "begin": 0}, [], KeyError),
-            ("home_edges", {"edge_type": 0, "partition": 1, "begin": 0, "end": 1, "step": 1}, [],
-             ProtocolError),
-        ):  # fmt: skip
+        for request, arrays, error in (
+            (ToNewIds(0), [np.array([500])], IndexError),
+            (ToNewIds(0), [np.array([-1])], IndexError),
+            (ToNewIds(1), [ids], ProtocolError),
+            (ToNewIds(-1), [ids], ProtocolError),
+            (ToNewIds(0), [], ProtocolError),
+            (NodeTimes(0), [ids], KeyError),
+            (Split(0, "x", 0), [], KeyError),
+            (HomeEdges(0, 1, 0, 1, 1), [], ProtocolError),
+        ):
             with pytest.raises(error):
-                client.request(0, op, words, arrays)
-        assert client.request(0, "device_count")[1][0].tolist() == [0]
+                client.request(0, request, arrays)
+        assert client.request(0, DeviceCount()).arrays[0].tolist() == [0]
 
 
 def test_replies_are_bounded(folder_of):
@@ -82,7 +90,7 @@ def test_replies_are_bounded(folder_of):
     folder = PartitionFolder(folder_of("random", 1))
     answers = GraphAnswers(folder, folder.meta, 0, [0])
     with pytest.raises(ProtocolError, match="more than"):
-        answers._to_new_ids({"node_type": 0}, [np.zeros(MAX_ROWS + 1, np.int64)])
+        answers._to_new_ids(ToNewIds(0), [np.zeros(MAX_ROWS + 1, np.int64)])
 
 
 def test_labels(graph, folder_of):
@@ -106,7 +114,7 @@ def test_labels(graph, folder_of):
             assert np.array_equal(named["n0.x"][0][:, 0], ids.astype(np.float32))
             del named, ids
         with client_of(served) as client:
-            content = json.loads(bytes(client.request(0, "graph")[1][0]))
+            content = read_text(client.request(0, DescribeGraph()).arrays, "it")
             attrs = content["meta"]["node_types"][0]["attrs"]
             assert attrs["y"] == {"dtype": "int64", "shape": [2]}
 

@@ -13,9 +13,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from receiving import check_same, collect_all, training
-from serving import client_of, serving, sessions, wait_until
+from serving import client_of, serving, sessions, statistics, wait_until
 
-from khop.distributed.keys import ServerKeys
+from khop.distributed.keys import JobKeys
 from khop.distributed.pipeline import PipelineSpec
 from khop.errors import PartitionUnavailableError, SamplerDiedError
 from khop.loader import NeighborLoader
@@ -47,7 +47,7 @@ def test_same(graph, folder_of, num_parts, num_servers, secure):
     """Two epochs from all servers, of one partition each or several, with keys or without."""
     root = folder_of("frequency", num_parts)
     folder = PartitionFolder(root)
-    keys = ServerKeys.new() if secure else None
+    keys = JobKeys.new() if secure else None
     with (
         serving(root, num_servers, keys) as served,
         training(served, spec_of(folder), servers=range(num_servers), num_workers=2) as trainer,
@@ -147,7 +147,7 @@ def test_killed_sampler(graph, folder_of):
             check_same(next(running), theirs)
             if i == 0:
                 os.kill(sessions(client)[0]["samplers"][0]["pid"], signal.SIGKILL)
-        assert client.request(0, "statistics")[0]["statistics"]["sampler_restarts"] == 1
+        assert statistics(client)["sampler_restarts"] == 1
         os.kill(sessions(client)[0]["samplers"][0]["pid"], signal.SIGKILL)
         epoch, _ = trainer.open(new_ids(folder))
         trainer.ask(epoch, [0, 1])
@@ -208,7 +208,7 @@ def test_restarted_master(graph, folder_of):
                 served.start(0)
 
         wait_until(lambda: client.hear("n", [0], 1.0) == {0: [1, 2]})
-        wait_until(lambda: len(client.table["servers"]) == 2)
+        wait_until(lambda: len(client.table.servers) == 2)
 
 
 def test_lost_server(graph, folder_of):

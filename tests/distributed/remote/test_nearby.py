@@ -160,7 +160,7 @@ def test_a_server_that_is_back(servers):
     kept = [batch.clone() for batch in loader]
     pids = loader._maker.pids
     remote = get_context().remote
-    before = remote.table["servers"]["1"]["incarnation"]
+    before = remote.table.servers[1].incarnation
     servers.kill(1)
     assert jobs.wait_for_ends(pids) == []
     running = iter(loader)  # nobody is there: receivers wait for it
@@ -168,7 +168,7 @@ def test_a_server_that_is_back(servers):
     kept += [batch.clone() for batch in running]
     receivers = loader._maker.pids
     assert all(map(is_child, receivers))
-    remote.wait_for_table(lambda t: t["servers"]["1"]["incarnation"] != before, "the successor")
+    remote.wait_for_table(lambda t: t.servers[1].incarnation != before, "the successor")
     kept += [batch.clone() for batch in loader]
     assert not any(map(is_child, loader._maker.pids))
     assert jobs.wait_for_ends(receivers) == []

@@ -17,14 +17,16 @@ from torch_geometric.data import Data
 sys.path.insert(0, str(Path(__file__).parent))
 
 from receiving import check_same, collect_all, training
-from serving import client_of, raw_session, serving, sessions, wait_until
+from serving import client_of, raw_session, serving, sessions, statistics, wait_until
 
 from khop.channel.message import pack
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.checks import Allowed, SessionChecks
+from khop.distributed.remote.messages import Batch, Open, SessionSpec
 from khop.distributed.remote.outbox import CHUNK_BYTES
 from khop.distributed.remote.session_table import SessionTable
 from khop.distributed.remote.sessions import Host
+from khop.distributed.remote.source import Source
 from khop.distributed.remote.statistics import ServerCounters
 from khop.distributed.wire import PROTOCOL
 from khop.loader import NeighborLoader
@@ -104,12 +106,15 @@ def batch_bytes(received):
 class Mailbox:
     """A client's end: notes whose chunks are sent, in order."""
 
+    number = 1
+
     def __init__(self, sent):
         self.sent = sent
+        self.source = Source((0, b"c"), "somebody")
 
     def send(self, header, arrays=()):
         """Takes what a session sends."""
-        if header["event"] == "chunk":
+        if header.get("event") == "chunk":
             self.sent.append((header["session"], len(arrays[0])))
 
 
@@ -133,15 +138,15 @@ def test_turns(heavy):
     asker = Mailbox(sent)
     with session_table(heavy) as table:
         for name in names:
-            options = {"client": name, "pipeline": spec_of(heavy).to_json(), "num_workers": 1}
-            options |= {"buffer_bytes": 1 << 24, "concurrency": 2, "depth": 64, "max_restarts": 3}
-            options |= {"timeout": 30.0, "credits": 1 << 30, "outstanding": []}
-            table.answers["open"]({"session": name, **options}, [], asker)
+            spec = SessionSpec(
+                name, "secret", name, spec_of(heavy), 1, 1 << 24, 2, 64, None, 3, 30.0, 1 << 30
+            )
+            table.answers[Open](Open(spec, [], []), [], asker)
             for number in range(12):
-                order = {"session": name, "batch_id": number, "batch": number, "run_key": 7}
-                table.answers["batch"](order, [np.arange(50)[None]], asker)
+                table.answers[Batch](Batch(name, number, number, 7), [np.arange(50)[None]], asker)
 
         def all_have_made_some():
+            table.start()
             for session, sampler in table.samplers():
                 table.listen(session, sampler)
             return all(s["unsent_chunks"] >= 12 for s in table.state()["sessions"])
@@ -182,7 +187,7 @@ def test_killed_client_leaves_nothing(heavy):
     with serving(heavy, lease=2.0) as served, client_of(served) as watcher:
 
         def descriptors():
-            return watcher.request(0, "statistics")[0]["statistics"]["descriptors"]
+            return statistics(watcher)["descriptors"]
 
         found = []
         for _ in range(3):
@@ -198,9 +203,9 @@ def test_killed_client_leaves_nothing(heavy):
                 time.sleep(1.0)
                 found.append(descriptors())
         wait_until(lambda: descriptors() <= found[0])
-        statistics = watcher.request(0, "statistics")[0]["statistics"]
-        assert statistics["sessions_total"]["expired"] == 3
-        assert statistics["ring_bytes"] == 0
+        counted = statistics(watcher)
+        assert counted["sessions_total"]["expired"] == 3
+        assert counted["ring_bytes"] == 0
 
 
 def test_stopped_client_goes_on(graph, folder_of):
@@ -324,7 +329,7 @@ GARBAGE = [
     [b"[]"],
     [b'{"op": "open", "arrays": []}'],
     [b'{"op": "batch", "arrays": [["int64", [2]]]}', b"12"],
-    [b'{"op": "register", "arrays": "' + b"x" * 1000 + b'"}'],
+    [b'{"op": "register_client", "arrays": "' + b"x" * 1000 + b'"}'],
     [b"\xff" * 5000],
     [b"{}"] * 50,
 ]
@@ -335,11 +340,11 @@ BAD = [
     ("batch", {"session": "nobody", "batch_id": 1, "batch": 1, "run_key": 1}),
     ("ack", {"session": "nobody", "bytes": 5}),
     ("cancel", {"session": None, "ids": [1]}),
-    ("register", {"role": "server"}),
-    ("hear", {"rank": 0, "name": "n", "ranks": [-1], "wait": 1}),
-    ("hear", {"rank": 0, "name": "n", "ranks": [1], "wait": 1e9}),
-    ("hear", {"rank": -1, "name": "n", "ranks": [1], "wait": 1}),
-    ("tell", {"rank": 0, "name": 5, "value": 1}),
+    ("register_server", {"rank": 0}),
+    ("wait_for", {"rank": 0, "secret": "", "name": "n", "ranks": [-1], "wait": 1}),
+    ("wait_for", {"rank": 0, "secret": "", "name": "n", "ranks": [1], "wait": 1e9}),
+    ("wait_for", {"rank": -1, "secret": "", "name": "n", "ranks": [1], "wait": 1}),
+    ("publish", {"rank": 0, "secret": "", "name": 5}),
     ("to_new_ids", {"node_type": 5}),
     ("split", {"node_type": 0, "name": "../../etc/passwd", "begin": 0}),
     ("home_edges", {"edge_type": 0, "partition": 9, "begin": 0, "end": 1, "step": 1}),
@@ -365,7 +370,7 @@ def test_nonsense_is_refused(heavy):
         for frames in GARBAGE[1:]:
             socket.send_multipart(frames)
         for op, header in BAD:
-            frames = pack({"op": op, "protocol": PROTOCOL, "id": op, **header}, [])
+            frames = pack({"op": op, "protocol": PROTOCOL, "id": 5, **header}, [])
             socket.send_multipart(frames)
         socket.send_multipart(pack({"op": "ping", "protocol": 1, "id": 3}, []))
         answers = []

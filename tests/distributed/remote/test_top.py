@@ -27,7 +27,7 @@ from khop.cli import look as look_module
 from khop.cli.look import Watcher
 from khop.cli.main import main
 from khop.distributed import DistNeighborLoader, RemoteDistSamplingWorkerOptions
-from khop.distributed.keys import ServerKeys, write_keys
+from khop.distributed.keys import JobKeys
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.addresses import Servers
 from khop.errors import PartitionUnavailableError
@@ -177,9 +177,13 @@ def test_nobody_is_there():
 
 def test_keys(root, tmp_path):
     """Whoever has a key file of the job may look; others see nothing."""
-    write_keys(tmp_path / "keys")
-    content = json.loads((tmp_path / "keys" / "server.key").read_text())
-    with serving.serving(root, 1, keys=ServerKeys.from_json(content)) as graph:
+    keys = JobKeys.new()
+    (tmp_path / "keys").mkdir(mode=0o700)
+    for name, of in (("server", keys.for_servers()), ("client", keys.for_client())):
+        file = tmp_path / "keys" / f"{name}.key"
+        file.write_text(json.dumps({"format": "khop-keys", "version": 2, **of.to_json()}))
+        file.chmod(0o600)
+    with serving.serving(root, 1, keys=keys) as graph:
         for name in ("client.key", "server.key"):
             with_key = ("--once", "--interval", "0.1", "--key-file", tmp_path / "keys" / name)
             code, out, _ = top(graph, *with_key)

@@ -244,7 +244,7 @@ class GraphServer(PartitionServer):
             try:
                 peer, *frames = front.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
-                return
+                break
             # A message without frames is nobody's request.
             source = source_of(place, peer, frames[0] if frames else peer, self._curve)
             request = [frame.buffer for frame in frames]
