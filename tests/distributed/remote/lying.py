@@ -6,14 +6,15 @@ import socket
 import threading
 import time
 
+import numpy as np
 import zmq
 
 from khop.channel.message import pack, unpack
 from khop.distributed.peers import run
 from khop.distributed.pipeline import Pipeline
+from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.answers import GraphAnswers
-from khop.distributed.remote.messages import read_text, text_array
-from khop.distributed.wire import PROTOCOL
+from khop.distributed.remote.messages import text_array
 from khop.partition import PartitionFolder
 from khop.partition.part import Part
 
@@ -54,6 +55,11 @@ class ScriptedServer:
         self._ours, self._theirs = socket.socketpair()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
+
+    @property
+    def servers(self):
+        """How clients find it."""
+        return Servers(self.master)
 
     def count(self, op):
         """How often a request has arrived."""
@@ -127,7 +133,7 @@ class ScriptedServer:
         content = json.loads(json.dumps(self.layout.to_json()))
         layout = {"event": "layout", "session": session, "number": 0}
         messages = [(layout, [text_array(content)])]
-        raw = bytes_of(made["memory"])
+        raw = np.frombuffer(made["memory"], np.uint8)
         for begin in range(0, len(raw), CHUNK):
             chunk = {
                 "event": "chunk",
@@ -148,13 +154,6 @@ class ScriptedServer:
         self._context.destroy(0)
         self._ours.close()
         self._theirs.close()
-
-
-def bytes_of(memory):
-    """[n] uint8 view."""
-    import numpy as np
-
-    return np.frombuffer(memory, np.uint8)
 
 
 @contextlib.contextmanager
@@ -179,6 +178,3 @@ def contents(server, messages):
 def malformed_frames():
     """Messages that are none."""
     return [[b"[]"], [b"\xff\xff"], [b"[" * 985 + b"]" * 985], [b'{"arrays": 3}'], [b""], []]
-
-
-__all__ = ["PROTOCOL", "ScriptedServer", "contents", "malformed_frames", "read_text", "scripted"]

@@ -45,6 +45,9 @@ class Trainer:
 
     def __init__(self, graph, spec, servers=(0,), ring_bytes=1 << 22, arrays=None, **options):
         keys = graph.keys
+        schema = options.pop("schema", None) or BatchSchema.create(
+            PartitionFolder(graph.config["root"]).meta, spec
+        )
         config = {
             "number": 0,
             "device": None,
@@ -67,7 +70,7 @@ class Trainer:
                 "worker_devices": None,
                 "max_restarts": options.pop("max_restarts", 3),
             },
-            "schema": to_json(BatchSchema.create(PartitionFolder(graph.config["root"]).meta, spec)),
+            "schema": to_json(schema),
             "depth": 4,
             "timeout": 30.0,
             **options,
