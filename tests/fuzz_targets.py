@@ -32,5 +32,6 @@ TARGETS: dict[str, Callable[[Path], Callable[[Random], None]]] = {
     "directory": fuzz_remote.directory,
     "session": fuzz_remote.session,
     "incoming": fuzz_remote.incoming,
+    "client": fuzz_remote.client,
 }
 """Name -> makes what is called with a random generator once an input."""

@@ -38,6 +38,7 @@ class Incoming:
 
     Raises:
         ProtocolError: a size that no batch has.
+        MemoryError: there is no memory for it.
     """
 
     def __init__(self, ring: RingWriter, nbytes: int) -> None:
@@ -52,8 +53,7 @@ class Incoming:
             self._offset, self._memory = slot
         else:
             self._offset = 0
-            self._own_memory = create_memory(nbytes, "khop-batch")
-            self._memory = memoryview(map_memory(self._own_memory))[:nbytes]
+            self._own_memory, self._memory = _memory_for(nbytes)
 
     def write(self, offset: int, chunk: Array) -> bool:
         """Writes a chunk; returns whether the batch is complete.
@@ -125,6 +125,18 @@ class Incoming:
         else:
             os.close(self._own_memory)
             self._own_memory = None
+
+
+def _memory_for(nbytes: int) -> tuple[int, memoryview]:
+    """Memory of a batch that finds no room in the ring: its descriptor, and a view."""
+    descriptor: int | None = None
+    try:
+        descriptor = create_memory(nbytes, "khop-batch")
+        return descriptor, memoryview(map_memory(descriptor))[:nbytes]
+    except OSError as error:
+        if descriptor is not None:
+            os.close(descriptor)
+        raise MemoryError(f"no memory for a batch of {nbytes} bytes: {error}") from None
 
 
 def _extras(text: str | None) -> bytes:
