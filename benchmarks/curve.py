@@ -4,7 +4,7 @@
     python benchmarks/curve.py                  # a minute
 
 A `PartitionClient` fetches rows from a partition server over TCP on loopback, with and without
-CURVE: replies of 2 MB, a few on their way at a time, as samplers ask for them. The bare loop sends
+CURVE: replies of 1 MB, a few on their way at a time, as samplers ask for them. The bare loop sends
 frames of the same number and size both ways, and does nothing else: no JSON, no checks, no gather,
 no arrays. Server and client are processes of their own. Cases take turns; ratios are formed turn by
 turn, and their median is given with the smallest and largest.
@@ -28,11 +28,11 @@ import zmq
 
 from khop.channel.message import pack, unpack
 from khop.distributed.child import ChildProcess, wait_for_message
-from khop.distributed.keys import ServerKeys
+from khop.distributed.keys import JobKeys
 from khop.distributed.transport import Endpoint, PartitionClient
 from khop.partition import PartitionFolder
 
-_ROWS = 3900  # of 520 bytes with their id: a sampler's request
+_ROWS = 2000  # of 520 bytes with their id: a sampler's request, whose reply fits a frame
 _IN_FLIGHT = 4
 _PART = 1
 _CASES = ("bare, CURVE", "khop, CURVE", "bare, plain", "khop, plain")
@@ -54,14 +54,14 @@ def make_folder(root: Path) -> PartitionFolder:
 
 
 @contextmanager
-def khop_fetch(folder: PartitionFolder, keys: ServerKeys | None) -> Iterator[Callable[[], int]]:
+def khop_fetch(folder: PartitionFolder, keys: JobKeys | None) -> Iterator[Callable[[], int]]:
     """What fetches a batch of replies; returns their bytes."""
     config = {
         "root": str(folder.root),
         "part": _PART,
         "ipc_path": None,
         "tcp_host": "127.0.0.1",
-        "curve": None if keys is None else keys.curve(),
+        "curve": None if keys is None else keys.for_servers().curve(),
         "num_threads": 1,
     }
     server = ChildProcess("khop.distributed.server", config)
@@ -69,8 +69,9 @@ def khop_fetch(folder: PartitionFolder, keys: ServerKeys | None) -> Iterator[Cal
         message = wait_for_message(server.line)
         assert message is not None
         address = message.json()["addresses"]["tcp"]
-        endpoint = Endpoint(address) if keys is None else keys.endpoint(address)
-        client = PartitionClient({_PART: endpoint}, None if keys is None else keys.credentials())
+        own = None if keys is None else keys.for_client()
+        endpoint = Endpoint(address) if own is None else own.endpoint(address)
+        client = PartitionClient({_PART: endpoint}, None if own is None else own.credentials())
         bounds = folder.meta.node_types[0].bounds
         random = np.random.default_rng(1)
 
@@ -109,7 +110,7 @@ def frames_of(folder: PartitionFolder) -> tuple[list[int], list[int]]:
 
 @contextmanager
 def bare_loop(
-    sizes: tuple[list[int], list[int]], keys: ServerKeys | None
+    sizes: tuple[list[int], list[int]], keys: JobKeys | None
 ) -> Iterator[Callable[[], int]]:
     """The same frames, and nothing else."""
     curve = [] if keys is None else [keys.server.public, keys.server.secret]
@@ -124,8 +125,8 @@ def bare_loop(
     socket.linger = 0
     if keys is not None:
         socket.curve_serverkey = keys.server.public.encode()
-        socket.curve_publickey = keys.client.public.encode()
-        socket.curve_secretkey = keys.client.secret.encode()
+        own = keys.for_client().client
+        socket.curve_publickey, socket.curve_secretkey = own.public.encode(), own.secret.encode()
     socket.connect(address)
     request = [bytes(size) for size in sizes[0]]
 
@@ -190,7 +191,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="khop-curve-") as place, ExitStack() as stack:
         folder = make_folder(Path(place) / "parts")
-        sizes, keys = frames_of(folder), ServerKeys.new()
+        sizes, keys = frames_of(folder), JobKeys.new()
         cases = {}
         for name in _CASES:
             secured = keys if name.endswith("CURVE") else None

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch_geometric.data import Data
 
+from khop.cores import available_cores
 from khop.datasets import DebianPackages, PowerLaw
 from khop.distributed import (
     CollocatedDistSamplingWorkerOptions,
@@ -72,7 +73,7 @@ def main() -> None:
             rows.append(_measure(case, roots[2], data.num_nodes, arguments))
             print(_line(rows[-1]), flush=True)
     if arguments.json:
-        machine = {"cpus": os.cpu_count(), "machine": platform.processor() or platform.machine()}
+        machine = {"cpus": available_cores(), "machine": platform.processor() or platform.machine()}
         arguments.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
 
 

@@ -43,18 +43,26 @@ from khop.channel.layout import Record
 from khop.channel.message import pack
 from khop.distributed.child import ChildProcess, wait_for_message
 from khop.distributed.group import SamplerGroup
-from khop.distributed.keys import ServerKeys
+from khop.distributed.keys import JobKeys
 from khop.distributed.peers import run
 from khop.distributed.pipeline import Pipeline, PipelineSpec
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.connection import RemoteClient
 from khop.distributed.remote.link import Link
-from khop.distributed.remote.messages import Statistics, new_secret, read_text
+from khop.distributed.remote.messages import (
+    Acknowledge,
+    Batch,
+    Open,
+    SessionSpec,
+    Statistics,
+    new_secret,
+    read_text,
+)
 from khop.distributed.remote.nearby import NearbyStarter
 from khop.distributed.sampling import collect_spec
 from khop.distributed.transport import Credentials, Endpoint
-from khop.distributed.wire import PROTOCOL
+from khop.distributed.wire import request_header
 from khop.partition import PartitionFolder, RandomPartitioner
 from khop.partition.part import Part
 from khop.sampler.plan import EpochPlan
@@ -72,13 +80,13 @@ def spec_of(folder: PartitionFolder, fanouts: tuple[int, ...]) -> PipelineSpec:
 
 
 @contextlib.contextmanager
-def graph_server(root: Path, keys: ServerKeys | None = None) -> Iterator[tuple[Servers, str]]:
+def graph_server(root: Path, keys: JobKeys | None = None) -> Iterator[tuple[Servers, str]]:
     """A server of a folder of one part: how to find it, and its TCP address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         master = f"127.0.0.1:{probe.getsockname()[1]}"
     config = {"root": str(root), "rank": 0, "num_servers": 1, "num_clients": 0, "master": master}
-    config["keys"] = None if keys is None else keys.to_json()
+    config["keys"] = None if keys is None else keys.for_servers().to_json()
     config["buffer_limit"] = 64 << 30
     process = ChildProcess("khop.distributed.remote.program", config)
     try:
@@ -86,12 +94,18 @@ def graph_server(root: Path, keys: ServerKeys | None = None) -> Iterator[tuple[S
         assert message is not None and message.op is Op.READY, message
         servers = Servers(
             master,
-            None if keys is None else keys.server_key,
-            None if keys is None else keys.credentials(),
+            None if keys is None else keys.server.public,
+            None if keys is None else keys.for_client().credentials(),
         )
         yield servers, message.json()["addresses"]["tcp"]
     finally:
         process.close()
+
+
+def statistics_of(watcher: RemoteClient) -> dict[str, Any]:
+    """What the server has counted."""
+    found: dict[str, Any] = read_text(watcher.request(0, Statistics()).arrays, "the server")
+    return found
 
 
 # Overhead -----------------------------------------------------------------------------------------
@@ -133,7 +147,7 @@ def overhead(arguments: argparse.Namespace) -> None:
                 f"{ratios[-1]:.3f})"
             )
         count = plan.num_batches * (arguments.turns + 1)
-        found = read_text(watcher.request(0, Statistics()).arrays, "the server")
+        found = statistics_of(watcher)
         streams = [session for session in found["sessions"] if not session["direct"]]
         spent = {
             "sampler, worker mode": processor_seconds(groups["worker mode"].pids[0]),
@@ -263,35 +277,34 @@ class Client:
         self.batches = 0
         self.bytes = 0
         self.is_open = False
-        self._options = {
-            "client": name,
-            "pipeline": spec.to_json(),
-            "num_workers": 1,
-            "buffer_bytes": 16 << 20,
-            "concurrency": 2,
-            "depth": 8,
-            "max_restarts": 0,
-            "timeout": 60.0,
-            "credits": 8 << 20,
-            "outstanding": [],
-            **options,
-        }
+        common = {"concurrency": 2, "buffer_bytes": 16 << 20, **options}
+        self._spec = SessionSpec(
+            session=name,
+            secret=name,
+            client=name,
+            pipeline=spec,
+            num_workers=1,
+            depth=8,
+            worker_devices=None,
+            max_restarts=0,
+            timeout=60.0,
+            credits=8 << 20,
+            **common,
+        )
 
-    def send(self, op: str, header: dict[str, Any], arrays: Any = ()) -> None:
+    def send(self, request: Any, arrays: Any = ()) -> None:
         """Sends a request."""
-        common = {"op": op, "protocol": PROTOCOL, "id": 1, "session": self._name}
-        self.link.send(pack({**common, **header}, list(arrays)))
+        self.link.send(pack(request_header(request, 1), list(arrays)))
 
     def ask(self, seeds: Any) -> None:
         """Asks for another batch."""
         self._next += 1
-        header = {"batch_id": self._next, "batch": self._next, "run_key": 1}
-        self.send("batch", header, [seeds])
+        self.send(Batch(self._name, self._next, self._next, 1), [seeds])
 
     def pump(self, seeds: Any) -> None:
         """Takes in what has arrived, and asks for as much again."""
         if self.link.pump():
-            self.send("open", self._options)
+            self.send(Open(self._spec, [], []))
         received = 0
         for header, arrays, _ in self.link.receive():
             if "error" in header:
@@ -307,7 +320,7 @@ class Client:
                 for _ in range(6):
                     self.ask(seeds)
         if received:
-            self.send("ack", {"bytes": received})
+            self.send(Acknowledge(self._name, received))
 
 
 def clients(arguments: argparse.Namespace) -> None:
@@ -334,7 +347,7 @@ def clients(arguments: argparse.Namespace) -> None:
                 pump_all(many, seeds)
                 if time.monotonic() - looked > 1:
                     looked = time.monotonic()
-                    found = read_text(watcher.request(0, Statistics()).arrays, "the server")
+                    found = statistics_of(watcher)
                     most = max(most, sum(s["buffered_bytes"] for s in found["sessions"]))
             got = sorted(c.batches - b for c, b in zip(many, before, strict=True))
             mean = statistics.mean(got)
@@ -386,7 +399,7 @@ def curve(arguments: argparse.Namespace) -> None:
         spec = spec_of(PartitionFolder(root), (1,))
         rates: dict[str, list[float]] = {}
         for _ in range(arguments.turns):
-            for keys in (None, ServerKeys.new()):
+            for keys in (None, JobKeys.new()):
                 kind = "plain" if keys is None else "CURVE"
                 stream, bare = stream_rate(root, spec, keys, total), bare_rate(keys, total)
                 rates.setdefault(f"{kind} stream", []).append(stream)
@@ -398,7 +411,7 @@ def curve(arguments: argparse.Namespace) -> None:
         print(f"{name:14s} {statistics.median(found) / scale:9.3f}{unit}")
 
 
-def stream_rate(root: Path, spec: PipelineSpec, keys: ServerKeys | None, total: int) -> float:
+def stream_rate(root: Path, spec: PipelineSpec, keys: JobKeys | None, total: int) -> float:
     """Bytes a second that a client gets."""
     seeds = np.arange(2000)[None]
     with graph_server(root, keys) as (servers, address):
@@ -414,7 +427,7 @@ def stream_rate(root: Path, spec: PipelineSpec, keys: ServerKeys | None, total: 
     return rate
 
 
-def bare_rate(keys: ServerKeys | None, total: int) -> float:
+def bare_rate(keys: JobKeys | None, total: int) -> float:
     """Bytes a second from a ROUTER to a DEALER, in messages of a chunk, eight on the way."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     server, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
@@ -447,13 +460,13 @@ def bare_rate(keys: ServerKeys | None, total: int) -> float:
     return rate
 
 
-def curve_of(server: Any, client: Any, keys: ServerKeys) -> None:
+def curve_of(server: Any, client: Any, keys: JobKeys) -> None:
     """Gives two sockets the keys of a job."""
-    credentials: Credentials = keys.credentials()
+    credentials: Credentials = keys.for_client().credentials()
     server.curve_server = True
     server.curve_publickey = keys.server.public.encode()
     server.curve_secretkey = keys.server.secret.encode()
-    client.curve_serverkey = keys.server_key.encode()
+    client.curve_serverkey = keys.server.public.encode()
     client.curve_publickey = credentials.public.encode()
     client.curve_secretkey = credentials.secret.encode()
 

@@ -58,8 +58,9 @@ def data():
 
 
 @pytest.fixture
-def two_threads():
-    """Torch has two threads, as on any machine where something may be done beside."""
+def two_threads(monkeypatch):
+    """Torch and khop have two threads, as on any machine where something may be done beside."""
+    monkeypatch.setattr("khop.loader.base.available_cores", lambda: 2)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield

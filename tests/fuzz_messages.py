@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -11,7 +14,7 @@ from random import Random
 import numpy as np
 
 from fuzz_mutations import bytes_changed, json_changed, text_changed
-from khop.channel.control import BATCH, Message, Op
+from khop.channel.control import BATCH, ONE, ControlLine, Message, Op, socket_pair
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record, read_record
 from khop.channel.message import ArraySpec, Block, pack, read_block, unpack
 from khop.channel.ring import RingReader, create_memory
@@ -157,9 +160,39 @@ class _NoProcess:
     line = None
 
 
+def _receiving() -> Run:
+    """Frames of the line itself, with descriptors, some of which hold a payload."""
+    raw, end = socket_pair()
+    line = ControlLine(end)
+    sealed = os.memfd_create("khop-fuzz", os.MFD_ALLOW_SEALING)
+    os.write(sealed, b'{"a": 1}')
+    fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, 0xF)
+    passed = [sealed, create_memory(8), os.open("/dev/null", os.O_RDWR)]
+    valid = [bytes([op | large]) + ONE.pack(8) for op in Op for large in (0, 0x80)]
+
+    def run(random: Random) -> None:
+        data = random.choice(valid)
+        if random.random() < 0.7:
+            data = bytes_changed(random, data, valid) or b"\0"
+        before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        socket.send_fds(raw, [data], random.choices(passed, k=random.choice([0, 1, 1, 2, 3, 12])))
+        try:
+            message = line.receive()
+        except ProtocolError:
+            pass
+        else:
+            assert message is not None
+            message.close_descriptors()
+        assert line.receive() is None
+        assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
+
+    return run
+
+
 def control(root: Path) -> Run:
     """What a sampler says on the control line."""
     del root
+    receive = _receiving()
     described = _layout()
     record = Record(described, [5, 4])
     memory = create_memory(1 << 16, "khop-fuzz")
@@ -185,6 +218,9 @@ def control(root: Path) -> Run:
         assert isinstance(error, Exception) and not isinstance(error, StopIteration)
 
     def run(random: Random) -> None:
+        if random.random() < 0.1:
+            receive(random)
+            return
         if random.random() < 0.3:
             with contextlib.suppress(ProtocolError):
                 hear(random)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from control_plane import CLIENTS, SOURCES, ControlPlane
 from fuzz_mutations import bytes_changed, json_changed, text_changed
 from khop.channel.control import ControlLine, socket_pair
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
@@ -182,6 +183,27 @@ def session(root: Path) -> Run:
             checks.columns(pipeline, columns_of([columns.reshape(shape)]))
         except (ProtocolError, IndexError):
             return
+
+    return run
+
+
+def plane(root: Path) -> Run:
+    """Directory and sessions, many users, a step each; see `control_plane`."""
+    planes: list[ControlPlane] = []
+
+    def run(random: Random) -> None:
+        if not planes or random.random() < 1e-4:
+            for old in planes:
+                old.close()
+            planes[:] = [ControlPlane(root, random.choice((0, 3)))]
+        kind = random.random()
+        if kind < 0.6:
+            source = random.choice(SOURCES)
+            planes[0].say(source, *planes[0].request(random))
+        elif kind < 0.9:
+            planes[0].say_nonsense(random, random.choice(CLIENTS))
+        else:
+            planes[0].pass_time(random.choice((0.01, 0.1, 0.1, 1.6, 11.0, 31.0, 200.0)))
 
     return run
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import fuzz_codec
 import fuzz_messages
 import fuzz_partitions
 import fuzz_remote
@@ -33,5 +34,7 @@ TARGETS: dict[str, Callable[[Path], Callable[[Random], None]]] = {
     "session": fuzz_remote.session,
     "incoming": fuzz_remote.incoming,
     "client": fuzz_remote.client,
+    "plane": fuzz_remote.plane,
+    "codec": fuzz_codec.codec_target,
 }
 """Name -> makes what is called with a random generator once an input."""

@@ -113,6 +113,19 @@ def test_an_exception_comes_with_its_traceback():
     assert "KeyError: 'k'" in said(json_lines=False, say=say)
 
 
+def test_a_traceback_steers_no_terminal():
+    """An exception's text may come from the network."""
+
+    def say():
+        try:
+            raise ValueError("\x1b]0;pwned\x07\n\x1b[2Jforged")
+        except ValueError:
+            logging.getLogger("khop.x").exception("it failed")
+
+    lines = said(json_lines=False, say=say).splitlines()
+    assert lines[-2:] == ["ValueError: \\x1b]0;pwned\\x07", "\\x1b[2Jforged"]
+
+
 def test_applications_see_events_in_their_own_handlers(caplog):
     """Unconfigured, records reach the root's handlers, with attributes and the caller's place."""
     EVENTS.warning("sampler-restarted", "again", sampler=1)

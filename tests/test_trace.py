@@ -232,6 +232,9 @@ def test_merge(tmp_path):
     (tmp_path / "other.json").write_text(json.dumps([1]))
     with pytest.raises(ValueError, match="is no trace"):
         khop.trace.merge([tmp_path / "other.json"], tmp_path / "all.json")
+    os.mkfifo(tmp_path / "fifo.json")
+    with pytest.raises(ValueError, match="is no regular file"):
+        khop.trace.merge([tmp_path / "fifo.json"], tmp_path / "all.json")
 
 
 # Parts ----------------------------------------------------------------------------------------

@@ -45,12 +45,14 @@ decltype(auto) visit_ints(const Array& array, const char* name, F&& f) {
 inline int64_t length(const InArray& array) { return static_cast<int64_t>(array.shape(0)); }
 inline int64_t length(const OutArray& array) { return static_cast<int64_t>(array.shape(0)); }
 
-// Bytes of one row: all axes but the first.
+// Bytes of one row: all axes but the first. An array without rows may have any other axes.
 template <class Array>
 int64_t row_bytes_of(const Array& array) {
-  int64_t bytes = static_cast<int64_t>(array.itemsize());
-  for (std::size_t d = 1; d < array.ndim(); ++d) bytes *= static_cast<int64_t>(array.shape(d));
-  return bytes;
+  std::size_t bytes = array.itemsize();
+  for (std::size_t d = 1; d < array.ndim(); ++d) {
+    bytes = array.shape(d) == 0 ? 0 : bytes_of(static_cast<int64_t>(bytes), array.shape(d));
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 // Lets other Python threads run during work on many bytes. Handing the interpreter lock over and

@@ -31,7 +31,7 @@ void check_map(const Map& map, int64_t limit, const char* name) {
 template <class Ptr, class Col, class EdgeId, class Id>
 nb::tuple to_csr_typed(const IdColumn<Id>& keys, const IdColumn<Id>& neighbors, int64_t num_edges,
                        int64_t num_rows, bool with_edge_ids) {
-  Buffer<Ptr> indptr(num_rows + 1);
+  Buffer<Ptr> indptr(count_with(num_rows, 1));
   Buffer<Col> indices(num_edges);
   Buffer<EdgeId> edge_ids(with_edge_ids ? num_edges : 0);
   int64_t bad;

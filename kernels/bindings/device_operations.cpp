@@ -60,7 +60,7 @@ void coo_to_csr(const PyDevice& self, const AnyArray& keys, const AnyArray& neig
   if (entries_of(neighbors) != list.num_edges) {
     throw nb::value_error("keys and neighbors must have the same length");
   }
-  RowsOut out{ints_out(self, indptr, "indptr", num_rows + 1, list.num_edges),
+  RowsOut out{ints_out(self, indptr, "indptr", count_with(num_rows, 1), list.num_edges),
               ints_out(self, indices, "indices", list.num_edges, num_neighbors - 1),
               {nullptr, 0}};
   if (edge_ids.has_value()) {

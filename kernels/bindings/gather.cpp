@@ -5,10 +5,15 @@
 namespace khop::bindings {
 namespace {
 
-[[noreturn]] void refuse_row(int64_t row, int64_t entry, int64_t num_rows, int64_t num_out) {
-  throw nb::index_error(("row " + std::to_string(row) + " (entry " + std::to_string(entry) +
-                         ") is outside a table of " + std::to_string(num_rows) +
-                         " rows, or its place outside " + std::to_string(num_out))
+// What is wrong with an entry: the row, or if that exists the place where it should go.
+[[noreturn]] void refuse_entry(int64_t entry, int64_t row, const RowTable& source,
+                               const RowTarget& target) {
+  const bool has_row = 0 <= row && row < source.num_rows;
+  const int64_t place = target.places == nullptr ? entry : target.places[entry];
+  throw nb::index_error((std::string(has_row ? "place " : "row ") +
+                         std::to_string(has_row ? place : row) + " (entry " +
+                         std::to_string(entry) + ") is outside a table of " +
+                         std::to_string(has_row ? target.num_rows : source.num_rows) + " rows")
                             .c_str());
 }
 
@@ -38,13 +43,13 @@ void gather(const InArray& table, const std::optional<InArray>& rows, const OutA
   };
   if (!rows.has_value()) {
     const int64_t bad = run(static_cast<const int64_t*>(nullptr), source.num_rows);
-    if (bad >= 0) refuse_row(bad, bad, source.num_rows, target.num_rows);
+    if (bad >= 0) refuse_entry(bad, bad, source, target);
     return;
   }
   visit_ints(*rows, "rows", [&](auto* row_data) {
     const int64_t bad = run(row_data, rows->ndim() == 1 ? length(*rows) : 0);
     if (bad >= 0) {
-      refuse_row(static_cast<int64_t>(row_data[bad]), bad, source.num_rows, target.num_rows);
+      refuse_entry(bad, static_cast<int64_t>(row_data[bad]), source, target);
     }
     return 0;
   });

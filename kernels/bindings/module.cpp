@@ -1,8 +1,26 @@
 // khop._native: the compiled core. NumPy arrays in, NumPy arrays out; no libtorch, no CUDA driver.
+#include <exception>
+
 #include "graph.hpp"
+
+namespace {
+
+// What containers throw says 'std::bad_alloc', which tells nobody anything.
+void say_out_of_memory(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const khop::OutOfMemory&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    PyErr_SetString(PyExc_MemoryError, "out of memory in a kernel: use smaller batches or graphs");
+  }
+}
+
+}  // namespace
 
 NB_MODULE(_native, m) {
   using namespace khop::bindings;
+  nb::register_exception_translator(&say_out_of_memory);
   bind_rng(m);
   bind_graph(m);
   bind_sample(m);
@@ -11,6 +29,7 @@ NB_MODULE(_native, m) {
   bind_links(m);
   bind_gather(m);
   bind_floor(m);
+  bind_bus_error(m);
   bind_convert(m);
   bind_partition(m);
   bind_weights(m);

@@ -7,20 +7,22 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <type_traits>
 #include <utility>
+
+#include "khop/sizes.hpp"
 
 namespace khop {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-inline void* allocate(std::size_t bytes) {
+inline void* allocate(int64_t count, std::size_t width) {
+  const std::size_t bytes = bytes_of(count, width);
   const bool large = bytes >= 2 * kHugePage;
   const std::size_t alignment = large ? kHugePage : 64;
   const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   void* memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) throw OutOfMemory(static_cast<std::size_t>(count), width);
   // Random access to a table of megabytes is bound by TLB misses on 4 KiB pages.
   if (large) madvise(memory, rounded, MADV_HUGEPAGE);
   return memory;
@@ -54,7 +56,7 @@ class Buffer {
     if (capacity <= capacity_) return;
     int64_t grown = capacity_ * 2;
     if (grown < capacity) grown = capacity;
-    T* memory = static_cast<T*>(allocate(static_cast<std::size_t>(grown) * sizeof(T)));
+    T* memory = static_cast<T*>(allocate(grown, sizeof(T)));
     if (size_ > 0) std::memcpy(memory, data_, static_cast<std::size_t>(size_) * sizeof(T));
     std::free(data_);
     data_ = memory;
@@ -69,7 +71,8 @@ class Buffer {
 
   T* extend(int64_t count) {
     const int64_t old = size_;
-    resize(size_ + count);
+    if (count > capacity_ - old) reserve(count_with(old, count));
+    size_ = old + count;
     return data_ + old;
   }
 

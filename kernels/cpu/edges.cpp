@@ -114,7 +114,7 @@ class EdgeFinder {
   using Questions = std::vector<std::pair<int64_t, int64_t>>;  // (row, place)
 
   std::pair<int64_t, int64_t> row_of(int64_t i) const {
-    const int64_t row = rows_[i] - graph_.first_row;
+    const int64_t row = graph_.row_of(rows_[i]);
     if (row < 0 || row >= graph_.num_rows) {
       throw_no_such_row(rows_[i], graph_.first_row, graph_.num_rows);
     }
@@ -141,7 +141,7 @@ class EdgeFinder {
 
   void prefetch(int64_t i) const {
     const auto row_at = [this](int64_t j) {
-      const int64_t row = j < count_ ? rows_[j] - graph_.first_row : -1;
+      const int64_t row = j < count_ ? graph_.row_of(rows_[j]) : -1;
       return row < graph_.num_rows ? row : -1;
     };
     if (const int64_t row = row_at(i + kAhead); row >= 0) {

@@ -36,12 +36,12 @@ void check(const CsrView<Ptr, Col>& graph, const DrawnBatch& batch) {
 template <class Ptr, class Col>
 uint64_t SampleFloor::touch(const CsrView<Ptr, Col>& graph, const DrawnBatch& batch) {
   check(graph, batch);
+  nodes_.resize(batch.num_nodes);  // first: it refuses what cannot be doubled
   int bits = 10;
   while ((int64_t{1} << bits) < 2 * batch.num_nodes) ++bits;
   table_.resize(int64_t{1} << bits);
   row_.resize(batch.num_edges);
   col_.resize(batch.num_edges);
-  nodes_.resize(batch.num_nodes);
   uint64_t* const table = table_.data();
   int64_t* const row = row_.data();
   int64_t* const col = col_.data();

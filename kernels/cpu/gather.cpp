@@ -52,7 +52,8 @@ struct AnyCopy {
 // smallest result that is not -1, or -1.
 template <class Gather>
 int64_t in_threads(int64_t count, int64_t row_bytes, int num_threads, Gather gather) {
-  const int64_t wanted = count * row_bytes / kBytesPerThread;
+  if (row_bytes == 0) return gather(0, count);
+  const int64_t wanted = count / std::max<int64_t>(kBytesPerThread / row_bytes, 1);
   const int64_t threads = std::clamp<int64_t>(wanted, 1, std::max(num_threads, 1));
   if (threads == 1) return gather(0, count);
 

@@ -41,7 +41,7 @@ class RowFinder {
 
   void prefetch_rows(const int64_t* ids, int64_t count) const {
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = row_of(ids[i]);
+      const int64_t row = graph_.row_of(ids[i]);
       if (row < 0 || row >= graph_.num_rows) continue;
       __builtin_prefetch(&graph_.indptr[row]);
       __builtin_prefetch(&graph_.indptr[row + 1]);  // one row in sixteen ends on the next line
@@ -68,15 +68,9 @@ class RowFinder {
     return graph_.times != nullptr && rows.times != nullptr;
   }
 
-  // Ids come from files and callers: the difference may be beyond 64 bits, and wraps.
-  int64_t row_of(int64_t id) const {
-    return static_cast<int64_t>(static_cast<uint64_t>(id) -
-                                static_cast<uint64_t>(graph_.first_row));
-  }
-
   Row find_whole(const RowSet& rows, int64_t i) const {
     const int64_t id = rows.ids[i];
-    const int64_t row = row_of(id);
+    const int64_t row = graph_.row_of(id);
     if (row < 0 || row >= graph_.num_rows) throw_no_such_row(id, graph_.first_row, graph_.num_rows);
     const int64_t begin = static_cast<int64_t>(graph_.indptr[row]);
     const int64_t end = static_cast<int64_t>(graph_.indptr[row + 1]);

@@ -12,7 +12,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <new>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -23,6 +22,7 @@
 #include "device.hpp"
 #include "host_pages.hpp"
 #include "khop/parallel/backend.hpp"
+#include "khop/sizes.hpp"
 
 namespace khop {
 
@@ -54,7 +54,7 @@ class EmulatedBackend {
 
   void* allocate(std::size_t bytes) {
     void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-    if (memory == nullptr) throw std::bad_alloc();
+    if (memory == nullptr) throw OutOfMemory(bytes, 1);
     std::memset(memory, kPattern, bytes);
     return memory;
   }

@@ -61,7 +61,9 @@ HotRows::HotRows(std::shared_ptr<const DeviceGroup> group, const HostRows& table
     }
   }
   const int64_t wanted = std::min(kStagingBytes, count_ * row_bytes_);
-  PinnedMemory staging(group_->device(0), static_cast<std::size_t>(std::max(wanted, row_bytes_)));
+  // A table without rows may have rows of any width.
+  const int64_t one_row = count_ == 0 ? 0 : row_bytes_;
+  PinnedMemory staging(group_->device(0), static_cast<std::size_t>(std::max(wanted, one_row)));
   try {
     for (int64_t part = 0; part < group_->size(); ++part) {
       const int64_t rows = (count_ - part + group_->size() - 1) / group_->size();

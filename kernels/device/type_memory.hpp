@@ -61,7 +61,7 @@ class TypeMemory {
           "a batch may hold at most 2^31 - 1 nodes and edges of one type; use smaller batches or "
           "fan-outs");
     }
-    narrow_ = (disjoint_ ? num_trees << id_bits_ : num_ids_) < kNarrowLimit;
+    narrow_ = disjoint_ ? num_trees <= (kNarrowLimit - 1) >> id_bits_ : num_ids_ < kNarrowLimit;
     bool moved = keys_.reserve(capacity);
     moved |= numbers_.reserve(capacity);
     if (with_edges) moved |= edges_.reserve(capacity);

@@ -190,7 +190,10 @@ class TextFormatter(logging.Formatter):
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         start = f"{stamp}.{int(record.msecs):03d} {record.levelname}"
         line = f"{start} {', '.join(who)}, pid {record.process}: {printable(text)}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        trace = self.formatException(record.exc_info).splitlines()
+        return "\n".join([line, *map(printable, trace)])
 
 
 class JsonFormatter(logging.Formatter):

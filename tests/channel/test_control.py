@@ -2,14 +2,26 @@
 
 import contextlib
 import os
+import resource
 import select
+import socket
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.channel.control import MAX_PAYLOAD, ControlLine, Message, Op, socket_pair
+from khop.channel.control import (
+    MAX_LARGE_PAYLOAD,
+    MAX_PAYLOAD,
+    ONE,
+    ControlLine,
+    Message,
+    Op,
+    socket_pair,
+)
+from khop.channel.ring import create_memory
 from khop.errors import ProtocolError
 
 
@@ -37,6 +49,129 @@ def test_json_and_large_messages():
         assert theirs.receive().json() == {"a": [1, None], "b": "ü"}
         ours.send(Op.ERROR, b"x" * MAX_PAYLOAD)
         assert len(theirs.receive().payload) == MAX_PAYLOAD
+
+
+def num_descriptors():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("extra", [1, 5_000, 300_000, 4_000_000])
+def test_payloads_larger_than_the_socket_holds(extra):
+    """Whole, in turn, with the descriptors that come along; nothing stays open."""
+    with lines() as (ours, theirs):
+        before = num_descriptors()
+        payload = os.urandom(1000) * ((MAX_PAYLOAD + extra) // 1000 + 1)
+        read, write = os.pipe()
+        ours.send(Op.CONFIG, payload, [write])
+        ours.post(Op.ENDPOINT, payload)
+        ours.post(Op.FREE, b"small")
+        first, second, third = (theirs.receive() for _ in range(3))
+        assert first[:2] == (Op.CONFIG, payload)
+        assert os.fstat(first.descriptor()).st_ino == os.fstat(write).st_ino
+        assert second == Message(Op.ENDPOINT, payload, [])
+        assert third == Message(Op.FREE, b"small", [])
+        first.close_descriptors()
+        os.close(read)
+        os.close(write)
+        assert num_descriptors() == before
+
+
+def test_large_payloads_wait_their_turn_and_end_with_the_line():
+    """What finds no room is kept, in order, and given up when the line closes."""
+    ours, theirs = map(ControlLine, socket_pair())
+    before = num_descriptors()
+    payload = bytes(2 * MAX_PAYLOAD)
+    while not ours.has_unsent:
+        ours.post(Op.ENDPOINT, payload)
+    ours.post(Op.ENDPOINT, payload + b"last")
+    got = []
+    while not got or len(got[-1]) == len(payload):
+        message = theirs.receive()
+        got.append(message.payload if message is not None else b"")
+        ours.flush()
+    assert got[-1] == payload + b"last" and set(got[:-1]) == {payload}
+    assert num_descriptors() == before
+    while not ours.has_unsent:
+        ours.post(Op.ENDPOINT, payload)
+    ours.close()
+    theirs.close()
+    assert num_descriptors() == before - 2
+
+
+def test_what_is_too_long_is_refused_by_its_sender():
+    with lines() as (ours, theirs):
+        ours.send(Op.CONFIG, bytes(MAX_LARGE_PAYLOAD))
+        assert len(theirs.receive().payload) == MAX_LARGE_PAYLOAD
+        for send in (ours.send, ours.post):
+            with pytest.raises(ValueError, match=f"CONFIG.*{MAX_LARGE_PAYLOAD + 1} bytes.*most"):
+                send(Op.CONFIG, bytes(MAX_LARGE_PAYLOAD + 1))
+        with pytest.raises(ValueError, match="at most 8 descriptors"):
+            ours.send(Op.CONFIG, b"", [0] * 9)
+        assert theirs.receive() is None
+
+
+def sent_raw(data, descriptors=()):
+    """What a line receives of this; raises what receiving raises."""
+    with lines() as (ours, theirs):
+        socket.send_fds(ours._socket, [data], list(descriptors))
+        message = theirs.receive()
+        message.close_descriptors()
+        return message
+
+
+def large(nbytes):
+    return bytes([Op.CONFIG | 0x80]) + ONE.pack(nbytes)
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (bytes([Op.CONFIG]) + bytes(MAX_PAYLOAD + 1), "more than 60000 bytes in one piece"),
+        (bytes([Op.FREE]), "FREE comes with descriptors"),
+        (large(10)[:-1], "does not say where"),
+        (large(MAX_LARGE_PAYLOAD + 1), "too long: at most"),
+        (large(10), "not in sealed memory of its length"),
+        (bytes([99 | 0x80]), "unknown control message 227"),
+    ],
+)
+def test_malformed_messages_leave_nothing_open(data, match):
+    """Cut, forged or unknown: refused, and the descriptors that came along are closed."""
+    before = num_descriptors()
+    read, write = os.pipe()
+    memory = create_memory(10)  # others may still write to it
+    for descriptor in (read, memory):
+        with pytest.raises(ProtocolError, match=match):
+            sent_raw(data, [descriptor, write])
+    for descriptor in (read, write, memory):
+        os.close(descriptor)
+    assert num_descriptors() == before
+
+
+def test_large_message_without_its_memory():
+    with pytest.raises(ProtocolError, match="does not say where"):
+        sent_raw(large(10))
+
+
+def test_more_descriptors_than_fit_or_than_may_be_open():
+    """What the kernel drops is told; the rest is closed."""
+    before = num_descriptors()
+    with pytest.raises(ProtocolError, match="descriptors of a control message are lost"):
+        sent_raw(bytes([Op.CONFIG]), [0] * 20)
+    assert num_descriptors() == before
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with lines() as (ours, theirs):
+        ours.send(Op.CONFIG, b"{}", [0, 0, 0, 0])
+        last = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
+        filler = [os.dup(0) for _ in range(last + 1 - num_descriptors() + 8)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(filler) + 3, limits[1]))
+        try:
+            with pytest.raises(ProtocolError, match="may not open more files"):
+                theirs.receive()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            for descriptor in filler:
+                os.close(descriptor)
+    assert num_descriptors() == before
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"[1]", b"3", b"\xff"])

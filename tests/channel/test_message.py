@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.channel.message import ArraySpec, Block, pack, read_block, unpack
+from khop.channel import message
+from khop.channel.message import (
+    FRAME_BYTES,
+    MESSAGE_BYTES,
+    ArraySpec,
+    Block,
+    pack,
+    read_block,
+    unpack,
+)
 from khop.data.arrays import DTYPES, storage_dtype
 from khop.errors import ProtocolError
 
@@ -69,6 +78,53 @@ def test_frames_of_strided_arrays():
     _, got = unpack([bytes(frame) for frame in pack({}, arrays)])
     for a, b in zip(arrays, got, strict=True):
         assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1, FRAME_BYTES, FRAME_BYTES + 1])
+def test_no_frame_is_longer_than_allowed(extra):
+    """An array is cut into full frames and a rest; one that fits a frame is not copied."""
+    arrays = [np.arange(FRAME_BYTES + extra, dtype=np.uint8), np.arange(3), np.zeros((0, 4))]
+    frames = pack({"id": 1}, arrays)
+    assert max(map(len, frames)) <= FRAME_BYTES
+    assert len(frames) == 3 + -(-len(arrays[0]) // FRAME_BYTES)
+    header, got = unpack(frames)
+    assert header == {"id": 1}
+    for a, b in zip(arrays, got, strict=True):
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+        assert not b.size or np.shares_memory(a, b) == (a.nbytes <= FRAME_BYTES)
+        assert not b.flags.writeable or np.shares_memory(a, b)
+
+
+@given(st.lists(st.integers(0, 40), max_size=5), st.data())
+def test_frames_of_other_sizes_are_refused(lengths, data):
+    """Whatever is cut elsewhere, left out, added or longer than a frame is no message."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(message, "FRAME_BYTES", 8)
+        arrays = [np.arange(n, dtype=np.uint8) for n in lengths]
+        frames = [bytes(frame) for frame in pack({}, arrays)]
+        _, got = unpack(frames)
+        assert [a.tobytes() for a in got] == [a.tobytes() for a in arrays]
+        at = data.draw(st.integers(1, len(frames)))
+        if at == len(frames):
+            frames.append(b"")
+        else:
+            other = data.draw(st.integers(0, 20).filter(lambda n: n != len(frames[at])))
+            frames[at : at + 1] = data.draw(st.sampled_from([[bytes(other)], []]))
+        with pytest.raises(ProtocolError):
+            unpack(frames)
+
+
+def test_what_is_too_large_is_refused_by_its_sender():
+    """With its size, the limit, and what to do; before memory is taken."""
+    large = np.broadcast_to(np.zeros(1, np.uint8), MESSAGE_BYTES + 1)
+    with pytest.raises(ProtocolError, match=rf"{MESSAGE_BYTES + 1} bytes is more .* at a time"):
+        pack({}, [large])
+    with pytest.raises(ProtocolError, match=r"5000 arrays .* 4096 arrays"):
+        pack({}, [np.zeros(1)] * 5000)
+    with pytest.raises(ProtocolError, match=r"header of 1048.* longer than the 1048576"):
+        pack({"names": "x" * (1 << 20)}, [])
+    with pytest.raises(ProtocolError, match="more than these hold"):
+        unpack([json.dumps({"arrays": [["uint8", [2**40]]]}).encode(), b""])
 
 
 def block_of(header, body=b""):

@@ -19,9 +19,9 @@ def command(tmp_path):
     path = [str(Path(khop.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
-    def run(*arguments, **options):
+    def run(*arguments, module="khop.cli.main", **options):
         return subprocess.run(
-            [sys.executable, "-m", "khop.cli.main", *map(str, arguments)],
+            [sys.executable, "-m", module, *map(str, arguments)],
             cwd=tmp_path,
             env={**environment, **options.pop("env", {})},
             capture_output=True,

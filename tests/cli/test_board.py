@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.cli.board import ALARM, HEAD, Column, Table, as_json, duration, render, size
+from khop.cli.forms import check_picture, check_table
 from khop.cli.look import Look, Lost, rates, session_rates
 from khop.distributed.remote.statistics import ServerCounters
+from khop.errors import ProtocolError
+
+
+def sent(value):
+    """As it arrives: over JSON."""
+    return json.loads(json.dumps(value))
 
 
 def picture(rank, uptime, batches, requests=0, pid=7):
@@ -38,15 +45,19 @@ def table(*ranks):
         "num_servers": 3,
         "num_clients": 2,
         "servers": {
-            str(r): {"parts": [r], "addresses": {"tcp": f"tcp://h:{r}"}, "silent": 0.1}
+            str(r): {"incarnation": "i", "parts": [r], "addresses": {"tcp": f"tcp://h:{r + 1}"},
+                     "host": "h", "pid": 6, "silent": 0.1}
             for r in ranks
         },
         "clients": {
-            "0": {"name": "host:1", "pid": 11, "silent": 0.4, "gone": False},
-            "1": {"name": "host:2", "pid": 12, "silent": 80.0, "gone": True},
-            "10": {"name": "host:3", "pid": 13, "silent": 9.0, "gone": False},
+            str(r): {"incarnation": "i", "name": f"host:{i}", "pid": 10 + i, "silent": silent,
+                     "gone": gone}
+            for i, (r, silent, gone) in enumerate([(0, 0.4, False), (1, 80.0, True),
+                                                   (10, 9.0, False)], 1)
         },
-    }
+        "directory": "d", "num_parts": 3, "fingerprint": "f", "finished": False,
+        "contending": False,
+    }  # fmt: skip
 
 
 def look(pictures, lost=None, directory=None, ranks=(0, 1, 2)):
@@ -74,10 +85,10 @@ def test_servers_with_rates():
     """10 batches of 2 MB and 20 requests in two seconds; a restarted server has no rates yet."""
     lines = render(NOW, BEFORE, 1000)
     first, second, third = rows(lines, "SERVER")
-    assert first[:6] == ["0", "tcp://h:0", "0", "12 s", "1", "2"]
+    assert first[:6] == ["0", "tcp://h:1", "0", "12 s", "1", "2"]
     assert first[6:12] == ["10.0", "1 kB", "10 MB", "5.0", "1", "123 MB"]
     assert second[6:10] == ["-", "-", "-", "-"]
-    assert third == ["2", "tcp://h:2", "2", *["-"] * 11]
+    assert third == ["2", "tcp://h:3", "2", *["-"] * 11]
     assert lines[0].text.startswith("khop top 10.0.0.1:5  2 of 3 servers, 2 trainers")
     assert lines[1].text == "server 2 lost 1:15 ago: it is off"
     assert [line.style for line in lines[:2]] == [HEAD, ALARM]
@@ -194,3 +205,82 @@ def test_sizes(value, text):
 )
 def test_durations(value, text):
     assert duration(value) == text
+
+
+HOSTILE = [
+    *(None, True, -1, 0.5, 1e400, -1e300, float("nan"), 2**63, 10**400, "", "\x1b[2J", "9" * 9000),
+    *([], [None], [[]], [2**70], {}, {"x": 1}, {"\x1b]0;x\x07": {}}, {"-1": {}}, {"x": None}),
+]
+
+
+def places(value, path=()):
+    """Paths to everything within a value."""
+    yield path
+    if isinstance(value, (dict, list)):
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(entry, (*path, key))
+
+
+def changed(value, path, new):
+    """A copy of a value with another one at a path; without what is there if that is `places`."""
+    if not path:
+        return new
+    copy = value.copy()
+    if len(path) == 1 and new is places:
+        del copy[path[0]]
+    else:
+        copy[path[0]] = changed(value[path[0]], path[1:], new)
+    return copy
+
+
+GOOD_PICTURE, GOOD_TABLE = sent(picture(0, 12.0, 15, 30)), sent(table(0, 1))
+
+
+@given(st.data(), st.sampled_from([*HOSTILE, places]))
+def test_what_servers_send_is_shown_or_refused(data, value):
+    """Any field replaced by anything: a ProtocolError where it enters, or a sound board."""
+    is_picture = data.draw(st.booleans())
+    good = GOOD_PICTURE if is_picture else GOOD_TABLE
+    path = data.draw(st.sampled_from([*places(good)][value is places :]))
+    bad = changed(good, path, value)
+    try:
+        if is_picture:
+            seen = Look(
+                1e9, "m", check_table(GOOD_TABLE, "it"), None, {0: check_picture(bad, "it")}, {}
+            )
+        else:
+            seen = Look(1e9, "m", check_table(bad, "it"), None, {0: GOOD_PICTURE}, {})
+    except ProtocolError as error:
+        assert str(error).startswith(("it has sent malformed statistics: ", "it has sent a mal"))
+        return
+    assert all(line.text.isprintable() for line in render(seen, BEFORE, 1000))
+    assert all(line.text.isprintable() for line in render(seen, seen, 80, 24))
+    json.dumps(as_json(seen, BEFORE), allow_nan=False)
+
+
+def test_what_servers_say_is_left_as_it_is():
+    assert check_picture(GOOD_PICTURE, "it") == GOOD_PICTURE
+    told = check_table(GOOD_TABLE, "it")
+    for entry in told["servers"].values():
+        assert entry["addresses"].pop("ipc") is None
+    assert told == GOOD_TABLE
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (
+            ("sessions", 0, "samplers", 1, "pid"),
+            -1,
+            r"sessions\[0\].samplers\[1\].pid must be an integer",
+        ),
+        (("uptime",), 1e400, "uptime must be a finite number"),
+        (("requests", "sample", "buckets"), [1], r"requests\['sample'\] counts 1 classes"),
+        (("clients",), "x", "clients must be a list"),
+        (("rss",), places, r"lacks \['rss'\]"),
+        ((), 5, "must be an object"),
+    ],
+)
+def test_malformed_statistics_are_named(path, value, message):
+    with pytest.raises(ProtocolError, match=message):
+        check_picture(changed(GOOD_PICTURE, path, value), "server 1 at tcp://h:1")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch_geometric.data import HeteroData
 
+from forging import forge
 from khop.partition import PartitionFolder
 from khop.typing import NODE
 
@@ -150,8 +151,8 @@ def test_verify_tells_what_is_wrong(command, graph, tmp_path):
     assert "map/node.npy: its bytes have changed" in done.stdout
     assert "1 problem found" in done.stdout
     done = command("verify", "nowhere")
-    assert done.returncode == 1
-    assert "no partition folder" in done.stdout
+    assert done.returncode == 2
+    assert "no partition folder" in done.stderr
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
@@ -169,7 +170,7 @@ def test_plot(command, graph, tmp_path, suffix):
 def test_plot_of_a_graph_without_edges(command, tmp_path):
     (tmp_path / "g").mkdir()
     np.save(tmp_path / "g" / "edge_index.npy", np.empty((2, 0), np.int64))
-    np.save(tmp_path / "g" / "y.npy", np.arange(2))
+    np.save(tmp_path / "g" / "y.npy", np.arange(12))
     command("partition", "g", "out", "--num-parts", 12, "--quiet")
     done = command("inspect", "out", "--plot", "p.png")
     assert done.returncode == 0, done.stderr
@@ -257,10 +258,112 @@ def test_usage(command):
         assert f"usage: khop {name}" in command(name, "--help").stdout
     assert "ogb:NAME" in command("partition", "--help").stdout
     assert command("--version").stdout.startswith("khop ")
-    for wrong in ([], ["fly"], ["partition"], ["verify"]):
+    for wrong in (["partition"], ["verify"]):
         done = command(*wrong)
         assert done.returncode == 2
-        assert "usage: khop" in done.stderr
+        assert f"usage: khop {wrong[0]}" in done.stderr
+
+
+def test_alone_it_prints_its_help(command):
+    alone = command()
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout == command("--help").stdout
+
+
+def test_as_a_module(command):
+    """Where the script is not on the path."""
+    done = command("--version", module="khop")
+    assert done.stdout == command("--version").stdout
+    assert command("fly", module="khop").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "usage"),
+    [
+        (["verfy", "out"], "no such command 'verfy': did you mean 'verify'?", "khop [-h]"),
+        (["fly"], "no such command 'fly'\n", "khop [-h]"),
+        (["verify", "--json", "out"], "no such option '--json'\n", "khop verify"),
+        (["verify", "a", "b"], "unrecognized arguments: b", "khop verify"),
+        (
+            ["partition", "ring", "out", "--num-prats", "2"],
+            "no such option '--num-prats': did you mean '--num-parts'?",
+            "khop partition",
+        ),
+        (
+            ["partition", "ring", "out", "--num-parts=2", "--methd=random"],
+            "no such option '--methd': did you mean '--method'?",
+            "khop partition",
+        ),
+        (["inspect", "\x1b]0;x\x07", "b\x1b[2J"], "arguments: b\\x1b[2J", "khop inspect"),
+    ],
+)
+def test_what_was_probably_meant(command, words, message, usage):
+    done = command(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert f"usage: {usage}" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_the_beginning_of_an_option_will_do(command, graph):
+    assert command("partition", graph, "out", "--num-p", 2, "--qui").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["verify", "inspect"])
+def test_no_folder(fails, graph, name):
+    """A missing folder is bad input, not a problem of a folder."""
+    assert "no partition folder at" in fails(name, "nosuch")
+    assert "is not a partition folder: it has no meta.json" in fails(name, graph)
+
+
+def test_more_parts_than_make_sense(fails, graph, tmp_path):
+    arguments = ("partition", graph, "out", "--num-parts")
+    assert "is more than the graph's 40 nodes: a part is what one" in fails(*arguments, 41)
+    assert "100000 is more than 4096" in fails(*arguments, 100_000)
+    assert not (tmp_path / "out").exists()
+
+
+def test_keys_need_a_folder(fails, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(".")
+    for name in ("file", "file/below", "link"):
+        assert "is no folder, or a link to one: name a folder for the keys" in fails("keygen", name)
+
+
+ESCAPE = "\x1b]0;pwned\x07\x1b[2J\u202e"
+
+
+def test_a_folder_does_not_steer_the_terminal(command, fails, graph, tmp_path):
+    """What meta.json and names of files say, in summaries, problems and errors."""
+    evil = f"edge_{ESCAPE}.npy"
+    np.save(tmp_path / graph / evil, np.arange(40))
+    made = command("partition", graph, "out", "--num-parts", 2, "--time-attr", evil[:-4])
+    assert made.returncode == 0, made.stderr
+    forge(
+        tmp_path / "out",
+        lambda meta: meta.update(method={"name": ESCAPE, ESCAPE: ESCAPE}, khop_version=ESCAPE),
+    )
+    told = [made, command("inspect", "out"), command("inspect", "out", "--json")]
+    (tmp_path / "out" / ESCAPE).write_text("")
+    told.append(command("verify", "out"))
+    assert "not part of the folder" in told[-1].stdout
+    for name in ("inspect", "verify"):
+        forge(tmp_path / "out", lambda meta: meta.update(version=ESCAPE))
+        told.append(command(name, "out"))
+        told.append(command(name, "out", "--debug"))
+    for done in told:
+        assert all(line.isprintable() for line in (done.stdout + done.stderr).split("\n")), done
+
+
+def test_a_source_does_not_steer_the_terminal(command, tmp_path):
+    pytest.importorskip("pandas")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "edges.csv").write_text(f"src,dst,{ESCAPE}\n0,1,bob\n")
+    for debug in ([], ["--debug"]):
+        done = command("partition", "in", "out", "--num-parts", 1, *debug)
+        assert done.returncode == (1 if debug else 2)
+        assert "column '\\x1b]0;pwned\\x07" in done.stderr
+        assert all(line.isprintable() for line in done.stderr.split("\n"))
 
 
 def test_an_argument_named_like_a_command(command, tmp_path):

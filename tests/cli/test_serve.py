@@ -1,6 +1,7 @@
 """`khop serve`: a graph server without torch, from its start to its end."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,6 +86,29 @@ def test_signals(folder, number):
     assert process.returncode == 0, err
 
 
+def test_a_file_that_is_cut_off_while_it_is_served(folder, tmp_path):
+    """The server cannot go on; its log says why, and its status stays that of the signal."""
+    root = shutil.copytree(folder, tmp_path / "evil\x1b]0;name")
+    master = f"127.0.0.1:{jobs.free_port()}"
+    process = start(root, "--master", master, "--part", 0)
+    assert "serving" in process.stdout.readline()
+    client = RemoteClient(Servers(master), timeout=30.0)
+    try:
+        client.wait_for_table(lambda table: table["servers"], "the server")
+        fetch = {"part": 0, "kind": "node", "index": 0, "names": ["x"]}
+        client.request(0, "fetch", fetch, [np.array([0])])
+        os.truncate(root / "part-0" / "node" / "node" / "x.npy", 0)
+        client.submit(0, "fetch", fetch, [np.array([0])])
+        _, err = process.communicate(timeout=20)
+    finally:
+        client.close()
+    assert process.returncode == -signal.SIGBUS
+    assert "ends by SIGBUS: it read a part of a mapped file that is no longer there" in err
+    assert f"'{tmp_path}/evil\\x1b]0;name' was cut off" in err
+    assert "\x1b" not in err
+    assert "Fatal Python error: Bus error" in err  # where it was, as for other faults
+
+
 @pytest.mark.parametrize(
     "arguments,words",
     [
@@ -92,6 +116,7 @@ def test_signals(folder, number):
         (["--master", "127.0.0.1:1", "--part", "7"], "2 partitions"),
         (["--master", "192.0.2.1:4000"], "khop keygen"),
         (["--master", "127.0.0.1:4000", "--labels", "paper=y.npy"], "no node type 'paper'"),
+        (["--master", "127.0.0.1:4000", "--labels", "/dev/zero"], "is no regular file"),
         (["--master", "127.0.0.1:4000", "--rank", "3"], "rank 3 is not one of 1"),
     ],
 )

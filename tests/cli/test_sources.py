@@ -69,6 +69,40 @@ def test_csv_without_names(tmp_path):
     assert source.edges[EDGE].attrs["edge_attr_2"].array.tolist() == [7, 8]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"0","1"\n"1","2"\n"2","0"\n',
+        "\ufeff0,1\n1,2\n2,0\n",
+        '\ufeff"0","1"\n1,2\n2,0',
+        "\n\n0,1\n1,2\n2,0\n",
+        "0,1\r\n1,2\r\n2,0\r\n",
+        "0 , 1\n1, 2\n2 ,0\n",
+        "src,dst\n0,1\n1,2\n2,0\n",
+        '\ufeff"src", "dst"\n"0","1"\n1,2\n2,0\n',
+        "\nfrom,to\n0,1\n1,2\n2,0\n",
+    ],
+)
+def test_no_edge_of_a_csv_is_lost(tmp_path, text):
+    """However its first line is written: 0 -> 1 -> 2 -> 0."""
+    (tmp_path / "edges.csv").write_bytes(text.encode())
+    assert edges_of(read_source(str(tmp_path))) == [[0, 1, 2], [1, 2, 0]]
+
+
+@pytest.mark.parametrize("text", ["0,1", '"0","1"', "\ufeff0,1\n", "src,dst\n0,1"])
+def test_a_csv_of_one_edge(tmp_path, text):
+    (tmp_path / "edges.csv").write_bytes(text.encode())
+    assert edges_of(read_source(str(tmp_path))) == [[0], [1]]
+
+
+def test_a_first_line_with_a_value_missing(tmp_path):
+    """It is an edge all the same."""
+    (tmp_path / "edges.csv").write_text("0,1,\n1,2,0.5\n")
+    values = read_source(str(tmp_path)).edges[EDGE].attrs["edge_attr_2"].array
+    assert np.isnan(values[0])
+    assert values[1] == 0.5
+
+
 def test_parquet(tmp_path):
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"kind": [1, 2, 3, 4], "dst": EDGES[1], "src": EDGES[0]})
@@ -91,6 +125,9 @@ def test_parquet(tmp_path):
         ("edges.csv", b"src,dst\n0,1\n2,\n", TypeError, "must hold integer node ids"),
         ("edges.csv", b"src,dst,name\n0,1,bob\n", TypeError, "column 'name' of .* cannot be"),
         ("edges.csv", b"0,1\n1,2,3,4\n", ValueError, "is not a CSV file"),
+        ("edges.csv", b"#0,1\n1,2\n", ValueError, "neither names columns nor is an edge"),
+        ("edges.csv", b"src,dst\n0,1,7\n1,2,8\n", ValueError, "is not a CSV file"),
+        ("edges.csv", b"0,1\n\xff,2\n", ValueError, "is not a CSV file in UTF-8"),
         ("edges.parquet", b"PAR", ValueError, "is not a Parquet file"),
     ],
 )
@@ -101,6 +138,45 @@ def test_bad_directories(tmp_path, file, content, error, message):
         np.save(tmp_path / file, content, allow_pickle=True)
     with pytest.raises(error, match=message):
         read_source(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["objects", "a pickle", "a long header", "code"])
+def test_numpy_s_advice_is_not_passed_on(tmp_path, content):
+    """It is to allow pickles."""
+    np.save(tmp_path / "edge_index.npy", EDGES)
+    file = tmp_path / "x.npy"
+    if content == "objects":
+        np.save(file, np.array([Bomb()]), allow_pickle=True)
+    elif content == "a pickle":
+        file.write_bytes(pickle.dumps(Bomb()))
+    elif content == "a long header":
+        file.write_bytes(b"\x93NUMPY\x02\x00" + (20_000).to_bytes(4, "little") + b" " * 20_000)
+    else:
+        header = b"{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,)}\n"
+        file.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(ValueError, match=r"x\.npy' cannot be read as an array") as raised:
+        read_source(str(tmp_path))
+    assert not any(word in str(raised.value) for word in ("pickle", "trust", "unsafe"))
+    assert not Path("exploded").exists()
+
+
+@pytest.mark.parametrize("name", ["x.npy", "edge_weight.npy", "x.npy of a link"])
+def test_a_fifo_is_not_waited_for(tmp_path, name):
+    np.save(tmp_path / "edge_index.npy", EDGES)
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "fifo").rename(tmp_path / name) if "link" not in name else (
+        tmp_path / "x.npy"
+    ).symlink_to(tmp_path / "fifo")
+    with pytest.raises(ValueError, match=r"\.npy' is no regular file"):
+        read_source(str(tmp_path))
+
+
+def test_links_are_followed(tmp_path):
+    """Large files may lie elsewhere."""
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "elsewhere.npy", EDGES)
+    (tmp_path / "in" / "edge_index.npy").symlink_to(tmp_path / "elsewhere.npy")
+    assert edges_of(read_source(str(tmp_path / "in"))) == EDGES.tolist()
 
 
 def test_attributes_that_do_not_fit(tmp_path):
@@ -171,6 +247,36 @@ def test_a_file_of_something_else(tmp_path):
     torch.save(torch.zeros(3), tmp_path / "g.pt")
     with pytest.raises(TypeError, match=r"holds a 'Tensor': save one graph, as in torch\.save"):
         read_source(str(tmp_path / "g.pt"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"epoch": 3, "loss": 0.5}, "holds a dict with the keys epoch, loss, not a Data or Hetero"),
+        ({}, r"holds a dict with the keys \(none\), not a Data"),
+        ({"a": {1: 2}}, "holds a dict with the keys a, not a Data"),
+        ({"model": {"weight": torch.zeros(3)}}, "holds a dict with the keys model, not a Data"),
+        ({"weight": torch.zeros(3)}, "holds a dict with the keys weight, not a Data"),
+        (
+            {"edge_index": 5, "num_nodes": 3},
+            r"edge type .* must have shape \[2, num_edges\] \(got a 'int'",
+        ),
+        ({"a": {"x": torch.zeros(2)}, ("a", "to", "a"): {"edge_index": 5}}, "must have shape"),
+        ([1, 2], "holds a 'list': save one graph"),
+    ],
+)
+def test_a_saved_dict_of_something_else(tmp_path, content, message):
+    torch.save(content, tmp_path / "g.pt")
+    with pytest.raises((TypeError, ValueError), match=message):
+        read_source(str(tmp_path / "g.pt"))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_a_torchscript_file(tmp_path):
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "g.pt")
+    with pytest.raises(TypeError, match="holds a TorchScript program, not a graph") as raised:
+        read_source(str(tmp_path / "g.pt"))
+    assert "weights_only" not in str(raised.value)
 
 
 def test_no_such_source():
@@ -260,13 +366,36 @@ def test_ogb_heterogeneous(tmp_path):
         assert source.edges[cites].attrs["edge_attr"].array.tolist() == [[0.5]]
 
 
-def test_ogb_files_are_not_unpickled(ogb_root):
+@pytest.mark.parametrize("setting", ["unset", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"])
+@pytest.mark.parametrize(
+    "name",
+    ["geometric_data_processed.pt", "split_dict.pt", "pre_transform.pt", "pre_filter.pt"],
+)
+def test_ogb_files_are_not_unpickled(ogb_root, monkeypatch, name, setting):
+    """Neither where PyG asks for it, nor where users have set what is advised for OGB's sake."""
     read_source("ogb:ogbn-tiny", str(ogb_root))
-    stored = next(ogb_root.rglob("geometric_data_processed.pt"))
-    torch.save(Bomb(), stored)
-    with pytest.raises(ValueError, match="remove its 'processed' folder"):
+    place = "split" if name == "split_dict.pt" else "processed"
+    (folder,) = [path for path in ogb_root.rglob(place) if path.is_dir()]
+    if place == "split":
+        folder = next(path.parent for path in folder.rglob("*") if path.is_file())
+    torch.save(Bomb(), folder / name)
+    monkeypatch.delenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", raising=False)
+    if setting != "unset":
+        monkeypatch.setenv(setting, "1")
+    before = dict(os.environ)
+    with pytest.raises(ValueError, match="holds more than a graph, or is damaged"):
         read_source("ogb:ogbn-tiny", str(ogb_root))
     assert not Path("exploded").exists()
+    assert dict(os.environ) == before
+
+
+def test_a_fifo_among_the_files_of_ogb(ogb_root):
+    read_source("ogb:ogbn-tiny", str(ogb_root))
+    stored = next(ogb_root.rglob("geometric_data_processed.pt"))
+    stored.unlink()
+    os.mkfifo(stored)
+    with pytest.raises(ValueError, match="is no regular file"):
+        read_source("ogb:ogbn-tiny", str(ogb_root))
 
 
 def test_ogb_of_another_name(ogb_root):

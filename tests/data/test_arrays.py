@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from khop.data.arrays import DTYPES, check_range, to_array, to_ids, to_int64
+from khop.data.arrays import DTYPES, check_count, check_range, to_array, to_ids, to_int64
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -56,6 +56,30 @@ def test_ids():
     for shape in ((), (2, 1)):
         with pytest.raises(ValueError, match="one dimension"):
             to_ids(np.zeros(shape, np.int64), "seeds")
+
+
+def test_ids_that_int64_does_not_hold():
+    assert to_int64(np.array([2**63 - 1], np.uint64), "ids").tolist() == [2**63 - 1]
+    for convert in (to_ids, to_int64):
+        with pytest.raises(
+            ValueError, match=r"seeds holds 9223372036854775808 at position 1: .* 2\^63"
+        ):
+            convert(np.array([1, 2**63], np.uint64), "seeds")
+
+
+def test_numbers_of_nodes():
+    for given in (7, np.int32(7), np.uint64(7), torch.tensor(7)):
+        assert type(check_count(given, "num_nodes")) is int
+    assert check_count(0, "num_nodes") == 0
+    assert check_count(2**56 - 1, "num_nodes") == 2**56 - 1
+    for wrong in (7.0, "7", None, np.float64(7)):
+        with pytest.raises(TypeError, match="num_nodes must be an integer"):
+            check_count(wrong, "num_nodes")
+    for wrong in (-1, 2**56, 2**64):
+        with pytest.raises(
+            ValueError, match=rf"num_nodes must be from 0 to 2\^56 - 1 \(got {wrong}\)"
+        ):
+            check_count(wrong, "num_nodes")
 
 
 def test_ranges():

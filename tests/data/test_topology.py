@@ -43,6 +43,8 @@ def test_own_edge_ids_follow_their_edges():
     in_order = Topology(_EDGES[:, [2, 0]], edge_ids=np.arange(4)[::2])
     assert in_order.edge_ids.tolist() == [0, 2]
     assert in_order.edge_ids.flags.c_contiguous
+    unsigned = Topology(_EDGES, edge_ids=np.arange(5, dtype=np.uint64))  # which kernels do not read
+    assert unsigned.edge_ids.dtype == np.int64
 
 
 def test_two_kinds_of_nodes():
@@ -89,6 +91,17 @@ def test_empty():
             "holds id 9 at position 0",
         ),
         ({"edge_index": ([0, 1], [-1]), "input_layout": "CSC"}, IndexError, "holds id -1"),
+        ({"edge_index": ([0, 9], [0]), "input_layout": "CSC"}, ValueError, "got 0 to 9"),
+        ({"edge_index": ([1, 1], [0]), "input_layout": "CSC"}, ValueError, "got 1 to 1"),
+        ({"edge_index": ([], [0]), "input_layout": "CSC"}, ValueError, "got none"),
+        ({"edge_index": ([0, 2, 1], [0]), "input_layout": "CSC"}, ValueError, "row 1 spans 2 to 1"),
+        ({"edge_index": _EDGES, "num_src": 6.5}, TypeError, r"num_src must be an integer \(got 6"),
+        ({"edge_index": _EDGES, "num_dst": "4"}, TypeError, "num_dst must be an integer"),
+        (
+            {"edge_index": _EDGES, "num_dst": -1},
+            ValueError,
+            r"num_dst must be from 0 .* \(got -1\)",
+        ),
     ],
 )
 def test_bad_input(arguments, error, message):
@@ -97,8 +110,42 @@ def test_bad_input(arguments, error, message):
 
 
 def test_pointers_that_do_not_fit_are_refused_by_the_kernels():
+    """Those of a folder come to them unchecked."""
+    pointers = Topology.compressed(np.array([0, 9]), np.array([0]), 1)
     with pytest.raises(ValueError, match="ends with 9"):
-        Topology(([0, 9], [0]), input_layout="CSC").csr()
+        pointers.csr()
+
+
+def test_pointers_that_would_wrap():
+    """2^32 + 1 is 1 in 32 bits, which would be a sound row."""
+    with pytest.raises(ValueError, match="row 1 spans 4294967297 to 3"):
+        Topology(([0, 2**32 + 1, 3, 3], [0, 1, 2]), input_layout="CSC")
+
+
+@pytest.mark.parametrize("count", [2**56, 2**62 - 1, 2**62, 2**63 - 1, 2**70])
+def test_more_nodes_than_there_can_be(count):
+    for options in ({"num_src": count}, {"num_dst": count}, {"num_src": count, "layout": "CSR"}):
+        with pytest.raises(
+            ValueError, match=rf"num_... must be from 0 to 2\^56 - 1 \(got {count}\)"
+        ):
+            Topology(_EDGES, **options)
+    with pytest.raises(ValueError, match=rf"num_src must be .* \(got {count}\)"):
+        Topology(([0, 1], [0]), input_layout="CSC", num_src=count)
+    with pytest.raises(ValueError, match=rf"num_nodes of 'x' must be .* \(got {count}\)"):
+        Graph(Topology(_EDGES), num_nodes={"x": count})
+
+
+def test_ids_that_leave_no_number_of_nodes():
+    for layout in ("COO", "CSC"):
+        with pytest.raises(ValueError, match="largest id of edge_index plus one must be"):
+            Topology(([0, 1], [0, 2**63 - 1])[:: 1 if layout == "CSC" else -1], input_layout=layout)
+    with pytest.raises(ValueError, match="holds 18446744073709551615 at position 1"):
+        Topology(np.array([[0, 2**64 - 1], [0, 0]], np.uint64))
+
+
+def test_more_nodes_than_memory_has_rows_for():
+    with pytest.raises(MemoryError, match=r"rows of 1125899906842624 nodes with 5 .* right\?"):
+        Topology(_EDGES, num_src=2**50)
 
 
 def test_graph_counts_nodes():

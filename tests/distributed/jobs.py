@@ -175,21 +175,32 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def variables_of_torchrun(rank, world_size, master, port):
+    """What torchrun tells its processes of each other."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": master,
+        "MASTER_PORT": str(port),
+    }
+
+
 def start_trainers(
-    job, arguments, world_size, prefixes=None, master="127.0.0.1", port=None, program=__file__
+    job,
+    arguments,
+    world_size,
+    prefixes=None,
+    master="127.0.0.1",
+    port=None,
+    program=__file__,
+    variables=variables_of_torchrun,
 ):
     """Starts a process of a program a rank; prefixes[rank] goes before its command."""
     port = port or free_port()
     processes = []
     for rank in range(world_size):
-        environment = {
-            **os.environ,
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world_size),
-            "MASTER_ADDR": master,
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-        }
+        told = variables(rank, world_size, master, port)
+        environment = {**os.environ, **told, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, program, job, json.dumps(arguments)]
         prefix = prefixes[rank] if prefixes else []
         processes.append(

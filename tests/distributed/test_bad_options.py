@@ -1,5 +1,7 @@
 """Options and links that cannot be: an error when the loader is made, that says what to do."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import twins
@@ -68,6 +70,13 @@ def test_times_and_weights_of_nodes(datasets):
         ("T", [0], {"temporal_strategy": "last"}, ValueError, "needs times: pass time_attr, too"),
         ("P", [0], {"subgraph_type": "all"}, ValueError, "subgraph_type must be of.*got 'all'"),
     ])  # fmt: skip
+    refused(lambda nodes: DistNeighborLoader(datasets["P"], [2], nodes), [
+        (["a.pt", "b.pt"], {}, TypeError, r"input_nodes.*'a.pt': paths are not read.*torch.load"),
+        (Path("a.pt"), {}, TypeError, r"input_nodes.*'a.pt': paths are not read.*torch.load"),
+        ("a.pt", {}, KeyError, r"input_nodes='a.pt' is no boolean.*Paths are not read.*torch.load"),
+        (("paper", None), {}, ValueError, "names node type 'paper', but the graph is homogeneous"),
+        ([None], {}, TypeError, "input_nodes: dtype 'object'"),
+    ])  # fmt: skip
     with pytest.raises(TypeError, match="leave subgraph_type out"):
         DistSubGraphLoader(datasets["P"], [0], subgraph_type="induced")
 
@@ -76,8 +85,8 @@ def test_times_and_labels_of_links(datasets):
     """Half-given times, wrong lengths, labels with triplets."""
     six, time = torch.zeros(6), {"time_attr": "time"}
     refused(lambda name, **o: DistLinkNeighborLoader(datasets[name], [2], 2, LINKS, **o), [
-        ("T", {"edge_label_time": six}, ValueError, "belong together: pass both or neither"),
-        ("T", time, ValueError, "belong together: pass both or neither"),
+        ("T", {"edge_label_time": six}, ValueError, "'time_attr' is not set"),
+        ("T", time, ValueError, "'edge_label_time' is not set"),
         ("P", {**time, "edge_label_time": six}, ValueError, "without time_attr: partition again"),
         ("T", {**time, "edge_label_time": six[1:]}, ValueError, r"each of 6 links \(got shape \[5"),
         ("T", {**time, "edge_label_time": 3}, ValueError, "edge_label_time must have one dim"),
@@ -107,6 +116,8 @@ def test_links(datasets):
         ("P", torch.tensor([1, 2]), {}, ValueError, r"\[2, num_links\] \(got \[2\]\)"),
         ("P", [[1, 2], [3]], {}, ValueError, "2 sources, but 1 destinations"),
         ("P", [[1, 2]], {}, ValueError, "got 1 rows"),
+        ("P", ["a.pt", "b.pt"], {}, TypeError, r"edge_label_index.*'a.pt': paths are not read"),
+        ("P", "a.pt", {}, TypeError, r"edge_label_index.*'a.pt': paths are not read"),
         ("P", LINKS.float(), {}, TypeError, r"\(sources\) must hold integers.*float32"),
         ("P", torch.tensor([[150], [0]]), {}, IndexError, r"\(sources\) holds id 150.*0 to 149"),
         ("P", torch.tensor([[0], [-1]]), {}, IndexError, r"\(destinations\) holds id -1"),

@@ -250,12 +250,11 @@ def any_request(draw):
     relation = draw(st.integers(0, 4))
     fanout = draw(st.one_of(st.integers(-1, 9), st.sampled_from([2**31, 2**62, 2**63 - 1])))
     header = request(op, rows=names, relation=relation)
-    header.update(
-        {k: v for k, v in {
-            "fanout": fanout, "replace": draw(st.booleans()), "weighted": draw(st.booleans()),
-            "last": draw(st.booleans()), "with_edge": draw(st.booleans()),
-        }.items() if k in header}
-    )  # fmt: skip
+    flags = {name: draw(st.booleans()) for name in ("replace", "weighted", "last", "with_edge")}
+    if op == "sample":
+        header["hop"] = {**HOP, "fanout": fanout, **flags}
+    elif op == "induce":
+        header["with_edge"] = flags["with_edge"]
     if not draw(st.integers(0, 5)):
         name = draw(st.sampled_from(sorted(header)))
         header[name] = draw(st.sampled_from([None, -1, 2**64, 0.5, "", [], {}, [[]], True]))
@@ -281,7 +280,7 @@ def test_any_request(part, data, header):
         assert answer[0].shape == arrays[0].shape
     elif header["op"] in ("sample", "induce"):
         assert len(answer[0]) == len(arrays[0]) and answer[0].sum() == len(answer[1])
-        assert len(answer) == 2 + header["with_edge"]
+        assert len(answer) == 2 + header.get("hop", header)["with_edge"]
     error, _ = ask(handler, request("sample"), rows_of(part, WRITES))
     assert error is None
 

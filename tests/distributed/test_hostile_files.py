@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from forging import forge
 from khop.distributed import DistDataset
+from khop.distributed.reader import PartitionReader
+from khop.errors import FolderError
+from khop.partition import PartitionFolder
+from khop.partition.folder import edge_path, node_path
+from khop.typing import EDGE, NODE
 
 
 class Bomb:
@@ -58,3 +65,35 @@ def test_the_bomb_works(tmp_path):
     """What is not refused does touch the file."""
     pickle.loads(pickle.dumps(Bomb(tmp_path / "exploded")))
     assert (tmp_path / "exploded").exists()
+
+
+def twice(ids):
+    """The second id in place of the first: one is left out."""
+    return np.r_[ids[1], ids[1:]]
+
+
+@pytest.mark.parametrize("change", [twice, lambda ids: ids + len(ids) * 3], ids=["twice", "beyond"])
+def test_ids_that_leave_rows_out(folder_of, tmp_path, change):
+    """What nothing was read for is refused, or zero: never what was in memory before."""
+    root = tmp_path / "forged"
+    shutil.copytree(folder_of("random", 3), root)
+    forge(
+        root,
+        **{edge_path(1, EDGE, "edge_id"): change, node_path(1, NODE, "id"): twice},
+    )
+    reader = PartitionReader(PartitionFolder(root), 0)
+    for read in (lambda: reader.edge_list(0, none), lambda: reader.positions(0, ONE, none)):
+        with pytest.raises(FolderError, match=r"list of original ids of edge type .*'khop verify"):
+            read()
+    left_out = int(PartitionFolder(folder_of("random", 3)).node_ids(1, NODE)[0])
+    for _ in range(9):  # memory that is used again holds what was in it
+        np.full(500 * 5, 7, np.float32)
+        assert not reader.attribute("node", 0, "x", none)[left_out].any()
+
+
+def none():
+    """All parts are at hand."""
+    raise AssertionError
+
+
+ONE = np.zeros(1, np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket as sockets
 import struct
 import threading
@@ -14,15 +15,16 @@ import twins
 import zmq
 
 from khop.channel.control import ControlLine, socket_pair
-from khop.channel.message import pack, unpack
+from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES, pack, unpack
 from khop.distributed.handler import RequestHandler, refusal
-from khop.distributed.limits import Limits, RateLimiter, degrees_of, pieces
+from khop.distributed.limits import Limits, RateLimiter, Unread, degrees_of, pieces
 from khop.distributed.server import PartitionServer
 from khop.distributed.transport import Endpoint, PartitionClient
 from khop.distributed.wire import PROTOCOL
 from khop.errors import ProtocolError
 from khop.partition import PartitionFolder
 from khop.partition.part import Part
+from khop.sampler.collect import fetch_rows
 from khop.sampler.requests import HopRequest, RowSet
 
 PART = 1
@@ -138,7 +140,9 @@ def test_degrees_and_pieces():
 
 def test_too_many_frames_and_too_long_headers(part):
     handler = RequestHandler(part)
-    many = pack({"id": 3}, [np.zeros(1)] * 5000)
+    few = pack({"id": 3}, [np.zeros(1)])
+    described = {**json.loads(few[0]), "arrays": [["float64", [1]]] * 5000}
+    many = [json.dumps(described).encode(), *few[1:] * 5000]
     long = [b'{"id": 3, "op": "' + b"x" * (1 << 20) + b'", "arrays": []}']
     for frames in (many, long):
         reply, _ = unpack(handler(frames))
@@ -182,11 +186,11 @@ def test_buckets_fill_again():
 
 
 @contextlib.contextmanager
-def serving(part, num_threads=1, **limits):
+def serving(part, num_threads=1, curve=None, **limits):
     """A server in a thread, at an address of loopback."""
     ours, theirs = socket_pair()
     server = PartitionServer(
-        RequestHandler(part), None, "127.0.0.1", None, num_threads, limits=Limits(**limits)
+        RequestHandler(part), None, "127.0.0.1", curve, num_threads, limits=Limits(**limits)
     )
     thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))
     thread.start()
@@ -234,13 +238,36 @@ def question(part, number=1, **fields):
 
 def test_a_frame_that_is_too_long_ends_its_connection(part):
     """ZeroMQ refuses it when it hears of its length; others are served as ever."""
-    with serving(part, frame_bytes=1 << 20) as server, client_of(server) as client:
+    with serving(part) as server, client_of(server) as client:
         with raw_peer(server) as dealer:
             monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-            dealer.send_multipart([b"{}", bytes(2 << 20)])
+            dealer.send_multipart([b"{}", bytes(FRAME_BYTES + 4096)])
             assert monitor.poll(5000), "the connection was kept"
             assert not dealer.poll(100)
             dealer.disable_monitor()
+        assert draws(client, part)
+
+
+def test_replies_of_many_frames(part):
+    """Rows come as they are stored, however many frames they take."""
+    place = part.relations[CITES][1]
+    ids = np.resize(own_rows(part), 300_000)
+    with serving(part) as server, client_of(server) as client:
+        ticket = client.fetch(PART, "node", place, ids, ["id", "id"])
+        client.wait([ticket])
+        (expected,) = fetch_rows(part, "node", place, ids, ["id"])
+        assert expected.nbytes > 2 * FRAME_BYTES
+        assert all(np.array_equal(rows, expected) for rows in ticket.result())
+
+
+def test_a_request_above_the_limit_is_refused_by_its_sender(part):
+    """At once, with size and limit; the connection serves on."""
+    ids = np.broadcast_to(np.zeros(1, np.int64), MESSAGE_BYTES // 8 + 1)
+    with serving(part) as server, client_of(server) as client:
+        with pytest.raises(ProtocolError, match=rf"{MESSAGE_BYTES + 8} bytes is more than"):
+            client.fetch(PART, "node", 0, ids, ["id"])
+        with pytest.raises(ProtocolError, match=r"header of .* is longer than"):
+            client.fetch(PART, "node", 0, ids[:1], ["id"] * 300_000)
         assert draws(client, part)
 
 
@@ -291,30 +318,31 @@ def test_peers_get_their_turns(part, num_threads):
         assert taken < 200, f"answered after {taken} of 300 earlier ones, {waited:.1f} s"
 
 
-def test_a_peer_that_does_not_read_is_refused(part):
-    """Beyond a bound of bytes that wait for it; the server's memory stays bounded."""
-    rows = np.repeat(own_rows(part), 100)
-    with serving(part, unread_bytes=8 << 20) as server, client_of(server) as client:
+@pytest.mark.parametrize("repeats,count,bound", [(100, 100, 8 << 20), (1, 4000, 2 << 20)])
+def test_a_peer_that_does_not_read_is_refused(part, repeats, count, bound):
+    """Beyond a bound of bytes that wait for it, in large or small frames; others are served."""
+    rows = np.repeat(own_rows(part)[:40], repeats)
+    with (
+        serving(part, unread_bytes=bound, rate=1e9, burst=1e9) as server,
+        client_of(server) as client,
+    ):
         host, port = server.addresses["tcp"].removeprefix("tcp://").split(":")
         with sockets.create_connection((host, int(port))) as raw:
             raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 1 << 16)
             greet(raw)
             header = {"protocol": PROTOCOL, "part": PART, "relation": CITES, "rows": [], "id": 1}
             big = pack({**header, **hop(100, replace=True), "op": "sample"}, [rows])
-            for _ in range(100):
+            for _ in range(count):
                 send_message(raw, big)
             deadline = time.monotonic() + 20
-            while not any(server._unread.of(p) > 8 << 20 for p in list(server._rates._buckets)):
+            while not any(w.nbytes > bound for w in list(server._unread._peers.values())):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             time.sleep(0.5)
-            waiting = sum(
-                n
-                for peer in list(server._unread._waiting)
-                for t, n in server._unread._waiting[peer]
-            )
-            reply = sum(a.nbytes for a in unpack(RequestHandler(part)(big))[1])
-            assert waiting <= (8 << 20) + 2 * reply
+            waiting = sum(w.nbytes for w in list(server._unread._peers.values()))
+            reply = sum(map(len, RequestHandler(part)(big)))
+            refusals = 512 * count
+            assert waiting <= bound + 2 * max(reply, Unread.STEP) + refusals
             assert draws(client, part)
 
 

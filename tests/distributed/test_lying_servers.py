@@ -37,10 +37,9 @@ class Liar(RequestHandler):
 
     def __init__(self, part, op, change):
         super().__init__(part)
-        answer = self._answers[op]
-        self._answers = {
-            **self._answers, op: lambda header, arrays: change(list(answer(header, arrays)))
-        }  # fmt: skip
+        kind, answer = self._answers[op]
+        lie = lambda asked, arrays: change(list(answer(asked, arrays)))  # noqa: E731
+        self._answers = {**self._answers, op: (kind, lie)}
 
 
 @contextlib.contextmanager

@@ -1,9 +1,10 @@
-"""How much memory a sampler gets, and how far ahead of the trainer it works."""
+"""What a sampler is told, how much memory it gets, and how far ahead of the trainer it works."""
 
 import jobs
 import pytest
+import torch
 
-from khop.distributed import DistDataset, MpDistSamplingWorkerOptions
+from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
 from khop.distributed.making import plan_ring
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.sampling import collect_spec, sampling_spec
@@ -51,3 +52,19 @@ def test_rings_have_the_size_that_was_asked_for(folder_of, size, nbytes):
     assert plan.nbytes == nbytes
     if plan.in_bulk:
         assert plan.depth * (64 << 10) <= nbytes // 2
+
+
+def test_samplers_are_told_more_than_a_socket_holds(folder_of):
+    """Hops that find nothing change nothing, also if their list has 90,000 characters."""
+
+    def batches(num_neighbors, workers):
+        data = DistDataset().load(folder_of("random", 1), 0)
+        return DistNeighborLoader(
+            data, num_neighbors, torch.arange(20), batch_size=10, worker_options=workers, seed=1
+        )
+
+    one_sampler = MpDistSamplingWorkerOptions(num_workers=1)
+    long, short = batches([3] + [0] * 30_000, one_sampler), batches([3], None)
+    for ours, theirs in zip(long, short, strict=True):
+        assert torch.equal(ours.n_id, theirs.n_id)
+        assert torch.equal(ours.edge_index, theirs.edge_index)

@@ -1,15 +1,29 @@
 """Folders of sockets: the owner's alone, and nobody's are removed."""
 
+import contextlib
 import os
 import socket
 import stat
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from khop.distributed.hosts import host_identity
-from khop.distributed.socket_files import lines_path, remove_socket, socket_folder
+from khop.distributed.remote.addresses import endpoint_of, local_socket
+from khop.distributed.remote.nearby import _connected
+from khop.distributed.socket_files import (
+    is_own_socket,
+    lines_path,
+    peer_of,
+    remove_socket,
+    socket_folder,
+)
+from khop.distributed.transport import Endpoint
 
 HOUR = 3600
+OTHER = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 def make_old(folder, listening):
@@ -59,3 +73,117 @@ def test_what_nobody_listens_at_is_removed():
         end.close()
         remove_socket(str(folder / "server"))
     ends[0].close()
+
+
+@contextlib.contextmanager
+def listening(kind=socket.SOCK_STREAM):
+    """The path of a socket in a folder of its own, and the socket."""
+    path = socket_folder() / "server"
+    with socket.socket(socket.AF_UNIX, kind) as end:
+        end.bind(str(path))
+        end.listen()
+        try:
+            yield path, end
+        finally:
+            remove_socket(str(path))
+
+
+def test_sockets_of_this_user_count():
+    """In a folder that is closed to others, by its own path."""
+    with listening() as (path, _):
+        assert is_own_socket(str(path))
+        for mode in (0o711, 0o770, 0o777, 0o701):
+            path.parent.chmod(mode)
+            assert not is_own_socket(str(path))
+        path.parent.chmod(0o700)
+        other = path.with_name("lines")
+        assert not is_own_socket(str(other)), "there is none"
+        other.touch()
+        assert not is_own_socket(str(other)), "a file"
+        other.unlink()
+        other.symlink_to(path)
+        assert not is_own_socket(str(other)), "a link"
+        other.unlink()
+        for name in (path.name, f"../{path.parent.name}/server", "", "/", f"{path}\0x", "@server"):
+            assert not is_own_socket(name)
+        assert not is_own_socket(f"{path.parent}/../{path.parent.name}/server")
+
+
+def test_links_on_the_way_do_not_count(tmp_path):
+    """They could lead to another folder when they are followed again."""
+    with listening() as (path, _):
+        (tmp_path / "link").symlink_to(path.parent)
+        assert not is_own_socket(str(tmp_path / "link" / "server"))
+        (tmp_path / "above").symlink_to(path.parent.parent)
+        assert not is_own_socket(str(tmp_path / "above" / path.parent.name / "server"))
+
+
+def test_folders_in_which_others_rename_do_not_count(tmp_path):
+    """Unless they are sticky, as /tmp is."""
+    folder = tmp_path / "open" / "own"
+    folder.mkdir(mode=0o700, parents=True)
+    folder.parent.chmod(0o777)
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(os.path.relpath(folder / "server"))
+        assert not is_own_socket(str(folder / "server"))
+        folder.parent.chmod(0o1777)
+        assert is_own_socket(str(folder / "server"))
+
+
+def test_a_temporary_folder_that_is_a_link(monkeypatch, tmp_path):
+    """Sockets are announced by the path that it stands for."""
+    with tempfile.TemporaryDirectory() as short:
+        (Path(short) / "link").symlink_to(short)
+        monkeypatch.setattr(tempfile, "tempdir", str(Path(short) / "link"))
+        with listening() as (path, _):
+            assert is_own_socket(str(path))
+
+
+@pytest.mark.parametrize("changed", ["folder", "socket", "mode", "host", "kind"])
+def test_what_is_not_surely_own_is_reached_with_keys(changed):
+    """Over TCP: whoever registered the address may have a client's key alone."""
+    with listening() as (path, _):
+        addresses = {"tcp": "tcp://127.0.0.1:5", "ipc": f"ipc://{path}"}
+        entry = {"host": host_identity(), "addresses": addresses}
+        assert endpoint_of(entry, "key") == Endpoint(f"ipc://{path}")
+        if changed in ("folder", "socket"):
+            if os.geteuid() != 0:
+                pytest.skip("only root can give files away")
+            os.chown(path.parent if changed == "folder" else path, OTHER, OTHER)
+        elif changed == "mode":
+            path.parent.chmod(0o755)
+        elif changed == "host":
+            entry["host"] = "another"
+        else:
+            addresses["ipc"] = 7
+        assert local_socket(entry) is None
+        assert endpoint_of(entry, "key") == Endpoint("tcp://127.0.0.1:5", "key")
+
+
+def as_other(action):
+    """Runs an action in a child of another user; returns what it printed into a pipe."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.setgid(OTHER)
+            os.setuid(OTHER)
+            os.write(write, repr(action()).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said
+
+
+@needs_root
+def test_whoever_listens_is_asked_who_they_are():
+    """Before anything is passed: a socket whose listener is another user's is left."""
+    with listening(socket.SOCK_SEQPACKET) as (path, end):
+        with _connected(str(path)) as own:
+            assert peer_of(own) == (os.getpid(), os.geteuid())
+        path.parent.chmod(0o777)
+        assert as_other(lambda: end.listen() or "listens") == "'listens'"
+        with pytest.raises(PermissionError, match=f"user {OTHER} listens"):
+            _connected(str(path))

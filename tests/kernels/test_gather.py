@@ -73,7 +73,7 @@ def test_all_rows(shape):
         _native.gather(table, None, out, np.arange(len(table) + 1))
     if len(table):
         places[5] = 20
-        with pytest.raises(IndexError, match=r"row 5 \(entry 5\)"):
+        with pytest.raises(IndexError, match=r"place 20 \(entry 5\) is outside a table of 20 rows"):
             _native.gather(table, None, out, places)
 
 
@@ -139,7 +139,8 @@ def test_rows_that_do_not_exist(bad, threads):
 
 def test_places_that_do_not_exist():
     for place in (-1, 2):
-        with pytest.raises(IndexError, match="outside 2"):
+        message = rf"place {place} \(entry 1\) is outside a table of 2 rows"
+        with pytest.raises(IndexError, match=message):
             _native.gather(np.zeros(3), np.array([0, 1]), np.zeros(2), np.array([0, place]))
 
 

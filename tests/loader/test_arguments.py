@@ -72,8 +72,6 @@ def test_bad_fanouts(data, fanouts, error):
         ({"batch_size": 1.5}, ValueError, "batch_size"),
         ({"num_workers": -1}, ValueError, "num_workers"),
         ({"worker_type": "fork"}, ValueError, "'thread' or 'process'"),
-        ({"worker_init_fn": print, "num_workers": 1}, ValueError, "worker_type='process'"),
-        ({"multiprocessing_context": "spawn", "num_workers": 1}, ValueError, "worker_type='proc"),
         ({"shuffle": True, "sampler": [1]}, ValueError, "mutually exclusive"),
         ({"batch_sampler": [[1]], "shuffle": True}, ValueError, "mutually exclusive"),
         ({"nonsense": 1}, TypeError, "nonsense"),
@@ -95,9 +93,23 @@ def test_bad_graphs(data):
         NeighborLoader(data, [2])
 
 
+@pytest.mark.parametrize(
+    ("count", "error", "message"),
+    [
+        (2**62, ValueError, r"num_nodes must be from 0 to 2\^56 - 1 \(got 4611686018427387904\)"),
+        (2**50, MemoryError, "is the number of nodes right"),
+        (6.5, TypeError, "num_nodes must be an integer"),
+    ],
+)
+def test_numbers_of_nodes_that_cannot_be(data, count, error, message):
+    with pytest.raises(error, match=message):
+        NeighborLoader(Data(edge_index=data.edge_index, num_nodes=count), [2])
+
+
 def test_features_that_are_too_short(data):
     """A feature table that does not cover the graph is found out, not read beyond."""
     sampler = NeighborSampler(data, [-1])
     short = Data(x=data.x[:50], edge_index=data.edge_index % 50)
-    with pytest.raises(IndexError, match="outside a table of 50 rows"):
+    message = r"attribute 'x' must have a row for each node .* outside a table of 50 rows"
+    with pytest.raises(IndexError, match=message):
         list(NeighborLoader(short, [-1], batch_size=50, neighbor_sampler=sampler))

@@ -268,10 +268,16 @@ class TestWhatIsRefused:
 
     def test_worker_processes(self, data):
         options = {"num_workers": 1, "worker_type": "process"}
-        with pytest.raises(ValueError, match="worker_type='thread'"):
+        with pytest.raises(ValueError, match="leave worker_type='process'"):
             NeighborLoader(data, [2], device="emulated", **options)
         with pytest.raises(TypeError, match="stays in its process"):
             pickle.dumps(NeighborSampler(data, [2], device="emulated"))
+
+    def test_what_others_set_for_worker_processes(self, data):
+        """Lightning does, on loaders that it did not make: the device stays in the trainer."""
+        loader = NeighborLoader(data, [2], device="emulated", num_workers=1, batch_size=100)
+        loader.worker_init_fn = print
+        assert len(list(loader)) == 2
 
     def test_a_device_beside_a_sampler(self, data):
         sampler = NeighborSampler(data, [2])

@@ -169,7 +169,7 @@ def test_forms_of_fanouts_and_seeds():
         assert batch["a"].n_id[:2].tolist() == [5, 50]
     with pytest.raises(ValueError, match="names no fan-outs for edge types"):
         NeighborLoader(data, {RELATIONS[0]: [2]}, "a")
-    with pytest.raises(ValueError, match="same number of hops"):
+    with pytest.raises(ValueError, match="hops must be the same across all edge types"):
         NeighborLoader(data, {**by_type, RELATIONS[0]: [2]}, "a")
     for seeds in (None, torch.arange(3), "d", ("d", None)):
         with pytest.raises(ValueError, match=r"node type, or \(node type, seeds\)"):

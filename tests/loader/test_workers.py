@@ -267,7 +267,6 @@ def test_spawned_workers(data, check_batch):
         batch_size=100,
         seed=2,
         num_workers=1,
-        worker_type="process",
         multiprocessing_context="spawn",
     )
     batches = list(loader)

@@ -309,3 +309,17 @@ def test_files_stay_as_they_were_opened(root):
     np.save(other, np.zeros(40, np.int32))
     other.replace(root / map_path(NODE))
     assert ids.tolist() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [np.zeros_like, lambda a: np.where(a == 7, 8, a), lambda a: a + 1],
+    ids=["all the same", "one left out", "one too large"],
+)
+def test_a_map_that_is_no_permutation(root, change):
+    """What it leaves out has no original id, and gets none that was in memory before."""
+    forge(root, **{map_path(NODE): change})
+    folder = PartitionFolder(root)
+    for _ in range(2):
+        with pytest.raises(FolderError, match=r"map of 'node' does not hold each .* 'khop verify"):
+            folder.original_ids(NODE)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop.partition import GraphSource, PartitionerBase, PartitionFolder, RandomPartitioner
+from khop.partition.source import NodeSource
 from khop.typing import NODE
 
 
@@ -72,6 +73,26 @@ def test_a_partitioner_of_the_users_own(tmp_path, union, make_data):
     assert folder.node_ids(1, NODE).tolist() == list(range(15, 30))
     assert folder.meta.node_type(NODE).cached == [0, 1]
     assert np.array_equal(union(tmp_path / "f").edges[("node", "to", "node")], data.edge_index)
+
+
+def test_options_of_the_users_own_partitioner(tmp_path, make_data):
+    """Both constructors take them, by name; the example of `PartitionerBase`."""
+
+    class AssignedPartitioner(PartitionerBase):
+        def _configure(self, owners):  # options of its own, if it has any
+            self.owners = owners
+
+        def assign_nodes(self, node_type):
+            return self.owners[node_type]
+
+    data, owners = make_data(), {NODE: np.arange(30) % 2}
+    AssignedPartitioner.from_data(data, tmp_path / "a", 2, owners=owners).partition()
+    AssignedPartitioner(tmp_path / "b", 2, 30, data.edge_index, owners=owners).partition()
+    for name in ("a", "b"):
+        assert PartitionFolder(tmp_path / name).node_ids(1, NODE).tolist() == [*range(1, 30, 2)]
+    for options in ({}, {"owner": owners}):
+        with pytest.raises(TypeError, match="owner"):
+            AssignedPartitioner(tmp_path / "c", 2, 30, data.edge_index, **options)
 
 
 @pytest.mark.parametrize(
@@ -148,3 +169,18 @@ def test_glt_positional_arguments_and_dictionaries(tmp_path, union):
     assert read.node_attrs["v", "x"].tolist() == [[1, 0], [0, 1]]
     assert read.node_attrs["v", "x"].dtype == np.float64
     assert read.edge_attrs[edge_type, "edge_attr"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("count", [2**56, 2**62, 2**64, -1, 6.5])
+def test_numbers_of_nodes_that_cannot_be(count):
+    for make in (lambda: source_of(count), lambda: GraphSource({NODE: NodeSource(count)}, {})):
+        with pytest.raises(
+            (ValueError, TypeError), match=f"num_nodes of node type 'node' .*got {count}"
+        ):
+            make()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seeds_that_are_no_keys(seed):
+    with pytest.raises(ValueError, match=rf"seed must lie in \[0, 2\^64\) \(got {seed}\)"):
+        RandomPartitioner.from_data(source_of(5), "unused", 2, seed=seed)

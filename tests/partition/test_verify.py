@@ -10,8 +10,19 @@ import numpy as np
 import pytest
 
 from forging import forge, set_in
-from khop.partition import FrequencyPartitioner, GraphSource, verify_folder
-from khop.partition.folder import cache_path, edge_path, map_path, node_path, split_path
+from khop.errors import FolderError
+from khop.partition import FrequencyPartitioner, GraphSource, PartitionFolder, verify_folder
+from khop.partition.folder import (
+    cache_attr_path,
+    cache_path,
+    edge_attr_path,
+    edge_path,
+    map_path,
+    node_attr_path,
+    node_path,
+    split_path,
+)
+from khop.partition.source import NodeSource
 from khop.typing import EDGE, NODE
 
 
@@ -150,3 +161,65 @@ def test_wrong_contents_under_right_checksums(root, path, change, message):
 def test_wrong_counts_in_a_sealed_meta_json(root, change):
     forge(root, change)
     assert verify_folder(root)
+
+
+def with_attribute(root, name, of_nodes):
+    """Adds an attribute as the writer would: files, checksums and description fit."""
+    described, copies = "node_types" if of_nodes else "edge_types", {}
+    for part in range(3):
+        if of_nodes:
+            copies[node_attr_path(part, NODE, name)] = node_path(part, NODE, "x")
+            copies[cache_attr_path(part, NODE, name)] = cache_path(part, NODE, "x")
+        else:
+            copies[edge_attr_path(part, EDGE, name)] = edge_path(part, EDGE, "edge_attr")
+
+    def change(meta):
+        attrs = meta[described][0]["attrs"]
+        attrs[name] = attrs["x" if of_nodes else "edge_attr"]
+        for copy, original in copies.items():
+            shutil.copy(root / original, root / copy)
+            meta["files"][copy] = meta["files"][original]
+
+    forge(root, change)
+
+
+@pytest.mark.parametrize("of_nodes", [True, False])
+@pytest.mark.parametrize("name", ["id", "edge_id", "edge_index"])
+def test_names_that_batches_use_themselves(root, name, of_nodes):
+    """A batch would have two arrays of one name: the reader refuses what the writer refuses."""
+    with_attribute(root, name, of_nodes)
+    with pytest.raises(FolderError, match=f"has the reserved name '{name}'"):
+        PartitionFolder(root)
+    (problem,) = verify_folder(root)
+    assert "reserved name" in problem
+
+
+def test_any_other_name_is_sound(root):
+    for of_nodes in (True, False):
+        with_attribute(root, "indptr", of_nodes)
+    assert verify_folder(root) == []
+
+
+def test_a_split_that_is_listed_twice(root):
+    forge(root, lambda meta: meta["node_types"][0]["splits"].append("train_mask"))
+    (problem,) = verify_folder(root)
+    assert "a split of node is listed twice" in problem
+
+
+def test_a_homogeneous_graph_of_several_types(root):
+    """Batches would show the first node type alone."""
+    other = {"name": "b", "bounds": [0, 0, 0, 0], "attrs": {}, "splits": [], "cached": []}
+    empty = np.zeros(0, np.int32)
+    paths = [map_path("b"), *(node_path(part, "b", "id") for part in range(3))]
+    for path in paths:
+        (root / path).parent.mkdir(exist_ok=True)
+        np.save(root / path, empty)
+    forge(
+        root,
+        lambda meta: meta["node_types"].append(other),
+        **dict.fromkeys(paths, lambda array: array),
+    )
+    (problem,) = verify_folder(root)
+    assert "a homogeneous graph has one node type and one edge type" in problem
+    with pytest.raises(ValueError, match="pass heterogeneous=True"):
+        GraphSource({"a": NodeSource(1), "b": NodeSource(1)}, {})

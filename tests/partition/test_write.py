@@ -124,15 +124,27 @@ def test_relative_paths(tmp_path, make_data, monkeypatch):
     assert verify_folder("f") == []
 
 
-def test_the_folder_can_be_read_by_others(tmp_path, make_data):
-    """Servers may run as another user."""
-    old = os.umask(0o022)
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077, 0o002])
+def test_modes_are_those_of_the_umask(tmp_path, make_data, umask):
+    """Servers may run as another user; secret graphs stay secret."""
+    old = os.umask(umask)
     try:
         RandomPartitioner.from_data(make_data(), tmp_path / "f", 2).partition()
     finally:
         os.umask(old)
     for path in [tmp_path / "f", *(tmp_path / "f").rglob("*")]:
-        assert path.stat().st_mode & 0o044 == 0o044, path
+        wanted = (0o777 if path.is_dir() else 0o666) & ~umask
+        assert path.stat().st_mode & 0o777 == wanted, path
+
+
+def test_where_no_folder_can_be_made(tmp_path):
+    """What the user wrote is named, not the folder's temporary name."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot write a partition folder to '/proc/f': ") as raised:
+        FolderWriter("/proc/f")
+    assert ".tmp" not in str(raised.value)
+    with pytest.raises(OSError, match=r"cannot write a partition folder to '.*/file/f': Not a dir"):
+        FolderWriter(tmp_path / "file" / "f")
 
 
 def test_object_arrays_are_not_written(tmp_path):

@@ -110,5 +110,5 @@ def test_bad_input():
     with pytest.raises(ValueError, match="num_nodes is 3"):
         sampler.sample_prob(torch.tensor([0]), 3)
     for batch_size in (0, -1):
-        with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        with pytest.raises(ValueError, match="batch_size must be at least 1, and whole"):
             sampler.sample_prob(torch.tensor([0]), batch_size=batch_size)

@@ -62,6 +62,8 @@ def test_bad_exclusions(exclude, link_type, message):
         ({"mode": "ternary"}, "'binary' or 'triplet'"),
         ({"mode": "binary", "amount": 0}, "must be positive"),
         ({"mode": "binary", "amount": float("nan")}, "must be positive"),
+        ({"mode": "binary", "amount": float("inf")}, r"below 2\^31 \(got inf\)"),
+        ({"mode": "triplet", "amount": 2**31}, r"below 2\^31 \(got 2147483648\)"),
         ({"mode": "triplet", "amount": 1.5}, "must be whole"),
         ({"strict": True}, "need negatives"),
         ({"strict": True, "mode": "binary", "link_type": ("u", "x", "u")}, "no edges of type"),

@@ -29,6 +29,12 @@ struct CsrView {
   const uint64_t* weight_sums = nullptr;
   const uint32_t* weight_guide = nullptr;
 
+  // Place of a node's row; outside [0, num_rows) if it has none. Ids come from files and callers:
+  // the difference may be beyond 64 bits, and wraps.
+  KHOP_HD int64_t row_of(int64_t id) const {
+    return static_cast<int64_t>(static_cast<uint64_t>(id) - static_cast<uint64_t>(first_row));
+  }
+
   KHOP_HD uint64_t original_id(int64_t row) const {
     if (row_id_width == 0) return static_cast<uint64_t>(first_row + row);
     if (row_id_width == 4) {

@@ -14,6 +14,7 @@ import torch
 import khop
 from khop import _native
 from khop.bench.peers import Peers, version_of
+from khop.cores import available_cores
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -24,7 +25,7 @@ def describe_machine() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "cores of this process": len(os.sched_getaffinity(0)),
+        "cores of this process": available_cores(),
         "caches": _caches(),
         "memory": f"{pages * page / 1e9:.1f} GB",
         "huge pages": _huge_pages(),

@@ -2,7 +2,8 @@
 
 A socket pair that keeps message boundaries: wakes the receiver, carries file descriptors, and tells
 at once when the other side is gone, however it went. Messages are one byte of operation and a
-payload; large data goes through memory that is passed along.
+payload. A payload too large for the socket (the configuration of a graph with thousands of edge
+types) travels in a sealed memfd, as the first descriptor of its message. Imports no torch.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import array
 import contextlib
 import enum
+import fcntl
 import json
 import os
 import select
@@ -23,7 +25,16 @@ from typing import Any, NamedTuple
 from khop.errors import ProtocolError
 
 MAX_PAYLOAD = 60_000
-_ANCILLARY = socket.CMSG_SPACE(4 * 4)  # up to four descriptors
+"""Bytes of a payload that go through the socket itself."""
+MAX_LARGE_PAYLOAD = 64 << 20
+"""Bytes of a payload at most, sent or received."""
+
+_MAX_DESCRIPTORS = 8
+_ANCILLARY = socket.CMSG_SPACE(4 * (_MAX_DESCRIPTORS + 1))
+# Set in a message's first byte if the payload is in the first descriptor, and `ONE` its length.
+_IS_LARGE = 0x80
+# Nobody can change or shorten what the receiver reads.
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 class Op(enum.IntEnum):
@@ -56,6 +67,7 @@ A batch there comes with its numbers on the line, behind their length: `ONE`, nu
 """
 
 _OPS = {int(op): op for op in Op}
+_OPS_WITH_DESCRIPTORS = {Op.CONFIG, Op.OPEN_EPOCH, Op.MAKE, Op.READY, Op.BATCH, Op.LAYOUT}
 ONE = struct.Struct("<Q")
 TWO = struct.Struct("<QQ")
 BATCH = struct.Struct("<QQQQ")
@@ -98,16 +110,66 @@ class Message(NamedTuple):
             ProtocolError: another number of them; they are closed.
         """
         if len(self.descriptors) != 1:
-            for descriptor in self.descriptors:
-                os.close(descriptor)
             count = len(self.descriptors)
+            self.close_descriptors()
             raise ProtocolError(f"a control message comes with {count} descriptors instead of one")
         return self.descriptors[0]
+
+    def close_descriptors(self) -> None:
+        """Closes those that came along; harmless if called again."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Both ends of a control line; neither is inherited by other processes."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+class _Frame(NamedTuple):
+    """A message as it is sent.
+
+    Attributes:
+        data: what goes through the socket.
+        memory: descriptor of the payload's memory; None: `data` holds all.
+    """
+
+    data: bytes
+    memory: int | None
+
+    @classmethod
+    def make(cls, op: Op, payload: bytes) -> _Frame:
+        if len(payload) <= MAX_PAYLOAD:
+            return cls(bytes([op]) + payload, None)
+        if len(payload) > MAX_LARGE_PAYLOAD:
+            raise ValueError(
+                f"a control message ({op.name}) of {len(payload)} bytes is too long: at most "
+                f"{MAX_LARGE_PAYLOAD} can be sent"
+            )
+        memory = os.memfd_create("khop-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            written = 0
+            while written < len(payload):
+                written += os.write(memory, memoryview(payload)[written:])
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+        except BaseException:
+            os.close(memory)
+            raise
+        return cls(bytes([op | _IS_LARGE]) + ONE.pack(len(payload)), memory)
+
+    def send_to(self, end: socket.socket, descriptors: Sequence[int] = ()) -> None:
+        """Sends it, whole or not at all; BlockingIOError if there is no room."""
+        flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+        passed = [*([] if self.memory is None else [self.memory]), *descriptors]
+        if passed:
+            socket.send_fds(end, [self.data], passed, flags)
+        else:
+            end.send(self.data, flags)
+
+    def close(self) -> None:
+        """Gives the payload's memory up; the receiver has its own descriptor."""
+        if self.memory is not None:
+            os.close(self.memory)
 
 
 class ControlLine:
@@ -120,7 +182,7 @@ class ControlLine:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         end.setblocking(False)
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[_Frame] = deque()
         self._flushing = threading.Lock()
 
     def fileno(self) -> int:
@@ -130,14 +192,33 @@ class ControlLine:
     def send(self, op: Op, payload: bytes = b"", descriptors: Sequence[int] = ()) -> None:
         """Sends a message, waiting for room if the other side is slow.
 
+        Args:
+            op: what it is about.
+            payload: at most `MAX_LARGE_PAYLOAD` bytes.
+            descriptors: files to pass along, at most eight; they stay open here.
+
         Raises:
             ConnectionError: the other side is gone.
+            ValueError: too long, or too many descriptors.
+            OSError: no memory or descriptor is left for a large payload.
         """
+        if len(descriptors) > _MAX_DESCRIPTORS:
+            raise ValueError(
+                f"a control message carries at most {_MAX_DESCRIPTORS} descriptors (got "
+                f"{len(descriptors)})"
+            )
+        frame = _Frame.make(op, payload)
+        try:
+            self._send(frame, descriptors)
+        finally:
+            frame.close()
+
+    def _send(self, frame: _Frame, descriptors: Sequence[int]) -> None:
         while True:
             self.flush()
             if not self._unsent:
                 with contextlib.suppress(BlockingIOError):
-                    socket.send_fds(self._socket, [bytes([op]), payload], list(descriptors))
+                    frame.send_to(self._socket, descriptors)
                     return
             poller = select.poll()
             poller.register(self._socket, select.POLLOUT)
@@ -148,8 +229,12 @@ class ControlLine:
         self.send(op, json.dumps(content).encode(), descriptors)
 
     def post(self, op: Op, payload: bytes) -> None:
-        """Sends a message in turn, now or when `flush` finds room; never waits, never raises."""
-        self._unsent.append(bytes([op]) + payload)
+        """Sends a message in turn, now or when `flush` finds room; never waits.
+
+        Never raises if the payload has at most `MAX_PAYLOAD` bytes; else ValueError and OSError as
+        `send`.
+        """
+        self._unsent.append(_Frame.make(op, payload))
         self.flush()
 
     @property
@@ -166,25 +251,32 @@ class ControlLine:
         while self._unsent and self._flushing.acquire(blocking=False):
             try:
                 while self._unsent:
-                    self._socket.send(self._unsent[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-                    self._unsent.popleft()
+                    self._unsent[0].send_to(self._socket)
+                    self._unsent.popleft().close()
             except BlockingIOError:
                 return
             except OSError:  # gone: whatever it was told would be lost with it
-                self._unsent.clear()
+                self._drop_unsent()
             finally:
                 self._flushing.release()
+
+    def _drop_unsent(self) -> None:
+        while self._unsent:
+            self._unsent.popleft().close()
 
     def receive(self) -> Message | None:
         """The next message if there is one.
 
         Raises:
             EOFError: the other side is gone.
-            ProtocolError: a message that is none of `Op`.
+            ProtocolError: a message that is none of `Op`, that did not arrive whole, or whose
+                descriptors did not; those that did are closed.
         """
         while True:
             try:
-                data, ancillary, _, _ = self._socket.recvmsg(MAX_PAYLOAD + 4096, _ANCILLARY)
+                data, ancillary, flags, _ = self._socket.recvmsg(
+                    1 + MAX_PAYLOAD, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
+                )
                 break
             except BlockingIOError:
                 return None
@@ -193,14 +285,12 @@ class ControlLine:
                 # hands out what the other side said last.
                 continue
         descriptors = _descriptors(ancillary) if ancillary else []
-        if not data:
-            raise EOFError("the other side has closed the control line")
-        op = _OPS.get(data[0])
-        if op is None:
+        try:
+            return _read(data, flags, descriptors)
+        except BaseException:
             for descriptor in descriptors:
                 os.close(descriptor)
-            raise ProtocolError(f"unknown control message {data[0]}")
-        return Message(op, data[1:], descriptors)
+            raise
 
     def shut_down(self) -> None:
         """Closes the line for all processes that have an end of it."""
@@ -210,6 +300,55 @@ class ControlLine:
     def close(self) -> None:
         """Closes this end; the other side notices."""
         self._socket.close()
+        self.flush()  # to nobody: what was not sent is dropped
+
+
+def _read(data: bytes, flags: int, descriptors: list[int]) -> Message:
+    """The message that was received. Takes the large payload's descriptor out of the list."""
+    if flags & socket.MSG_CTRUNC:
+        raise ProtocolError(
+            "descriptors of a control message are lost: there are too many, or this process may "
+            "not open more files (ulimit -n)"
+        )
+    if flags & socket.MSG_TRUNC:
+        raise ProtocolError(f"a control message has more than {MAX_PAYLOAD} bytes in one piece")
+    if not data:
+        raise EOFError("the other side has closed the control line")
+    op = _OPS.get(data[0] & ~_IS_LARGE)
+    if op is None:
+        raise ProtocolError(f"unknown control message {data[0]}")
+    payload = data[1:]
+    if data[0] & _IS_LARGE:
+        payload = _read_large(payload, descriptors)
+    if descriptors and op not in _OPS_WITH_DESCRIPTORS:
+        raise ProtocolError(f"a control message {op.name} comes with descriptors")
+    return Message(op, payload, descriptors)
+
+
+def _read_large(length: bytes, descriptors: list[int]) -> bytes:
+    """The payload in the first descriptor, which is closed and taken out of the list."""
+    if len(length) != ONE.size or not descriptors:
+        raise ProtocolError("a large control message does not say where its payload is")
+    (nbytes,) = ONE.unpack(length)
+    if nbytes > MAX_LARGE_PAYLOAD:
+        raise ProtocolError(
+            f"a control message of {nbytes} bytes is too long: at most {MAX_LARGE_PAYLOAD} are read"
+        )
+    memory = descriptors.pop(0)
+    try:
+        try:
+            seals = fcntl.fcntl(memory, fcntl.F_GET_SEALS)
+        except OSError:  # a pipe, a socket: reading might wait
+            seals = 0
+        if seals & _SEALS != _SEALS or os.fstat(memory).st_size != nbytes:
+            raise ProtocolError("a large control message is not in sealed memory of its length")
+        parts, place = [], 0
+        while place < nbytes:
+            parts.append(os.pread(memory, nbytes - place, place))
+            place += len(parts[-1])
+        return b"".join(parts)
+    finally:
+        os.close(memory)
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:

@@ -4,7 +4,11 @@ Both carry a JSON header that says what follows; nothing is ever unpickled, and 
 checked against the bytes that are there before an array is made of them.
 
     block: 8-byte header length | header | padding | arrays, each at a multiple of 64 bytes
-    wire:  header frame | one frame an array
+    wire:  header frame | frames of the first array | frames of the second | ...
+
+An array travels in frames of `FRAME_BYTES` and a shorter last one; an empty array has one empty
+frame. ZeroMQ takes memory for a frame when its length arrives, from whoever is connected, so frames
+are small: what a peer can make it hold does not depend on the size of arrays.
 """
 
 from __future__ import annotations
@@ -30,6 +34,14 @@ _MAX_BYTES = 1 << 48
 
 MAX_ARRAYS = 4096
 """Arrays of a block or message."""
+
+FRAME_BYTES = 1 << 20
+"""Bytes of a frame on a wire; `ZMQ_MAXMSGSIZE` is a little more."""
+
+MESSAGE_BYTES = 1 << 30
+"""Bytes of all arrays of a message."""
+
+_MAX_FRAMES = 1 + MAX_ARRAYS + MESSAGE_BYTES // FRAME_BYTES
 
 
 class ArraySpec(NamedTuple):
@@ -99,15 +111,39 @@ def read_block(raw: Array) -> tuple[dict[str, tuple[Array, str]], dict[str, Any]
 
 
 def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
-    """Frames of a message: the header, then the arrays' memory, uncopied."""
+    """Frames of a message: the header, then the arrays' memory, uncopied.
+
+    Raises:
+        ProtocolError: it is more than the other end accepts.
+    """
+    nbytes = sum(a.nbytes for a in arrays)
+    if nbytes > MESSAGE_BYTES or len(arrays) > MAX_ARRAYS:
+        raise ProtocolError(
+            f"a message of {len(arrays)} arrays with {nbytes} bytes is more than the {MAX_ARRAYS} "
+            f"arrays and {MESSAGE_BYTES} bytes that are allowed: ask for less, or send less, at a "
+            "time"
+        )
     described = [[_name_of(a.dtype), a.shape] for a in arrays]
-    frames: list[Any] = [json.dumps({**header, "arrays": described}).encode()]
-    frames.extend(np.ascontiguousarray(a).data.cast("B") if a.size else b"" for a in arrays)
+    text = json.dumps({**header, "arrays": described}).encode()
+    if len(text) > _MAX_HEADER:
+        raise ProtocolError(
+            f"a message's header of {len(text)} bytes is longer than the {_MAX_HEADER} that are "
+            "allowed: name less, or ask for less, at a time"
+        )
+    frames: list[Any] = [text]
+    for a in arrays:
+        data = np.ascontiguousarray(a).data.cast("B") if a.size else b""
+        if len(data) <= FRAME_BYTES:
+            frames.append(data)
+        else:
+            frames += [data[i : i + FRAME_BYTES] for i in range(0, len(data), FRAME_BYTES)]
     return frames
 
 
 def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
-    """Header and arrays of a message; the arrays share the frames' memory, read-only.
+    """Header and arrays of a message, read-only.
+
+    An array of one frame shares the frame's memory, one of several is copied.
 
     Args:
         frames: objects with the buffer protocol, as received.
@@ -115,22 +151,40 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
     Raises:
         ProtocolError: frames that do not say or hold what they should.
     """
-    if not 1 <= len(frames) <= 1 + MAX_ARRAYS or len(frames[0]) > _MAX_HEADER:
+    if not 1 <= len(frames) <= _MAX_FRAMES or len(frames[0]) > _MAX_HEADER:
         raise ProtocolError("a message has no header, one that is too long, or too many frames")
     header = _parse(bytes(frames[0]))
-    described = header.pop("arrays")
-    if len(described) != len(frames) - 1:
-        raise ProtocolError(f"{len(frames) - 1} frames for {len(described)} arrays")
-    arrays = []
-    for entry, frame in zip(described, frames[1:], strict=True):
+    arrays, used, total = [], 1, 0
+    for entry in header.pop("arrays"):
         spec = _spec("", *_fields(entry, 2))
-        raw = np.frombuffer(frame, np.uint8)
-        if len(raw) != spec.nbytes:
-            raise ProtocolError(f"a frame has {len(raw)} bytes instead of {spec.nbytes}")
+        nbytes = spec.nbytes
+        total += nbytes
+        end = used + max(1, -(-nbytes // FRAME_BYTES))
+        if total > MESSAGE_BYTES or end > len(frames):
+            raise ProtocolError(
+                f"a message of {len(frames)} frames describes arrays of more than these hold"
+            )
+        raw = np.frombuffer(_joined(frames, used, end, nbytes), np.uint8)
         array = raw.view(storage_dtype(spec.dtype)).reshape(spec.shape)
         _check_values(array)
         arrays.append(array)
+        used = end
+    if used != len(frames):
+        raise ProtocolError(f"a message has {len(frames)} frames, but its arrays fill {used - 1}")
     return header, arrays
+
+
+def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
+    """The memory of an array: its frame, or a copy of its frames, all full but the last.
+
+    Raises:
+        ProtocolError: a frame has another size.
+    """
+    for place in range(begin, end):
+        size = min(nbytes - (place - begin) * FRAME_BYTES, FRAME_BYTES)
+        if len(frames[place]) != size:
+            raise ProtocolError(f"a frame has {len(frames[place])} bytes instead of {size}")
+    return frames[begin] if end - begin == 1 else b"".join(frames[begin:end])
 
 
 def _check_values(array: Array) -> None:

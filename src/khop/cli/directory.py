@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
+import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from khop.data import Feature
+from khop.data.files import check_regular, load_npy
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.typing import EDGE, NODE, Array, IntArray
 
@@ -23,7 +24,8 @@ def read_directory(folder: Path) -> GraphSource:
     Args:
         folder: holds one of edge_index.npy ([2, E] or [E, 2]), edges.csv and edges.parquet (columns
             'src' and 'dst', or the first two; further columns become edge attributes), and further
-            .npy files: edge_*.npy are edge attributes, all others node attributes.
+            .npy files: edge_*.npy are edge attributes, all others node attributes. Links in it are
+            followed.
 
     Raises:
         FileNotFoundError: none of the edge files is there.
@@ -43,7 +45,7 @@ def read_directory(folder: Path) -> GraphSource:
         attrs = edge_attrs if file.stem.startswith("edge_") else node_attrs
         if file.stem in attrs:
             raise ValueError(f"'{file.name}' and a column of '{present[0]}' have the same name")
-        attrs[file.stem] = _feature(_load(file), file)
+        attrs[file.stem] = _feature(load_npy(file, "r"), file)
     count = _count_nodes(node_attrs, src, dst)
     return GraphSource(
         {NODE: NodeSource(count, node_attrs)}, {EDGE: EdgeSource(src, dst, edge_attrs)}
@@ -61,7 +63,7 @@ def _count_nodes(attrs: dict[str, Feature], src: IntArray, dst: IntArray) -> int
 
 def _read_edges(file: Path) -> tuple[IntArray, IntArray, dict[str, Feature]]:
     if file.suffix == ".npy":
-        pair = _load(file)
+        pair = load_npy(file, "r")
         if pair.ndim != 2 or 2 not in pair.shape:
             raise ValueError(f"'{file}' must have shape [2, E] or [E, 2] (got {list(pair.shape)})")
         if pair.shape[0] != 2:
@@ -77,19 +79,47 @@ def _read_edges(file: Path) -> tuple[IntArray, IntArray, dict[str, Feature]]:
 
 def _read_csv(file: Path) -> dict[str, Array]:
     pandas = _import("pandas", file)
-    with file.open() as opened:
-        first = opened.readline()
-    named = not all(_is_number(field) for field in first.split(","))
     try:
-        table = pandas.read_csv(file, header=0 if named else None, skipinitialspace=True)
+        named = _has_names(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)  # columns that are dropped
+            table = pandas.read_csv(
+                file,
+                header=0 if named else None,
+                index_col=False,
+                skipinitialspace=True,
+                encoding="utf-8-sig",
+                low_memory=False,  # one dtype a column
+            )
     except pandas.errors.EmptyDataError:
         raise ValueError(f"'{file}' is empty") from None
-    except pandas.errors.ParserError as error:
+    except (pandas.errors.ParserError, pandas.errors.ParserWarning, csv.Error) as error:
         raise ValueError(f"'{file}' is not a CSV file: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"'{file}' is not a CSV file in UTF-8: {error}") from None
     return {
         str(name) if named else f"edge_attr_{name}": table[name].to_numpy()
         for name in table.columns
     }
+
+
+def _has_names(file: Path) -> bool:
+    """Whether the first line that is not blank names the columns; else it is an edge.
+
+    Raises:
+        ValueError: it may be either.
+    """
+    with check_regular(file).open(newline="", encoding="utf-8-sig") as opened:
+        lines = csv.reader(opened, skipinitialspace=True)
+        first = [name.strip() for name in next((line for line in lines if any(line)), [])]
+    are_ids = [_is_number(field) for field in first[:2]]
+    if {"src", "dst"} <= set(first) or not any(are_ids):
+        return True
+    if not all(are_ids):
+        raise ValueError(
+            f"'{file}' begins with a line that neither names columns nor is an edge: {first[:5]}"
+        )
+    return False
 
 
 def _read_parquet(file: Path) -> dict[str, Array]:
@@ -119,14 +149,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _load(file: Path) -> Array:
-    try:
-        # An ordinary view: indexing a np.memmap costs microseconds a call.
-        return np.load(file, mmap_mode="r", allow_pickle=False).view(np.ndarray)  # type: ignore[no-any-return]
-    except ValueError as error:
-        raise ValueError(f"'{file}' cannot be read as an array of numbers: {error}") from None
 
 
 def _ids(values: Array, file: Path) -> IntArray:

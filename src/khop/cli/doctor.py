@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from khop.cli.report import human_bytes
+from khop.cores import affinity, available_cores, cpu_quota
 
 Section = dict[str, Any]
 _PACKAGES = ("torch", "torch_geometric", "numpy", "pyzmq", "tqdm")
@@ -137,20 +138,15 @@ def _distribution() -> str | None:
 def _processor() -> Section:
     info = _colon_file("/proc/cpuinfo")
     flags = (info.get("flags") or info.get("Features") or "").split()
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    quota = cpu_quota()
     return {
         "model": info.get("model name") or platform.processor() or None,
         "cores": os.cpu_count(),
-        "cores of this process": affinity,
-        "CPU quota": _cpu_quota(),
+        "cores of this process": affinity(),
+        "CPU quota": None if quota is None else f"{quota:g} cores",
+        "cores used": available_cores(),
         "features": [flag for flag in _FLAGS if flag in flags],
     }
-
-
-def _cpu_quota() -> str | None:
-    """Cores that the control group grants (version 2), if it limits them."""
-    quota, _, period = (_read("/sys/fs/cgroup/cpu.max") or "max 1").partition(" ")
-    return None if quota == "max" else f"{int(quota) / int(period):g} cores"
 
 
 def _memory() -> Section:

@@ -12,10 +12,11 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
-from khop import codec
+from khop.cli.forms import check_picture, check_table
 from khop.distributed.remote import messages
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.connection import RemoteClient, Reply
+from khop.errors import KhopError, ProtocolError
 
 LOST_AFTER = 3.0
 """Seconds of silence after which a server counts as lost."""
@@ -74,6 +75,7 @@ class Watcher:
 
     Raises:
         PartitionUnavailableError: the directory did not answer in time.
+        ProtocolError: it sent something else than its table.
     """
 
     def __init__(self, servers: Servers, timeout: float) -> None:
@@ -84,9 +86,12 @@ class Watcher:
         self._why: dict[int | None, str] = {}
         self._pictures: dict[int, Picture] = {}
         try:
-            self._table = _table(self._client.request(None, messages.Lookup(), timeout=timeout))
-        except BaseException:
+            reply = self._client.request(None, messages.Lookup(), timeout=timeout)
+            self._table = self._read_table(reply)
+        except BaseException as error:
             self.close()
+            if isinstance(error, RuntimeError) and not isinstance(error, KhopError):
+                raise ProtocolError(str(error)) from None  # of a type that is not known here
             raise
         self._heard[None] = time.monotonic()
 
@@ -122,13 +127,25 @@ class Watcher:
         if error is not None:
             self._why[rank] = str(error).partition("\n")[0]
             return
+        who, reply = self._name(rank), answer.result()
+        try:
+            if rank is None:
+                self._table = self._read_table(reply)
+            else:
+                content = messages.read_text(reply.arrays, who)
+                self._pictures[rank] = check_picture(content, who)
+        except ProtocolError as malformed:  # as if it had not answered
+            self._why[rank] = str(malformed)
+            return
         self._heard[rank] = time.monotonic()
         self._why.pop(rank, None)
-        if rank is None:
-            self._table = _table(answer.result())
-        else:
-            where = f"graph server {rank}"
-            self._pictures[rank] = messages.read_text(answer.result().arrays, where)
+
+    def _read_table(self, reply: Reply) -> Mapping[str, Any]:
+        who = self._name(None)
+        return check_table(messages.read_text(reply.arrays, who), who)
+
+    def _name(self, rank: int | None) -> str:
+        return f"the directory at {self._master}" if rank is None else f"server {rank}"
 
     def _lost(self, rank: int | None) -> Lost | None:
         silent = time.monotonic() - self._heard[rank]
@@ -145,12 +162,6 @@ class Watcher:
     def __exit__(self, *_: object) -> None:
         """Closes it."""
         self.close()
-
-
-def _table(reply: Reply) -> Mapping[str, Any]:
-    """The directory's table, as JSON has it."""
-    table: Mapping[str, Any] = codec.to_json(messages.read_table(reply.arrays, "the directory"))
-    return table
 
 
 def rates(picture: Picture, before: Picture | None) -> dict[str, float] | None:

@@ -7,13 +7,17 @@ in `COMMANDS`; only the module of the command that is called is imported.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 from khop._version import __version__
 from khop.errors import KhopError
+from khop.log import printable
 
 COMMANDS = {
     "partition": "cut a graph into a partition folder",
@@ -27,7 +31,7 @@ COMMANDS = {
 }
 """Sub-command (and its module) -> what it does."""
 
-_BAD_INPUT = 2
+_DEFECT, _BAD_INPUT = 1, 2
 # What bad input raises; anything else is a defect and shows its traceback.
 _EXPECTED = (
     KhopError,
@@ -48,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments; default: those of the process.
 
     Returns:
-        Exit code: 0, 1 (`verify` found problems), 2 (bad input) or 130 (interrupted).
+        Exit code: 0, 1 (`verify` found problems, or a defect of khop), 2 (bad input) or 130
+        (interrupted).
     """
     arguments = _parse(list(sys.argv[1:] if argv is None else argv))
     command = importlib.import_module(f"khop.cli.{arguments.command}")
@@ -62,31 +67,72 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except _EXPECTED as error:
-        if arguments.debug:
-            raise
+    except Exception as error:
+        if arguments.debug or not isinstance(error, _EXPECTED):
+            for line in "".join(traceback.format_exception(error)).splitlines():
+                print(printable(line), file=sys.stderr)
+            return _DEFECT
         print(f"khop {arguments.command}: error: {_one_line(error)}", file=sys.stderr)
         return _BAD_INPUT
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors name what was probably meant, and steer no terminal."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+    def refuse(self, what: str, word: str, known: Iterable[str]) -> NoReturn:
+        """Exit with an error about a word that is none of those known."""
+        close = difflib.get_close_matches(word, list(known), n=1)
+        self.error(f"{what} '{word}'" + (f": did you mean '{close[0]}'?" if close else ""))
+
+
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="khop", description="Distributed neighbour loading for PyTorch Geometric."
     )
     parser.add_argument("--version", action="version", version=f"khop {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    called = next((word for word in argv if not word.startswith("-")), None)
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
-        if name in argv:
+        if name == called:
             importlib.import_module(f"khop.cli.{name}").add_arguments(command)
         command.add_argument("--debug", action="store_true", help="show tracebacks of errors")
-    return parser.parse_args(argv)
+    if not argv:
+        parser.print_help()
+        parser.exit()
+    if called is None:
+        return parser.parse_args(argv)
+    if called not in COMMANDS:
+        parser.refuse("no such command", called, COMMANDS)
+    command = commands.choices[called]
+    # Before what else is missing: a mistyped option may be just that.
+    _check_options(command, argv[argv.index(called) + 1 :])
+    arguments, further = parser.parse_known_args(argv)
+    if further:
+        command.error(f"unrecognized arguments: {' '.join(further)}")
+    return arguments
+
+
+def _check_options(command: _Parser, words: Sequence[str]) -> None:
+    """Refuses options that a command does not have."""
+    known = [name for name in command._option_string_actions if name.startswith("--")]
+    for word in words:
+        if word == "--":
+            return
+        name = word.partition("=")[0]
+        # As argparse sees it: the beginning of a name will do; what has spaces is no option.
+        is_option = name.startswith("--") and " " not in word
+        if is_option and not any(option.startswith(name) for option in known):
+            command.refuse("no such option", name, known)
 
 
 def _one_line(error: BaseException) -> str:
     # str() of a KeyError is its message in quotes.
     text = error.args[0] if isinstance(error, KeyError) and error.args else error
-    return " ".join(str(text).split()) or type(error).__name__
+    return printable(" ".join(str(text).split())) or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from khop.cli.report import print_summary
+from khop.log import printable
 from khop.partition.base import Progress
 
 _SOURCES = """\
@@ -26,7 +27,14 @@ SOURCE is one of
                 dst, or the first two; further columns become edge attributes) and .npy files:
                 edge_*.npy are edge attributes, all others (x.npy, y.npy, train_mask.npy, ...)
                 node attributes. Mapped, not read, so that it may be larger than memory
+Links in a DIRECTORY, and to files, are followed: look at those of a stranger's first.
 """
+
+_MOST_PARTS = 4096
+_PARTS_ADVICE = (
+    "a part is what one machine or GPU samples, and has some 20 files of its own; ask for as many "
+    "as you will train with"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +121,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _partition(arguments: argparse.Namespace, source: Any, progress: Progress) -> None:
     from khop.partition import RandomPartitioner, frequency_partition
 
+    num_nodes = sum(node.count for node in source.nodes.values())
+    if arguments.num_parts > max(1, num_nodes):
+        raise ValueError(
+            f"--num-parts {arguments.num_parts} is more than the graph's {num_nodes} nodes: "
+            f"{_PARTS_ADVICE}"
+        )
     common: dict[str, Any] = {
         "edge_assign_strategy": "by_dst" if arguments.edge_dir == "in" else "by_src",
         "time_attr": arguments.time_attr,
@@ -142,6 +156,10 @@ def _partition(arguments: argparse.Namespace, source: Any, progress: Progress) -
 def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.num_parts < 1:
         raise ValueError(f"--num-parts must be at least 1 (got {arguments.num_parts})")
+    if arguments.num_parts > _MOST_PARTS:
+        raise ValueError(
+            f"--num-parts {arguments.num_parts} is more than {_MOST_PARTS}: {_PARTS_ADVICE}"
+        )
     if arguments.method == "random":
         for name in ("fanout", "batch_size", "cache_ratio", "cache_budget", "seed_type"):
             if getattr(arguments, name) is not None:
@@ -173,7 +191,7 @@ def _progress_bar(quiet: bool) -> Iterator[Progress]:
     with tqdm(disable=quiet or None, leave=False, bar_format="{l_bar}{bar}| {elapsed}") as bar:
 
         def show(what: str, done: int, total: int) -> None:
-            bar.set_description(what, refresh=False)
+            bar.set_description(printable(what), refresh=False)
             bar.n, bar.total = done, total
             bar.refresh()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from khop.log import printable
 from khop.partition.summary import FolderSummary, balance
 
 
@@ -11,7 +12,7 @@ def print_summary(summary: FolderSummary) -> None:
     """Prints what `khop partition` closes with and `khop inspect` prints again."""
     width = max(len(name) for name, _ in _lines(summary))
     for name, text in _lines(summary):
-        print(f"{name:<{width}}  {text}")
+        print(f"{name:<{width}}  {printable(text)}")  # folders may come from strangers
 
 
 def human_bytes(count: float) -> str:

@@ -7,8 +7,6 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from khop.typing import Array
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -78,11 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM, Ctrl-C, or the last client has gone."""
     # Imported here: `khop --help` needs none of it.
     from khop.channel.control import ControlLine, socket_pair
+    from khop.distributed.child import explain_crashes
     from khop.distributed.key_files import read_server_keys
     from khop.distributed.remote.program import serve
     from khop.log import identify, speak
 
     speak("info")
+    explain_crashes(arguments.folder)
     identify("server", arguments.rank)
     keys = None if arguments.insecure else read_server_keys(arguments.key_file)
     ours, theirs = socket_pair()
@@ -134,6 +134,7 @@ def read_labels(folder: str, given: list[str]) -> dict[int, Array]:
     Raises:
         ValueError: a type that is missing or unknown, or a file that holds no array.
     """
+    from khop.data.files import load_npy
     from khop.partition.folder import PartitionFolder
 
     found: dict[int, Any] = {}
@@ -145,5 +146,5 @@ def read_labels(folder: str, given: list[str]) -> dict[int, Array]:
         if separator and node_type not in names:
             raise ValueError(f"--labels {entry}: no node type '{node_type}': there are {names}")
         place = names.index(node_type) if separator else 0
-        found[place] = np.load(path, mmap_mode="r", allow_pickle=False)
+        found[place] = load_npy(path, "r")
     return found

@@ -1,15 +1,17 @@
 """Graphs that the command line reads, as `GraphSource`s.
 
 Nothing here runs code that a file contains: arrays are read without pickle, PyG objects by
-`torch.load(weights_only=True)` with PyG's own containers admitted by name.
+`torch.load(weights_only=True)` with PyG's own containers admitted by name. Links are followed: a
+source is the user's own, and large files often lie elsewhere.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 
 from khop.cli.directory import read_directory
 from khop.data import Feature
+from khop.data.files import check_regular
 from khop.partition.source import EdgeSource, GraphSource
 from khop.typing import EDGE, NODE, Array
 
@@ -94,16 +97,48 @@ def _read_pyg(path: Path) -> Any:
             f"pickled code ({_reason(error)})"
         ) from None
     except (RuntimeError, EOFError, KeyError, AttributeError) as error:
-        raise ValueError(f"'{path}' is not a file of torch.save, or damaged: {error}") from None
-    if isinstance(content, dict):  # of `data.to_dict()`
-        kind = Data if "edge_index" in content else HeteroData
-        content = kind.from_dict(content)
+        if "TorchScript" in str(error):
+            raise TypeError(f"'{path}' holds a TorchScript program, not a graph") from None
+        raise ValueError(
+            f"'{path}' is not a file of torch.save, or damaged: {_reason(error)}"
+        ) from None
+    if isinstance(content, dict):
+        content = _of_dict(content, path)
     if not isinstance(content, (Data, HeteroData)):
         raise TypeError(
             f"'{path}' holds a '{type(content).__name__}': save one graph, as in "
             "torch.save(dataset[0], path)"
         )
     return content
+
+
+def _of_dict(content: Mapping[Any, Any], path: Path) -> Any:
+    """The graph of `data.to_dict()`."""
+    from torch_geometric.data import Data, HeteroData
+
+    keys = ", ".join(str(key)[:40] for key in [*content][:5])
+    names_only = all(isinstance(key, str) for key in content)
+    try:
+        if names_only and "edge_index" in content:
+            return Data.from_dict(dict(content))
+        has_edges = any(isinstance(key, tuple) for key in content)
+        if has_edges and all(_describes_type(*item) for item in content.items()):
+            return HeteroData.from_dict(dict(content))
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        raise ValueError(f"'{path}' holds a dict that is no graph: {error}") from None
+    raise TypeError(
+        f"'{path}' holds a dict with the keys {keys or '(none)'}, not a Data or HeteroData: save "
+        "one graph, as in torch.save(data, path); of dicts those of data.to_dict() are read, which "
+        "have 'edge_index', or a dict for each node and edge type"
+    )
+
+
+def _describes_type(key: Any, store: Any) -> bool:
+    """Whether this is an entry of `HeteroData.to_dict()`."""
+    of_edges = isinstance(key, tuple) and len(key) == 3 and all(isinstance(k, str) for k in key)
+    return (isinstance(key, str) or of_edges) and (
+        isinstance(store, Mapping) and all(isinstance(name, str) for name in store)
+    )
 
 
 def _read_ogb(name: str, root: Path) -> Any:
@@ -113,10 +148,18 @@ def _read_ogb(name: str, root: Path) -> Any:
         raise ModuleNotFoundError(
             f"OGB data sets need package ogb: pip install 'khop[ogb]' ({error})"
         ) from None
+    if _torch_version() < (2, 4):
+        raise ValueError(
+            "'ogb:' sources need torch 2.4 or later: earlier ones read what OGB stores only with "
+            "the code that is in it"
+        )
+    stored = root if (root / "meta_dict.pt").exists() else root / name.replace("-", "_")
+    for file in stored.rglob("*"):
+        if not file.is_dir():
+            check_regular(file)  # which OGB does not
     try:
-        # OGB prints, asks before large downloads, leaves by exit(), and loads what it stored itself
-        # with torch.load's defaults, which have refused PyG's containers since torch 2.6.
-        with contextlib.redirect_stdout(sys.stderr), _containers_admitted():
+        # OGB prints, asks before large downloads, and leaves by exit().
+        with contextlib.redirect_stdout(sys.stderr), _containers_admitted(), _weights_only():
             dataset = PygNodePropPredDataset(name, str(root), meta_dict=_ogb_meta(name, root))
             data, splits = dataset[0], dataset.get_idx_split()
     except (EOFError, SystemExit):
@@ -185,6 +228,24 @@ def _mask(ids: Array, count: int) -> Any:
 
 
 @contextlib.contextmanager
+def _weights_only() -> Iterator[None]:
+    """Makes each `torch.load` refuse code, whatever its caller, torch's default or users ask for.
+
+    OGB names no `weights_only`, PyG's data sets turn it off for their own files. The environment
+    is where torch lets one overrule both; it has a variable for the contrary, which some set for
+    OGB's sake.
+    """
+    variables = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+    before = {name: os.environ.pop(name, None) for name in variables}
+    os.environ[variables[0]] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(variables[0], None)
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+@contextlib.contextmanager
 def _containers_admitted() -> Iterator[None]:
     """Lets `torch.load(weights_only=True)` read PyG's containers and NumPy's arrays of numbers."""
     import torch
@@ -229,7 +290,8 @@ def _torch_version() -> tuple[int, ...]:
 
 
 def _reason(error: Exception) -> str:
-    """The line of torch.load's long advice that says what was wrong."""
+    """What torch.load says was wrong, without its advice to load unsafely."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "nsupported" in line]
-    return (telling or lines or [type(error).__name__])[0].split(". Please")[0]
+    first = (telling or lines or [""])[0].split(". Please")[0]
+    return first if first and "weights" not in first.lower() else "its pickle is malformed"

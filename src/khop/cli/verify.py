@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from khop.log import printable
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
@@ -13,13 +15,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints every problem; the exit code is 1 if there are any."""
     from khop.partition import PartitionFolder, verify_folder
+    from khop.partition.folder import check_is_folder
 
+    check_is_folder(arguments.folder)
     problems = verify_folder(arguments.folder)
     for problem in problems:
-        print(problem)
+        print(printable(problem))
     if problems:
         print(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} found")
         return 1
     folder = PartitionFolder(arguments.folder)
-    print(f"{folder.root}: {folder.num_parts} parts, {len(folder.files) + 1} files, all sound")
+    count = f"{folder.num_parts} parts, {len(folder.files) + 1} files"
+    print(f"{printable(str(folder.root))}: {count}, all sound")
     return 0

@@ -6,6 +6,7 @@ them. Everywhere in khop a dtype is a name of `DTYPES`.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,9 @@ _STORAGE = {
 
 DTYPES = tuple(_STORAGE)
 """Names of the dtypes that features may have."""
+
+MAX_COUNT = 2**56 - 1
+"""Most nodes or edges of a type: far from where sums and products of 64 bits overflow."""
 
 
 def storage_dtype(name: str) -> np.dtype[Any]:
@@ -71,6 +75,8 @@ def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
     else:
         array = np.asarray(value)
         name = array.dtype.name
+    if name not in _STORAGE:
+        raise TypeError(f"{what}: dtype '{name}' is not supported: khop stores {', '.join(DTYPES)}")
     if storage_dtype(name) != array.dtype:  # e.g. a foreign byte order
         array = array.astype(storage_dtype(name))
     return array, name
@@ -92,7 +98,7 @@ def to_ids(value: ArrayLike, what: str) -> IntArray:
 
     Raises:
         TypeError: `value` does not hold integers.
-        ValueError: `value` has not exactly one dimension.
+        ValueError: `value` has not exactly one dimension, or an id does not fit int64.
     """
     array, name = to_array(value, what)
     if array.size == 0 and not isinstance(value, np.ndarray) and not hasattr(value, "detach"):
@@ -101,12 +107,54 @@ def to_ids(value: ArrayLike, what: str) -> IntArray:
         raise TypeError(f"{what} must hold integers (got dtype '{name}')")
     if array.ndim != 1:
         raise ValueError(f"{what} must have one dimension (got shape {array.shape})")
+    if array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max:
+        place = int(np.argmax(array > np.iinfo(np.int64).max))
+        raise ValueError(f"{what} holds {array[place]} at position {place}: ids are below 2^63")
     return array
 
 
 def to_int64(value: ArrayLike, what: str) -> Int64Array:
     """As `to_ids`, contiguous and of dtype int64."""
     return np.ascontiguousarray(to_ids(value, what), dtype=np.int64)
+
+
+def check_count(count: Any, what: str) -> int:
+    """Returns a number of nodes as a plain integer.
+
+    Args:
+        count: anything that is an integer to Python.
+        what: what the number is called in error messages.
+
+    Raises:
+        TypeError: not an integer.
+        ValueError: negative, or more than `MAX_COUNT`.
+    """
+    try:
+        number = operator.index(count)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer (got {count!r})") from None
+    if not 0 <= number <= MAX_COUNT:
+        raise ValueError(
+            f"{what} must be from 0 to 2^56 - 1 (got {number}): nodes are numbered from 0 on, so "
+            "that the largest id plus one is enough"
+        )
+    return number
+
+
+def check_pointers(pointers: IntArray, num_edges: int, what: str) -> None:
+    """Raises ValueError unless row pointers ascend from 0 to the number of edges."""
+    if len(pointers) == 0 or pointers[0] != 0 or pointers[-1] != num_edges:
+        raise ValueError(
+            f"the row pointers of {what} must run from 0 to the number of edges, {num_edges} (got "
+            f"{'none' if len(pointers) == 0 else f'{pointers[0]} to {pointers[-1]}'})"
+        )
+    falls = pointers[1:] < pointers[:-1]
+    if falls.any():
+        row = int(np.argmax(falls))
+        raise ValueError(
+            f"the row pointers of {what} decrease (row {row} spans {pointers[row]} to "
+            f"{pointers[row + 1]})"
+        )
 
 
 def check_range(ids: IntArray, num_nodes: int, what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from khop.data.arrays import check_count
 from khop.data.topology import Topology
 from khop.typing import EDGE, NODE, EdgeDir, EdgeType, Int64Array, NodeType
 
@@ -45,7 +46,9 @@ class Graph:
         if len(directions) > 1:
             raise ValueError("all edge types of a graph must have the same edge_dir")
         self.edge_dir: EdgeDir = directions.pop() if directions else "in"
-        self.num_nodes = self._count_nodes(dict(num_nodes or {}))
+        self.num_nodes = self._count_nodes(
+            {t: check_count(n, f"num_nodes of '{t}'") for t, n in (num_nodes or {}).items()}
+        )
         self.node_times = dict(node_times or {})
         self.floating_times = floating_times
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from khop import _native
-from khop.data.arrays import check_range, narrowest_int, to_ids
+from khop.data.arrays import check_count, check_pointers, check_range, narrowest_int, to_ids
 from khop.data.times import time_keys
 from khop.data.weights import weight_values
 from khop.typing import Array, ArrayLike, EdgeDir, Int64Array, IntArray
@@ -101,6 +101,8 @@ class Topology:
             given = to_ids(edge_ids, "edge_ids")
             if len(given) != self.num_edges:
                 raise ValueError(f"{len(given)} edge ids for {self.num_edges} edges")
+            if given.dtype not in (np.int32, np.int64):
+                given = given.astype(np.int64)
             self.edge_ids = np.ascontiguousarray(given) if places is None else given[places]
 
     @classmethod
@@ -152,11 +154,18 @@ class Topology:
             largest = [
                 int(ids.max(initial=-1)) for ids in ((src, dst) if num_dst is None else (src,))
             ]
-            num_src = max(largest) + 1
-        num_dst = num_src if num_dst is None else num_dst
+            num_src = check_count(max(largest) + 1, "the largest id of edge_index plus one")
+        num_src = check_count(num_src, "num_src")
+        num_dst = num_src if num_dst is None else check_count(num_dst, "num_dst")
         keys, neighbors = (dst, src) if self.edge_dir == "in" else (src, dst)
         num_rows, num_cols = (num_dst, num_src) if self.edge_dir == "in" else (num_src, num_dst)
-        self.indptr, self.indices, ids = _native.coo_to_csr(keys, neighbors, num_rows, num_cols)
+        try:
+            self.indptr, self.indices, ids = _native.coo_to_csr(keys, neighbors, num_rows, num_cols)
+        except MemoryError as error:
+            raise MemoryError(
+                f"{error}: the rows of {num_rows} nodes with {len(keys)} edges do not fit; is the "
+                "number of nodes right?"
+            ) from None
         self.num_neighbors = num_cols
         descents = keys[1:] < keys[:-1]
         if not descents.any():
@@ -184,8 +193,11 @@ class Topology:
                 f"edge_dir='{self.edge_dir}' draws from {wanted} rows, but the input is "
                 f"{input_layout}: pass the edge list (input_layout='COO') instead"
             )
-        given = num_src if self.edge_dir == "in" else num_dst
-        self.num_neighbors = int(indices.max(initial=-1)) + 1 if given is None else given
+        name, given = ("num_src", num_src) if self.edge_dir == "in" else ("num_dst", num_dst)
+        if given is None:
+            name, given = "the largest id of edge_index plus one", int(indices.max(initial=-1)) + 1
+        self.num_neighbors = check_count(given, name)
+        check_pointers(indptr, len(indices), "edge_index")
         check_range(indices, self.num_neighbors, "edge_index")
         offset, column = narrowest_int(len(indices)), narrowest_int(self.num_neighbors)
         self.indptr = np.ascontiguousarray(indptr, dtype=offset)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
+from khop.data.files import check_regular
 from khop.datasets import debian_snapshot as snapshot
 
 Transform = Callable[[Any], Any]
@@ -149,7 +150,7 @@ def _save(data: Data | HeteroData, pre_transform: str, path: Path) -> None:
 def _load(path: Path) -> tuple[Data | HeteroData, str]:
     """Reads the cache; plain containers and tensors only, whatever the file says."""
     try:
-        content = torch.load(path, weights_only=True)
+        content = torch.load(check_regular(path), weights_only=True)
         kind = HeteroData if content["hetero"] else Data
         return kind.from_dict(content["data"]), content["pre_transform"]
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:

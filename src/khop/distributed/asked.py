@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -51,13 +50,12 @@ def write_epoch(
 
 def read_epoch(message: Message) -> OpenedEpoch:
     """Reads OPEN_EPOCH; its memory stays mapped as long as the columns are used."""
-    content = message.json()
-    plan = EpochPlan(**content["plan"])
-    descriptor = message.descriptor()
     try:
-        mapped = map_memory(descriptor)
+        content = message.json()
+        plan = EpochPlan(**content["plan"])
+        mapped = map_memory(message.descriptor())
     finally:
-        os.close(descriptor)
+        message.close_descriptors()
     shape = content["num_columns"], plan.num_seeds
     # An empty epoch still has a byte of memory.
     values = np.frombuffer(mapped, np.int64, shape[0] * shape[1]) if plan.num_seeds else _NOTHING

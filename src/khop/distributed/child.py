@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import khop
-from khop import log
+from khop import _native, log
 from khop.channel.control import ControlLine, Message, Op, socket_pair
 from khop.distributed.recovery.last_words import LogTail, TaskPage
 
@@ -155,13 +155,34 @@ def _end(process: subprocess.Popen[bytes], line: ControlLine, owner: int) -> Non
         process.wait()
 
 
+def explain_crashes(root: str | None) -> None:
+    """Let the log of this process name what ended it, should that be a fault.
+
+    The exit status stays that of the signal.
+
+    Args:
+        root: the partition folder whose files it maps. If None, none is named.
+    """
+    if sys.stderr is None:
+        return
+    faulthandler.enable()
+    if root is not None:
+        _native.explain_bus_error(
+            f"khop: process {os.getpid()} ends by SIGBUS: it read a part of a mapped file that is "
+            "no longer there. Probably a file of the partition folder "
+            f"'{log.printable(str(root))}' was cut off or overwritten while it was in use, or its "
+            "file system failed. `khop verify` finds the file; replace folders only as a whole, by "
+            "renaming.\n"
+        )
+
+
 def start_up() -> tuple[ControlLine, Message]:
     """What a child does first: takes its line from the command line, and its configuration.
 
     Returns:
         The line and the CONFIG message.
     """
-    faulthandler.enable()
+    explain_crashes(None)
     line = ControlLine(socket.socket(fileno=int(sys.argv[1])))
     os.set_inheritable(line.fileno(), False)
     config = wait_for_message(line)
@@ -169,6 +190,7 @@ def start_up() -> tuple[ControlLine, Message]:
         sys.exit(1)  # the parent ended first
     content = config.json()
     log.start_child(content["log"])
+    explain_crashes(content.get("root"))
     if content["end_with_parent_thread"]:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != content["parent"]:  # it ended before the line above

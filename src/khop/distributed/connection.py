@@ -20,6 +20,7 @@ from typing import Any
 import zmq
 
 from khop import log
+from khop.distributed.limits import ENVELOPE_BYTES
 from khop.errors import PartitionUnavailableError
 from khop.trace.requests import Asked
 from khop.typing import Array
@@ -138,6 +139,7 @@ class Connection:
         self.socket.linger = 0
         self.socket.sndhwm = self.socket.rcvhwm = 0  # bounded by the batches in flight
         for option, value in (
+            (zmq.MAXMSGSIZE, ENVELOPE_BYTES),
             (zmq.HEARTBEAT_IVL, _HEARTBEAT_MS),
             (zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS),
             (zmq.CONNECT_TIMEOUT, _CONNECT_TIMEOUT_MS),

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import enum
 import itertools
 import os
-import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import TypeVar
 
 import torch.distributed as dist
 
 from khop import log
 from khop.distributed.hosts import host_address, host_identity
+from khop.distributed.launchers import TORCH, TORCHRUN, Place, find_place, with_master
+from khop.distributed.process_end import call_at_end
 from khop.distributed.rendezvous import Rendezvous, SharedValues, job_store
 from khop.distributed.roll_call import call_roll
 from khop.errors import RendezvousError
@@ -169,6 +168,8 @@ class WorkerContext(TrainerContext):
 
 
 _context: DistContext | None = None
+# Of the process that this one is a fork of.
+_parents: DistContext | None = None
 _Context = TypeVar("_Context", bound=DistContext)
 _ROLES = {
     DistRole.WORKER: "a trainer that loads a partition",
@@ -199,12 +200,20 @@ def init_worker_group(
     `init_process_group`, through torchrun's); there is no port to choose. Sockets between machines
     use CURVE with keys of this job.
 
+    Rank and world size are those of torch.distributed if it is initialised, else those that the
+    launcher says: torchrun's RANK and WORLD_SIZE, those of mpirun (OMPI_COMM_WORLD_*, PMI_*,
+    PMIX_RANK), or of a step of Slurm (srun). Without any of them the process is the only trainer.
+    srun needs nothing else: trainers meet at the first host of the step, at a port from 10,000 to
+    29,999 that is computed from the numbers of job and step, unless MASTER_ADDR and MASTER_PORT
+    say where. mpirun needs these two.
+
     Args:
-        world_size: number of trainers; default: torch.distributed's, else $WORLD_SIZE, else 1.
-        rank: this trainer; default: torch.distributed's, else $RANK, else 0.
+        world_size: number of trainers. If None, see above. Given, it holds whatever Slurm or mpirun
+            say: a process that they started may be the only trainer, or have started others.
+        rank: this trainer; with `world_size`.
         group_name: default: 'khop-trainers'.
-        host: address by which other machines reach this one; default: that of the way to
-            $MASTER_ADDR.
+        host: address by which other machines reach this one; default: that of the way to the
+            machine of trainer 0.
         insecure: send data between machines unencrypted and let anybody connect. For closed
             fabrics only: CURVE costs a multiple of the time on the wire.
         timeout: seconds to wait for other trainers.
@@ -214,10 +223,13 @@ def init_worker_group(
 
     Raises:
         ValueError: a world size and rank that contradict each other or torch.distributed.
-        RendezvousError: the job's store cannot be reached, or trainers did not come in time.
+        RendezvousError: the job's store cannot be reached, or trainers did not come in time; a
+            launcher's variables contradict each other, or say that there are several trainers but
+            not which of them this one is.
     """
     global _context  # noqa: PLW0603
-    world_size, rank = _world(world_size, rank)
+    place = _place(world_size, rank)
+    world_size, rank = place.world_size, place.rank
     group_name = group_name or _DEFAULT_GROUP
     if _context is not None:
         _check_role(_context, DistRole.WORKER)
@@ -234,13 +246,14 @@ def init_worker_group(
         _log.warning(
             "insecure", "insecure=True: traffic between machines is neither encrypted nor checked"
         )
-    store = job_store(rank, world_size, timeout)
+    store = job_store(place, timeout)
     # A group must not hear what one of the same name said before it.
     prefix = f"khop/{group_name}"
     name = call_roll(store, prefix, rank, world_size, timeout)
     rendezvous = Rendezvous(store, f"{prefix}/{name}", rank, world_size, timeout)
-    context = WorkerContext(rendezvous, group_name, host or host_address(), insecure)
+    context = WorkerContext(rendezvous, group_name, host or host_address(place.master), insecure)
     _context = context
+    call_at_end(_leave_at_end)
     _log.info(
         "group-joined",
         f"trainer {rank} of {world_size} in group '{group_name}'",
@@ -266,6 +279,7 @@ def enter(make: Callable[[], _Context], role: DistRole) -> _Context:
         raise RuntimeError(f"this process is {_context.worker_name} already")
     made = make()
     _context = made
+    call_at_end(_leave_at_end)
     log.identify(role.name.lower(), made.rank)
     _log.info("client-joined" if role is DistRole.CLIENT else "server-started", made.worker_name)
     return made
@@ -293,8 +307,14 @@ def require_context() -> WorkerContext:
     """This trainer's context, made from the environment if there is none yet.
 
     Raises:
-        RuntimeError: this process has another role.
+        RuntimeError: this process has another role, or is a fork of a trainer of several.
     """
+    if _context is None and _parents is not None and _parents.world_size > 1:
+        raise RuntimeError(
+            f"this process is a fork of {_parents.worker_name} (process {os.getppid()}), whose "
+            "place in the job it does not have: for a loader of its own, with partitions of its "
+            "own, call init_worker_group(world_size=1, rank=0) first"
+        )
     if _context is None:
         return init_worker_group()
     _check_role(_context, DistRole.WORKER)
@@ -320,45 +340,49 @@ def shutdown_worker_group(wait: bool = True) -> None:
     leave(DistRole.WORKER, wait)
 
 
-def _world(world_size: int | None, rank: int | None) -> tuple[int, int]:
-    known: tuple[int, int] | None = None
-    if dist.is_available() and dist.is_initialized():
-        known = (dist.get_world_size(), dist.get_rank())
-    elif "WORLD_SIZE" in os.environ and "RANK" in os.environ:
-        known = (int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+def _place(world_size: int | None, rank: int | None) -> Place:
+    """Where this process stands: as torch.distributed says, or the caller, or the launcher."""
     if (world_size is None) != (rank is None):
         raise ValueError("give both world_size and rank, or neither")
     if world_size is None or rank is None:
-        return known or (1, 0)
+        return _joined_place() or find_place() or Place("nothing", 0, 1)
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not one of {world_size} trainers (0 to {world_size - 1})")
-    if known is not None and known != (world_size, rank):
+    place = _joined_place()
+    if place is None:
+        with contextlib.suppress(RendezvousError):  # the caller knows what the launcher does not
+            place = find_place()
+    if place is None:
+        return with_master(Place("the caller", rank, world_size))
+    if (place.world_size, place.rank) == (world_size, rank):
+        return place
+    if place.launcher in (TORCH, TORCHRUN):
         raise ValueError(
             f"init_worker_group(world_size={world_size}, rank={rank}), but this process is rank "
-            f"{known[1]} of {known[0]}"
+            f"{place.rank} of {place.world_size}"
         )
-    return world_size, rank
+    return with_master(Place("the caller", rank, world_size))
 
 
-# A trainer that fails must end at once, so that its launcher notices: it does not wait for others.
-_failed = False
-_previous_hook = sys.excepthook
+def _joined_place() -> Place | None:
+    """The place in torch.distributed's process group, if there is one."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return with_master(Place(TORCH, dist.get_rank(), dist.get_world_size()))
 
 
-def _note_failure(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    global _failed  # noqa: PLW0603
-    _failed = True
-    _previous_hook(kind, error, trace)
-
-
-sys.excepthook = _note_failure
-
-
-def _leave_at_exit() -> None:
+def _leave_at_end(has_failed: bool) -> None:
+    # A trainer that fails must end at once, so that its launcher notices: it does not wait for
+    # others.
     if _context is not None:
-        leave(_context.role, wait=not _failed)
+        leave(_context.role, wait=not has_failed)
 
 
-atexit.register(_leave_at_exit)
+def _forget_parents_context() -> None:
+    """In a fork: the place in the job, the connection to its store and the servers are not its."""
+    global _context, _parents
+    if _context is not None:
+        _context, _parents = None, _context
+
+
+os.register_at_fork(after_in_child=_forget_parents_context)

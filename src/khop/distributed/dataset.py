@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from khop.data.files import check_regular, load_npy
 from khop.distributed.context import WorkerContext, require_context
 from khop.distributed.graph import LoaderGraph
 from khop.distributed.peers import Peers
@@ -239,9 +240,9 @@ class DistDataset(PartitionStores, LoaderGraph):
 
     def _read_labels(self, node_type: NodeType, file: Path) -> Tensor:
         if file.suffix == ".npy":
-            labels = torch.from_numpy(np.load(file, allow_pickle=False))
+            labels = torch.from_numpy(load_npy(file))
         else:
-            labels = torch.load(file, map_location="cpu", weights_only=True)
+            labels = torch.load(check_regular(file), map_location="cpu", weights_only=True)
         if not isinstance(labels, Tensor) or labels.size(0) != self.meta.node_type(node_type).count:
             raise ValueError(
                 f"'{file}' does not hold a tensor with a label for each node of type '{node_type}'"

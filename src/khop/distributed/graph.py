@@ -7,6 +7,7 @@ client of graph servers asks these (`khop.distributed.remote.graph`).
 from __future__ import annotations
 
 import abc
+import os
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,12 @@ class LoaderGraph(abc.ABC):
             ValueError: no node type is named, or one that does not exist.
         """
         if not self.meta.heterogeneous:
+            is_pair = isinstance(seeds, (tuple, list)) and len(seeds) == 2
+            if is_pair and isinstance(seeds[0], str) and not isinstance(seeds[1], str):
+                raise ValueError(
+                    f"{what} names node type {seeds[0]!r}, but the graph is homogeneous and has no "
+                    f"types: pass the nodes alone (got {seeds!r})"
+                )
             return NODE, seeds
         node_type, ids = seeds, None
         if isinstance(seeds, (tuple, list)) and len(seeds) == 2:
@@ -176,6 +183,7 @@ def seeds_of(
     if seeds is None:
         every = np.arange(count, dtype=np.int64)
         return every, every
+    check_no_paths(seeds, what)
     array, name = to_array(seeds, what)
     if name == "bool":
         if array.shape != (count,):
@@ -185,3 +193,15 @@ def seeds_of(
     ids = to_ids(seeds, what).astype(np.int64)
     check_range(ids, count, what)
     return ids, np.arange(len(ids), dtype=np.int64)
+
+
+def check_no_paths(given: Any, what: str) -> None:
+    """Raises TypeError for seeds or links that are named by file, as some libraries take them."""
+    first = given
+    if isinstance(given, (list, tuple)):
+        first = given[0] if len(given) else None
+    if isinstance(first, (str, os.PathLike)):
+        raise TypeError(
+            f"{what} holds {os.fspath(first)!r}: paths are not read, here or on a server; pass "
+            "what torch.load(path) returns, one tensor for each server"
+        )

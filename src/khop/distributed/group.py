@@ -33,6 +33,7 @@ from khop.distributed.sampler_process import Process, SamplerProcess
 from khop.distributed.service import PartitionService
 from khop.distributed.wire import rebuild_error
 from khop.errors import SamplerDiedError
+from khop.forks import check_process
 from khop.sampler.plan import EpochPlan
 from khop.trace.recording import current
 from khop.typing import Array, Int64Array
@@ -193,7 +194,9 @@ class SamplerGroup:
         Raises:
             SamplerDiedError: samplers died more often than allowed.
             PartitionUnavailableError: a server of this trainer has ended.
+            RuntimeError: in a fork of the trainer.
         """
+        check_process(self._owner, "loader", "make a loader there")
         epoch = self._epochs[number]
         self._follow_recording()
         self._take_back()
@@ -212,6 +215,7 @@ class SamplerGroup:
 
     def has_arrived(self, number: int, batch: int) -> bool:
         """Whether `take` would return a batch at once. What is wrong, it says when it is called."""
+        check_process(self._owner, "loader", "make a loader there")
         arrived = self._epochs[number].arrived
         if batch not in arrived and self._failure is None and self._samplers:
             self._look()
@@ -239,7 +243,8 @@ class SamplerGroup:
                 sampler.process.line.post(Op.TRACE, ONE.pack(recorded))
 
     def _check_alive(self) -> None:
-        """A group that has lost a sampler for good makes no more batches."""
+        """A group that has lost a sampler for good makes no more batches, nor does a parent's."""
+        check_process(self._owner, "loader", "make a loader there")
         if self._failure is not None:
             raise self._failure
         if not self._samplers:

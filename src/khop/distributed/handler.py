@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any
 
@@ -99,6 +99,16 @@ def refusal(frames: list[Any], why: Exception) -> list[Any]:
             told = json.loads(bytes(frames[0]))["id"]
             number = told if type(told) is int else None
     return pack({"id": number, "error": describe_error(why)}, [])
+
+
+def pack_or_refuse(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
+    """Frames of a reply or event, or of the error that says why it cannot be sent; never raises."""
+    try:
+        return pack(header, arrays)
+    except (ProtocolError, ValueError, RecursionError) as error:
+        number = header.get("id")
+        number = number if type(number) is int and 0 <= number < 1 << 63 else None
+        return pack({"id": number, "error": describe_error(error)}, [])
 
 
 class RequestHandler(FrameHandler):

@@ -49,13 +49,20 @@ def write_keys(folder: str | Path, num_clients: int | None = None) -> list[Path]
         ValueError: a number of clients that is none.
         SecurityError: the folder is another user's or others may enter it.
         FileExistsError: there are keys already; they are left alone.
+        NotADirectoryError: it is a file, or below one.
     """
     if num_clients is not None and not 1 <= num_clients <= MAX_CLIENTS:
         raise ValueError(f"--clients must be 1 to {MAX_CLIENTS} (got {num_clients})")
     names = ["client"] if num_clients is None else [f"client-{i}" for i in range(num_clients)]
     keys = JobKeys.new(names)
     folder = Path(folder)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise NotADirectoryError(
+            f"'{error.filename}' is no folder, or a link to one: name a folder for the keys of the "
+            "job, which is made if it does not exist"
+        ) from None
     files = {"server.key": keys.for_servers().to_json()}
     files |= {f"{name}.key": keys.for_client(name).to_json() for name in names}
     with _private_folder(folder) as at:
@@ -122,7 +129,10 @@ def _private_folder(folder: Path) -> Iterator[int]:
     except OSError as error:
         # A link to a folder is 'Not a directory' where links are not followed.
         why = "it is a link" if folder.is_symlink() else error.strerror
-        raise SecurityError(f"'{folder}' is no folder for keys: {why}") from None
+        raise SecurityError(
+            f"'{folder}' is no folder, or a link to one: name a folder for the keys of the job "
+            f"({why})"
+        ) from None
     try:
         _check_private(os.fstat(at), folder, "chmod 700")
         yield at

@@ -16,6 +16,7 @@ from typing import Any
 import zmq
 
 from khop.channel.control import Message, Op
+from khop.cores import half_of_cores
 from khop.distributed.child import ChildProcess, wait_for_message
 from khop.distributed.context import WorkerContext
 from khop.distributed.socket_files import remove_socket, socket_folder
@@ -74,7 +75,7 @@ class LaunchedServer:
             "tcp_host": context.address if far else None,
             "tcp_port": None,
             "curve": curve,
-            "num_threads": max(1, min(4, (os.cpu_count() or 1) // 2)),
+            "num_threads": half_of_cores(1, 4),
         }
         self.announcement: dict[str, str | None] = {}
         """What other trainers have to know; see `endpoint_of`."""

@@ -13,14 +13,15 @@ that cost less than answers (`RateLimiter`), and so does one that does not read 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import zmq
 
+from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES
 from khop.errors import ProtocolError
 from khop.typing import Int64Array, IntArray
 
@@ -30,31 +31,36 @@ class Limits:
     """Bounds of what is asked of a server.
 
     Attributes:
-        frame_bytes: of a frame; 256 MiB are 32 M rows of a hop.
         reply_bytes: of all arrays of a reply.
-        unread_bytes: of large replies that wait for a peer to read them; beyond, it gets errors.
-        unread: replies that wait for a peer; beyond, they are dropped.
+        unread_bytes: that wait for a peer to read them; beyond, it gets errors.
+        unread: messages that wait for a peer; beyond, they are dropped.
         waiting: requests of a user that wait for their turn at a graph server.
         waiting_bytes: of these.
         rate: requests a second of a user, for long.
         burst: requests of a user at once.
+        connections: over TCP; while there are as many, no further ones are accepted.
+        handshakes: connections over TCP that have not shown a key; likewise.
         handshake_ms: milliseconds that a connection may take to prove itself.
         backlog: connections that wait to be accepted.
     """
 
-    frame_bytes: int = 256 << 20
-    reply_bytes: int = 1 << 30
+    reply_bytes: int = MESSAGE_BYTES
     unread_bytes: int = 2 << 30
     unread: int = 4096
     waiting: int = 8192
     waiting_bytes: int = 256 << 20
     rate: float = 20_000.0
     burst: float = 40_000.0
+    connections: int = 4096
+    handshakes: int = 1024
     handshake_ms: int = 5_000
     backlog: int = 128
 
 
 DEFAULT = Limits()
+
+ENVELOPE_BYTES = FRAME_BYTES + 1024
+"""`ZMQ_MAXMSGSIZE` of all sockets: a frame with what CURVE adds (33 bytes)."""
 
 
 class RateLimiter:
@@ -88,48 +94,83 @@ class RateLimiter:
         return admitted
 
 
-class Unread:
-    """Bytes of large replies that peers have not read: ZeroMQ still has their memory."""
+@dataclass
+class _Waiting:
+    """What waits for one peer.
 
-    # ZeroMQ's binding copies smaller frames.
-    LARGE = 1 << 16
-    _MANY_PEERS = 64
+    Attributes:
+        sent: (tells when a frame has left, bytes up to it from the one before), oldest first.
+        nbytes: of all these.
+        untracked: bytes sent since the last of them.
+    """
+
+    sent: deque[tuple[zmq.MessageTracker, int]] = field(default_factory=deque)
+    nbytes: int = 0
+    untracked: int = 0
+
+
+class Unread:
+    """Bytes that peers have not read: ZeroMQ still has their memory.
+
+    Everything that is sent to a peer goes through `send`. ZeroMQ tells when it has let go of a
+    frame; frames of a peer leave in the order in which they were sent. So one frame in every 64 KiB
+    is followed, and stands for those before it.
+    """
+
+    STEP = 1 << 16
+    # What a frame takes beside its bytes.
+    _OVERHEAD = 64
+    _MAX_PEERS = 4096
 
     def __init__(self) -> None:
-        self._waiting: dict[bytes, list[tuple[zmq.MessageTracker, int]]] = {}
+        self._peers: OrderedDict[bytes, _Waiting] = OrderedDict()
 
     def send(self, socket: zmq.Socket[bytes], peer: bytes, frames: Sequence[Any]) -> None:
-        """Sends a reply and keeps account of its large frames.
+        """Sends a message and keeps account of it; dropped if the peer has gone.
 
         Args:
             socket: a ROUTER.
             peer: whom to send it to.
             frames: objects with the buffer protocol, not copied if large.
         """
+        waiting = self._peers.pop(peer, None) or _Waiting()
+        self._peers[peer] = waiting
+        if len(self._peers) > self._MAX_PEERS:
+            self._forget_oldest()
         socket.send(peer, zmq.SNDMORE)
         for i, frame in enumerate(frames):
             more = zmq.SNDMORE if i + 1 < len(frames) else 0
-            nbytes = len(frame)
-            if nbytes < self.LARGE:
+            waiting.untracked += len(frame) + self._OVERHEAD
+            if waiting.untracked < self.STEP:
                 socket.send(frame, more, copy=False)
                 continue
             data = frame.buffer if isinstance(frame, zmq.Frame) else frame
-            tracker = socket.send(data, more, copy=False, track=True)
-            assert tracker is not None
-            self._waiting.setdefault(peer, []).append((tracker, nbytes))
+            tracked = zmq.Frame(data, track=True, copy=False, copy_threshold=0)
+            socket.send(tracked, more, copy=False)
+            assert tracked.tracker is not None
+            waiting.sent.append((tracked.tracker, waiting.untracked))
+            waiting.nbytes += waiting.untracked
+            waiting.untracked = 0
 
     def of(self, peer: bytes) -> int:
-        """Bytes that a peer has not read."""
-        if len(self._waiting) > self._MANY_PEERS:  # those that are gone ask no more
-            for other in list(self._waiting):
-                self._forget_read(other)
-        self._forget_read(peer)
-        return sum(nbytes for _, nbytes in self._waiting.get(peer, ()))
+        """Bytes that a peer has not read; what is less than `STEP` does not count."""
+        waiting = self._peers.get(peer)
+        if waiting is None:
+            return 0
+        while waiting.sent and waiting.sent[0][0].done:
+            waiting.nbytes -= waiting.sent.popleft()[1]
+        return waiting.nbytes
 
-    def _forget_read(self, peer: bytes) -> None:
-        left = [entry for entry in self._waiting.pop(peer, ()) if not entry[0].done]
-        if left:
-            self._waiting[peer] = left
+    def _forget_oldest(self) -> None:
+        """Forgets the peer that was sent something the longest ago, if it has read it, or has gone.
+
+        Those that have not stay: there are no more of them than connections.
+        """
+        oldest = next(iter(self._peers))
+        if self.of(oldest):
+            self._peers.move_to_end(oldest)
+        else:
+            del self._peers[oldest]
 
 
 def check_reply_bytes(nbytes: int, limit: int, what: str) -> None:

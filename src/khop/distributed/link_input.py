@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
 from khop.data.arrays import check_range, to_int64
-from khop.distributed.graph import LoaderGraph
+from khop.distributed.graph import LoaderGraph, check_no_paths
 from khop.distributed.options import WorkerOptions, check_lists
 from khop.sampler.negative import Candidates
 from khop.typing import EDGE, Array, EdgeType, Int64Array
@@ -131,6 +131,7 @@ def link_ends(data: LoaderGraph, link_type: EdgeType, links: Any, what: str = _W
         TypeError: ends that are no integers.
         ValueError: not two rows of one length, or no such node type.
     """
+    check_no_paths(links, what)
     if not isinstance(links, (tuple, list)):
         links = np.empty(0) if links is None else torch.as_tensor(links)
     if getattr(links, "ndim", 2) != 2 or len(links) != 2:

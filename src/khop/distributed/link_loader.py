@@ -27,6 +27,7 @@ from khop.distributed.options import WorkerOptions
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.sampling import check_data, collect_spec, sampling_spec, weight_of
 from khop.loader.collate import annotate_links
+from khop.loader.link_input import check_times
 from khop.sampler.link import link_of_tree
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.pyg_links import binary_labels, repeat_rows
@@ -111,8 +112,7 @@ class DistLinkNeighborLoader(DistLoader):
         even_batches: bool = True,
     ) -> None:
         graph = check_data(data, edge_dir, worker_options)
-        if (edge_label_time is None) != (time_attr is None):
-            raise ValueError("edge_label_time and time_attr belong together: pass both or neither")
+        check_times(edge_label_time, time_attr)
         sampling = sampling_spec(
             graph,
             num_neighbors,

@@ -44,6 +44,12 @@ def node_input(graph: LoaderGraph, nodes: Any, options: WorkerOptions | None) ->
     """
     node_type, given = graph.seed_type(nodes, _WHAT)
     if isinstance(given, str):
+        splits = graph.meta.node_type(node_type).splits
+        if given not in splits:
+            raise KeyError(
+                f"{_WHAT}={given!r} is no boolean attribute of '{node_type}': there are {splits}. "
+                "Paths are not read: pass what torch.load(path) returns"
+            )
         ids = node_split(given, graph, node_type=node_type if graph.meta.heterogeneous else None)
         share = ids.numpy()
         return NodeInput(node_type, share, share, None)

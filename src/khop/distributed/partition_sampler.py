@@ -31,6 +31,7 @@ from khop.distributed.sampled import (
 )
 from khop.distributed.sampling import sampling_spec, seed_times
 from khop.distributed.transport import PartitionClient
+from khop.sampler.arguments import check_key_part, check_request
 from khop.sampler.engine import Engine
 from khop.sampler.link import Links, LinkSampler
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
@@ -103,6 +104,8 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
             "time_attr": time_attr,
             "weight_attr": weight_attr,
         }
+        for name, value in (("seed", seed), ("stream", stream)):
+            check_key_part(name, value)
         self.seed = seed
         self.stream = require_context().rank if stream is None else stream
         self.num_neighbors = num_neighbors
@@ -165,6 +168,7 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
         """
         if kwargs:
             raise TypeError(f"unexpected arguments {list(kwargs)}")
+        check_request(index, NodeSamplerInput)
         node_type = self._seed_type(index.input_type)
         seeds = self.data.to_new_ids(index.node, "seeds", node_type)
         times = None
@@ -210,6 +214,7 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
         options = LinkOptions(
             NegativeSampling.cast(neg_sampling), strict_negatives, exclude_seed_edges
         )
+        check_request(index, EdgeSamplerInput)
         sampler = self._link_sampler(index.input_type, options)
         links = self._links_of(index, sampler.spec)
         run_key, batch = key or next_key(self.seed, self.stream, self._calls)

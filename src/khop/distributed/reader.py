@@ -89,7 +89,8 @@ class PartitionReader:
         """[count, ...] a whole attribute by original id, in its storage dtype."""
         meta = self._types(kind)[index]
         attr = meta.attrs[name]
-        out = np.empty((meta.count, *attr.shape), storage_dtype(attr.dtype))
+        # Zeros, for what damaged ids leave out must not be what was in memory before.
+        out = np.zeros((meta.count, *attr.shape), storage_dtype(attr.dtype))
         for _, values, ids in self._all_rows(kind, index, name, peers):
             out[ids] = values
         return out
@@ -102,21 +103,26 @@ class PartitionReader:
         """
         if index not in self._positions:
             count = self._meta.edge_types[index].count
-            table = np.empty(count, narrowest_int(count))
-            for first, ids, _ in self._all_rows("edge", index, "edge_id", peers):
-                table[ids] = np.arange(first, first + len(ids))
+            table = np.full(count, -1, narrowest_int(count))
+            with self._folder.complete(table, self._edge_ids(index)):
+                for first, ids, _ in self._all_rows("edge", index, "edge_id", peers):
+                    table[ids] = np.arange(first, first + len(ids))
             self._positions[index] = table
         return self._positions[index][edge_ids].astype(np.int64)
 
     def edge_list(self, index: int, peers: Callable[[], Peers]) -> tuple[Int64Array, Int64Array]:
         """[num_edges] sources and destinations of an edge type, all of original ids."""
         rows_type, columns_type = self._ends(index)
-        row_ids, column_ids = self._original_ids(rows_type), self._original_ids(columns_type)
+        row_ids, column_ids = (
+            self._folder.original_ids(self._meta.node_types[t].name)
+            for t in (rows_type, columns_type)
+        )
         count = self._meta.edge_types[index].count
-        rows, columns = np.empty(count, np.int64), np.empty(count, np.int64)
-        for owners, neighbors, edge_ids in self._all_edges(index, peers):
-            rows[edge_ids] = row_ids[owners]
-            columns[edge_ids] = column_ids[neighbors]
+        rows, columns = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+        with self._folder.complete(rows, self._edge_ids(index)):
+            for owners, neighbors, edge_ids in self._all_edges(index, peers):
+                rows[edge_ids] = row_ids[owners]
+                columns[edge_ids] = column_ids[neighbors]
         return (columns, rows) if self._meta.edge_dir == "in" else (rows, columns)
 
     def _ends(self, index: int) -> tuple[int, int]:
@@ -124,12 +130,8 @@ class PartitionReader:
         neighbors, rows = self.part.relations[index]
         return rows, neighbors
 
-    def _original_ids(self, node_type: int) -> Int64Array:
-        """[num_nodes] original id of each new id."""
-        id_map = self._folder.id_map(self._meta.node_types[node_type].name)
-        original = np.empty(len(id_map), np.int64)
-        original[id_map] = np.arange(len(id_map))
-        return original
+    def _edge_ids(self, index: int) -> str:
+        return f"list of original ids of edge type {self._meta.edge_types[index].name}"
 
     def _all_rows(
         self, kind: str, index: int, name: str, peers: Callable[[], Peers]

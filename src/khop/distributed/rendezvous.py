@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.constants import default_pg_timeout
 
+from khop.distributed.launchers import Place
 from khop.errors import RendezvousError
 
 
@@ -129,28 +130,34 @@ class Rendezvous:
         return False
 
 
-def job_store(rank: int, world_size: int, timeout: float) -> Store:
-    """The store that the job has, or one made from torchrun's environment.
+def job_store(place: Place, timeout: float) -> Store:
+    """The store that the job has, or one where its launcher says that trainer 0 is.
+
+    Args:
+        place: this trainer's.
+        timeout: seconds to wait for trainer 0.
 
     Raises:
-        RendezvousError: several trainers, and neither torch.distributed nor an environment.
+        RendezvousError: several trainers, and nothing says where they meet; or it cannot be
+            reached.
     """
     if dist.is_available() and dist.is_initialized():
         return dist.distributed_c10d._get_default_store()
+    rank, world_size, address, port = place.rank, place.world_size, place.master, place.port
     if world_size == 1:
         return HashStore()
-    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if address is None or port is None:
         raise RendezvousError(
             f"trainers of a group of {world_size} cannot find each other: start them with "
-            "torchrun, or call torch.distributed.init_process_group first, or set MASTER_ADDR and "
-            "MASTER_PORT"
+            "torchrun or srun, or call torch.distributed.init_process_group first, or set "
+            "MASTER_ADDR (the machine of trainer 0) and MASTER_PORT (a free port there) for all of "
+            "them, with mpirun: -x MASTER_ADDR=... -x MASTER_PORT=29500"
         )
     agent_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
         store = TCPStore(
             address,
-            int(port),
+            port,
             world_size,
             is_master=rank == 0 and not agent_has_store,
             timeout=timedelta(seconds=timeout),
@@ -160,8 +167,9 @@ def job_store(rank: int, world_size: int, timeout: float) -> Store:
         )
         # From here on everything says how long it waits, but for a process group that is given it.
         store.set_timeout(default_pg_timeout)
-        return store
+        return store if place.job is None else PrefixStore(place.job, store)
     except RuntimeError as error:
+        advice = "" if place.job is None else "; set MASTER_PORT if another program has this port"
         raise RendezvousError(
-            f"trainer {rank} cannot reach the job's store at {address}:{port}: {error}"
+            f"trainer {rank} cannot reach the job's store at {address}:{port}: {error}{advice}"
         ) from None

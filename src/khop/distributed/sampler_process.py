@@ -103,11 +103,17 @@ class SamplerProcess:
         self._layouts[layout.number] = layout
 
     def read(self, message: Message) -> tuple[int, int, Received]:
-        """Reads a message of a batch: epoch, index and batch.
+        """Reads a message of a batch: epoch, index and batch. Closes its descriptors.
 
         Raises:
             ProtocolError: malformed.
         """
+        try:
+            return self._read(message)
+        finally:
+            message.close_descriptors()
+
+    def _read(self, message: Message) -> tuple[int, int, Received]:
         if len(message.payload) < BATCH.size:
             raise ProtocolError(f"a sampler tells of a batch in {len(message.payload)} bytes")
         number, batch, offset, nbytes = BATCH.unpack_from(message.payload)
@@ -122,11 +128,7 @@ class SamplerProcess:
 
     def _lease(self, message: Message, offset: int, nbytes: int) -> Array:
         if message.descriptors:  # the ring had no room
-            try:
-                memory = RingReader(message.descriptors[0])
-            finally:
-                os.close(message.descriptors[0])
-            return memory.lease(0, nbytes, None)
+            return RingReader(message.descriptor()).lease(0, nbytes, None)
         # A user who keeps batches must not starve the sampler: from half of the ring on, they get
         # copies.
         hoards = self.ring.bytes_leased > self.ring.capacity // 2

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -25,7 +26,8 @@ from khop.channel.control import ControlLine, Op
 from khop.channel.message import pack
 from khop.distributed.child import parent_has_gone, start_up
 from khop.distributed.handler import FrameHandler, RequestHandler, refusal
-from khop.distributed.limits import DEFAULT, Limits, RateLimiter, Unread
+from khop.distributed.limits import DEFAULT, ENVELOPE_BYTES, Limits, RateLimiter, Unread
+from khop.distributed.listener import ConnectionLimiter, Listener, raise_descriptor_limit
 from khop.distributed.socket_files import remove_socket
 from khop.distributed.wire import describe_error
 from khop.errors import ProtocolError
@@ -92,8 +94,14 @@ class PartitionServer:
         self._peers: dict[tuple[int, bytes], None] = {}
         self._linger_ms = 0
         self.addresses: dict[str, str] = {}
+        self._listener: Listener | None = None
         if ipc_path is not None:
             front = self._router()
+            # The folder is its owner's alone. Should somebody open it to others, ZeroMQ still lets
+            # in this user and root only, where it can ask (with SO_PEERCRED, so on Linux).
+            with contextlib.suppress(zmq.ZMQError):
+                for user in {os.geteuid(), 0}:
+                    front.setsockopt(zmq.IPC_FILTER_UID, user)
             front.bind(f"ipc://{ipc_path}")
             self.addresses["ipc"] = f"ipc://{ipc_path}"
         if tcp_host is not None:
@@ -101,11 +109,12 @@ class PartitionServer:
             if curve is not None:
                 self._secure(front, curve)
             try:
-                front.bind(f"tcp://{tcp_host}:{tcp_port or '*'}")
+                self._listener = Listener(tcp_host, tcp_port or 0, limits.backlog)
+                self.connections = ConnectionLimiter(self._context, front, self._listener, limits)
+                self.addresses["tcp"] = self._listener.bind(front)
             except zmq.ZMQError:
                 PartitionServer.close(self)  # one that does more is not made yet
                 raise
-            self.addresses["tcp"] = front.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self._at_work = 0
         self._max_at_work = 2 * num_threads
         if num_threads > 1:
@@ -121,9 +130,9 @@ class PartitionServer:
         # Not bounded: a peer that disconnects while its queue is full ends the whole process at the
         # next heartbeat (libzmq 4.3.5: "Assertion failed: !_io_error", stream_engine_base.cpp).
         socket.rcvhwm = 0
-        socket.setsockopt(zmq.MAXMSGSIZE, self._limits.frame_bytes)
+        socket.setsockopt(zmq.MAXMSGSIZE, ENVELOPE_BYTES)
         socket.setsockopt(zmq.HANDSHAKE_IVL, self._limits.handshake_ms)
-        socket.setsockopt(zmq.BACKLOG, self._limits.backlog)
+        socket.setsockopt(zmq.BACKLOG, self._limits.backlog)  # of the one at `ipc://`
         socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
         self._fronts.append(socket)
@@ -235,6 +244,8 @@ class PartitionServer:
         if self._back is not None:
             self._back.close(0)
         self._context.term()
+        if self._listener is not None:
+            self._listener.close()
 
 
 def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> None:
@@ -244,6 +255,7 @@ def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> Non
         make_handler: makes what answers, from the configuration that the trainer has sent.
     """
     line, message = start_up()
+    raise_descriptor_limit()
     config = message.json()
     if config["ipc_path"] is not None:
         atexit.register(remove_socket, config["ipc_path"])

@@ -1,7 +1,11 @@
 """Folders with the sockets of servers, that only their owner can enter.
 
-They are named after the host (and its namespaces), for temporary folders may be shared by several:
-whether anybody listens at a socket can be told on its own host alone.
+Nothing that is said over these sockets is encrypted, so who is at the other end is checked: a path
+that came over the network is used only if this user alone can have put a socket there
+(`is_own_socket`), and each end of a connection asks the kernel who has the other (`peer_of`).
+
+Folders are named after the host (and its namespaces), for temporary folders may be shared by
+several: whether anybody listens at a socket can be told on its own host alone.
 """
 
 from __future__ import annotations
@@ -9,6 +13,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
+import struct
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +25,7 @@ from khop.distributed.hosts import host_identity
 _MAX_FOLDER = 90
 # A socket of that age that nobody listens at belongs to nobody: servers bind and listen at once.
 _ABANDONED_SECONDS = 600.0
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 def socket_folder() -> Path:
@@ -30,10 +37,11 @@ def socket_folder() -> Path:
     for parent in {tempfile.gettempdir(), "/tmp"}:
         for left in Path(parent).glob(f"{prefix}*"):
             _remove_abandoned(left)
-    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    # Without links on the way: see `is_own_socket`.
+    folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
     if len(str(folder)) > _MAX_FOLDER:
         folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp")).resolve()
     return folder
 
 
@@ -50,6 +58,44 @@ def _remove_abandoned(folder: Path) -> None:
                 probe.connect(str(path))
             except ConnectionRefusedError:
                 remove_socket(str(path))
+
+
+def is_own_socket(path: str) -> bool:
+    """Whether a path leads to a socket that nobody but this user can have put there, or can move.
+
+    Socket and folder belong to this user, the folder is closed to others, and whatever lies above
+    is a folder of this user's or the system's in which others cannot rename. Links are not
+    followed: they could lead elsewhere a moment later.
+    """
+    place = Path(path)
+    if not place.name or not place.is_absolute() or ".." in place.parts or "\0" in path:
+        return False
+    try:
+        file, folder, *above = [p.lstat() for p in (place, *place.parents)]
+    except OSError:
+        return False
+    own = os.geteuid()
+    # In a container the system's folders may belong to a user who has no number there.
+    trusted = {0, own, above[-1].st_uid} if above else {0, own}
+    return (
+        stat.S_ISSOCK(file.st_mode)
+        and file.st_uid == own
+        and stat.S_ISDIR(folder.st_mode)
+        and folder.st_uid == own
+        and not folder.st_mode & 0o077
+        and all(stat.S_ISDIR(s.st_mode) and s.st_uid in trusted for s in above)
+        and not any(s.st_mode & stat.S_IWOTH and not s.st_mode & stat.S_ISVTX for s in above)
+    )
+
+
+def peer_of(end: socket.socket) -> tuple[int, int]:
+    """Process id (0: the system does not tell) and user id of whoever has the other end.
+
+    Of a connection that was made to a listening socket, that is who began to listen, or connected.
+    """
+    told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(told)
+    return max(process, 0), user
 
 
 def lines_path(path: str) -> str:

@@ -30,6 +30,7 @@ from khop.distributed.wire import (
     request_header,
 )
 from khop.errors import ProtocolError
+from khop.forks import check_process
 from khop.sampler.requests import HopRequest, RowSet
 from khop.trace.requests import RequestLog
 from khop.typing import Array, Int64Array
@@ -156,6 +157,7 @@ class PartitionClient:
         return self._send(part, Fetch(kind, index, list(names)), [ids])  # type: ignore[arg-type]
 
     def _send(self, part: int, asked: Any, arrays: list[Array]) -> Request:
+        check_process(self._owner, "connection to other partitions", "make a loader there")
         number = next(self._ids)
         timed = {} if self.log is None else {"timed": True}
         header = request_header(asked, number, part=part, **timed)
@@ -214,7 +216,9 @@ class PartitionClient:
             self.close()
 
     def close(self) -> None:
-        """Ends all connections; requests in flight are dropped."""
+        """Ends all connections; requests in flight are dropped. Not in a fork."""
+        if os.getpid() != self._owner:
+            return
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

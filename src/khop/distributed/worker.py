@@ -198,8 +198,10 @@ class Sampler:
         order, batch, run_key, num_columns = ORDER.unpack_from(message.payload)
         raw: Any = message.payload[ORDER.size :]
         if message.descriptors:
-            raw = map_memory(message.descriptors[0])
-            os.close(message.descriptors[0])
+            try:
+                raw = map_memory(message.descriptor())
+            finally:
+                message.close_descriptors()
         values = np.frombuffer(raw, np.int64)
         self._epochs[order] = Epoch(run_key, None, values.reshape(num_columns, -1))
         self._asked.append((order, batch))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from khop.forks import check_process
 
 Task = TypeVar("Task")
 Batch = TypeVar("Batch")
@@ -57,6 +60,7 @@ class BackgroundIterator(Generic[Batch]):
         self._num_threads = num_threads
         self._num_ahead = max(1, num_ahead)
         self._timeout = timeout or None
+        self._owner = os.getpid()
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._due: deque[SimpleQueue[_Made]] = deque()
         _iterators.add(self)
@@ -72,7 +76,12 @@ class BackgroundIterator(Generic[Batch]):
         return self
 
     def __next__(self) -> Batch:
-        """The next batch; an exception of its thread is raised here."""
+        """The next batch; an exception of its thread is raised here.
+
+        Raises:
+            RuntimeError: in a fork, which has no such threads.
+        """
+        check_process(self._owner, "loader's iterator", "call iter(loader) there")
         if not self._due:
             self.close()
             raise StopIteration

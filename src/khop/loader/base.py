@@ -8,14 +8,14 @@ from functools import cached_property
 from threading import get_native_id
 from time import monotonic_ns
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from khop.cores import available_cores
+from khop.loader.arguments import WorkerType, wants_processes
 from khop.loader.background import BackgroundIterator
 from khop.loader.device import DeviceJoiner, OnDevice
 from khop.loader.epochs import EpochKeys, KeyedBatch, PlannedBatches, SeedPositions
@@ -38,9 +38,6 @@ from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.plan import EpochPlan
 from khop.sampler.pyg_output import DrawnSubgraph, output_on_host
 from khop.stats import LoaderStats
-
-WorkerType: TypeAlias = Literal["thread", "process"]
-"""What `num_workers` counts."""
 
 # Nanoseconds of drawing from which another thread is asked to draw the next batches meanwhile, and
 # how many until that is looked at again.
@@ -113,7 +110,7 @@ class EpochLoader(Resumable):
         num_seeds: int,
         seed: int | None,
         stream: int | None,
-        worker_type: WorkerType,
+        worker_type: WorkerType | None,
         kwargs: dict[str, Any],
     ) -> None:
         """Ends the construction, when PyG's part is done."""
@@ -127,9 +124,11 @@ class EpochLoader(Resumable):
         rank = _rank()
         self._keys = EpochKeys(seed, rank if stream is None else stream, self.generator)
         self._course = Course(self._keys, rank)
+        self._begun: EpochProgress | None = None
         # Threads of the background share the cores; worker processes have one each.
-        self._joiner = Joiner(max(1, torch.get_num_threads() // max(1, self.num_workers)))
-        self._device_joiner = self._make_device_joiner(worker_type)
+        self._joiner = Joiner(max(1, _threads() // max(1, self.num_workers)))
+        self._device_joiner: DeviceJoiner | None = None
+        self._device_joiner = self._make_device_joiner()
         self._profile = LoaderProfile(self.num_workers)
         # torch guards this attribute against change; worker processes must see the keys of batches.
         self.__dict__["dataset"] = SeedPositions(num_seeds)
@@ -137,14 +136,26 @@ class EpochLoader(Resumable):
         # could free the loader, its graph and its workers. The class has the method, too.
         self.__dict__.pop("collate_fn", None)
 
-    def _make_device_joiner(self, worker_type: WorkerType) -> DeviceJoiner | None:
+    def _make_device_joiner(self) -> DeviceJoiner | None:
         """What joins batches where the sampler draws them, if a device does."""
         device = getattr(self._sampler, "device", None)
         if not isinstance(device, TorchDevice):
             return None
-        if worker_type == "process" and self.num_workers > 0:
-            raise ValueError("a device draws in the trainer's process: use worker_type='thread'")
+        if self._in_processes:
+            raise ValueError(
+                "a device draws in the trainer's process, not in worker processes: leave "
+                "worker_type='process', worker_init_fn and multiprocessing_context out"
+            )
         return DeviceJoiner(device.name, self._sampler.device_options, self._seed_hotness)
+
+    @property
+    def _in_processes(self) -> bool:
+        """Whether the epoch that begins is made in torch's worker processes."""
+        if self.num_workers == 0 or self._worker_type == "thread":
+            return False
+        return self._worker_type == "process" or (
+            self._device_joiner is None and wants_processes(self)
+        )
 
     def _seed_hotness(self) -> Any:
         """How likely a batch is to need each node."""
@@ -156,15 +167,14 @@ class EpochLoader(Resumable):
         if self._device_joiner is not None:
             self._device_joiner.forget()
         progress = self._course.begin()
-        if self._worker_type == "process" and self.num_workers > 0:
+        if self._in_processes:
             self._begun = progress
             epoch: Any = super().__iter__()  # type: ignore[misc]
             return TorchEpoch(self, epoch, progress)
         return self._iterate_here(progress)
 
     def _check_resumable(self) -> None:
-        in_order = getattr(self, "in_order", True) or self._worker_type == "thread"
-        if self.num_workers > 0 and not in_order:
+        if self._in_processes and not getattr(self, "in_order", True):
             raise ValueError(
                 "in_order=False delivers batches in any order, so that their number does not tell "
                 "which they were: leave it out to save or load a loader's state"
@@ -213,6 +223,7 @@ class EpochLoader(Resumable):
 
     def _get_iterator(self) -> Any:
         """Torch's iterator, whose workers end with the loader."""
+        self._begun = self._begun or self._course.begin()
         return torch_iterator(self, super()._get_iterator, self._begun)  # type: ignore[misc]
 
     def _iterate_here(self, progress: EpochProgress) -> Iterator[Any]:
@@ -233,7 +244,7 @@ class EpochLoader(Resumable):
     def _batches(self, progress: EpochProgress) -> PlannedBatches | GivenBatches:
         """What is still to be made of an epoch."""
         if self._given:
-            return GivenBatches(self.batch_sampler, progress)
+            return GivenBatches(self.batch_sampler, progress, self._num_seeds)
         plan = EpochPlan(self._num_seeds, self.batch_size, self.drop_last)
         return PlannedBatches(plan, progress.run_key, self._shuffle, progress.delivered)
 
@@ -249,7 +260,7 @@ class EpochLoader(Resumable):
         always does), where torch was told to use one core, and of seeds that a user's own sampler
         names when it is asked.
         """
-        may = not self._given and torch.get_num_threads() > 1 and self._is_all_ours()
+        may = not self._given and _threads() > 1 and self._is_all_ours()
         tasks, last = iter(batches), 0
         for task in tasks:
             drawn = self._draw_timed(task)
@@ -347,6 +358,13 @@ class EpochLoader(Resumable):
     def _join(self, out: Any) -> Any:
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
+        if not isinstance(out, SamplerOutput | HeteroSamplerOutput):
+            hook = self.transform_sampler_output is not None
+            raise TypeError(
+                f"found invalid type '{type(out)}': "
+                f"{'transform_sampler_output' if hook else type(self._sampler).__name__} must "
+                "return a SamplerOutput or a HeteroSamplerOutput"
+            )
         batch = self._joined_here(out)
         if batch is None:
             return self._joined_by_pyg(out)
@@ -382,50 +400,12 @@ class EpochLoader(Resumable):
         return f"{type(self).__name__}()"
 
 
+def _threads() -> int:
+    """Threads to use: torch's, of which there may be more than this process has cores."""
+    return min(torch.get_num_threads(), available_cores())
+
+
 def _rank() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return int(torch.distributed.get_rank())
     return 0
-
-
-def check_loader_options(worker_type: str, kwargs: dict[str, Any]) -> None:
-    """Refuses arguments of torch's loader that make no batches or have no effect.
-
-    Raises:
-        ValueError: says which.
-    """
-    if worker_type not in ("thread", "process"):
-        raise ValueError(f"worker_type must be 'thread' or 'process' (got '{worker_type}')")
-    if "batch_size" in kwargs and kwargs["batch_size"] is None and not kwargs.get("batch_sampler"):
-        raise ValueError("batch_size=None makes no batches: give a number or a batch_sampler")
-    if worker_type == "thread":
-        for name in ("worker_init_fn", "multiprocessing_context"):
-            if kwargs.get(name) is not None:
-                raise ValueError(f"{name} is for worker processes: pass worker_type='process'")
-
-
-def checked_values(values: Any, count: int | None, what: str, unit: str) -> Tensor | None:
-    """A value for each seed or link, as tensor.
-
-    Args:
-        values: tensor, array or sequence; None: there are none.
-        count: how many there must be; None: only PyG can tell.
-        what: what they are called in error messages.
-        unit: what they are of, likewise.
-
-    Raises:
-        ValueError: another number.
-    """
-    if values is None:
-        return None
-    tensor: Tensor = torch.as_tensor(values)
-    if tensor.dim() == 0 or (count is not None and len(tensor) != count):
-        raise ValueError(
-            f"{what} must hold an entry for each of {count} {unit} (got {list(tensor.shape)})"
-        )
-    return tensor
-
-
-def exact_times(times: Any) -> Any:
-    """Times as a tensor or array; of Python's floats torch would keep seven digits."""
-    return times if times is None or isinstance(times, Tensor) else np.asarray(times)

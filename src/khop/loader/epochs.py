@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from khop import _native
+from khop.sampler.arguments import check_key_part
 from khop.sampler.neighbor import BatchKey
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
 from khop.typing import Int64Array
@@ -37,10 +38,7 @@ class EpochKeys:
 
     def __init__(self, seed: int | None, stream: int, generator: torch.Generator | None) -> None:
         for name, value in (("seed", seed), ("stream", stream)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise TypeError(f"{name} must be an integer (got {value!r})")
-            if value is not None and not 0 <= value < 2**64:
-                raise ValueError(f"{name} must lie in [0, 2^64) (got {value})")
+            check_key_part(name, value)
         self.seed = seed
         self.stream = stream
         self.generator = generator

@@ -164,7 +164,7 @@ class StorePlan:
         of_nodes, of_edges = not isinstance(kind, tuple), not isinstance(kind, str)
         for name, value in self.template.items():
             if of_edges and name == "edge_index":
-                self._ends = value.device
+                self._ends = torch.as_tensor(value).device
             elif name == "adj_t":
                 self._adj_t = value if of_edges else None
             elif of_nodes and name == "num_nodes":
@@ -253,16 +253,28 @@ class _Rows:
         self._value = value
         self._dim = dim
         self._joiner = joiner
+        self._what = f"attribute '{name}'" if kind is None else f"attribute '{name}' of {kind!r}"
+        self._unit = "node" if of_nodes else "edge"
         plain = dim == 0 and is_plain(value)
         self._feature = joiner.feature(value, kind, name, of_nodes) if plain else None
 
     def take(self, index: Tensor, ids: Any) -> Any:
-        """The rows at `index`, also given as the joiner takes them."""
-        if self._feature is not None:
-            return self._joiner.gather(self._feature, ids)
-        if isinstance(self._value, Tensor):
-            index = index.to(self._value.device)
-        return index_select(self._value, index, dim=self._dim)
+        """The rows at `index`, also given as the joiner takes them.
+
+        Raises:
+            IndexError, ValueError: there are none of some; names the attribute.
+        """
+        try:
+            if self._feature is not None:
+                return self._joiner.gather(self._feature, ids)
+            if isinstance(self._value, Tensor):
+                index = index.to(self._value.device)
+            return index_select(self._value, index, dim=self._dim)
+        except (IndexError, ValueError) as error:
+            raise type(error)(
+                f"{self._what} must have a row for each {self._unit} of the graph that is sampled, "
+                f"but {error}"
+            ) from error
 
 
 def _put(mapping: dict[str, Any], name: str, value: Any) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from khop.data.arrays import check_range
+from khop.loader.arguments import as_tensor, check_no_type
 from khop.loader.collate import stack_endpoints
 from khop.sampler.source import GraphInput, open_input
 from khop.typing import EDGE, EdgeType
@@ -35,6 +36,7 @@ def checked_links(data: Any, edge_label_index: Any) -> tuple[Any, int]:
         given = edge_label_index
         if isinstance(given, (tuple, list)) and len(given) == 2 and given[0] is None:
             given = given[1]  # as PyG has links of stores without types
+        check_no_type(given, _WHAT, "edge type")
         ends = _ends(source, EDGE, given)
         return (ends if isinstance(data, Data) else (None, ends)), ends.size(1)
     edge_type, given = _split(source, edge_label_index)
@@ -49,7 +51,7 @@ def check_times(edge_label_time: Any, time_attr: str | None) -> None:
         there, missing = sorted(given, key=lambda name: not given[name])
         raise ValueError(
             f"temporal sampling needs both 'edge_label_time' and 'time_attr': '{there}' is set, "
-            f"'{missing}' is not"
+            f"'{missing}' is not set"
         )
 
 
@@ -100,13 +102,14 @@ def _ends(source: GraphInput, edge_type: EdgeType, links: Any) -> Tensor:
 
 def _checked_ends(links: Any, num_nodes: list[int]) -> Tensor:
     if isinstance(links, (tuple, list)) and len(links) == 2:
-        src, dst = (torch.as_tensor(ends) for ends in links)
+        src, dst = (as_tensor(ends, f"a row of {_WHAT}") for ends in links)
         if src.shape != dst.shape:
             raise ValueError(f"{_WHAT} has {src.numel()} sources, but {dst.numel()} destinations")
         links = torch.stack([src, dst])
-    both: Tensor = torch.as_tensor(links)
+    both = as_tensor(links, _WHAT)
     if both.dim() != 2 or both.size(0) != 2:
-        raise ValueError(f"{_WHAT} must have shape [2, num_links] (got {list(both.shape)})")
+        remedy = ": transpose it" if both.dim() == 2 and both.size(1) == 2 else ""
+        raise ValueError(f"{_WHAT} must have shape [2, num_links] (got {list(both.shape)}){remedy}")
     if both.numel() == 0:
         both = both.long()
     if both.dtype == torch.bool or both.dtype.is_floating_point or both.dtype.is_complex:

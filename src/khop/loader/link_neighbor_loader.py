@@ -11,13 +11,16 @@ import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
-from khop.loader.base import (
-    EpochLoader,
+from khop.loader.arguments import (
     WorkerType,
+    check_hooks,
     check_loader_options,
+    check_sampler,
+    checked_negatives,
     checked_values,
     exact_times,
 )
+from khop.loader.base import EpochLoader
 from khop.loader.collate import annotate_links
 from khop.loader.epochs import KeyedBatch
 from khop.loader.inputs import LinkInputs
@@ -44,7 +47,8 @@ class LinkNeighborLoader(
     Args:
         data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or anybody's pair of a
             PyG `FeatureStore` and a `GraphStore`.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours, and
+            no hops, `[]`, the ends of links alone.
         edge_label_index: links: [2, num_links] sources and destinations, or None for all edges; of
             a `HeteroData`: an edge type, or (edge type, such links).
         edge_label: [num_links, ...] labels of links; with binary negatives, labels from 0 on become
@@ -75,10 +79,14 @@ class LinkNeighborLoader(
             `torch.manual_seed` decides, as with PyG.
         stream: separates loaders of the same seed. Default: the rank of the trainer if
             torch.distributed is initialised, else 0, so that trainers draw differently.
-        worker_type: what `num_workers` counts: 'thread' (default; no copy of the graph, no
-            pickling) or 'process' (torch's worker processes, for heavy Python transforms). Without
-            workers, the next batch is still drawn in a thread, attributes apart, where drawing
-            takes more than 2 ms and torch may use more than one thread.
+        worker_type: what `num_workers` counts: 'thread' (no copy of the graph, no pickling) or
+            'process' (torch's worker processes, for heavy Python transforms). If None, threads; but
+            processes, as with PyG, where `worker_init_fn` or `multiprocessing_context` is given:
+            seeds, affinity and `torch.utils.data.get_worker_info()` are a process's own. PyG's
+            `enable_cpu_affinity`, `enable_multithreading` and `enable_memory_log` set the former,
+            for the epochs that begin within them. Without workers, the next batch is still drawn in
+            a thread, attributes apart, where drawing takes more than 2 ms and torch may use more
+            than one thread.
         device: a GPU ('cuda', 'cuda:1') that draws and gathers. Batches lie in its memory, and are
             those that the CPU makes. Default: the CPU.
         device_options: where graph and attributes lie then; see `khop.loader.DeviceOptions`.
@@ -120,16 +128,16 @@ class LinkNeighborLoader(
         exclude_seed_edges: ExcludeSeedEdges = False,
         seed: int | None = None,
         stream: int | None = None,
-        worker_type: WorkerType = "thread",
+        worker_type: WorkerType | None = None,
         device: Any = None,
         device_options: DeviceOptions | None = None,
         **kwargs: Any,
     ) -> None:
         check_loader_options(worker_type, kwargs)
+        check_hooks(transform=transform, transform_sampler_output=transform_sampler_output)
         data = as_input(data)
         check_times(edge_label_time, time_attr)
-        if neg_sampling is not None and neg_sampling_ratio:
-            raise ValueError("pass neg_sampling or neg_sampling_ratio, not both")
+        neg_sampling = checked_negatives(neg_sampling, neg_sampling_ratio)
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
                 data,
@@ -147,6 +155,8 @@ class LinkNeighborLoader(
             )
         elif device is not None:
             raise ValueError("pass device to the sampler that is given, not to the loader")
+        else:
+            check_sampler(neighbor_sampler, "sample_from_edges", data)
         edge_label_index, num_links = checked_links(data, edge_label_index)
         edge_label = checked_values(edge_label, num_links, "edge_label", "links")
         if num_links == 0:
@@ -161,7 +171,6 @@ class LinkNeighborLoader(
             checked_values(times, num_links, "edge_label_time", "links"),
             input_id=input_id,
             neg_sampling=neg_sampling,
-            neg_sampling_ratio=neg_sampling_ratio,
             time_attr=time_attr,
             transform=transform,
             transform_sampler_output=transform_sampler_output,

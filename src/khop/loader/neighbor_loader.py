@@ -6,20 +6,23 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import NodeSamplerInput
 
 from khop.data.arrays import check_range
-from khop.loader.base import (
-    EpochLoader,
+from khop.loader.arguments import (
     WorkerType,
+    as_tensor,
+    check_hooks,
     check_loader_options,
+    check_no_type,
+    check_sampler,
     checked_values,
     exact_times,
 )
+from khop.loader.base import EpochLoader
 from khop.loader.collate import annotate_seeds
 from khop.loader.epochs import KeyedBatch
 from khop.loader.inputs import NodeInputs
@@ -43,7 +46,8 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             PyG `FeatureStore` and a `GraphStore`, of which batches also carry edge attributes.
             Threads call stores at the same time: pass `worker_type='process'` for stores that do
             not allow this.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours, and
+            no hops, `[]`, the seeds alone.
         input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes; of a `HeteroData`: a
             node type, or (node type, seeds).
         input_time: [number of seeds] the time at which each seed sees the graph; default, with
@@ -69,10 +73,14 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             `torch.manual_seed` decides, as with PyG.
         stream: separates loaders of the same seed. Default: the rank of the trainer if
             torch.distributed is initialised, else 0, so that trainers draw differently.
-        worker_type: what `num_workers` counts: 'thread' (default; no copy of the graph, no
-            pickling) or 'process' (torch's worker processes, for heavy Python transforms). Without
-            workers, the next batch is still drawn in a thread, attributes apart, where drawing
-            takes more than 2 ms and torch may use more than one thread.
+        worker_type: what `num_workers` counts: 'thread' (no copy of the graph, no pickling) or
+            'process' (torch's worker processes, for heavy Python transforms). If None, threads; but
+            processes, as with PyG, where `worker_init_fn` or `multiprocessing_context` is given:
+            seeds, affinity and `torch.utils.data.get_worker_info()` are a process's own. PyG's
+            `enable_cpu_affinity`, `enable_multithreading` and `enable_memory_log` set the former,
+            for the epochs that begin within them. Without workers, the next batch is still drawn in
+            a thread, attributes apart, where drawing takes more than 2 ms and torch may use more
+            than one thread.
         device: a GPU ('cuda', 'cuda:1') that draws and gathers. Batches lie in its memory, and are
             those that the CPU makes. Default: the CPU.
         device_options: where graph and attributes lie then; see `khop.loader.DeviceOptions`.
@@ -81,7 +89,8 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
 
     Raises:
         IndexError, TypeError, ValueError: seeds that do not exist or are no integers; arguments
-            that contradict one another.
+            that contradict one another. While batches are made: positions of a user's own `sampler`
+            that do not exist; an attribute without rows for the nodes or edges of a batch.
     """
 
     pyg_loader = torch_geometric.loader.NodeLoader
@@ -108,12 +117,13 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         *,
         seed: int | None = None,
         stream: int | None = None,
-        worker_type: WorkerType = "thread",
+        worker_type: WorkerType | None = None,
         device: Any = None,
         device_options: DeviceOptions | None = None,
         **kwargs: Any,
     ) -> None:
         check_loader_options(worker_type, kwargs)
+        check_hooks(transform=transform, transform_sampler_output=transform_sampler_output)
         if input_time is not None and time_attr is None and neighbor_sampler is None:
             raise ValueError("input_time is given, but not time_attr: pass both or neither")
         data = as_input(data)
@@ -134,6 +144,8 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             )
         elif device is not None:
             raise ValueError("pass device to the sampler that is given, not to the loader")
+        else:
+            check_sampler(neighbor_sampler, "sample_from_nodes", data)
         input_nodes = _checked_seeds(data, input_nodes)
         num_seeds = _count_seeds(input_nodes)
         input_id = checked_values(kwargs.pop("input_id", None), num_seeds, "input_id", "seeds")
@@ -187,6 +199,7 @@ def _checked_seeds(data: Any, input_nodes: Any) -> Any:
     source = open_input(data)
     if not source.heterogeneous:
         count = source.num_nodes[NODE]
+        check_no_type(input_nodes, "input_nodes", "node type")
         return torch.arange(count) if input_nodes is None else _checked_ids(input_nodes, count)
     node_type, ids = (input_nodes, None) if isinstance(input_nodes, str) else (None, None)
     if isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2:
@@ -206,12 +219,8 @@ def _count_seeds(checked: Any) -> int:
     return int(ids.count_nonzero() if ids.dtype == torch.bool else ids.numel())
 
 
-def _checked_ids(ids: Any, num_nodes: int) -> Any:
-    if isinstance(ids, (list, np.ndarray)):
-        empty = isinstance(ids, list) and not ids
-        ids = torch.as_tensor(np.asarray(ids, np.int64 if empty else None))
-    if not isinstance(ids, Tensor):
-        ids = torch.tensor(list(ids))
+def _checked_ids(given: Any, num_nodes: int) -> Tensor:
+    ids = as_tensor(given, "input_nodes")
     if ids.dim() != 1:
         raise ValueError(f"input_nodes must have one dimension (got {ids.dim()})")
     if ids.dtype == torch.bool:

@@ -14,6 +14,7 @@ import contextlib
 import copy
 import hashlib
 import itertools
+import reprlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -128,10 +129,24 @@ def _set_back(generator: torch.Generator, state: Tensor) -> Iterator[None]:
 
 
 def positions_of(given: Any) -> Int64Array:
-    """A batch that a sampler has named: [n] int64 positions in the loader's input."""
+    """A batch that a sampler has named: [n] int64 positions in the loader's input.
+
+    Raises:
+        TypeError: no list of integers.
+    """
     listed = given.tolist() if isinstance(given, Tensor) else given
-    positions: Int64Array = torch.tensor(listed, dtype=torch.int64).numpy()
-    return positions
+    try:
+        positions = torch.tensor(listed)
+    except (TypeError, ValueError, RuntimeError):
+        positions = torch.tensor(0.0)
+    is_whole = not (positions.dtype.is_floating_point or positions.dtype.is_complex)
+    if positions.dim() != 1 or not (is_whole or positions.numel() == 0):
+        raise TypeError(
+            "a batch_sampler must name a list of positions for each batch, a sampler one position "
+            f"after the other (got {reprlib.repr(given)})"
+        )
+    named: Int64Array = positions.long().numpy()
+    return named
 
 
 def _next_digest(before: str, positions: Int64Array) -> str:

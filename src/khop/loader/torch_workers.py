@@ -58,7 +58,9 @@ class LazyEpoch:
         return len(_alive(self._loader))
 
     def __iter__(self) -> Iterator[KeyedBatch]:
-        yield from _alive(self._loader)._batches(_alive(self._loader)._begun)
+        begun = _alive(self._loader)._begun
+        assert begun is not None  # whoever asks for an iterator begins an epoch
+        yield from _alive(self._loader)._batches(begun)
 
 
 class TorchEpoch(Iterator[Any]):

@@ -7,6 +7,7 @@ nodes of others a part keeps a copy of (`cached_nodes`). Everything else is done
 from __future__ import annotations
 
 import abc
+import operator
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -43,6 +44,13 @@ Progress = Callable[[str, int, int], None]
 class PartitionerBase(abc.ABC):
     """Base of all partitioners; subclasses implement `assign_nodes`.
 
+        class AssignedPartitioner(PartitionerBase):
+            def _configure(self, owners):  # options of its own, if it has any
+                self.owners = owners
+
+            def assign_nodes(self, node_type):
+                return self.owners[node_type]
+
     Args:
         output_dir: the partition folder to write.
         num_parts: number of parts.
@@ -67,6 +75,7 @@ class PartitionerBase(abc.ABC):
         seed: of random choices.
         overwrite: replace a folder that exists.
         progress: called as progress(what, done, total) while writing.
+        **options: what the partitioner itself takes; see `_configure`.
 
     Raises:
         ValueError, TypeError: arguments that do not fit one another; says which.
@@ -95,6 +104,7 @@ class PartitionerBase(abc.ABC):
         seed: int = 0,
         overwrite: bool = False,
         progress: Progress | None = None,
+        **options: Any,
     ) -> None:
         del chunk_size, device
         nodes = dict(node_attrs or {})
@@ -109,6 +119,7 @@ class PartitionerBase(abc.ABC):
         source = GraphSource.from_arrays(num_nodes, edge_index, nodes, edges)
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
         self.draws = DrawAttrs.of(source, time_attr, weight_attr)
+        self._configure(**options)
 
     @classmethod
     def from_data(
@@ -137,7 +148,7 @@ class PartitionerBase(abc.ABC):
             seed: of random choices.
             overwrite: replace a folder that exists.
             progress: called as progress(what, done, total).
-            **options: what the partitioner itself takes, `probs` for example.
+            **options: what the partitioner itself takes, `probs` for example; see `_configure`.
         """
         self = cls.__new__(cls)
         source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
@@ -162,6 +173,8 @@ class PartitionerBase(abc.ABC):
             raise ValueError(
                 f"edge_assign_strategy must be 'by_dst' or 'by_src' (got '{edge_assign_strategy}')"
             )
+        if not 0 <= operator.index(seed) < 2**64:
+            raise ValueError(f"seed must lie in [0, 2^64) (got {seed})")
         self.source = source
         self.output_dir = output_dir
         self.num_parts = num_parts
@@ -172,7 +185,7 @@ class PartitionerBase(abc.ABC):
         self.numbering: dict[NodeType, Numbering] = {}
 
     def _configure(self) -> None:  # noqa: B027
-        """Takes the options of a subclass; called by `from_data`."""
+        """Take the options of a subclass; both constructors call it once the graph is known."""
 
     @abc.abstractmethod
     def assign_nodes(self, node_type: NodeType) -> IntArray:

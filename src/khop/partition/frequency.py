@@ -77,9 +77,11 @@ class FrequencyPartitioner(PartitionerBase):
             edge_assign_strategy,
             chunk_size,
             device,
+            probs=probs,
+            cache_memory_budget=cache_memory_budget,
+            cache_ratio=cache_ratio,
             **kwargs,
         )
-        self._configure(probs, cache_memory_budget, cache_ratio)
 
     def _configure(
         self,

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from khop.data import Feature
-from khop.data.arrays import to_ids
+from khop.data.arrays import check_count, to_ids
+from khop.partition.folder.paths import RESERVED_NAMES
 from khop.typing import EDGE, NODE, ArrayLike, EdgeType, IntArray, NodeType
-
-# What batches carry beside attributes, under these names.
-_RESERVED = ("id", "edge_id", "edge_index")
 
 
 @dataclass
@@ -60,6 +58,11 @@ class GraphSource:
     heterogeneous: bool = False
 
     def __post_init__(self) -> None:
+        if not self.heterogeneous and (len(self.nodes), len(self.edges)) != (1, 1):
+            raise ValueError(
+                f"a homogeneous graph has one node type and one edge type (got {list(self.nodes)} "
+                f"and {list(self.edges)}): pass heterogeneous=True"
+            )
         for edge_type in self.edges:
             for node_type in (edge_type[0], edge_type[2]):
                 if node_type not in self.nodes:
@@ -68,6 +71,7 @@ class GraphSource:
                         f"nodes is not given (got {list(self.nodes)})"
                     )
         for node_type, node in self.nodes.items():
+            node.count = check_count(node.count, f"num_nodes of node type '{node_type}'")
             _check_attrs(node.attrs, node.count, f"node type '{node_type}'", "nodes")
         for edge_type, edge in self.edges.items():
             if len(edge.src) != len(edge.dst):
@@ -98,7 +102,7 @@ class GraphSource:
             raise TypeError("num_nodes and edge_index must both be dictionaries, or neither")
         counts = num_nodes if isinstance(num_nodes, Mapping) else {NODE: num_nodes}
         lists = edge_index if isinstance(edge_index, Mapping) else {EDGE: edge_index}
-        nodes = {t: NodeSource(int(n)) for t, n in counts.items()}
+        nodes = {t: NodeSource(n) for t, n in counts.items()}
         edges = {}
         for edge_type, pair in lists.items():
             if len(pair) != 2:
@@ -146,7 +150,8 @@ def _count(store: Any, node_type: NodeType) -> int:
         raise ValueError(
             f"the number of nodes of type '{node_type}' is not known: set its 'num_nodes'"
         )
-    return int(store.num_nodes)
+    count: int = store.num_nodes  # checked by `GraphSource`
+    return count
 
 
 def _by_type(values: Any, single: Any) -> Mapping[Any, Any]:
@@ -155,7 +160,7 @@ def _by_type(values: Any, single: Any) -> Mapping[Any, Any]:
 
 def _check_attrs(attrs: Mapping[str, Feature], count: int, what: str, unit: str) -> None:
     for name, feature in attrs.items():
-        if name in _RESERVED:
+        if name in RESERVED_NAMES:
             raise ValueError(f"attribute '{name}' of {what} has a reserved name: rename it")
         if feature.num_rows != count:
             raise ValueError(
@@ -193,6 +198,12 @@ def _edge_source(data: Any, store: Any, edge_type: EdgeType) -> EdgeSource:
     if edge_index is None:
         raise ValueError(
             f"edge type {edge_type} has no 'edge_index': convert other layouts to an edge list"
+        )
+    shape = tuple(getattr(edge_index, "shape", ()))
+    if len(shape) != 2 or shape[0] != 2:
+        raise ValueError(
+            f"'edge_index' of edge type {edge_type} must have shape [2, num_edges] (got a "
+            f"'{type(edge_index).__name__}' of shape {list(shape)})"
         )
     src, dst = (to_ids(edge_index[i], "edge_index") for i in (0, 1))
     return EdgeSource(src, dst, _attrs_of(data, store, False))

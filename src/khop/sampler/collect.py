@@ -21,6 +21,7 @@ import numpy as np
 
 from khop import _native
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
+from khop.channel.message import FRAME_BYTES
 from khop.channel.pool import BufferPool
 from khop.codec import Distinct
 from khop.data import Feature
@@ -31,9 +32,10 @@ from khop.sampler.requests import RemoteParts, Ticket
 from khop.trace.clock import Made
 from khop.typing import Array, Int64Array
 
-# Rows of other parts come in replies of about this size: while one is put in its place, the owner
-# gathers the next, in memory that it has used before and that has not left its cache.
-_REPLY_BYTES = 2 << 20
+# Rows of other parts come in replies of at most this size: each array fits one frame, which is not
+# copied, and while one is put in its place, the owner gathers the next, in memory that it has used
+# before and that has not left its cache.
+_REPLY_BYTES = FRAME_BYTES
 _INT64 = np.dtype(np.int64)
 
 Allocate = Callable[[Record], Mapping[str, Array]]
@@ -277,7 +279,7 @@ class Collector:
         return check_rows(arrays, part, expected, table.bounds[-1])
 
     def _rows_at_once(self, table: Table) -> int:
-        """Rows in one request to another part: so many that its reply has a few megabytes."""
+        """Rows in one request to another part: so many that its reply fits a frame."""
         rows = self._rows_of(table, 1)
         nbytes = sum(math.prod(r.shape) * storage_dtype(r.dtype).itemsize for r in rows)
         return max(_REPLY_BYTES // max(nbytes, 1), 1)  # an attribute may have no columns

@@ -10,7 +10,7 @@ import torch_geometric.typing
 from torch import Tensor
 
 from khop.data import Topology
-from khop.data.arrays import to_ids
+from khop.data.arrays import check_pointers, to_ids
 from khop.data.topology import Layout
 from khop.typing import ArrayLike, EdgeDir, IntArray
 
@@ -80,13 +80,7 @@ def _expanded(pointers: IntArray) -> IntArray:
 def _pointers(values: ArrayLike, what: str, unit: str, num_rows: int, num_edges: int) -> IntArray:
     """Row pointers of `num_rows` nodes; trailing nodes without an entry have no edges."""
     pointers = to_ids(values, f"row pointers of {what}")
-    if len(pointers) == 0 or pointers[0] != 0 or pointers[-1] != num_edges:
-        raise ValueError(
-            f"the row pointers of {what} must run from 0 to the number of edges, {num_edges} (got "
-            f"{'none' if len(pointers) == 0 else f'{pointers[0]} to {pointers[-1]}'})"
-        )
-    if np.any(pointers[1:] < pointers[:-1]):
-        raise ValueError(f"the row pointers of {what} decrease")
+    check_pointers(pointers, num_edges, what)
     missing = num_rows + 1 - len(pointers)
     if missing < 0:
         raise ValueError(

@@ -80,8 +80,9 @@ def sample_prob(
         ValueError: a batch size below 1.
     """
     batch_size, ids = seeds.batch_size, seeds.ids
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1 (got {batch_size})")
+    is_number = isinstance(batch_size, int | np.integer)
+    if batch_size is not None and not (is_number and batch_size >= 1):
+        raise ValueError(f"batch_size must be at least 1, and whole (got {batch_size!r})")
     prior = independent_prob(rows, fanouts, seeds, replace)
     is_certain = batch_size is None or batch_size >= len(ids)
     if is_certain and all(fanout <= 0 for hops in fanouts for fanout in hops):

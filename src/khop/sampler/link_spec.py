@@ -13,6 +13,9 @@ from khop.typing import EdgeDir, EdgeType, NodeType
 
 NegativeMode: TypeAlias = Literal["binary", "triplet"]
 
+# A batch holds fewer nodes of a type.
+_MAX_AMOUNT = 2**31
+
 ExcludeSeedEdges: TypeAlias = "bool | Literal['self', 'reverse'] | EdgeType"
 """Which edges a link batch's neighbourhoods leave out: none (False), the links themselves ('self'
 or True), also their reverses ('reverse'), or also those of the edge type named."""
@@ -83,8 +86,10 @@ class LinkSpec:
         relation = edge_types.index(link_type) if link_type in edge_types else None
         if mode not in (None, "binary", "triplet"):
             raise ValueError(f"negatives are 'binary' or 'triplet' (got '{mode}')")
-        if mode is not None and not amount > 0:
-            raise ValueError(f"the amount of negatives must be positive (got {amount})")
+        if mode is not None and not 0 < amount < _MAX_AMOUNT:
+            raise ValueError(
+                f"the amount of negatives a link must be positive and below 2^31 (got {amount})"
+            )
         if mode == "triplet" and amount != math.ceil(amount):
             raise ValueError(f"the amount of negatives a triplet must be whole (got {amount})")
         if strict and mode is None:

@@ -21,6 +21,7 @@ from torch_geometric.sampler import (
 from khop import _native
 from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
+from khop.sampler.arguments import check_key_part, check_request
 from khop.sampler.device import (
     DeviceDrawer,
     DeviceOptions,
@@ -163,6 +164,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         self._temporal_strategy = temporal_strategy
         self.replace = replace
         self.with_edge = with_edge
+        for name, value in (("seed", seed), ("stream", stream)):
+            check_key_part(name, value)
         self.seed = seed
         self.stream = stream
         self.num_neighbors = num_neighbors
@@ -269,6 +272,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
         Raises:
             IndexError: a seed does not exist.
+            TypeError: seeds that are no `NodeSamplerInput`.
             ValueError: times of seeds in a graph without times, or none where they are needed.
         """
         if kwargs:
@@ -279,6 +283,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     def seed_set(self, index: NodeSamplerInput) -> SeedSet:
         """The seeds that PyG asks for, checked; raises what `sample_from_nodes` raises."""
+        check_request(index, NodeSamplerInput)
         node_type = self._seed_type(index.input_type)
         seeds = to_int64(index.node, "seeds")
         check_range(seeds, self.graph.num_nodes[node_type], "seeds")
@@ -331,11 +336,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
         Raises:
             IndexError: an end of a link does not exist.
+            TypeError: links that are no `EdgeSamplerInput`.
             ValueError: options that contradict one another; no strict negative exists.
         """
         options = LinkOptions(
             NegativeSampling.cast(neg_sampling), strict_negatives, exclude_seed_edges
         )
+        check_request(index, EdgeSamplerInput)
         sampler = self.link_sampler(index.input_type, options)
         drawn, seeds = self.draw_links(sampler, links_of(index, self.graph, sampler.spec), key)
         hand_over(tensors_of(drawn), drawn.written)

@@ -113,13 +113,14 @@ def link_type_of(graph: Graph, link_type: EdgeType | None) -> EdgeType:
     """The edge type of links, by PyG's name.
 
     Raises:
-        ValueError: none is given for a heterogeneous graph.
+        ValueError: none is given for a heterogeneous graph, or one that does not name its parts.
     """
     if not graph.is_heterogeneous:
         return EDGE
-    if link_type is None:
+    if not isinstance(link_type, tuple) or len(link_type) != 3:
         raise ValueError(
-            f"links of a heterogeneous graph need an edge type, such as one of {graph.edge_types}"
+            "links of a heterogeneous graph need an edge type (source, relation, target), such as "
+            f"one of {graph.edge_types} (got {link_type!r})"
         )
     return link_type
 

@@ -14,6 +14,7 @@ import numpy as np
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 
 from khop.data import Graph
+from khop.data.arrays import check_count
 from khop.data.times import is_floating, time_keys
 from khop.data.weights import weight_values
 from khop.sampler.edges import EdgeArrays, edges_of_adjacency, same_edges
@@ -232,12 +233,19 @@ class PygInput:
     def num_nodes(self) -> dict[NodeType, int]:
         """Number of nodes of each node type."""
         counts = {t: store.num_nodes for t, store in self._node_stores.items()}
+        for edge_type in self._edge_stores if self.heterogeneous else ():
+            for node_type in (edge_type[0], edge_type[2]):
+                if node_type not in counts:
+                    raise ValueError(
+                        f"edge type {edge_type} joins nodes of type '{node_type}', which the data "
+                        f"object does not have: set data['{node_type}'].num_nodes"
+                    )
         for node_type, count in counts.items():
             if count is None:
                 raise ValueError(
                     f"the number of nodes of type '{node_type}' is not known: set its 'num_nodes'"
                 )
-        return {t: int(count) for t, count in counts.items()}
+        return {t: check_count(n, _of_type("num_nodes", t)) for t, n in counts.items()}
 
     @cached_property
     def edges(self) -> dict[EdgeType, EdgeArrays]:
@@ -281,9 +289,13 @@ def _edges(store: Any, what: str) -> EdgeArrays:
         return EdgeArrays("COO", np.empty(0, np.int64), np.empty(0, np.int64))  # as PyG has it
     if edge_index is None:
         return edges_of_adjacency(adj_t, what)
-    if len(edge_index) != 2:
+    shape = getattr(edge_index, "shape", None)
+    if shape is None:
+        raise TypeError(f"edge_index of {what} must be a tensor (got {type(edge_index).__name__})")
+    if len(shape) != 2 or shape[0] != 2:
         raise ValueError(
-            f"edge_index must have two rows, sources and destinations (got {len(edge_index)})"
+            f"edge_index of {what} must have shape [2, num_edges], sources and destinations (got "
+            f"{list(shape)})"
         )
     if adj_t is not None and not same_edges(edge_index, edges_of_adjacency(adj_t, what)):
         raise ValueError(

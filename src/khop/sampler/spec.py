@@ -97,8 +97,9 @@ class SamplingSpec:
             heterogeneous: the graph has named types.
 
         Raises:
-            ValueError: hops that differ in number between edge types, a fan-out below -1, an edge
-                type that is missing or does not exist, an unknown subgraph type or strategy.
+            ValueError: hops that differ in number between edge types, a fan-out below -1 or beyond
+                2^63 - 1, an edge type that is missing or does not exist, an unknown subgraph type
+                or strategy.
             TypeError: fan-outs that are no integers.
         """
         if hasattr(num_neighbors, "values") and not callable(num_neighbors.values):
@@ -116,7 +117,7 @@ class SamplingSpec:
             by_type = [_hops(num_neighbors, "num_neighbors")] * max(1, len(edge_types))
         if len({len(hops) for hops in by_type}) > 1:
             raise ValueError(
-                "num_neighbors must name the same number of hops for each edge type (got "
+                "num_neighbors: the number of hops must be the same across all edge types (got "
                 f"{ {t: len(h) for t, h in zip(edge_types, by_type, strict=True)} })"
             )
         subgraph_type = getattr(subgraph_type, "value", subgraph_type)
@@ -200,7 +201,8 @@ def _check_edge_types(given: Mapping[Any, Any], edge_types: Sequence[EdgeType]) 
 
 
 def _hops(values: Any, what: str) -> tuple[int, ...]:
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+    is_list = hasattr(values, "__iter__") and getattr(values, "ndim", 1) == 1
+    if isinstance(values, (str, bytes)) or not is_list:
         raise TypeError(f"{what} must be a list of fan-outs, one a hop (got {values!r})")
     hops = []
     for value in values:
@@ -208,6 +210,8 @@ def _hops(values: Any, what: str) -> tuple[int, ...]:
             hops.append(operator.index(value))
         except TypeError:
             raise TypeError(f"{what} must hold integers (got {value!r})") from None
-        if hops[-1] < -1:
-            raise ValueError(f"{what} holds {value}: a fan-out is -1 (all), 0 or positive")
+        if not -1 <= hops[-1] < 2**63:
+            raise ValueError(
+                f"{what} holds {value}: a fan-out is -1 (all), 0 or positive, and below 2^63"
+            )
     return tuple(hops)

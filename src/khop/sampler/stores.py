@@ -15,6 +15,7 @@ from typing import Any
 from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
+from khop.data.arrays import check_count
 from khop.data.topology import Layout
 from khop.sampler.edges import EdgeArrays
 from khop.typing import EDGE, NODE, ArrayLike, EdgeType, NodeType
@@ -106,7 +107,7 @@ class StoreInput:
     def _sizes(self, node_type: NodeType) -> list[int]:
         """What the sizes of edge types say of the number of nodes."""
         return [
-            int(attr.size[side])
+            check_count(attr.size[side], f"the size of edge type {t}")
             for t, attr in self._edge_attrs.items()
             for side, end in ((0, t[0]), (1, t[2]))
             if end == node_type and attr.size is not None and attr.size[side] is not None

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
+from khop.data.files import check_regular
+
 Event = dict[str, Any]
 
 
@@ -52,7 +54,7 @@ def merge(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
     events: dict[str, Event] = {}
     about: dict[str, Any] = {}
     for number, path in enumerate(map(Path, paths)):
-        with _open(path, "rt", path.suffix == ".gz") as file:
+        with _open(check_regular(path), "rt", path.suffix == ".gz") as file:
             content = json.load(file)
         if not isinstance(content, dict) or "traceEvents" not in content:
             raise ValueError(f"'{path}' is no trace that khop.trace.record has written")

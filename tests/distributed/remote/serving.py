@@ -247,7 +247,8 @@ def raw_session(graph, pipeline, rank=0, **options):
     address = graph.addresses[rank]["tcp"]
     keys = graph.keys
     endpoint = Endpoint(address, None if keys is None else keys.server.public)
-    credentials = None if keys is None else keys.for_client().credentials()
+    first = None if keys is None else keys.for_client(next(iter(keys.clients))).credentials()
+    credentials = options.pop("credentials", first)
     session = RawSession(context, endpoint, pipeline, credentials=credentials, **options)
     try:
         yield session

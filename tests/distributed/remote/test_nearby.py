@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -14,6 +15,10 @@ import jobs
 import numpy as np
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from serving import client_of, serving, wait_until
 
 from khop.channel.control import ControlLine, Op
 from khop.channel.ring import create_memory
@@ -264,3 +269,62 @@ def test_strange_messages(servers):
         assert answer == b"" or answer[0] == Op.ERROR
         ControlLine(end).close()
     assert jobs.same_batches(remote_loader(), twin()) == 20
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_other_users_are_not_let_in(servers):
+    """Even where they can reach the sockets: neither at the samplers' nor at ZeroMQ's."""
+    path = wait_for_server()["addresses"]["ipc"].removeprefix("ipc://")
+    Path(path).parent.chmod(0o777)
+    for file in (path, lines_path(path)):
+        Path(file).chmod(0o777)
+    code = (
+        "import os, socket, sys, zmq\n"
+        "from khop.channel.message import pack\n"
+        "from khop.distributed.wire import PROTOCOL\n"
+        "os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))\n"
+        "end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "end.settimeout(10)\n"
+        "end.connect('lines')\n"
+        "try:\n"
+        "    end.send(bytes([1]) + b'{}')\n"
+        "    print(len(end.recv(1000)))\n"
+        "except (BrokenPipeError, ConnectionResetError):\n"
+        "    print(0)\n"
+        "dealer = zmq.Context().socket(zmq.DEALER)\n"
+        "dealer.linger = 0\n"
+        "dealer.connect('ipc://server')\n"
+        "dealer.send_multipart(pack({'op': 'ping', 'protocol': PROTOCOL, 'id': 1}, []))\n"
+        "print(bool(dealer.poll(1000)), flush=True)\n"
+        "os._exit(0)\n"
+    )
+    for user, answers in ((0, "True"), (65534, "False")):
+        command = [sys.executable, "-c", code, str(user)]
+        said = subprocess.check_output(command, text=True, timeout=60, cwd=Path(path).parent)
+        length, answered = said.split()
+        assert (int(length) > 0, answered) == (user == 0, answers)
+
+
+def test_a_server_without_descriptors_lives(folder_of):
+    """Clients of its machine, and samplers, wait or are refused until there are some again."""
+    with serving(folder_of("frequency", 2)) as served, client_of(served) as remote:
+        pid, near = served.processes[0].pid, served.addresses[0]["ipc"]
+        remote.wait_for_servers()
+        remote.request(0, "ping")
+        link = remote._links[0]  # takes no descriptor from now on
+        wait_until(lambda: link.is_up and link.address == near)
+        highest = max(int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir())
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        ends = []
+        for more in (0, 1, 3):  # none for the connection, for its client's end, for a sampler
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1 + more, before[1]))
+            ends.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            ends[-1].connect(lines_path(near.removeprefix("ipc://")))
+            ends[-1].send(bytes([Op.CONFIG]) + b"{}")
+            time.sleep(0.5)
+            assert remote.request(0, "ping", timeout=10)[0]["rank"] == 0
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        for end in ends:  # the first waited; all are answered now
+            end.settimeout(10)
+            assert end.recv(65536)[0] == Op.ERROR
+            end.close()

@@ -19,11 +19,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from receiving import check_same, collect_all, training
 from serving import client_of, raw_session, serving, sessions, statistics, wait_until
 
-from khop.channel.message import pack
+from khop.channel.message import pack, unpack
+from khop.distributed.handler import pack_or_refuse
+from khop.distributed.limits import Unread
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.checks import Allowed, SessionChecks
 from khop.distributed.remote.messages import Batch, Open, SessionSpec
 from khop.distributed.remote.outbox import CHUNK_BYTES
+from khop.distributed.remote.server import _Peer
 from khop.distributed.remote.session_table import SessionTable
 from khop.distributed.remote.sessions import Host
 from khop.distributed.remote.source import Source
@@ -353,6 +356,45 @@ BAD = [
     ("sample", {"part": 7}),
     ("graph", {"part": 0}),
 ]
+
+
+def test_replies_of_the_loop_count_as_unread():
+    """What the directory and sessions send counts as what threads send does; until it is read."""
+    with zmq.Context() as context:
+        router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        router.linger = dealer.linger = 0
+        router.sndhwm = dealer.rcvhwm = 0
+        dealer.setsockopt(zmq.ROUTING_ID, b"peer")
+        router.bind("ipc://@khop-test-unread")
+        dealer.connect("ipc://@khop-test-unread")
+        dealer.send(b"")
+        router.recv_multipart()
+        unread = Unread()
+        source = Source((0, b"peer"), "somebody")
+        peer = _Peer(source, 1, lambda _, name, frames: unread.send(router, name, frames))
+        sent = 0
+        while unread.of(b"peer") < 8 << 20:
+            peer.send({"id": 1, "told": "x" * 10_000})
+            sent += 10_000
+            assert sent < 64 << 20, "small messages do not count"
+        peer.send({"id": 2}, [np.zeros(1 << 20, np.uint8)])
+        while dealer.poll(1000):
+            dealer.recv_multipart()
+        wait_until(lambda: unread.of(b"peer") < 1 << 20)
+        router.close()
+        dealer.close()
+
+
+def test_a_reply_that_no_client_accepts_becomes_an_error():
+    """The asker learns of it; nothing is raised where the reply is sent."""
+    for header in ({"id": 7, "told": "x" * (2 << 20)}, {"id": "x" * (2 << 20)}):
+        reply, _ = unpack(pack_or_refuse(header, []))
+        assert reply["id"] == (7 if header["id"] == 7 else None)
+        assert reply["error"]["type"] == "ProtocolError" and "longer" in reply["error"]["message"]
+    deep: list = []
+    for _ in range(5000):
+        deep = [deep]
+    assert "error" in unpack(pack_or_refuse({"id": 7, "told": deep}, []))[0]
 
 
 def test_nonsense_is_refused(heavy):

@@ -36,9 +36,7 @@ struct CountShares {
   KHOP_HD void operator()(int64_t i) const {
     shares[i] = 0;
     missing[i] = 1;
-    // Ids come from callers: the difference may be beyond 64 bits, and wraps.
-    const auto row = static_cast<int64_t>(static_cast<uint64_t>(questions.row(i)) -
-                                          static_cast<uint64_t>(graph.first_row));
+    const int64_t row = graph.row_of(questions.row(i));
     if (row < 0 || row >= graph.num_rows) {
       atomic_min(first_bad, static_cast<uint64_t>(i));
       return;
@@ -67,7 +65,7 @@ struct ReadShares {
   KHOP_HD void operator()(int64_t item) const {
     const int64_t i = owner_of(share_sums, questions.count.most, item);
     if (atomic_load(&missing[i]) == 0) return;  // another thread has found it: the same answer
-    const int64_t row = questions.row(i) - graph.first_row;
+    const int64_t row = graph.row_of(questions.row(i));
     const auto begin = static_cast<int64_t>(graph.indptr[row]);
     const auto end = static_cast<int64_t>(graph.indptr[row + 1]);
     const int64_t stride = share_sums[i + 1] - share_sums[i];

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "khop/parallel/backend.hpp"
+#include "khop/sizes.hpp"
 
 namespace khop {
 
@@ -36,7 +37,7 @@ class DeviceArray {
     if (capacity <= capacity_ && data_ != nullptr) return false;
     if (data_ != nullptr) backend_->release(std::exchange(data_, nullptr));
     capacity_ = 0;
-    data_ = static_cast<T*>(backend_->allocate(static_cast<std::size_t>(capacity) * sizeof(T)));
+    data_ = static_cast<T*>(backend_->allocate(bytes_of(capacity, sizeof(T))));
     capacity_ = capacity;
     return true;
   }

@@ -38,8 +38,7 @@ KHOP_HD Row find_row(const CsrView<Ptr, Col>& graph, const FrontierView& frontie
   const int64_t id = frontier.id_of(key);
   const int64_t tree = frontier.tree_of(key);
   Row row{id, 0, static_cast<uint32_t>(tree), 0, 0, 0};
-  const auto place =
-      static_cast<int64_t>(static_cast<uint64_t>(id) - static_cast<uint64_t>(graph.first_row));
+  const int64_t place = graph.row_of(id);
   if (place < 0 || place >= graph.num_rows) {
     fault->report(Fault::kNoSuchRow, id);
     return row;

@@ -23,6 +23,7 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
+from khop.data.files import load_npy
 from khop.distributed.inference.client import OutputClient
 from khop.distributed.transport import Request
 from khop.partition.folder import safe_name
@@ -99,8 +100,7 @@ def output_file(root: Path, layer: int, node_type: NodeType, file_name: str) -> 
 
 def open_rows(file: Path, dtype: str) -> Feature:
     """Maps a file's rows read-only."""
-    array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
-    return Feature(array.view(np.ndarray), dtype)
+    return Feature(load_npy(file, "r"), dtype)
 
 
 def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from khop.data.arrays import storage_dtype
+from khop.data.files import load_npy
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import seeds_of
 from khop.distributed.inference.files import Share
@@ -90,8 +91,7 @@ class NodeOutputs:
         for share, file in self._files:
             low, high = share.ranges[self._place]
             if low < high:
-                array = np.load(file, mmap_mode="c", allow_pickle=False).view(np.ndarray)
-                pieces.append(to_tensor(array, self._storage))
+                pieces.append(to_tensor(load_npy(file, "c"), self._storage))
         if len(pieces) == 1:
             return pieces[0]
         return torch.cat([*pieces, torch.empty((0, *self.shape[1:]), dtype=self.dtype)])

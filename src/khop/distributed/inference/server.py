@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from khop import _native
+from khop.data.files import load_npy
 from khop.distributed.handler import FrameHandler
 from khop.distributed.inference.files import output_file
 from khop.distributed.server import run_server
@@ -63,8 +64,7 @@ class OutputHandler(FrameHandler):
         opened = self._opened.get(key)
         if opened is None:
             file = output_file(self._root, layer, self._node_types[node_type], name)
-            array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
-            opened = array.view(np.ndarray)
+            opened = load_npy(file, "r")
             # Trainers go on together: nobody needs another layer's any more. Other threads see the
             # old dictionary or the new one.
             kept = {k: v for k, v in self._opened.items() if k[0] == layer}

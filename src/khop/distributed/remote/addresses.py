@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from khop.distributed.hosts import host_identity
 from khop.distributed.remote.messages import ServerEntry
+from khop.distributed.socket_files import is_own_socket
 from khop.distributed.transport import Credentials, Endpoint
 
 
@@ -41,12 +41,20 @@ def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
         entry: of the server.
         server_key: of sockets that other machines can reach; None: no CURVE.
     """
-    near = entry.addresses.ipc
-    # The socket lies in a folder that only its owner can enter.
-    if (
-        near is not None
-        and entry.host == host_identity()
-        and os.access(near.removeprefix("ipc://"), os.W_OK)
-    ):
-        return Endpoint(near)
+    path = local_socket(entry)
+    if path is not None:
+        return Endpoint(f"ipc://{path}")
     return Endpoint(entry.addresses.tcp, server_key)
+
+
+def local_socket(entry: ServerEntry) -> str | None:
+    """Path of a server's `ipc://` socket, if the server is on this machine and this user's.
+
+    What is said there is not encrypted, and who has registered the address need not have the
+    server's key, so the path counts only if nobody else can have put a socket there.
+    """
+    near = entry.addresses.ipc
+    if near is None or entry.host != host_identity():
+        return None
+    path = near.removeprefix("ipc://")
+    return path if is_own_socket(path) else None

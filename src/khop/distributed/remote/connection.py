@@ -33,6 +33,7 @@ from khop.distributed.remote.messages import RegisterClient, RegisterServer, Tab
 from khop.distributed.transport import Endpoint
 from khop.distributed.wire import Request, rebuild_error, request_header
 from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
+from khop.forks import check_process
 from khop.typing import Array
 
 _log = log.get(__name__)
@@ -139,12 +140,13 @@ class RemoteClient:
 
         Raises:
             RuntimeError: this client has been closed or has failed, or this process is a fork.
+            ProtocolError: the request is larger than servers accept.
         """
+        check_process(self._owner, "connection to graph servers", "call init_client() there")
         now = time.monotonic()
         seconds = self.timeout if timeout is None else timeout
         asked = _Asked(rank, request, list(arrays), now + seconds, now)
-        if os.getpid() != self._owner:
-            raise RuntimeError("a forked process has no connection to the graph servers")
+        self._frames(2**53, asked)  # what cannot be sent fails here, not in the thread
         with self._submitting:
             if self._closing or self._ended is not None:
                 raise self._why_ended()

@@ -20,7 +20,7 @@ import contextlib
 import json
 import os
 import socket
-import struct
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,13 +31,15 @@ from khop.distributed.remote.checks import SessionChecks
 from khop.distributed.remote.messages import HostedSampler, SessionSpec
 from khop.distributed.remote.sessions import Host, end_process, tell_endpoint
 from khop.distributed.remote.statistics import SessionState
+from khop.distributed.socket_files import peer_of
 from khop.distributed.transport import Endpoint
 from khop.distributed.wire import describe_error
 from khop.errors import ProtocolError
 
 _WORKER = "khop.distributed.worker"
 _BACKLOG = 128
-_CREDENTIALS = struct.Struct("3i")  # process, user, group
+# Seconds until new connections are looked at again where no descriptor was left for one.
+_NO_DESCRIPTOR = 1.0
 # Characters of a log that fit a message, however JSON writes them.
 _MAX_LOG = MAX_PAYLOAD // 8
 _log = log.get(__name__)
@@ -85,6 +87,7 @@ class Hosting:
         self._guests: dict[int, _Guest] = {}
         self._ends: dict[int, _Guest] = {}
         self._clients: dict[int, _Guest] = {}
+        self._accept_again = 0.0
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._door.setblocking(False)
         self._door.bind(path)
@@ -92,7 +95,10 @@ class Hosting:
 
     def descriptors(self) -> set[int]:
         """What is readable when there is something to do; see `look_at`."""
-        return {self._door.fileno(), *self._guests, *self._ends, *self._clients}
+        found = {*self._guests, *self._ends, *self._clients}
+        if time.monotonic() >= self._accept_again:
+            found.add(self._door.fileno())
+        return found
 
     def look_at(self, descriptor: int) -> None:
         """Does what there is to do."""
@@ -111,10 +117,17 @@ class Hosting:
             accepted = self._door.accept()[0]
         except (BlockingIOError, ConnectionError):
             return
+        except OSError as error:  # no descriptor is left: it waits, and must not wake us again
+            self._accept_again = time.monotonic() + _NO_DESCRIPTOR
+            _log.warning("client-waits", f"a client of this machine waits: {error.strerror}")
+            return
+        pid, user = peer_of(accepted)
+        if user not in (os.geteuid(), 0):
+            accepted.close()
+            _log.warning("client-refused", f"user {user} of this machine is not let in", user=user)
+            return
         guest = _Guest(ControlLine(accepted))
         self._guests[accepted.fileno()] = guest
-        asked = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid = _CREDENTIALS.unpack(asked)[0]
         with contextlib.suppress(OSError):
             guest.client = os.pidfd_open(pid) if pid > 0 else None
         if guest.client is not None:
@@ -176,7 +189,12 @@ class Hosting:
             "num_shared": len(shared),
         }
         process = ChildProcess(_WORKER, config, [ring, *shared])
-        guest.spec, guest.process, guest.end = spec, process, os.pidfd_open(process.pid)
+        try:
+            guest.end = os.pidfd_open(process.pid)
+        except OSError:  # no descriptor is left
+            end_process(process)
+            raise
+        guest.spec, guest.process = spec, process
         self._ends[guest.end] = guest
         guest.connection.send_json(Op.READY, {"pid": process.pid}, [process.line.fileno()])
         _log.info(

@@ -15,6 +15,7 @@ from typing import Any
 import zmq
 
 from khop.channel.message import unpack
+from khop.distributed.limits import ENVELOPE_BYTES
 from khop.distributed.transport import Credentials, Endpoint
 from khop.errors import ProtocolError
 from khop.typing import Array
@@ -134,6 +135,7 @@ class Link:
         try:
             socket.linger = 0
             socket.sndhwm = socket.rcvhwm = 0  # bounded by what is asked for
+            socket.setsockopt(zmq.MAXMSGSIZE, ENVELOPE_BYTES)
             socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
             socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
             socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)

@@ -16,17 +16,16 @@ import socket
 import stat
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from khop import codec, log
 from khop.channel.control import ControlLine, Message, Op
 from khop.distributed.child import ChildProcess
-from khop.distributed.hosts import host_identity
+from khop.distributed.remote.addresses import local_socket
 from khop.distributed.remote.connection import RemoteClient
 from khop.distributed.remote.messages import SamplerEnded, SamplerStarted, ServerEntry
 from khop.distributed.sampler_process import Process
-from khop.distributed.socket_files import lines_path
+from khop.distributed.socket_files import is_own_socket, lines_path, peer_of
 from khop.distributed.wire import rebuild_error
 from khop.errors import PartitionUnavailableError, ProtocolError
 
@@ -50,7 +49,7 @@ class NearbyProcess:
         pid: its process id.
 
     Raises:
-        OSError: the server is not there.
+        OSError: the server is not there, or is another user's.
         KhopError: it refuses, or does not answer.
     """
 
@@ -150,6 +149,9 @@ def _connected(path: str) -> socket.socket:
     end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         end.connect(path)
+        user = peer_of(end)[1]
+        if user != os.geteuid():  # it gets this process's memory
+            raise PermissionError(f"user {user} listens at '{path}', not user {os.geteuid()}")
     except OSError:
         end.close()
         raise
@@ -176,11 +178,9 @@ class NearbyStarter:
 
     def _path(self, rank: int) -> str | None:
         entry = self._entry(rank)
-        near = None if entry is None else entry.addresses.ipc
-        if entry is None or near is None or entry.host != host_identity():
-            return None
-        path = lines_path(near.removeprefix("ipc://"))
-        return path if Path(path).exists() and os.access(path, os.W_OK) else None
+        near = None if entry is None else local_socket(entry)
+        path = None if near is None else lines_path(near)
+        return path if path is not None and is_own_socket(path) else None
 
     def _entry(self, rank: int) -> ServerEntry | None:
         table = self._remote.table

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from khop.channel.layout import Layout
+from khop.channel.message import FRAME_BYTES
 from khop.distributed.remote.messages import (
     Chunk,
     ErrorText,
@@ -19,7 +20,7 @@ from khop.distributed.remote.messages import (
 from khop.distributed.remote.sampling import Ready
 from khop.typing import Array
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = FRAME_BYTES
 # A chunk counts for at least so many bytes of what may be on its way.
 LEAST_CHUNK = 4096
 

@@ -12,6 +12,7 @@
     insecure        listen beyond loopback without keys
     buffer_limit    bytes that the sessions of all clients may hold
     sampler_limit   sampler processes that the sessions of all clients may have
+    connection_limit   connections over TCP
     lost_after      seconds of silence after which a client counts as gone
     lease           seconds of silence after which a session ends
     timeout         seconds that samplers wait for other servers
@@ -37,10 +38,13 @@ import zmq
 from khop import log
 from khop.channel.control import ControlLine, Op
 from khop.channel.shared import read_shared, share
+from khop.cores import half_of_cores
 from khop.distributed.child import start_up
 from khop.distributed.handler import RequestHandler
 from khop.distributed.hosts import host_address, host_identity
 from khop.distributed.keys import ServerKeys, check_secured
+from khop.distributed.limits import DEFAULT
+from khop.distributed.listener import raise_descriptor_limit
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.answers import GraphAnswers, ServerHandler, with_labels
 from khop.distributed.remote.checks import Allowed, SessionChecks
@@ -70,6 +74,7 @@ DEFAULTS: dict[str, Any] = {
     "insecure": False,
     "buffer_limit": 8 << 30,
     "sampler_limit": 1024,
+    "connection_limit": DEFAULT.connections,
     "lost_after": 30.0,
     "lease": LEASE_SECONDS,
     "timeout": 180.0,
@@ -123,6 +128,7 @@ def serve(
         RendezvousError: its address cannot be had, or server 0 refuses it.
     """
     config = {**DEFAULTS, **config}
+    raise_descriptor_limit()
     with contextlib.ExitStack() as stack:
         server, counters, registration = _make_server(config, labels, stack)
         keys = None if config["keys"] is None else ServerKeys.from_json(config["keys"])
@@ -212,7 +218,8 @@ def _make_server(
             tcp_host=listen,
             tcp_port=port,
             curve=None if keys is None else keys.curve(),
-            num_threads=max(2, min(8, (os.cpu_count() or 1) // 2)),
+            limits=replace(DEFAULT, connections=config["connection_limit"]),
+            num_threads=half_of_cores(2, 8),
         )
     except zmq.ZMQError as error:
         raise RendezvousError(

@@ -127,7 +127,16 @@ class ServedSampler:
         return False
 
     def read(self, message: Message) -> Ready | None:
-        """Takes in a message of a batch; None if it is not wanted any more."""
+        """Takes in a message of a batch; None if it is not wanted any more.
+
+        Closes the message's descriptors.
+        """
+        try:
+            return self._read(message)
+        finally:
+            message.close_descriptors()
+
+    def _read(self, message: Message) -> Ready | None:
         ticket, _, offset, nbytes = BATCH.unpack_from(message.payload)
         extras = message.payload[BATCH.size :]
         raw = self._lease(message, offset, nbytes)
@@ -141,10 +150,7 @@ class ServedSampler:
 
     def _lease(self, message: Message, offset: int, nbytes: int) -> Array:
         if message.descriptors:  # the ring had no room
-            descriptor = message.descriptor()
-            memory = RingReader(descriptor)
-            os.close(descriptor)
-            return memory.lease(0, nbytes, None)
+            return RingReader(message.descriptor()).lease(0, nbytes, None)
         line = weakref.ref(self.process.line)
         return self._ring.lease(offset, nbytes, partial(_free, line, os.getpid()))
 

@@ -25,8 +25,8 @@ import zmq
 
 from khop import codec, log
 from khop.channel.control import ControlLine
-from khop.channel.message import pack, unpack
-from khop.distributed.handler import refusal
+from khop.channel.message import unpack
+from khop.distributed.handler import pack_or_refuse, refusal
 from khop.distributed.limits import RateLimiter
 from khop.distributed.remote import messages
 from khop.distributed.remote.addresses import endpoint_of
@@ -77,9 +77,12 @@ class _Peer:
         self._send = send
 
     def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-        """Sends a message; what is for somebody who has gone is dropped."""
+        """Sends a message; what is for somebody who has gone is dropped.
+
+        What is more than a client accepts becomes an error.
+        """
         place, name = self.source.connection
-        self._send(place, name, pack(header, arrays))
+        self._send(place, name, pack_or_refuse(header, arrays))
 
 
 class GraphServer(PartitionServer):

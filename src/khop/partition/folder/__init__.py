@@ -52,7 +52,7 @@ from khop.partition.folder.paths import (
     split_path,
     time_path,
 )
-from khop.partition.folder.reader import INTS, PartitionFolder, edge_array
+from khop.partition.folder.reader import INTS, PartitionFolder, check_is_folder, edge_array
 from khop.partition.folder.writer import FolderWriter, check_output, sha256_of
 
 __all__ = [
@@ -69,6 +69,7 @@ __all__ = [
     "attr_metas",
     "cache_attr_path",
     "cache_path",
+    "check_is_folder",
     "check_output",
     "edge_array",
     "edge_attr_path",

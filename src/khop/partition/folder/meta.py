@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 from khop._version import __version__
 from khop.data import Feature
-from khop.data.arrays import storage_dtype
+from khop.data.arrays import MAX_COUNT, storage_dtype
 from khop.partition.book import RangeBook
 from khop.partition.folder.paths import (
+    RESERVED_NAMES,
     cache_attr_path,
     cache_path,
     edge_attr_path,
@@ -34,7 +35,7 @@ META_FILE = "meta.json"
 # What `safe_name` lets through: neither dots nor anything that leads elsewhere.
 _PATH = re.compile(r"(?:[A-Za-z0-9_~%-]+/)*[A-Za-z0-9_~%-]+\.npy")
 # Counts and bytes stay below what int64 can hold, also when multiplied by a row's size.
-_MOST = 1 << 56
+_MOST = MAX_COUNT + 1
 _MAX_AXES = 15
 
 
@@ -264,6 +265,8 @@ def _check_meta(meta: FolderMeta) -> None:
     edge_names = {t.name for t in meta.edge_types}
     if len(names) < len(meta.node_types) or len(edge_names) < len(meta.edge_types):
         raise ValueError("a type is described twice")
+    if not meta.heterogeneous and (len(names), len(edge_names)) != (1, 1):
+        raise ValueError("a homogeneous graph has one node type and one edge type")
     for node_type in meta.node_types:
         _check_name(node_type.name)
         _check_kind(meta, node_type)
@@ -282,6 +285,8 @@ def _check_kind(meta: FolderMeta, kind: NodeTypeMeta | EdgeTypeMeta) -> None:
         raise ValueError(f"the bounds of {kind.name} do not match {meta.num_parts} parts")
     for name, attr in kind.attrs.items():
         _check_name(name)
+        if name in RESERVED_NAMES:
+            raise ValueError(f"an attribute of {kind.name} has the reserved name '{name}'")
         itemsize = storage_dtype(attr.dtype).itemsize
         width = itemsize * math.prod(max(n, 1) for n in attr.shape)
         if any(n < 0 for n in attr.shape) or len(attr.shape) > _MAX_AXES or width >= _MOST:
@@ -291,6 +296,8 @@ def _check_kind(meta: FolderMeta, kind: NodeTypeMeta | EdgeTypeMeta) -> None:
 def _check_node_type(meta: FolderMeta, node_type: NodeTypeMeta) -> None:
     for split in node_type.splits:
         _check_name(split)
+    if len(set(node_type.splits)) < len(node_type.splits):
+        raise ValueError(f"a split of {node_type.name} is listed twice")
     if len(node_type.cached) not in (0, meta.num_parts) or any(n < 0 for n in node_type.cached):
         raise ValueError(f"the copies of {node_type.name} are not those of each part")
     if node_type.timed != _has_times(meta.time_attr, "node", node_type.attrs):

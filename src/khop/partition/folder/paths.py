@@ -8,6 +8,9 @@ from urllib.parse import quote
 
 from khop.typing import EdgeType, NodeType
 
+RESERVED_NAMES = ("id", "edge_id", "edge_index")
+"""What batches carry beside attributes, which must not be called so."""
+
 # The folder's own arrays, beside which attributes lie.
 _NODE_ARRAYS = ("id",)
 _CACHE_ARRAYS = ("id", "new_id")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,22 @@ INTS = ("int32", "int64")
 _MAX_META = 64 << 20
 
 
+def check_is_folder(root: str | os.PathLike[str]) -> None:
+    """Checks that there is a partition folder, whole or damaged.
+
+    Raises:
+        FolderError: there is none.
+    """
+    root = Path(root).absolute()
+    if not root.is_dir():
+        raise FolderError(f"no partition folder at '{root}'")
+    if not os.path.lexists(root / META_FILE):
+        raise FolderError(
+            f"'{root}' is not a partition folder: it has no {META_FILE}. Make one with "
+            "`khop partition` or a khop.partition partitioner."
+        )
+
+
 class PartitionFolder:
     """Reads a folder. Opening costs the same whatever its size: arrays are mapped when asked for.
 
@@ -66,13 +83,7 @@ class PartitionFolder:
             raise FolderError(f"'{self.root / META_FILE}' is damaged: {error!r}") from None
 
     def _read_meta(self) -> bytes:
-        if not self.root.is_dir():
-            raise FolderError(f"no partition folder at '{self.root}'")
-        if not os.path.lexists(self.root / META_FILE):
-            raise FolderError(
-                f"'{self.root}' is not a partition folder: it has no {META_FILE}. Make one with "
-                "`khop partition` or a khop.partition partitioner."
-            )
+        check_is_folder(self.root)
         with os.fdopen(open_inside(self._place, META_FILE), "rb") as file:
             if os.fstat(file.fileno()).st_size > _MAX_META:
                 raise FolderError(f"'{self.root / META_FILE}' has more than {_MAX_META} bytes")
@@ -170,15 +181,38 @@ class PartitionFolder:
         return int(part)
 
     def original_ids(self, node_type: NodeType) -> IntArray:
-        """[num_nodes] original id of each new id; made when first asked for."""
+        """[num_nodes] original id of each new id; made when first asked for.
+
+        Raises:
+            FolderError: the map to new ids leaves some of them out.
+        """
         known = self._original.get(node_type)
         if known is None:
             id_map = self.id_map(node_type)
-            known = np.empty(len(id_map), id_map.dtype)
-            known[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
+            known = np.full(len(id_map), -1, id_map.dtype)
+            with self.complete(known, f"map of '{node_type}'"):
+                known[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
             # Threads that make it at the same time make the same.
             self._original[node_type] = known
         return known
+
+    @contextmanager
+    def complete(self, table: IntArray, what: str) -> Iterator[None]:
+        """Context in which ids from files say where a table of -1 is written: each entry once.
+
+        Raises:
+            FolderError: ids out of range, or such that entries were left out.
+        """
+        try:
+            yield
+            is_complete = table.min(initial=0) >= 0
+        except IndexError:
+            is_complete = False
+        if not is_complete:
+            raise FolderError(
+                f"'{self.root}' is damaged: the {what} does not hold each id once; "
+                f"'khop verify {self.root}' says what else is wrong"
+            )
 
     def node_feature(self, part: int, node_type: NodeType, name: str) -> Feature:
         """A node attribute of a part; row i belongs to the i-th node of its range."""

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from secrets import token_hex
 from types import TracebackType
 from typing import Any
 
@@ -36,17 +37,24 @@ class FolderWriter:
 
     Raises:
         FileExistsError: `root` exists and `overwrite` is False.
+        OSError: no folder can be made there.
     """
 
     def __init__(self, root: str | os.PathLike[str], overwrite: bool = False) -> None:
         self.root = Path(root).absolute()
         self._overwrite = overwrite
         check_output(self.root, overwrite)
-        self.root.parent.mkdir(parents=True, exist_ok=True)
-        self._temporary = Path(
-            tempfile.mkdtemp(prefix=f".{self.root.name}.", suffix=".tmp", dir=self.root.parent)
-        )
-        self._temporary.chmod(0o755)
+        try:
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            # With the mode that the umask gives to folders, which tempfile's own do not have.
+            self._temporary = self.root.with_name(f".{self.root.name}.{token_hex(8)}.tmp")
+            self._temporary.mkdir()
+        except OSError as error:
+            # The parent exists, and is a file.
+            number = errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO
+            raise OSError(
+                number, f"cannot write a partition folder to '{self.root}': {os.strerror(number)}"
+            ) from None
         self._paths: list[str] = []
 
     def __enter__(self) -> FolderWriter:

@@ -1,0 +1,7 @@
+"""`python -m khop`: the `khop` command, where its script is not on the path."""
+
+import sys
+
+from khop.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,102 @@
+"""What `khop top` accepts of servers: the directory's table, and a server's picture of itself.
+
+Both come from the network and are shown in a terminal, so they are checked in full where they
+enter. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from khop import codec
+from khop.codec import AtMost, Between, Id
+from khop.distributed.remote.messages import Table
+from khop.distributed.remote.statistics import REQUEST_BUCKETS
+
+_Seconds = Annotated[float, Between(0.0, 1e15)]
+
+
+@dataclass(frozen=True)
+class _Batches:
+    count: Id
+    bytes: Id
+    seconds: _Seconds
+
+
+@dataclass(frozen=True)
+class _Sampler:
+    pid: Id
+    outstanding: Id
+    made: Id
+    bytes: Id
+
+
+@dataclass(frozen=True)
+class _Session:
+    session: str
+    loader: str
+    client: str
+    direct: bool
+    samplers: list[_Sampler]
+    restarts: Id
+    buffered_bytes: Id
+    unsent_chunks: Id
+    ring_bytes: Id
+    batches: _Batches
+
+
+@dataclass(frozen=True)
+class _Requests:
+    count: Id
+    failed: Id
+    seconds: _Seconds
+    buckets: list[Id]
+
+    def __post_init__(self) -> None:
+        if len(self.buckets) != len(REQUEST_BUCKETS) + 1:
+            raise ValueError(f"counts {len(self.buckets)} classes of times")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A server as it sees itself; see `ServerCounters.snapshot`."""
+
+    rank: Id
+    parts: list[Id]
+    address: str
+    pid: Id
+    version: str
+    started: _Seconds
+    uptime: _Seconds
+    clients: list[str]
+    sessions: list[_Session]
+    requests: Annotated[dict[str, _Requests], AtMost(1024)]
+    refused: Annotated[dict[str, Id], AtMost(1024)]
+    bytes_in: Id
+    bytes_out: Id
+    batches: _Batches
+    sessions_total: Annotated[dict[str, Id], AtMost(16)]
+    sampler_restarts: Id
+    ring_bytes: Id
+    rss: Id
+    descriptors: Id
+    cpu_seconds: _Seconds
+
+
+def check_table(content: Any, who: str) -> dict[str, Any]:
+    """What a directory says, as JSON has it.
+
+    Raises:
+        ProtocolError: malformed; names who has sent it, and the field.
+    """
+    table = codec.from_json(Table, content, f"{who} has sent a malformed table")
+    checked: dict[str, Any] = codec.to_json(table)
+    return checked
+
+
+def check_picture(content: Any, who: str) -> dict[str, Any]:
+    """A server's picture as JSON has it; like `check_table`."""
+    picture = codec.from_json(Picture, content, f"{who} has sent malformed statistics")
+    checked: dict[str, Any] = codec.to_json(picture)
+    return checked

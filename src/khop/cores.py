@@ -1,0 +1,125 @@
+"""The number of cores that this process may use, for all thread counts of khop. Imports no torch.
+
+`os.cpu_count()` is that of the machine. Slurm, taskset and cpusets restrict a process to some of
+them (its affinity); Kubernetes and Docker grant processor time (the quota of a control group),
+which neither of the two shows.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+
+def available_cores() -> int:
+    """The number of cores that this process may use, at least 1.
+
+    The smaller one of its affinity and the quota of its control groups, rounded up; of a system
+    that has neither, the machine's cores.
+    """
+    cores = affinity() or os.cpu_count() or 1
+    quota = _own_quota()
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def half_of_cores(least: int, most: int) -> int:
+    """Threads of a server that works beside a trainer: half of the cores, within these bounds."""
+    return max(least, min(most, available_cores() // 2))
+
+
+def affinity() -> int | None:
+    """The number of cores that this process may be scheduled on; None where that is not known."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Cores whose time the control groups of this process grant; None: they set no limit.
+
+    Both versions of control groups are read: a group's limit holds for those below it, so the
+    smallest limit counts.
+
+    Args:
+        root: where `proc` and what it names are.
+    """
+    quotas = [quota for group in _groups(root) for quota in _quotas(group) if quota > 0]
+    return min(quotas, default=None)
+
+
+@cache
+def _own_quota() -> float | None:
+    """Read once: that takes half a millisecond, and loaders ask for every epoch."""
+    return cpu_quota()
+
+
+class _Mount(NamedTuple):
+    """Control groups in the file system.
+
+    Attributes:
+        controllers: whose groups they are; none: those of version 2.
+        top: the group that is mounted, as `/proc/self/cgroup` names it.
+        folder: where it is mounted.
+    """
+
+    controllers: frozenset[str]
+    top: str
+    folder: str
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """Folders of this process's control groups for processor time, and of those above them."""
+    mounts = [mount for line in _lines(root, "mountinfo") for mount in _mounts(line)]
+    for line in _lines(root, "cgroup"):
+        _, _, rest = line.partition(":")
+        names, _, group = rest.partition(":")
+        controllers = frozenset(name for name in names.split(",") if name)
+        if controllers and "cpu" not in controllers:
+            continue
+        for mount in mounts:
+            if bool(mount.controllers) is not bool(controllers) or not group:
+                continue
+            if controllers and "cpu" not in mount.controllers:
+                continue
+            top = root / mount.folder.lstrip("/")
+            # A container may name the host's group but see its own as the top.
+            path = os.path.relpath(group, mount.top)
+            below = [] if path.startswith("..") else [p for p in path.split("/") if p != "."]
+            yield top
+            for depth in range(len(below)):
+                yield top.joinpath(*below[: depth + 1])
+
+
+def _mounts(line: str) -> Iterator[_Mount]:
+    """What a line of `/proc/self/mountinfo` says of control groups, if it does."""
+    about, _, kind = line.partition(" - ")
+    words, kinds = about.split(" "), kind.split(" ")
+    if len(words) < 5 or len(kinds) < 3:
+        return
+    top, folder = words[3], words[4]
+    if kinds[0] == "cgroup2":
+        yield _Mount(frozenset(), top, folder)
+    elif kinds[0] == "cgroup":
+        yield _Mount(frozenset(kinds[2].split(",")), top, folder)
+
+
+def _quotas(group: Path) -> Iterator[float]:
+    """The limit of a control group, of either version, if it has one."""
+    quota, _, period = (_text(group / "cpu.max") or "max").partition(" ")
+    quota_1, period_1 = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+    for amount, per in ((quota, period), (quota_1, period_1)):
+        if amount and per and amount.isdecimal() and per.isdecimal() and int(per) > 0:
+            yield int(amount) / int(per)
+
+
+def _lines(root: Path, name: str) -> list[str]:
+    return (_text(root / "proc/self" / name) or "").splitlines()
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError):
+        return None

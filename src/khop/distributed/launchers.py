@@ -1,0 +1,225 @@
+"""The place that a launcher gave this process: its rank, and where trainer 0 is. Imports no torch.
+
+Launchers tell it in environment variables. Of several the innermost counts, since one may start
+another: a Slurm step of one task on each node starts torchrun there, or the daemons of mpirun, and
+what these start sees Slurm's variables of the daemon. So: torchrun's (RANK and WORLD_SIZE, which
+users set by hand, too), else those of mpirun, else those of a Slurm step.
+
+A process is never alone by mistake: what says that there are several, but not which of them this
+one is or where the others are, is an error. That is so in a job of several tasks outside of a step,
+where Slurm sets the variables of its first task for the batch script.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from khop.errors import RendezvousError
+
+TORCH = "torch.distributed"
+TORCHRUN = "the environment (RANK, WORLD_SIZE)"
+"""Launcher of who has RANK and WORLD_SIZE, of torchrun or set by hand."""
+
+# Ports that are derived from a job: above those of the system, below those of outgoing connections.
+_FIRST_PORT, _NUM_PORTS = 10_000, 20_000
+_STEP_STRIDE = 7919
+_MPI = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI, Cray, srun --mpi=pmi2
+)
+_HOST = re.compile(r"(?:[\w.-]|\[[\d,-]+\])+")
+_BY_HAND = "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+
+
+class Place(NamedTuple):
+    """A process's place in its job, as a launcher tells it.
+
+    Attributes:
+        launcher: for error messages.
+        rank: this process.
+        world_size: number of processes.
+        master: host where process 0 runs; None: it is not told.
+        port: where process 0 may listen; None: it is not told.
+        job: a name that no other job has, if the port is computed: another job may listen there.
+    """
+
+    launcher: str
+    rank: int
+    world_size: int
+    master: str | None = None
+    port: int | None = None
+    job: str | None = None
+
+
+def with_master(place: Place, environment: Mapping[str, str] = os.environ) -> Place:
+    """The place with what MASTER_ADDR and MASTER_PORT say, which hold for all launchers."""
+    port = _integer(environment, "MASTER_PORT")
+    if port is not None:
+        place = place._replace(port=port, job=None)
+    return place._replace(master=environment.get("MASTER_ADDR") or place.master)
+
+
+def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
+    """The place that the launcher of this process gave it; None: no launcher is known.
+
+    MASTER_ADDR and MASTER_PORT hold for all launchers. In a Slurm step the first defaults to the
+    first host of the step, the second to a port that is computed from the numbers of job and step:
+    10,000 to 29,999.
+
+    Args:
+        environment: the variables.
+
+    Raises:
+        RendezvousError: there are several processes, but not all is told that this one needs to
+            know, or what is told contradicts itself; says what to do.
+    """
+    place = _of_torchrun(environment) or _of_mpi(environment) or _of_slurm(environment)
+    _check_half_pair(environment, place)
+    if place is None:
+        return None
+    if not 0 <= place.rank < place.world_size:
+        raise RendezvousError(
+            f"{place.launcher} says that this is process {place.rank} of {place.world_size}: ranks "
+            "go from 0 to one less than their number"
+        )
+    return with_master(place, environment)
+
+
+def _of_torchrun(environment: Mapping[str, str]) -> Place | None:
+    rank, world_size = (_integer(environment, name) for name in ("RANK", "WORLD_SIZE"))
+    if rank is None or world_size is None:
+        return None
+    return Place(TORCHRUN, rank, world_size)
+
+
+def _check_half_pair(environment: Mapping[str, str], place: Place | None) -> None:
+    """Refuses RANK without WORLD_SIZE and the like, if no launcher says the same."""
+    for name, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
+        value = _integer(environment, name)
+        if value is None or missing in environment:
+            continue
+        if place is None:
+            raise RendezvousError(f"{name} is set, but {missing} is not: set both, or neither")
+        told = place.rank if name == "RANK" else place.world_size
+        if value != told:
+            raise RendezvousError(
+                f"{name} is {value}, but {place.launcher} says {told}: set {missing}, too, or "
+                "neither"
+            )
+
+
+def _of_mpi(environment: Mapping[str, str]) -> Place | None:
+    places = [p for names in _MPI if (p := _of_mpi_variables(environment, *names)) is not None]
+    if len({place[1:] for place in places}) > 1:
+        raise _contradiction(*places)
+    rank = _integer(environment, "PMIX_RANK")  # PMIx tells no size
+    if rank is None and not places:
+        return None
+    # With srun --mpi both speak of the same processes, and Slurm says where the first one is.
+    slurm = _of_slurm(environment) if "SLURM_STEP_ID" in environment else None
+    place = places[0] if places else slurm
+    if place is None:
+        raise RendezvousError(
+            f"PMIX_RANK says that this is process {rank}, but nothing says of how many: {_BY_HAND}"
+        )
+    if rank not in (None, place.rank):
+        raise _contradiction(Place("PMIX_RANK", rank, place.world_size), place)
+    return slurm if slurm is not None and slurm[1:3] == place[1:3] else place
+
+
+def _of_mpi_variables(environment: Mapping[str, str], rank: str, size: str) -> Place | None:
+    values = _integer(environment, rank), _integer(environment, size)
+    if values == (None, None):
+        return None
+    if values[0] is None or values[1] is None:
+        raise RendezvousError(f"of {rank} and {size} only one is set: {_BY_HAND}")
+    return Place(f"mpirun ({rank})", values[0], values[1])
+
+
+def _contradiction(one: Place, other: Place) -> RendezvousError:
+    return RendezvousError(
+        f"{one.launcher} says that this is process {one.rank} of {one.world_size}, "
+        f"{other.launcher} {other.rank} of {other.world_size}: {_BY_HAND}"
+    )
+
+
+def _of_slurm(environment: Mapping[str, str]) -> Place | None:
+    """The place in a step of Slurm; None outside of Slurm, and in a job of one task."""
+    if "SLURM_JOB_ID" not in environment:
+        return None
+    num_tasks = _integer(environment, "SLURM_NTASKS")
+    if "SLURM_STEP_ID" not in environment:
+        nodes = _integer(environment, "SLURM_NNODES") or 1
+        if max(num_tasks or 1, nodes) > 1:
+            raise _not_a_task(f"{num_tasks or nodes} tasks")
+        return None
+    rank = _integer(environment, "SLURM_PROCID")
+    world_size = _integer(environment, "SLURM_STEP_NUM_TASKS")
+    if rank is None or world_size is None:
+        raise RendezvousError(
+            "this is a Slurm step (SLURM_STEP_ID is set), but SLURM_PROCID and "
+            f"SLURM_STEP_NUM_TASKS are not: {_BY_HAND}"
+        )
+    if num_tasks not in (None, world_size):  # the step of an interactive shell, in salloc
+        raise _not_a_task(f"{num_tasks} tasks, this step {world_size}")
+    job, step = _number(environment, "SLURM_JOB_ID"), _number(environment, "SLURM_STEP_ID")
+    return Place(
+        "Slurm",
+        rank,
+        world_size,
+        _first_host(environment),
+        # Another one than the jobs and steps beside this one have.
+        _FIRST_PORT + (job + _STEP_STRIDE * step) % _NUM_PORTS,
+        f"slurm-{job}.{step}",
+    )
+
+
+def _not_a_task(how_many: str) -> RendezvousError:
+    return RendezvousError(
+        f"this Slurm job has {how_many}, but this process was not started by srun: trainers would "
+        "not know each other. Start them with srun (or with torchrun, one on each node); for a "
+        "single trainer call init_worker_group(world_size=1, rank=0) first"
+    )
+
+
+def _first_host(environment: Mapping[str, str]) -> str | None:
+    """The host of a step's task 0; None: it cannot be told."""
+    if environment.get("SLURM_STEP_NUM_NODES") == "1":
+        return "127.0.0.1"  # containers may not know the host's name
+    hosts = environment.get("SLURM_STEP_NODELIST", "")
+    several = _integer(environment, "SLURM_HET_SIZE") or 1
+    arbitrary = environment.get("SLURM_DISTRIBUTION", "").startswith("arbitrary")
+    # Tasks in an order of the user's own may begin at any host, those of a job of several
+    # components at a component's first.
+    return None if not hosts or arbitrary or several > 1 else first_host(hosts)
+
+
+def first_host(hosts: str) -> str:
+    """The first host of a Slurm list of hosts: 'a07' of 'a[07-09,12],b2'.
+
+    Raises:
+        RendezvousError: it is not such a list.
+    """
+    match = _HOST.match(hosts)
+    host = re.sub(r"\[(\d+)[\d,-]*\]", r"\1", match[0]) if match else ""
+    if match is None or hosts[match.end() :][:1] not in ("", ",") or "[" in host:
+        raise RendezvousError(
+            f"SLURM_STEP_NODELIST is not a list of hosts (got '{hosts}'): set MASTER_ADDR"
+        )
+    return host
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    return _integer(environment, name) or 0
+
+
+def _integer(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit():
+        raise RendezvousError(f"{name} must be a number of at least 0 (got '{text}')")
+    return int(text)

@@ -1,0 +1,46 @@
+"""What a process does at its end, however it was started. Imports no torch.
+
+`atexit` is enough for a script. Processes that multiprocessing has forked skip it; they run the
+finalizers that they have registered with multiprocessing themselves.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable
+from multiprocessing.util import Finalize
+from types import TracebackType
+
+_has_failed = False
+_previous_hook = sys.excepthook
+
+
+def _note_failure(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    global _has_failed  # noqa: PLW0603
+    _has_failed = True
+    _previous_hook(kind, error, trace)
+
+
+sys.excepthook = _note_failure
+
+
+def call_at_end(leave: Callable[[bool], None]) -> None:
+    """Calls a function when this process ends: maybe twice, and not if it is killed.
+
+    In processes of multiprocessing that is before these wait for processes of their own.
+
+    Args:
+        leave: gets whether the process ends because of an exception.
+    """
+
+    def end() -> None:
+        # Processes of multiprocessing run finalizers while the exception is on its way.
+        error = sys.exc_info()[1]
+        is_failing = error is not None and not (isinstance(error, SystemExit) and not error.code)
+        leave(_has_failed or is_failing)
+
+    Finalize(None, end, exitpriority=100)
+    atexit.register(end)
