@@ -1,13 +1,15 @@
 """What server-client mode costs, and how fair it is.
 
     python benchmarks/server_client.py overhead [--scale 0.05] [--batches 30] [--turns 7]
+    python benchmarks/server_client.py checks   [--scale 0.05] [--batches 30]
     python benchmarks/server_client.py clients  [--clients 64] [--seconds 20]
     python benchmarks/server_client.py curve    [--megabytes 2000]
 
 `overhead`: batches of the products-shaped graph (fan-out 15,10,5, batch 1024) from one sampler
 process, in worker mode and through a graph server of this machine, in turns: written into the
 trainer's memory, as is usual on one machine, and sent, as between machines. The trainer takes the
-batches and nothing else. `clients`: so many clients with a sampler each ask one server for small
+batches and nothing else. `checks`: what a receiver's checks of a batch's contents cost, beside what
+its making does. `clients`: so many clients with a sampler each ask one server for small
 batches as fast as they come; how many each got. `curve`: bytes a second of a session's stream with
 CURVE and without, and of a bare ZeroMQ loop with the same messages.
 """
@@ -33,15 +35,19 @@ import torch
 import zmq
 from torch_geometric.data import Data
 
+from khop import codec
 from khop.bench.graphs import Graphs, SeedOrder
 from khop.bench.settings import default_cache
 from khop.channel.control import Op
+from khop.channel.layout import Record
 from khop.channel.message import pack
 from khop.distributed.child import ChildProcess, wait_for_message
 from khop.distributed.group import SamplerGroup
 from khop.distributed.keys import JobKeys
-from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.peers import run
+from khop.distributed.pipeline import Pipeline, PipelineSpec
 from khop.distributed.remote.addresses import Servers
+from khop.distributed.remote.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.connection import RemoteClient
 from khop.distributed.remote.link import Link
 from khop.distributed.remote.messages import (
@@ -50,6 +56,7 @@ from khop.distributed.remote.messages import (
     Open,
     SessionSpec,
     Statistics,
+    new_secret,
     read_text,
 )
 from khop.distributed.remote.nearby import NearbyStarter
@@ -57,6 +64,7 @@ from khop.distributed.sampling import collect_spec
 from khop.distributed.transport import Credentials, Endpoint
 from khop.distributed.wire import request_header
 from khop.partition import PartitionFolder, RandomPartitioner
+from khop.partition.part import Part
 from khop.sampler.plan import EpochPlan
 from khop.sampler.spec import SamplingSpec
 
@@ -117,7 +125,7 @@ def overhead(arguments: argparse.Namespace) -> None:
     with graph_server(root) as (servers, _), watching(servers) as watcher:
         ring = 6 * 400 * (1 << 20) // max(1, round(1 / arguments.scale))
         watcher.wait_for_servers()
-        wanted = remote_config(servers, spec, ring)
+        wanted = remote_config(servers, folder, spec, ring)
         common = [None], 4, False, ring, 0, None
         groups = {
             "worker mode": SamplerGroup(local_config(folder, spec), *common),
@@ -182,7 +190,9 @@ def local_config(folder: PartitionFolder, spec: PipelineSpec) -> dict[str, Any]:
     }
 
 
-def remote_config(servers: Servers, spec: PipelineSpec, ring: int) -> dict[str, Any]:
+def remote_config(
+    servers: Servers, folder: PartitionFolder, spec: PipelineSpec, ring: int
+) -> dict[str, Any]:
     """Of a receiver."""
     return {
         "master": asdict(servers.directory),
@@ -190,7 +200,7 @@ def remote_config(servers: Servers, spec: PipelineSpec, ring: int) -> dict[str, 
         "servers": [0],
         "session": {
             "loader": "bench",
-            "secret": "bench",
+            "secret": new_secret(),
             "client": "bench",
             "pipeline": spec.to_json(),
             "num_workers": 1,
@@ -199,6 +209,7 @@ def remote_config(servers: Servers, spec: PipelineSpec, ring: int) -> dict[str, 
             "worker_devices": None,
             "max_restarts": 0,
         },
+        "schema": codec.to_json(BatchSchema.create(folder.meta, spec)),
         "depth": 4,
         "timeout": 60.0,
     }
@@ -214,6 +225,39 @@ def epoch_of(group: SamplerGroup, plan: EpochPlan, columns: Any) -> float:
     seconds = time.perf_counter() - began
     group.close_epoch(epoch)
     return seconds * plan.num_batches / max(plan.num_batches - 1, 1)
+
+
+# Checks -------------------------------------------------------------------------------------------
+
+
+def checks(arguments: argparse.Namespace) -> None:
+    """What it costs to check a batch that a server has sent."""
+    graphs = Graphs(default_cache(), arguments.scale)
+    folder = PartitionFolder(graphs.products_parts(1))
+    spec = spec_of(folder, FANOUTS)
+    seeds = np.random.default_rng(1).permutation(folder.meta.node_types[0].count)
+    pipeline = Pipeline(Part(folder, 0), spec, None)
+    checker = BatchChecks(BatchSchema.create(folder.meta, spec), spec)
+    made: list[float] = []
+    checked: list[float] = []
+    for batch in range(arguments.batches + 2):
+        columns = np.take(seeds, range(batch * BATCH_SIZE, (batch + 1) * BATCH_SIZE), mode="wrap")
+        memory: list[Any] = []
+
+        def allocate(record: Record, memory: list[Any] = memory) -> Any:
+            memory.append(np.empty(record.nbytes, np.uint8))
+            return record.write(memory[0].data)
+
+        began = time.perf_counter()
+        record = run(pipeline.make(columns[None], 7, batch, allocate), None)
+        middle = time.perf_counter()
+        checker.check_batch(record.layout, memory[0], batch, BATCH_SIZE)
+        made.append(1e3 * (middle - began))
+        checked.append(1e3 * (time.perf_counter() - middle))
+    (nodes,), (edges,) = (record.layout.read(memory[0]).counter(n) for n in ("nodes", "edges"))
+    making, checking = statistics.median(made[2:]), statistics.median(checked[2:])
+    print(f"a batch: {nodes} nodes, {edges} edges, {record.nbytes / 1e6:.1f} MB")
+    print(f"made in {making:.2f} ms, checked in {checking:.3f} ms: {checking / making:.2%}")
 
 
 # Clients ------------------------------------------------------------------------------------------
@@ -430,7 +474,7 @@ def curve_of(server: Any, client: Any, keys: JobKeys) -> None:
 def main() -> int:
     """Runs what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=["overhead", "clients", "curve"])
+    parser.add_argument("what", choices=["overhead", "checks", "clients", "curve"])
     parser.add_argument("--scale", type=float, default=0.05)
     parser.add_argument("--batches", type=int, default=30)
     parser.add_argument("--turns", type=int, default=7)
@@ -438,7 +482,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--megabytes", type=int, default=1000)
     arguments = parser.parse_args()
-    {"overhead": overhead, "clients": clients, "curve": curve}[arguments.what](arguments)
+    run_of = {"overhead": overhead, "checks": checks, "clients": clients, "curve": curve}
+    run_of[arguments.what](arguments)
     return 0
 
 

@@ -11,9 +11,10 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import zmq
 
 from control_plane import CLIENTS, SOURCES, ControlPlane
-from fuzz_mutations import bytes_changed, json_changed
+from fuzz_mutations import bytes_changed, json_changed, text_changed
 from khop.channel.control import ControlLine, socket_pair
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
 from khop.channel.message import pack, unpack
@@ -21,21 +22,34 @@ from khop.channel.ring import RingWriter, create_memory
 from khop.codec import to_json
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.answers import GraphAnswers
+from khop.distributed.remote.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.checks import SessionChecks, columns_of
 from khop.distributed.remote.directory import Directory
 from khop.distributed.remote.incoming import Incoming, Layouts
+from khop.distributed.remote.link import Link
 from khop.distributed.remote.messages import (
     Addresses,
+    Alive,
+    Chunk,
+    ClientEntry,
     Goodbye,
+    LayoutEvent,
+    Lookup,
     Open,
+    Ping,
     Publish,
     RegisterClient,
     RegisterServer,
+    ServerEntry,
     SessionSpec,
+    Table,
     WaitFor,
+    read_reply,
     read_table,
+    read_text,
     text_array,
 )
+from khop.distributed.remote.remote_session import OPEN, RemoteSession
 from khop.distributed.remote.source import Source
 from khop.distributed.wire import PROTOCOL, read_request, request_header
 from khop.errors import ProtocolError, RendezvousError, SecurityError
@@ -196,58 +210,146 @@ def plane(root: Path) -> Run:
     return run
 
 
+class _Receiving:
+    """What a receiver has of one server, and what that server rightly says."""
+
+    def __init__(self) -> None:
+        sampling = SamplingSpec([[3, 2]])
+        self.spec = PipelineSpec(sampling, CollectSpec([["x"]], [[]], [True]))
+        arrays = [
+            ("n0.id", "int64", [-1]), ("n0.x", "float32", [-1, 3]),
+            ("e0.edge_index", "int64", [2, -2]), ("e0.edge_id", "int64", [-2]),
+        ]  # fmt: skip
+        counters = [("batch", 1), ("nodes", 1), ("edges", 1), ("rows", 3), ("made", 11)]
+        counters += [("n0.hops", 3), ("e0.hops", 2)]
+        self.checks = BatchChecks(BatchSchema([60], [300], [(0, 0)], arrays, counters), self.spec)
+        layout = Layout(
+            3,
+            [ArrayLayout(name, dtype, tuple(axes)) for name, dtype, axes in arrays],
+            [CounterLayout(*counter) for counter in counters],
+        )
+        record = Record(layout, [50, 80])
+        self.raw = np.zeros(record.nbytes, np.uint8)
+        views = record.write(self.raw.data)
+        views["n0.id"][:], views["e0.edge_id"][:] = np.arange(50), np.arange(80)
+        views["e0.edge_index"][:] = np.arange(160).reshape(2, 80) % 50
+        for name, values in {
+            "batch": 1, "nodes": 50, "edges": 80, "rows": [50, 0, 0], "n0.hops": [8, 22, 20],
+            "e0.hops": [40, 40],
+        }.items():  # fmt: skip
+            record.note(name, values)
+        session = SessionSpec(
+            "s", "secret", "c", self.spec, 1, 1 << 20, 1, 4, None, 0, 1.0, 1 << 20
+        )
+        self.remote = RemoteSession(session, 0, Link(zmq.Context.instance()))
+        self.remote.state, self.remote.opening = OPEN, 2
+        described = [text_array(json.loads(json.dumps(layout.to_json())))]
+        chunk = {"session": "s", "batch_id": 1, "offset": 0, "nbytes": len(self.raw), "layout": 0}
+        error = {"type": "ValueError", "message": "no", "traceback": ""}
+        progress = {"session": "s", "made": 3, "waiting_for": None}
+        self.said: list[tuple[dict[str, Any], list[Any]]] = [
+            ({"event": "layout", "session": "s", "number": 0}, described),
+            ({"event": "chunk", **chunk, "extras": None}, [self.raw]),
+            ({"event": "chunk", **chunk, "extras": "{}"}, [self.raw]),
+            ({"event": "failed", "session": "s", "batch_id": 1, "error": error}, []),
+            ({"id": 0, **progress}, []),
+            ({"id": 0, "error": error, "session": "s"}, []),
+            ({"id": 1, "held": [1]}, []),
+        ]
+
+
 def incoming(root: Path) -> Run:
-    """Layouts and chunks of batches, as a graph server sends them."""
+    """What a graph server sends to receivers: events, layouts, chunks, batches, replies."""
     del root
-    layout = Layout(
-        3,
-        [ArrayLayout("n0.x", "float32", (-1, 3)), ArrayLayout("n0.id", "int64", (-1,))],
-        [CounterLayout("batch", 1), CounterLayout("made", 11)],
-    )
-    content = json.loads(json.dumps(layout.to_json()))
-    record = Record(layout, [50])
-    memory = bytearray(record.nbytes)
-    record.write(memoryview(memory))
-    data = np.frombuffer(memory, np.uint8)
+    server = _Receiving()
     ring = RingWriter(create_memory(1 << 20, "khop-fuzz"))
     ours, theirs = socket_pair()
     line = ControlLine(ours)
     reader = ControlLine(theirs)
-    layouts = [Layouts(line)]
+    layouts = [Layouts(line, server.checks.check_layout)]
 
     def drain() -> None:
         while (message := reader.receive()) is not None:
             for descriptor in message.descriptors:
                 os.close(descriptor)
 
+    def take_chunk(random: Random, chunk: Chunk, raw: Any) -> None:
+        layout = server.remote.layouts.get(chunk.layout)
+        batch = Incoming(ring, chunk.nbytes)  # MemoryError: it says that it is very large
+        try:
+            step, at = random.choice((64, 500, len(raw))), chunk.offset
+            while layout is not None and at < len(raw):
+                if batch.write(at, raw[at : at + step]):
+                    server.checks.check_batch(layout, batch.raw, 1, 8)
+                    check_sound(layout, batch.raw)
+                    batch.announce(line, 0, 1, layout, chunk.extras)
+                at += step if random.random() < 0.95 else random.choice((0, 1, 2**62))
+        finally:
+            batch.abandon()
+
+    def check_sound(layout: Layout, raw: Any) -> None:
+        arrays = {name: array for name, (array, _) in layout.read(raw).named().items()}
+        nodes, edges = arrays["n0.id"], arrays["e0.edge_index"]
+        assert not nodes.size or (nodes.min() >= 0 and nodes.max() < 60)
+        assert not edges.size or (edges.min() >= 0 and edges.max() < len(nodes))
+
     def run(random: Random) -> None:
         if random.random() < 0.05:
-            layouts[0] = Layouts(line)
+            layouts[0] = Layouts(line, server.checks.check_layout)
+            server.remote.layouts.clear()
+        header, arrays = random.choice(server.said)
+        for _ in range(random.choice((0, 0, 1, 1, 2))):
+            header = json_changed(random, header)
+        if arrays and random.random() < 0.5:
+            data = bytes_changed(random, arrays[0].tobytes(), [b"\xff" * 8])
+            arrays = [np.frombuffer(data, np.uint8)]
+        elif random.random() < 0.05:
+            arrays = random.choice(([], [*arrays, *arrays], [a.view(np.int8) for a in arrays]))
         try:
-            changed = content if random.random() < 0.7 else json_changed(random, content)
-            learned = layouts[0].learn(json.loads(json.dumps(changed)))
-        except (ProtocolError, TypeError) as error:
-            assert isinstance(error, ProtocolError) or not isinstance(changed, dict)
-            drain()
-            return
-        nbytes = random.choice((len(data), len(data), len(data) + 1, 16, 64, 0, -1, 2**41, 2**20))
-        try:
-            batch = Incoming(ring, nbytes)
-        except ProtocolError:
-            drain()
-            return
-        try:
-            at = 0
-            while at < len(data):
-                step = random.choice((64, 500, len(data)))
-                offset = at if random.random() < 0.9 else random.choice((0, at + 1, -1, 2**62))
-                if batch.write(offset, data[at : at + step]):
-                    batch.announce(line, 0, 1, learned, None)
-                    break
-                at += step
-        except ProtocolError:
+            header = json.loads(json.dumps(header))
+            message = server.remote.read(header if isinstance(header, dict) else {}, arrays)
+            if isinstance(message, LayoutEvent):
+                layout = layouts[0].learn(read_text(arrays, "a server"))
+                server.remote.learn(message.number, layout)
+            elif isinstance(message, Chunk):
+                take_chunk(random, message, arrays[0])
+        except (ProtocolError, MemoryError):
             pass
         drain()
-        batch.abandon()
+
+    return run
+
+
+def client(root: Path) -> Run:
+    """What servers answer to those who ask: tables of the directory, replies to requests."""
+    del root
+    entry = ServerEntry("a" * 32, [0, 1], Addresses("tcp://h:1", "ipc:///s"), "h", 7, 0.5)
+    told = Table("d" * 32, 2, 0, 2, "f", {0: entry, 1: entry}, {3: ClientEntry("c", "n", 8)})
+    table = json.loads(json.dumps(to_json(told)))
+    replies: list[tuple[Any, dict[str, Any]]] = [
+        (Ping(), {"id": 1, "rank": 3}),
+        (Open, {"id": 1, "held": [1, 2]}),
+        (WaitFor, {"id": 1, "ranks": [0, 2], "ends": [4, 9]}),
+        (Alive, {"id": 1, "session": "s", "made": 1, "waiting_for": "x"}),
+        (Lookup(), {"id": 1}),
+    ]
+
+    def run(random: Random) -> None:
+        try:
+            if random.random() < 0.6:
+                text = text_changed(random, table, [b"[" * 2000])
+                found = read_table([np.frombuffer(text, np.uint8)], "the directory")
+                assert all(0 <= rank < 512 for rank in found.servers)
+                for each in found.servers.values():
+                    assert each.addresses.tcp.startswith("tcp://")
+            else:
+                request, header = random.choice(replies)
+                for _ in range(random.choice((0, 1, 1, 2))):
+                    header = json_changed(random, header)
+                header = json.loads(json.dumps(header))
+                if isinstance(header, dict):
+                    read_reply(request, header, "a server")
+        except ProtocolError:
+            return
 
     return run

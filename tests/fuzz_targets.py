@@ -33,6 +33,7 @@ TARGETS: dict[str, Callable[[Path], Callable[[Random], None]]] = {
     "directory": fuzz_remote.directory,
     "session": fuzz_remote.session,
     "incoming": fuzz_remote.incoming,
+    "client": fuzz_remote.client,
     "plane": fuzz_remote.plane,
     "codec": fuzz_codec.codec_target,
 }

@@ -13,10 +13,14 @@ from khop.channel.control import Op
 from khop.channel.layout import Layout
 from khop.channel.ring import RingReader, create_memory
 from khop.channel.shared import share
+from khop.codec import to_json
 from khop.distributed.child import ChildProcess
+from khop.distributed.remote.batch_checks import BatchSchema
+from khop.distributed.remote.messages import new_secret
 from khop.distributed.sampler_process import SamplerProcess
 from khop.distributed.wire import rebuild_error
 from khop.loader.epochs import EpochKeys
+from khop.partition import PartitionFolder
 from khop.sampler.collect import CollectSpec
 from khop.sampler.plan import EpochPlan, epoch_order
 
@@ -41,6 +45,9 @@ class Trainer:
 
     def __init__(self, graph, spec, servers=(0,), ring_bytes=1 << 22, arrays=None, **options):
         keys = graph.keys
+        schema = options.pop("schema", None) or BatchSchema.create(
+            PartitionFolder(graph.config["root"]).meta, spec
+        )
         config = {
             "number": 0,
             "device": None,
@@ -54,7 +61,7 @@ class Trainer:
             "servers": list(servers),
             "session": {
                 "loader": os.urandom(8).hex(),
-                "secret": os.urandom(8).hex(),
+                "secret": new_secret(),
                 "client": "trainer",
                 "pipeline": spec.to_json(),
                 "num_workers": options.pop("num_workers", 1),
@@ -63,6 +70,7 @@ class Trainer:
                 "worker_devices": None,
                 "max_restarts": options.pop("max_restarts", 3),
             },
+            "schema": to_json(schema),
             "depth": 4,
             "timeout": 30.0,
             **options,

@@ -17,6 +17,7 @@ from serving import client_of, serving, sessions, statistics, wait_until
 
 from khop.distributed.keys import JobKeys
 from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.remote.batch_checks import BatchSchema
 from khop.errors import PartitionUnavailableError, SamplerDiedError
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder
@@ -124,7 +125,8 @@ def test_bad_seeds_and_pipelines(folder_of):
                 trainer.take(epoch, 0)
         collect = collect_all(folder.meta, spec.sampling)
         collect.node_attrs[0].append("secret")
-        with training(served, PipelineSpec(spec.sampling, collect)) as trainer:
+        schema = BatchSchema.create(folder.meta, spec)
+        with training(served, PipelineSpec(spec.sampling, collect), schema=schema) as trainer:
             epoch, _ = trainer.open(new_ids(folder))
             trainer.ask(epoch, [0, 1])
             for batch in (0, 1):

@@ -22,6 +22,7 @@ from serving import client_of, serving, wait_until
 
 from khop.channel.control import ControlLine, Op
 from khop.channel.ring import create_memory
+from khop.codec import to_json
 from khop.distributed import (
     DistLinkNeighborLoader,
     DistNeighborLoader,
@@ -202,10 +203,12 @@ def test_a_client_that_goes(servers):
     path = lines_path(entry["addresses"]["ipc"].removeprefix("ipc://"))
     loader = remote_loader()
     sampler = loader._maker._samplers[0]
-    config = {
-        **loader._maker._config["session"], "session": "x/0", "number": 0, "has_arrays": False,
-        "depth": 4, "timeout": 10.0, "credits": 1 << 16,
+    session = loader._maker._config["session"]
+    spec = {
+        **{name: value for name, value in session.items() if name != "loader"},
+        "session": "x/0", "depth": 4, "timeout": 10.0, "credits": 1 << 16,
     }  # fmt: skip
+    config = {"spec": spec, "number": 0, "has_arrays": False}
     memory = create_memory(1 << 20)
     process = NearbyProcess(path, config, [memory])
     process._server.close()
@@ -215,7 +218,8 @@ def test_a_client_that_goes(servers):
             process.line.receive()
             time.sleep(0.01)
     process.close()
-    for bad in ({"has_arrays": True}, {"num_workers": 0}, {"pipeline": {}}, {"number": -1}):
+    specs = [{"spec": {**spec, **bad}} for bad in ({"num_workers": 0}, {"pipeline": {}})]
+    for bad in ({"has_arrays": True}, {"number": -1}, *specs):
         with pytest.raises(ProtocolError, match="graph server of this machine"):
             NearbyProcess(path, {**config, **bad}, [memory])
     os.close(memory)
@@ -224,7 +228,7 @@ def test_a_client_that_goes(servers):
 
 def wait_for_server():
     """What the directory says of server 0."""
-    return get_context().remote.wait_for_servers()["servers"]["0"]
+    return to_json(get_context().remote.wait_for_servers().servers[0])
 
 
 def test_a_killed_client_whose_fork_lives(servers):

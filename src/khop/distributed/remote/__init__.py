@@ -97,9 +97,10 @@ JSON of Op.CONFIG; its first descriptor is the ring, then `share()`d arrays if `
     session         {'loader': hex text, 'client': name, 'pipeline': `PipelineSpec.to_json()`,
                     'num_workers', 'buffer_bytes', 'concurrency', 'worker_devices': list or null,
                     'max_restarts'}
+    schema          `BatchSchema`: what batches are checked against
     depth           batches that may be asked for at a time
     timeout         seconds without any progress after which a batch fails with
-                    PartitionUnavailableError
+                    PartitionUnavailableError, or ProtocolError if its server has sent nonsense
     has_arrays      whether weights of negatives come along
 
 `SamplerGroup` adds `device` and `slab`, which receivers ignore.

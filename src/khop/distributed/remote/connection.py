@@ -139,7 +139,7 @@ class RemoteClient:
             PartitionUnavailableError that names server, address and elapsed time.
 
         Raises:
-            RuntimeError: this client has been closed, or has failed.
+            RuntimeError: this client has been closed or has failed, or this process is a fork.
             ProtocolError: the request is larger than servers accept.
         """
         check_process(self._owner, "connection to graph servers", "call init_client() there")
@@ -258,7 +258,7 @@ class RemoteClient:
         rank = 0 if own is None else own.rank
         request = messages.WaitFor(rank, self.secret, name, list(ranks), wait)
         reply = self.request(None, request, timeout=self.timeout + wait)
-        where, text = self._name_of(None), messages.text_bytes(reply.arrays)
+        where, text = self.name_of(None), messages.text_bytes(reply.arrays)
         published: messages.Published = reply.fields
         begins = [0, *published.ends[:-1]]
         found = {}
@@ -320,10 +320,10 @@ class RemoteClient:
                 self._answer(rank, header, arrays)
         except Exception as error:
             link.refuse(f"it cannot be used: {error}")
-            _log.warning("server-refused", f"{self._name_of(rank)}: {error!r}")
+            _log.warning("server-refused", f"{self.name_of(rank)}: {error!r}")
 
-    def _name_of(self, rank: int | None) -> str:
-        """A server, for messages."""
+    def name_of(self, rank: int | None) -> str:
+        """A server, for messages; None: the directory."""
         link = self._links.get(rank)
         where = "" if link is None else f" at {link.address}"
         return ("the directory" if rank is None else f"graph server {rank}") + where
@@ -384,7 +384,7 @@ class RemoteClient:
             link = self._links[rank]
             try:
                 link.relocate(self._servers.endpoint(entry))
-            except (zmq.ZMQError, OSError) as error:
+            except Exception as error:
                 link.refuse(f"the directory says it is at {entry.addresses}: {error}")
 
     def _answer(self, rank: int | None, header: dict[str, Any], arrays: list[Array]) -> None:
@@ -393,7 +393,7 @@ class RemoteClient:
         if asked is None or asked.rank != rank:  # answered twice, after a reconnection
             return
         del self._asked[number]  # type: ignore[arg-type]
-        where = self._name_of(rank)
+        where = self.name_of(rank)
         if "error" in header:
             self._fail(asked, rebuild_error(header["error"], where))
             return
@@ -454,7 +454,7 @@ class RemoteClient:
                 self._on_refused(self._refused)
             return
         try:
-            table = messages.read_table(beating.result().arrays, self._name_of(None))
+            table = messages.read_table(beating.result().arrays, self.name_of(None))
         except ProtocolError as malformed:
             self._links[None].refuse(str(malformed))
             return

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 # A server that was silent for longer is passed over, if there is another.
 _SILENT = 3.0
+# Pieces of a reply that are asked for at a time.
+_MOST_ASKED = 8
 
 
 class ServedGraph(LoaderGraph):
@@ -40,12 +45,17 @@ class ServedGraph(LoaderGraph):
         self._context = context
         self.node_labels = {}
         context.remote.wait_for_servers()
-        reply = context.remote.request(self._server(), messages.DescribeGraph())
-        content = messages.read_text(reply.arrays, self.where)
+        server = self._server()
+        reply = context.remote.request(server, messages.DescribeGraph())
+        where = context.remote.name_of(server)
+        content = messages.read_text(reply.arrays, where)
         try:
             self._meta = meta_of(content["meta"])
-        except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProtocolError(f"{self.where} does not say what it holds: {error!r}") from None
+            table = context.remote.table
+            if table is not None and self._meta.num_parts != table.num_parts:
+                raise ValueError(f"{self._meta.num_parts} parts of {table.num_parts}")
+        except Exception as error:  # whatever nonsense leads to
+            raise ProtocolError(f"{where} does not say what it holds: {error!r:.500}") from None
         self._splits: dict[tuple[NodeType, str], Int64Array] = {}
 
     @property
@@ -121,17 +131,56 @@ class ServedGraph(LoaderGraph):
 
     def _edges_of(self, place: int, part: int, first: int, step: int) -> list[Array]:
         """Every so-many-th edge of a part, in pieces of [2, n] original ids."""
-        bounds = self._meta.edge_types[place].bounds
-        count = bounds[part + 1] - bounds[part]
+        edge_type = self._meta.edge_types[place]
+        count = edge_type.bounds[part + 1] - edge_type.bounds[part]
+        ends = [self._meta.node_type(edge_type.name[i]).count for i in (0, 2)]
         server = self._server(part)
-        waiting = [
-            self._context.remote.submit(
-                server,
-                messages.HomeEdges(place, part, begin, min(begin + step * MAX_ROWS, count), step),
+        begins = iter(range(first, count, step * MAX_ROWS))
+        waiting: deque[tuple[int, Any]] = deque()
+        pieces: list[Array] = []
+        while True:
+            for begin in itertools.islice(begins, _MOST_ASKED - len(waiting)):
+                end = min(begin + step * MAX_ROWS, count)
+                request = messages.HomeEdges(place, part, begin, end, step)
+                wanted = len(range(begin, end, step))
+                waiting.append((wanted, self._context.remote.submit(server, request)))
+            if not waiting:
+                return pieces
+            wanted, future = waiting.popleft()
+            (piece,) = self._checked(server, "home_edges", future.result().arrays, [(2, wanted)])
+            for row, below in zip(piece, ends, strict=True):
+                self._check_ids(server, "home_edges", row, below)
+            pieces.append(piece)
+
+    def _checked(
+        self, server: int, op: str, arrays: list[Array], shapes: Sequence[tuple[int | None, ...]]
+    ) -> list[Array]:
+        """The arrays of a reply, int64, of these shapes; None: of any length.
+
+        Raises:
+            ProtocolError: others; names the server.
+        """
+        fits = len(arrays) == len(shapes) and all(
+            array.dtype == np.int64
+            and array.ndim == len(shape)
+            and all(axis in (None, n) for n, axis in zip(array.shape, shape, strict=True))
+            for array, shape in zip(arrays, shapes, strict=True)
+        )
+        if not fits:
+            sent = [f"{array.dtype} {array.shape}" for array in arrays[:8]]
+            raise ProtocolError(
+                f"{self._context.remote.name_of(server)} answered '{op}' with {sent}, not with "
+                f"int64 arrays of shapes {list(shapes)}"
             )
-            for begin in range(first, count, step * MAX_ROWS)
-        ]
-        return [future.result()[1][0] for future in waiting]
+        return arrays
+
+    def _check_ids(self, server: int, op: str, ids: Int64Array, below: int) -> None:
+        """Raises ProtocolError if there is an id of no node."""
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < below:
+            raise ProtocolError(
+                f"{self._context.remote.name_of(server)} answered '{op}' with ids {ids.min()} to "
+                f"{ids.max()} of {below} nodes"
+            )
 
     def split(self, node_type: NodeType, name: str) -> Int64Array:
         """[n] int64 new ids, ascending, for which a boolean attribute holds; KeyError if none."""
@@ -143,16 +192,30 @@ class ServedGraph(LoaderGraph):
         return self._splits[node_type, name]
 
     def _whole_split(self, place: int, name: str) -> Int64Array:
-        pieces: list[Int64Array] = []
-        begin, total = 0, 1
-        while begin < total:
-            request = messages.Split(place, name, begin)
-            arrays = self._context.remote.request(self._server(), request).arrays
-            (total,), new_ids, _ = arrays
-            if begin < total and not len(new_ids):
-                raise ProtocolError(f"{self.where} sent nothing of split '{name}'")
-            pieces.append(new_ids)
-            begin += len(new_ids)
+        node_type = self._meta.node_types[place]
+        pieces = [np.empty(0, np.int64)]
+        begin, total, last = 0, None, -1
+        while total is None or begin < total:
+            server, request = self._server(), messages.Split(place, name, begin)
+            arrays = self._context.remote.request(server, request).arrays
+            (says,), ids, _ = self._checked(server, "split", arrays, [(1,), (None,), (None,)])
+            total = int(says) if total is None else total
+            # Each piece gets on, or this would not end.
+            is_next = len(ids) > 0 or begin == total
+            if says != total or not is_next or not begin + len(ids) <= total <= node_type.count:
+                raise ProtocolError(
+                    f"{self._context.remote.name_of(server)} sent {len(ids)} ids of split '{name}' "
+                    f"from {begin} on, of {says} of {node_type.count} nodes"
+                )
+            self._check_ids(server, "split", ids, node_type.count)
+            if len(ids) and not (last < ids[0] and (ids[1:] > ids[:-1]).all()):
+                raise ProtocolError(
+                    f"{self._context.remote.name_of(server)} sent ids of split '{name}' that do "
+                    "not ascend"
+                )
+            pieces.append(ids)
+            begin += len(ids)
+            last = int(ids[-1]) if len(ids) else last
         return np.concatenate(pieces)
 
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
@@ -174,9 +237,13 @@ class ServedGraph(LoaderGraph):
         request, server = kind(self._place(node_type)), self._server()
         pieces = [given[i : i + MAX_ROWS] for i in range(0, len(given), MAX_ROWS)]
         waiting = [self._context.remote.submit(server, request, [piece]) for piece in pieces]
-        answers = [future.result()[1][0] for future in waiting]
-        if [len(answer) for answer in answers] != [len(piece) for piece in pieces]:
-            raise ProtocolError(f"{self.where} answered '{request.op}' with another number of ids")
+        answers = []
+        for piece, future in zip(pieces, waiting, strict=True):
+            arrays = future.result().arrays
+            (answer,) = self._checked(server, request.op, arrays, [(len(piece),)])
+            if kind is not messages.NodeTimes:
+                self._check_ids(server, request.op, answer, self._meta.node_type(node_type).count)
+            answers.append(answer)
         return np.concatenate([np.empty(0, np.int64), *answers])
 
     def _place(self, node_type: NodeType) -> int:

@@ -35,6 +35,8 @@ _HEARTBEAT_TIMEOUT_MS = 3000
 _MIN_PAUSE = 0.05
 _MAX_PAUSE = 1.0
 _LINGER_MS = 500
+# Messages that are taken in before others have their turn.
+_MOST_AT_ONCE = 256
 
 
 class Link:
@@ -130,20 +132,25 @@ class Link:
 
     def _connect(self, endpoint: Endpoint) -> None:
         socket = self._context.socket(zmq.DEALER)
-        socket.linger = 0
-        socket.sndhwm = socket.rcvhwm = 0  # bounded by what is asked for
-        socket.setsockopt(zmq.MAXMSGSIZE, ENVELOPE_BYTES)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
-        socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)
-        socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        if endpoint.server_key is not None and self._credentials is not None:
-            socket.curve_serverkey = endpoint.server_key.encode()
-            socket.curve_publickey = self._credentials.public.encode()
-            socket.curve_secretkey = self._credentials.secret.encode()
-        self._monitor = socket.get_monitor_socket(_EVENTS)
-        socket.connect(endpoint.address)
+        try:
+            socket.linger = 0
+            socket.sndhwm = socket.rcvhwm = 0  # bounded by what is asked for
+            socket.setsockopt(zmq.MAXMSGSIZE, ENVELOPE_BYTES)
+            socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+            socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)
+            socket.setsockopt(zmq.RECONNECT_IVL, 50)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+            if endpoint.server_key is not None and self._credentials is not None:
+                socket.curve_serverkey = endpoint.server_key.encode()
+                socket.curve_publickey = self._credentials.public.encode()
+                socket.curve_secretkey = self._credentials.secret.encode()
+            self._monitor = socket.get_monitor_socket(_EVENTS)
+            socket.connect(endpoint.address)
+        except BaseException:  # an address that is none
+            socket.disable_monitor()
+            socket.close(0)
+            raise
         self._socket = socket
 
     def _drop(self) -> None:
@@ -167,21 +174,31 @@ class Link:
             self._socket.send_multipart(frames, copy=False)
 
     def receive(self) -> Iterator[tuple[dict[str, Any], list[Array], int]]:
-        """Messages that have arrived: header, arrays, bytes. Malformed ones end the connection."""
-        while self._socket is not None and self._socket.poll(0):
+        """Messages that have arrived: header, arrays, bytes; not all, if there are very many.
+
+        Raises:
+            ProtocolError: one is malformed: `refuse` the connection.
+        """
+        for _ in range(_MOST_AT_ONCE):
+            if self._socket is None or not self._socket.poll(0):
+                return
             frames = self._socket.recv_multipart(copy=False)
             self.heard = time.monotonic()
             try:
                 header, arrays = unpack([frame.buffer for frame in frames])
             except ProtocolError as error:
-                self.refused = f"it sent a malformed message: {error}"
-                self._drop()
-                return
+                raise ProtocolError(f"it sent a malformed message: {error}") from None
             yield header, arrays, sum(map(len, frames))
 
-    def refuse(self, why: str) -> None:
-        """Ends a connection over which nonsense came; `pump` makes the next."""
+    def refuse(self, why: str, pause: float = 0.0) -> None:
+        """Ends a connection over which nonsense came; `pump` makes the next.
+
+        Args:
+            why: in words that follow the server's name.
+            pause: seconds that it waits at least before.
+        """
         self._drop()
+        self._connect_at = max(self._connect_at, time.monotonic() + pause)
         self.refused = why
 
     def finish(self) -> None:

@@ -473,6 +473,28 @@ class HostedSampler:
     has_arrays: bool
 
 
+@dataclass(frozen=True)
+class SamplerStarted:
+    """The sampler that a client has asked for works; carries the end of its control line."""
+
+    pid: _Pid
+
+
+@dataclass(frozen=True)
+class SamplerEnded:
+    """A client's sampler has ended.
+
+    Attributes:
+        status: how, in words.
+        task: (epoch, batch) that it worked on last, if that is known.
+        log: the end of its log.
+    """
+
+    status: Annotated[str, AtMost(4096)]
+    task: tuple[Word, Word] | None
+    log: Annotated[str, AtMost(120_000)]
+
+
 # About the server, and the graph ---------------------------------------------------------------
 
 

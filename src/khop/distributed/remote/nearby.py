@@ -3,6 +3,9 @@
 Such a sampler writes into the trainer's ring, as one of worker mode does. What cannot be had in
 this way (the server has gone, or does not run under the same user) is asked of servers by a
 receiver, which waits for them and says what is wrong.
+
+Batches of such samplers are not checked as those are that come over a network: the socket is taken
+only from a process of this one's own user, who could change this one's memory as well.
 """
 
 from __future__ import annotations
@@ -10,24 +13,26 @@ from __future__ import annotations
 import os
 import select
 import socket
+import stat
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from khop import log
+from khop import codec, log
 from khop.channel.control import ControlLine, Message, Op
 from khop.distributed.child import ChildProcess
 from khop.distributed.remote.addresses import local_socket
 from khop.distributed.remote.connection import RemoteClient
-from khop.distributed.remote.messages import ServerEntry
+from khop.distributed.remote.messages import SamplerEnded, SamplerStarted, ServerEntry
 from khop.distributed.sampler_process import Process
 from khop.distributed.socket_files import is_own_socket, lines_path, peer_of
 from khop.distributed.wire import rebuild_error
-from khop.errors import KhopError, PartitionUnavailableError
+from khop.errors import PartitionUnavailableError, ProtocolError
 
 _RECEIVER = "khop.distributed.remote.receiver"
 # Seconds that a server may take to start a sampler, and to say how one has ended.
 _START, _STATUS = 10.0, 2.0
+_WHERE = "the graph server of this machine"
 _log = log.get(__name__)
 
 
@@ -55,13 +60,10 @@ class NearbyProcess:
             message = self._hear(_START)
             if message is None:
                 raise PartitionUnavailableError("the graph server of this machine does not answer")
-            if message.op is not Op.READY or len(message.descriptors) != 1:
-                raise rebuild_error(message.json(), "the graph server of this machine")
+            self.line, self.pid = _started(message)
         except BaseException:
             self._server.close()
             raise
-        self.line = ControlLine(socket.socket(fileno=message.descriptors[0]))
-        self.pid = int(message.json()["pid"])
 
     def _hear(self, seconds: float) -> Message | None:
         """What the server says within some seconds; None: nothing, or it has gone."""
@@ -77,32 +79,70 @@ class NearbyProcess:
 
     def exit_status(self) -> str:
         """How the sampler ended, in words, as its server says; it is known to have ended."""
-        return str(self._last_words.get("status") or "ended with its graph server")
+        return "ended with its graph server" if self._end is None else self._end.status
 
     @property
     def ended_with_server(self) -> bool:
         """Whether its server has gone, too."""
-        return not self._last_words
+        return self._end is None
 
     def last_task(self) -> tuple[int, int] | None:
         """(epoch, batch) that it worked on last, if its server says so."""
-        task = self._last_words.get("task")
-        return None if task is None else (int(task[0]), int(task[1]))
+        return None if self._end is None else self._end.task
 
     def log_tail(self) -> str:
         """The end of its log, as its server has it."""
-        return str(self._last_words.get("log") or "")
+        return "" if self._end is None else self._end.log
 
     @cached_property
-    def _last_words(self) -> dict[str, Any]:
-        """What the server says of the sampler's end; empty: it has gone itself."""
+    def _end(self) -> SamplerEnded | None:
+        """What the server says of the sampler's end; None: it has gone itself.
+
+        Raises:
+            ProtocolError: nonsense.
+        """
         message = self._hear(_STATUS)
-        return {} if message is None else message.json()
+        if message is None:
+            return None
+        for descriptor in message.descriptors:
+            os.close(descriptor)
+        return codec.from_json(SamplerEnded, message.json(), f"{_WHERE} told of a sampler's end")
 
     def close(self) -> None:
         """Ends the sampler; harmless if called again."""
         self.line.close()
         self._server.close()
+
+
+def _started(message: Message) -> tuple[ControlLine, int]:
+    """The control line and the process id of a sampler that has been started.
+
+    Raises:
+        KhopError, or what else the server has raised: it refuses.
+        ProtocolError: it sent something else.
+    """
+    try:
+        if message.op is not Op.READY:
+            raise rebuild_error(message.json(), _WHERE)
+        started = codec.from_json(SamplerStarted, message.json(), f"{_WHERE} started a sampler")
+        if len(message.descriptors) != 1:
+            raise ProtocolError(f"{_WHERE} passed {len(message.descriptors)} descriptors, not one")
+        line = _line_of(message.descriptors[0])
+    except BaseException:
+        for descriptor in message.descriptors:
+            os.close(descriptor)
+        raise
+    return line, started.pid
+
+
+def _line_of(descriptor: int) -> ControlLine:
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISSOCK(kind):
+        end = socket.socket(fileno=descriptor)
+        if (end.family, end.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+            return ControlLine(end)
+        end.detach()
+    raise ProtocolError(f"{_WHERE} passed what is no control line of a sampler")
 
 
 def _connected(path: str) -> socket.socket:
@@ -176,7 +216,7 @@ class NearbyStarter:
             }
             try:
                 return NearbyProcess(path, wanted, memory)
-            except (OSError, KhopError) as error:
+            except Exception as error:  # whatever the server raises
                 self._refused_by.add(incarnation)
                 # A server that is not there is nothing strange; one that refuses is.
                 say = _log.info if isinstance(error, OSError) else _log.warning

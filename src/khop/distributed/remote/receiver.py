@@ -10,7 +10,6 @@ Configuration: see `khop.distributed.remote`.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -21,25 +20,35 @@ from typing import Any
 import numpy as np
 import zmq
 
-from khop import codec
-from khop.channel.control import ONE, ControlLine, Message, Op
+from khop import codec, log
+from khop.channel.control import MAX_PAYLOAD, ONE, ControlLine, Message, Op
 from khop.channel.message import pack
 from khop.channel.ring import RingWriter
 from khop.channel.shared import read_shared
 from khop.distributed.asked import OpenedEpoch, read_asked, read_epoch
 from khop.distributed.child import start_up
 from khop.distributed.remote.addresses import endpoint_of
+from khop.distributed.remote.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.incoming import Incoming, Layouts
 from khop.distributed.remote.link import Link
 from khop.distributed.remote.messages import (
     Alive,
     Batch,
     Cancel,
+    Chunk,
     Close,
+    ErrorText,
+    Failed,
+    Held,
+    LayoutEvent,
     Lookup,
+    Progress,
     SessionSpec,
+    Table,
     read_table,
+    read_text,
 )
+from khop.distributed.remote.outbox import LEAST_CHUNK
 from khop.distributed.remote.remote_session import CLOSED, OPEN, OPENING, RemoteSession, Wanted
 from khop.distributed.transport import Credentials, Endpoint
 from khop.distributed.wire import describe_error, request_header
@@ -50,6 +59,10 @@ from khop.typing import Array
 _CREDITS = 8 << 20
 _BEAT = 1.0
 _TICK_MS = 250
+# Characters: JSON takes up to six bytes for one, and a control message holds two such texts.
+_MAX_ERROR = MAX_PAYLOAD // 16
+_MAX_FAULT = 1000
+_log = log.get(__name__)
 
 
 class Receiver:
@@ -67,7 +80,6 @@ class Receiver:
     ) -> None:
         self._line = line
         self._ring = RingWriter(ring)
-        self._layouts = Layouts(line)
         self._arrays = dict(arrays)
         self._timeout: float = config["timeout"]
         self._depth: int = config["depth"]
@@ -80,6 +92,9 @@ class Receiver:
             "credits": _CREDITS,
         }
         self._spec = codec.from_json(SessionSpec, session, "a receiver's configuration")
+        schema = codec.from_json(BatchSchema, config["schema"], "a receiver's configuration")
+        self._checks = BatchChecks(schema, self._spec.pipeline)
+        self._layouts = Layouts(line, self._checks.check_layout)
         credentials = config["credentials"]
         given = None if credentials is None else Credentials(**credentials)
         self._server_key = config["master"]["server_key"]
@@ -151,7 +166,7 @@ class Receiver:
             if unwanted:
                 remote.send(Cancel(remote.name, [w.id for w in unwanted]))
 
-    def _fail(self, wanted: Wanted, error: Mapping[str, Any]) -> None:
+    def _fail(self, wanted: Wanted, error: Mapping[str, str]) -> None:
         wanted.drop_incoming()
         self._line.send_json(Op.ERROR, {"epoch": wanted.epoch, "batch": wanted.batch, **error})
 
@@ -174,7 +189,7 @@ class Receiver:
             able = [r for r in self._remotes if r.state == OPEN and r.refused is None]
             able = able or [r for r in self._remotes if not r.is_lost] or self._remotes
             remote = min(able, key=lambda r: len(r.wanted))
-        if not remote.wanted:
+        if not remote.wanted and remote.fault is None:
             remote.progress = time.monotonic()
         remote.wanted[wanted.id] = wanted
         if remote.refused is not None:
@@ -205,28 +220,45 @@ class Receiver:
         self._directory.send(pack(request_header(Lookup(), 0), []))
 
     def _listen_to_directory(self) -> None:
-        if self._directory.pump():
-            self._look_up()
-        for header, arrays, _ in self._directory.receive():
-            if "error" in header:
-                continue
-            table = read_table(arrays, "the directory")
-            for remote in self._remotes:
-                entry = table.servers.get(remote.rank)
-                if entry is not None and not remote.link.is_up:
-                    remote.link.relocate(endpoint_of(entry, self._server_key))
+        """Follows servers to where the directory says that they are."""
+        try:
+            if self._directory.pump():
+                self._look_up()
+            for header, arrays, _ in self._directory.receive():
+                if "error" not in header:
+                    table = read_table(arrays, f"the directory at {self._directory.address}")
+                    for remote in self._remotes:
+                        self._locate(remote, table)
+        except Exception as error:
+            self._directory.refuse(f"cannot be used: {error}")
+            _log.warning("directory-refused", f"the directory: {error!r}")
+
+    def _locate(self, remote: RemoteSession, table: Table) -> None:
+        entry = table.servers.get(remote.rank)
+        if entry is not None and not remote.link.is_up:
+            try:
+                remote.link.relocate(endpoint_of(entry, self._server_key))
+            except Exception as error:
+                remote.link.refuse(f"cannot be at {entry.addresses}: {error}")
 
     # Hearing servers ----------------------------------------------------------------------------
 
     def _listen(self, remote: RemoteSession) -> None:
-        if remote.link.pump():
-            remote.open(self._arrays)
+        """Takes in what a server says; what cannot be ends its connection, and nothing else."""
         try:
+            if remote.link.pump():
+                remote.connected()
+            if remote.may_open:
+                remote.open(self._arrays)
             for header, arrays, _ in remote.link.receive():
                 self._take_in(remote, header, arrays)
-        except (ProtocolError, KeyError, TypeError, ValueError) as error:
+        except ConnectionError:
+            raise  # the trainer has gone
+        except Exception as error:
+            if not isinstance(error, ProtocolError):
+                _log.error("receiver-fault", f"{remote.where}: {error!r}", exc_info=error)
             # What follows cannot be trusted either: begins anew.
-            remote.link.refuse(f"it sent what is none of its business: {error!r}")
+            remote.note_fault(str(error)[:_MAX_FAULT] or repr(error))
         remote.acknowledge(_CREDITS // 4)
         if not remote.link.is_up and remote.state != CLOSED:
             remote.end()
@@ -235,76 +267,79 @@ class Receiver:
     def _take_in(
         self, remote: RemoteSession, header: Mapping[str, Any], arrays: list[Array]
     ) -> None:
-        event = header.get("event")
-        if event == "chunk":
-            self._take_chunk(remote, header, arrays)
-        elif event == "layout":
-            content = json.loads(bytes(arrays[0].data))
-            remote.layouts[int(header["number"])] = self._layouts.learn(content)
-        elif event == "failed":
-            wanted = remote.wanted.pop(header["batch_id"], None)
-            if wanted is not None:
-                where = f"\n\nRaised on graph server {remote.rank} at {remote.link.address}."
-                self._fail(wanted, _described(header["error"], where))
-        elif "error" in header:
-            self._take_error(remote, header)
-        elif "held" in header and header.get("id") == remote.opening:
-            self._opened(remote, header["held"])
-        elif "made" in header:
-            if header["made"] != remote.made:
-                remote.made, remote.progress = header["made"], time.monotonic()
-            remote.waiting_for = header.get("waiting_for")
+        """Takes in a message of a server; ProtocolError if it is none that it may send."""
+        message = remote.read(header, arrays)
+        if isinstance(message, Chunk):
+            self._take_chunk(remote, message, arrays[0])
+        elif isinstance(message, LayoutEvent):
+            layout = self._layouts.learn(read_text(arrays, "it"))
+            remote.learn(message.number, layout)
+        elif isinstance(message, Failed):
+            self._take_failure(remote, message)
+        elif isinstance(message, ErrorText):
+            self._take_error(remote, message, header.get("id"))
+        elif isinstance(message, Held):
+            self._opened(remote, message)
+        elif isinstance(message, Progress):
+            remote.waiting_for = message.waiting_for
 
-    def _take_chunk(
-        self, remote: RemoteSession, header: Mapping[str, Any], arrays: list[Array]
-    ) -> None:
-        raw = arrays[0]
-        remote.progress = time.monotonic()
-        remote.to_acknowledge += max(len(raw), 4096)
-        wanted = remote.wanted.get(header["batch_id"])
+    def _take_chunk(self, remote: RemoteSession, chunk: Chunk, raw: Array) -> None:
+        layout = remote.layouts.get(chunk.layout)
+        if remote.state != OPEN or layout is None:
+            raise ProtocolError(f"a chunk of layout {chunk.layout}, which it has not described")
+        remote.to_acknowledge += max(len(raw), LEAST_CHUNK)
+        wanted = remote.wanted.get(chunk.batch_id)
         if wanted is None:  # of an epoch that was closed
             return
-        layout = remote.layouts[header["layout"]]
         if wanted.incoming is None:
-            wanted.incoming = Incoming(self._ring, header["nbytes"])
-        if wanted.incoming.write(header["offset"], raw):
-            del remote.wanted[wanted.id]
-            extras = header["extras"]
-            wanted.incoming.announce(self._line, wanted.epoch, wanted.batch, layout, extras)
+            wanted.incoming = Incoming(self._ring, chunk.nbytes)
+        if wanted.incoming.nbytes != chunk.nbytes:
+            raise ProtocolError(f"{chunk.nbytes} bytes for a batch of {wanted.incoming.nbytes}")
+        is_whole = wanted.incoming.write(chunk.offset, raw)
+        remote.arrived(wanted)
+        if is_whole:
+            first, last = self._epochs[wanted.epoch].plan.bounds(wanted.batch)
+            self._checks.check_batch(layout, wanted.incoming.raw, wanted.batch, last - first)
+            to_trainer = self._line, wanted.epoch, wanted.batch, layout, chunk.extras
+            wanted.incoming.announce(*to_trainer)
+            remote.completed(wanted)
 
-    def _opened(self, remote: RemoteSession, held: list[int]) -> None:
-        remote.state = OPEN
-        remote.refused = None
-        remote.say("session-open", f"has the session, and {len(held)} of its batches")
-        remote.progress = time.monotonic()
-        at_hand = set(held)
+    def _take_failure(self, remote: RemoteSession, failed: Failed) -> None:
+        wanted = remote.wanted.pop(failed.batch_id, None)
+        if wanted is not None:
+            self._fail(wanted, _described(failed.error, remote))
+
+    def _opened(self, remote: RemoteSession, reply: Held) -> None:
+        remote.opened()
+        remote.say("session-open", f"has the session, and {len(reply.held)} of its batches")
+        at_hand = set(reply.held)
         for wanted in remote.wanted.values():
             if wanted.id not in at_hand:
                 self._order(remote, wanted)
 
-    def _take_error(self, remote: RemoteSession, header: Mapping[str, Any]) -> None:
-        error = header["error"]
-        if remote.state == OPENING:
-            if header.get("id") != remote.opening:  # to what was asked of the session before
-                return
-            where = f"\n\nRaised on graph server {remote.rank} at {remote.link.address}."
-            remote.refused = _described(error, where)
+    def _take_error(self, remote: RemoteSession, error: ErrorText, number: int | None) -> None:
+        if number == remote.opening and remote.state == OPENING:
+            remote.refused = _described(error, remote)
             refused, remote.wanted = remote.wanted, {}
             for wanted in refused.values():
                 self._fail(wanted, remote.refused)
-        elif error.get("type") == "LookupError":  # it has ended the session, or begun anew
-            remote.open(self._arrays)
+        elif remote.state != OPEN:  # to what was asked of the session before
+            return
+        elif error.type == "LookupError":  # it has ended the session, or begun anew
+            remote.end()
+        else:
+            remote.complaint = f"{error.type}: {error.message[:_MAX_FAULT]}"
 
     # What goes wrong ----------------------------------------------------------------------------
 
     def _move_lost(self) -> None:
         """Gives batches of lost servers to others that may make them."""
-        able = [r for r in self._remotes if r.state == OPEN]
+        able = [r for r in self._remotes if r.state == OPEN and r.refused is None]
         for remote in self._remotes if able else ():
-            if remote.is_lost:
+            if remote.is_lost or (remote.fault is not None and remote.state == CLOSED):
                 movable = [w for w in remote.wanted.values() if w.server is None]
                 if movable:
-                    remote.say("batches-moved", f"is lost: others make {len(movable)}")
+                    remote.say("batches-moved", f"cannot be used: others make {len(movable)}")
                 for wanted in movable:
                     del remote.wanted[wanted.id]
                     self._assign(wanted)
@@ -319,15 +354,24 @@ class Receiver:
                     remote.send(Cancel(remote.name, [wanted.id]))
                     self._fail(wanted, describe_error(self._unavailable(remote, wanted)))
 
-    def _unavailable(self, remote: RemoteSession, wanted: Wanted) -> PartitionUnavailableError:
+    def _unavailable(self, remote: RemoteSession, wanted: Wanted) -> Exception:
+        """Why a batch is given up."""
+        waited = f"{time.monotonic() - wanted.asked:.1f} s (rpc_timeout is {self._timeout:g} s)"
+        if remote.fault is not None:
+            return ProtocolError(
+                f"{remote.where} has not made batch {wanted.batch} in {waited}: what it sent could "
+                f"not be taken in, {remote.num_faults} times without a batch between; the last "
+                f"time: {remote.fault}. Its khop is another, is damaged, or is not khop"
+            )
         state = remote.link.state()
         if remote.link.endpoint is None and not self._directory.is_up:
             state += f"; the directory at {self._directory.address} {self._directory.state()}"
         elif remote.waiting_for:
-            state += f", and says that {remote.waiting_for}"
+            state += f", and says that {remote.waiting_for[:_MAX_FAULT]}"
+        elif remote.complaint:
+            state += f", and has refused a request: {remote.complaint}"
         return PartitionUnavailableError(
-            f"graph server {remote.rank} at {remote.link.address} has not made batch "
-            f"{wanted.batch} in {time.monotonic() - wanted.asked:.1f} s: it {state}"
+            f"{remote.where} has not made batch {wanted.batch} in {waited}: it {state}"
         )
 
     def close(self) -> None:
@@ -342,12 +386,12 @@ class Receiver:
         self._context.term()
 
 
-def _described(error: Mapping[str, Any], where: str) -> dict[str, str]:
+def _described(error: ErrorText, remote: RemoteSession) -> dict[str, str]:
     """An error of a server, as the trainer rebuilds it."""
     return {
-        "type": str(error.get("type"))[:256],
-        "message": str(error.get("message"))[:8000] + where,
-        "traceback": str(error.get("traceback") or "")[-8000:],
+        "type": error.type,
+        "message": f"{error.message[:_MAX_ERROR]}\n\nRaised on {remote.where}.",
+        "traceback": error.traceback[-_MAX_ERROR:],
     }
 
 

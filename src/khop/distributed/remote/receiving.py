@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from khop import codec
 from khop.distributed.child import ChildProcess
 from khop.distributed.group import SamplerGroup
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
 from khop.distributed.pinning import pinning
 from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.remote.batch_checks import BatchSchema
 from khop.distributed.remote.graph import ServedGraph
 from khop.distributed.remote.messages import new_secret
 from khop.distributed.remote.nearby import NearbyStarter
@@ -100,6 +102,7 @@ def _config(
             "worker_devices": devices if any(devices) else None,
             "max_restarts": options.max_restarts,
         },
+        "schema": codec.to_json(BatchSchema.create(graph.meta, spec)),
         "depth": ring.depth,
         "timeout": options.rpc_timeout,
     }

@@ -19,22 +19,26 @@ from khop.distributed.remote.client import require_client
 from khop.distributed.remote.connection import Reply
 from khop.errors import ProtocolError
 
+_Read = Callable[[Reply, str], Any]
+"""Reads a reply of a server, which is named for messages."""
 
-def _json(reply: Reply) -> Any:
-    return messages.read_text(reply.arrays, "a graph server")
+
+def _json(reply: Reply, where: str) -> Any:
+    return messages.read_text(reply.arrays, where)
 
 
-def _count(reply: Reply) -> int:
+def _count(reply: Reply, where: str) -> int:
     arrays = reply.arrays
-    if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].shape != (1,):
-        raise ProtocolError("a graph server did not say how many devices its machine has")
+    fits = len(arrays) == 1 and arrays[0].dtype == np.int64 and arrays[0].shape == (1,)
+    if not fits or arrays[0][0] < 0:
+        raise ProtocolError(f"{where} did not say how many devices its machine has")
     return int(arrays[0][0])
 
 
-_REQUESTS: dict[str, tuple[Any, Callable[[Reply], Any]]] = {
+_REQUESTS: dict[str, tuple[Any, _Read]] = {
     "device_count": (messages.DeviceCount(), _count),
     "graph": (messages.DescribeGraph(), _json),
-    "ping": (messages.Ping(), lambda reply: codec.to_json(reply.fields)),
+    "ping": (messages.Ping(), lambda reply, where: codec.to_json(reply.fields)),
     "statistics": (messages.Statistics(), _json),
 }
 _FUNCTIONS: dict[Any, str] = {torch.cuda.device_count: "device_count"}
@@ -60,7 +64,7 @@ def request_server(server_rank: int, func: Any, *args: Any, **kwargs: Any) -> An
         RuntimeError: this process is no client.
     """
     future, read = _submit(server_rank, func, args, kwargs)
-    return read(future.result())
+    return read(future.result(), _name_of_server(server_rank))
 
 
 def async_request_server(
@@ -72,11 +76,12 @@ def async_request_server(
         A future; `wait()` returns the answer, or raises what `request_server` would.
     """
     submitted, read = _submit(server_rank, func, args, kwargs)
+    where = _name_of_server(server_rank)
     answer: torch.futures.Future[Any] = torch.futures.Future()
 
     def pass_on(done: Future[Reply]) -> None:
         try:
-            answer.set_result(read(done.result()))
+            answer.set_result(read(done.result(), where))
         except Exception as error:
             answer.set_exception(error)
 
@@ -86,7 +91,7 @@ def async_request_server(
 
 def _submit(
     server_rank: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Future[Reply], Callable[[Reply], Any]]:
+) -> tuple[Future[Reply], _Read]:
     context = require_client()
     name = _name_of(func)
     if args or kwargs:
@@ -100,6 +105,10 @@ def _submit(
         )
     request, read = _REQUESTS[name]
     return context.remote.submit(server_rank, request), read
+
+
+def _name_of_server(rank: int) -> str:
+    return require_client().remote.name_of(rank)
 
 
 def _name_of(func: Any) -> str:

@@ -1,0 +1,180 @@
+"""A graph server, directory included, that says what a test wants it to, over real sockets."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import numpy as np
+import zmq
+
+from khop.channel.message import pack, unpack
+from khop.distributed.peers import run
+from khop.distributed.pipeline import Pipeline
+from khop.distributed.remote.addresses import Servers
+from khop.distributed.remote.answers import GraphAnswers
+from khop.distributed.remote.messages import text_array
+from khop.partition import PartitionFolder
+from khop.partition.part import Part
+
+CHUNK = 1 << 20
+
+
+class ScriptedServer:
+    """Answers as a graph server of one part does, but for what a test changes.
+
+    Args:
+        root: of the folder.
+        spec: of the batches that it makes; None: it makes none.
+        others: {rank: port} of further servers that its directory lists.
+
+    Attributes:
+        change: called with the name of a request and the messages [(header, arrays)] that shall
+            answer it; returns those that are sent.
+        asked: names of the requests that have arrived, and when.
+    """
+
+    keys = None
+
+    def __init__(self, root, spec=None, others=None):
+        folder = PartitionFolder(root)
+        self.config = {"root": str(root), "num_servers": 1 + len(others or {})}
+        self.change = lambda op, messages: messages
+        self.asked = []
+        self.layout = None
+        self._graph = GraphAnswers(folder, folder.meta, 0, [0])
+        self._num_parts, self._fingerprint = folder.meta.num_parts, folder.fingerprint
+        self._pipeline = None if spec is None else Pipeline(Part(folder, 0), spec, None)
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        self.master = f"127.0.0.1:{self.port}"
+        self._ports = {0: self.port, **(others or {})}
+        self._ours, self._theirs = socket.socketpair()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    @property
+    def servers(self):
+        """How clients find it."""
+        return Servers(self.master)
+
+    def count(self, op):
+        """How often a request has arrived."""
+        return sum(name == op for name, _ in self.asked)
+
+    def _serve(self):
+        poller = zmq.Poller()
+        for source in (self._socket, self._theirs.fileno()):
+            poller.register(source, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if self._theirs.fileno() in ready:
+                return
+            peer, *frames = self._socket.recv_multipart()
+            header, arrays = unpack(frames)
+            self.asked.append((header["op"], time.monotonic()))
+            for message in self.change(header["op"], self._answer(header, arrays, frames)):
+                frames = message if isinstance(message, list) else pack(*message)
+                self._socket.send_multipart([peer, *frames])
+
+    def _answer(self, header, arrays, frames):
+        op, session = header["op"], header.get("session")
+        if op in ("lookup", "register_client"):
+            return [({"id": header["id"]}, [text_array(self.table())])]
+        if op == "batch":
+            return self._batch(session, header, arrays[0])
+        if op == "alive":
+            said = {"session": session, "made": 0, "waiting_for": None}
+            return [({"id": header["id"], **said}, [])]
+        if op == "open":
+            return [({"id": header["id"], "held": []}, [])]
+        if op in ("cancel", "ack"):
+            return []
+        if op in ("close", "goodbye"):
+            return [({"id": header["id"]}, [])]
+        if op == "ping":
+            return [({"id": header["id"], "rank": 0}, [])]
+        return [unpack(self._graph(frames))]
+
+    def table(self):
+        """What the directory knows."""
+        servers = {
+            str(rank): {
+                "incarnation": f"{rank}" * 32,
+                "parts": list(range(self._num_parts)),
+                "addresses": {"tcp": f"tcp://127.0.0.1:{port}", "ipc": None},
+                "host": "here",
+                "pid": 7,
+                "silent": 0.0,
+            }
+            for rank, port in self._ports.items()
+        }
+        return {
+            "directory": "d" * 32,
+            "num_servers": len(servers),
+            "num_clients": 0,
+            "num_parts": self._num_parts,
+            "fingerprint": self._fingerprint,
+            "servers": servers,
+        }
+
+    def _batch(self, session, header, columns):
+        made = {}
+
+        def allocate(record):
+            made["memory"] = bytearray(record.nbytes)
+            return record.write(memoryview(made["memory"]))
+
+        steps = self._pipeline.make(columns, header["run_key"], header["batch"], allocate)
+        self.layout = run(steps, None).layout
+        content = json.loads(json.dumps(self.layout.to_json()))
+        layout = {"event": "layout", "session": session, "number": 0}
+        messages = [(layout, [text_array(content)])]
+        raw = np.frombuffer(made["memory"], np.uint8)
+        for begin in range(0, len(raw), CHUNK):
+            chunk = {
+                "event": "chunk",
+                "session": session,
+                "batch_id": header["batch_id"],
+                "offset": begin,
+                "nbytes": len(raw),
+                "layout": 0,
+                "extras": None,
+            }
+            messages.append((chunk, [raw[begin : begin + CHUNK]]))
+        return messages
+
+    def close(self):
+        """Ends it."""
+        self._ours.send(b"x")
+        self._thread.join(10)
+        self._context.destroy(0)
+        self._ours.close()
+        self._theirs.close()
+
+
+@contextlib.contextmanager
+def scripted(root, spec=None, **options):
+    """A scripted server that ends with the block."""
+    server = ScriptedServer(root, spec, **options)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def contents(server, messages):
+    """{name: array}, writable, of the batch that messages carry, and its counters by name."""
+    raw = messages[-1][1][0]
+    received = server.layout.read(raw)
+    arrays = {name: array for name, (array, _) in received.named().items()}
+    numbers = raw[16 : 16 + 8 * server.layout.num_numbers].view("int64")
+    return arrays, {name: numbers[place] for name, place in server.layout.places.items()}
+
+
+def malformed_frames():
+    """Messages that are none."""
+    return [[b"[]"], [b"\xff\xff"], [b"[" * 985 + b"]" * 985], [b'{"arrays": 3}'], [b""], []]
