@@ -24,16 +24,22 @@ def job_steady(arguments):
 
 
 def job_moved(arguments):
-    """The first trainer's server dies, and its port is somebody else's when it comes back."""
+    """The first trainer's server dies, and its port is somebody else's when it comes back.
+
+    Amid an epoch, which the second trainer may have all batches of by then. It begins another when
+    the port is taken: what that asks goes to the old address at first, in vain.
+    """
     from khop.distributed.launch import LaunchedServer
 
     loader, reference, rank = _loaders(arguments)
-    start_again, taken = LaunchedServer.start_again, []
+    start_again, taken = LaunchedServer.start_again, Path(arguments["ready"] + ".taken")
+    others = []
 
     def start_elsewhere(server):
         server.process.close()
         host, _, port = server.announcement["tcp"].removeprefix("tcp://").rpartition(":")
-        taken.append(socket.create_server((host, int(port))))
+        others.append(socket.create_server((host, int(port))))
+        taken.touch()
         start_again(server)
 
     LaunchedServer.start_again = start_elsewhere
@@ -43,12 +49,13 @@ def job_moved(arguments):
     for number, batch in enumerate(loader):
         if rank == 0 and number == 1:
             os.kill(servers[0].process.pid, signal.SIGKILL)
-        if rank == 1 and number == 1:
-            time.sleep(1)  # what is asked from here on is asked in vain at first
         batches.append(batch.clone())
-    count = jobs.same_batches(batches, reference)
+    counts = [jobs.same_batches(batches, reference)]
+    while not taken.exists():
+        time.sleep(0.01)
+    counts.append(jobs.same_batches(loader, reference))
     moved = before != loader.data.service().endpoints()
-    return {"batches": count, "moved": moved, "taken": len(taken)}
+    return {"batches": counts, "moved": moved, "taken": len(others)}
 
 
 def job_terminated(arguments):

@@ -194,7 +194,7 @@ def test_server_that_comes_back_at_another_port(folder_of, two_hosts, tmp_path):
     prefixes, master = two_hosts
     trainers = start_pair("moved", folder_of, tmp_path, prefixes, master, 29512)
     results = jobs.finish_trainers(trainers)
-    assert [r["batches"] for r in results] == [20, 20]
+    assert [r["batches"] for r in results] == [[20, 20], [20, 20]]
     assert [r["taken"] for r in results] == [1, 0]
     assert [r["moved"] for r in results] == [False, True]
 
