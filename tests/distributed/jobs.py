@@ -319,17 +319,19 @@ def job_split(arguments):
 
 
 def job_early(arguments):
-    """Rank 0 leaves after a batch; rank 1 still needs rank 0's server long after."""
+    """Rank 0 leaves after a batch of each loader; rank 1 needs rank 0's server long after."""
     from khop.distributed import DistNeighborLoader
 
-    context, dataset, options = _load(arguments)
-    loader = DistNeighborLoader(
-        dataset, [4], None, 100, worker_options=options, collect_features=True, seed=1
-    )
+    loaders = []
+    for num_workers in arguments["num_workers"]:
+        context, dataset, options = _load({**arguments, "num_workers": num_workers})
+        common = {"worker_options": options, "collect_features": True, "seed": 1}
+        loaders.append(DistNeighborLoader(dataset, [4], None, 100, **common))
     if context.rank == 0:
-        return {"batches": len([next(iter(loader))])}
+        return {"batches": [len([next(iter(loader))]) for loader in loaders]}
     time.sleep(2)
-    return {"batches": sum(1 for _ in loader), "remote": loader.stats().rows["remote"]}
+    batches = [sum(1 for _ in loader) for loader in loaders]
+    return {"batches": batches, "remote": [loader.stats().rows["remote"] for loader in loaders]}
 
 
 def job_trace(arguments):
