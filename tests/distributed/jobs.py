@@ -3,9 +3,11 @@
 python jobs.py NAME ARGUMENTS      runs the job NAME as a trainer; ARGUMENTS is a JSON object
 """
 
+import contextlib
 import gc
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -169,10 +171,18 @@ def _beyond(before):
 
 
 def free_port():
-    """A port of the loopback interface that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of the loopback interface that nobody uses.
+
+    It is taken seconds later, by a process that has to start first: it is none that the system
+    gives away meanwhile (those begin at 32768), nor one that tests beside this one look for.
+    """
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = secrets.randbelow(10_000 // count) * count + own + 20_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def start_trainers(
@@ -204,7 +214,7 @@ def start_trainers(
     return processes
 
 
-def finish_trainers(processes, seconds=90.0):
+def finish_trainers(processes, seconds=150.0):
     """Waits; returns what each printed as JSON. AssertionError with its output if one failed."""
     end = time.monotonic() + seconds
     outputs = []
