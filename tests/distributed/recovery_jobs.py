@@ -12,11 +12,10 @@ import jobs
 
 
 def job_steady(arguments):
-    """Epochs equal to the in-memory loader's, for some seconds; how long the longest batch took."""
+    """Epochs equal to the in-memory loader's, until it is told; how long the longest batch took."""
     loader, reference, rank = _loaders(arguments)
-    end = time.monotonic() + arguments["seconds"]
     longest = count = 0
-    while time.monotonic() < end:
+    while not Path(arguments["enough"]).exists():
         count += jobs.same_batches(_paced(loader, gaps := []), reference)
         longest = max(longest, *gaps)
         Path(arguments["ready"] + f".{rank}").touch()
