@@ -231,6 +231,12 @@ def finish_trainers(processes, seconds=150.0):
     return [json.loads(out.strip().splitlines()[-1]) for out, _ in outputs]
 
 
+def run(names):
+    """Runs the job of a program that its command line names, and prints what it returns."""
+    gc.freeze()  # What is imported: to take PyTorch apart in the end takes more than a second.
+    print(json.dumps(names[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
+
+
 # Jobs -----------------------------------------------------------------------------------------
 
 
@@ -363,7 +369,7 @@ def job_slow(arguments):
     from khop.distributed import DistNeighborLoader
 
     context, dataset, options = _load(arguments)
-    options.rpc_timeout = 30
+    options.rpc_timeout = 180
     loader = DistNeighborLoader(
         dataset, [4, 4], None, 4, worker_options=options, collect_features=True, seed=1
     )
@@ -384,4 +390,4 @@ def job_slow(arguments):
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
+    run(globals())

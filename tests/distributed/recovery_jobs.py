@@ -104,4 +104,4 @@ def _paced(loader, gaps):
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
+    jobs.run(globals())
