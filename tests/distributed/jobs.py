@@ -113,15 +113,30 @@ def make_loader(root, num_parts, num_workers, **options):
 def khop_processes():
     """Process ids of this process's children that run a program of khop."""
     found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            status = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            command = (entry / "cmdline").read_bytes()
-        except (OSError, IndexError):
-            continue
-        if int(status[1]) == os.getpid() and b"khop.distributed" in command and status[0] != "Z":
-            found.append(int(entry.name))
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"khop.distributed" in _command_of_child(entry):
+                found.append(int(entry.name))
     return sorted(found)
+
+
+def _command_of_child(entry):
+    """The command line of a child that has not ended; empty for other processes."""
+    while True:
+        command = (entry / "cmdline").read_bytes()
+        state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+        if state == "Z" or int(parent) != os.getpid():
+            return b""
+        if command:
+            return command
+        time.sleep(0.001)  # It has none for a moment while its program is being loaded.
+
+
+def publish(path, text):
+    """Writes a file that others wait for: it is there with all of its text."""
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.write_text(text)
+    unfinished.rename(path)
 
 
 def wait_for_ends(pids, seconds=5.0):
@@ -374,7 +389,7 @@ def job_slow(arguments):
         dataset, [4, 4], None, 4, worker_options=options, collect_features=True, seed=1
     )
     children = khop_processes()
-    Path(arguments["ready"] + f".{context.rank}").write_text(json.dumps(children))
+    publish(Path(arguments["ready"] + f".{context.rank}"), json.dumps(children))
     last = time.monotonic()
     try:
         while True:

@@ -62,7 +62,7 @@ def job_terminated(arguments):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     loader, _, rank = _loaders(arguments)
     next(iter(loader))
-    Path(arguments["ready"] + f".{rank}").write_text(json.dumps(jobs.khop_processes()))
+    jobs.publish(Path(arguments["ready"] + f".{rank}"), json.dumps(jobs.khop_processes()))
     while True:
         for _ in loader:
             time.sleep(0.01)
