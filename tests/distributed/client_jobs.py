@@ -1,8 +1,6 @@
 """Programs of clients and of servers, for tests; run as those of `jobs`."""
 
-import json
 import os
-import sys
 from pathlib import Path
 
 import jobs
@@ -87,4 +85,4 @@ def job_server(arguments):
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
+    jobs.run(globals())

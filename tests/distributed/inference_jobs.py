@@ -3,13 +3,12 @@
 python inference_jobs.py NAME ARGUMENTS      runs the job NAME as a trainer; see jobs.py
 """
 
-import json
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
+import jobs
 import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import (
@@ -249,4 +248,4 @@ def job_failing(arguments):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(globals()[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
+    jobs.run(globals())

@@ -3,9 +3,11 @@
 python jobs.py NAME ARGUMENTS      runs the job NAME as a trainer; ARGUMENTS is a JSON object
 """
 
+import contextlib
 import gc
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -111,15 +113,30 @@ def make_loader(root, num_parts, num_workers, **options):
 def khop_processes():
     """Process ids of this process's children that run a program of khop."""
     found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            status = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            command = (entry / "cmdline").read_bytes()
-        except (OSError, IndexError):
-            continue
-        if int(status[1]) == os.getpid() and b"khop.distributed" in command and status[0] != "Z":
-            found.append(int(entry.name))
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"khop.distributed" in _command_of_child(entry):
+                found.append(int(entry.name))
     return sorted(found)
+
+
+def _command_of_child(entry):
+    """The command line of a child that has not ended; empty for other processes."""
+    while True:
+        command = (entry / "cmdline").read_bytes()
+        state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+        if state == "Z" or int(parent) != os.getpid():
+            return b""
+        if command:
+            return command
+        time.sleep(0.001)  # It has none for a moment while its program is being loaded.
+
+
+def publish(path, text):
+    """Writes a file that others wait for: it is there with all of its text."""
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.write_text(text)
+    unfinished.rename(path)
 
 
 def wait_for_ends(pids, seconds=5.0):
@@ -169,10 +186,18 @@ def _beyond(before):
 
 
 def free_port():
-    """A port of the loopback interface that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of the loopback interface that nobody uses.
+
+    It is taken seconds later, by a process that has to start first: it is none that the system
+    gives away meanwhile (those begin at 32768), nor one that tests beside this one look for.
+    """
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = secrets.randbelow(10_000 // count) * count + own + 20_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def variables_of_torchrun(rank, world_size, master, port):
@@ -215,7 +240,7 @@ def start_trainers(
     return processes
 
 
-def finish_trainers(processes, seconds=90.0):
+def finish_trainers(processes, seconds=150.0):
     """Waits; returns what each printed as JSON. AssertionError with its output if one failed."""
     end = time.monotonic() + seconds
     outputs = []
@@ -230,6 +255,12 @@ def finish_trainers(processes, seconds=90.0):
     for process, (out, err) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, f"exit status {process.returncode}\n{out}\n{err}"
     return [json.loads(out.strip().splitlines()[-1]) for out, _ in outputs]
+
+
+def run(names):
+    """Runs the job of a program that its command line names, and prints what it returns."""
+    gc.freeze()  # What is imported: to take PyTorch apart in the end takes more than a second.
+    print(json.dumps(names[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
 
 
 # Jobs -----------------------------------------------------------------------------------------
@@ -330,17 +361,19 @@ def job_split(arguments):
 
 
 def job_early(arguments):
-    """Rank 0 leaves after a batch; rank 1 still needs rank 0's server long after."""
+    """Rank 0 leaves after a batch of each loader; rank 1 needs rank 0's server long after."""
     from khop.distributed import DistNeighborLoader
 
-    context, dataset, options = _load(arguments)
-    loader = DistNeighborLoader(
-        dataset, [4], None, 100, worker_options=options, collect_features=True, seed=1
-    )
+    loaders = []
+    for num_workers in arguments["num_workers"]:
+        context, dataset, options = _load({**arguments, "num_workers": num_workers})
+        common = {"worker_options": options, "collect_features": True, "seed": 1}
+        loaders.append(DistNeighborLoader(dataset, [4], None, 100, **common))
     if context.rank == 0:
-        return {"batches": len([next(iter(loader))])}
+        return {"batches": [len([next(iter(loader))]) for loader in loaders]}
     time.sleep(2)
-    return {"batches": sum(1 for _ in loader), "remote": loader.stats().rows["remote"]}
+    batches = [sum(1 for _ in loader) for loader in loaders]
+    return {"batches": batches, "remote": [loader.stats().rows["remote"] for loader in loaders]}
 
 
 def job_trace(arguments):
@@ -362,12 +395,12 @@ def job_slow(arguments):
     from khop.distributed import DistNeighborLoader
 
     context, dataset, options = _load(arguments)
-    options.rpc_timeout = 30
+    options.rpc_timeout = 180
     loader = DistNeighborLoader(
         dataset, [4, 4], None, 4, worker_options=options, collect_features=True, seed=1
     )
     children = khop_processes()
-    Path(arguments["ready"] + f".{context.rank}").write_text(json.dumps(children))
+    publish(Path(arguments["ready"] + f".{context.rank}"), json.dumps(children))
     last = time.monotonic()
     try:
         while True:
@@ -383,4 +416,4 @@ def job_slow(arguments):
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
+    run(globals())

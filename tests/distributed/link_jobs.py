@@ -1,8 +1,5 @@
 """Programs of trainers that load links; run as those of `jobs`."""
 
-import json
-import sys
-
 import jobs
 import torch
 import twins
@@ -64,4 +61,4 @@ def job_links(arguments):
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
+    jobs.run(globals())

@@ -12,11 +12,10 @@ import jobs
 
 
 def job_steady(arguments):
-    """Epochs equal to the in-memory loader's, for some seconds; how long the longest batch took."""
+    """Epochs equal to the in-memory loader's, until it is told; how long the longest batch took."""
     loader, reference, rank = _loaders(arguments)
-    end = time.monotonic() + arguments["seconds"]
     longest = count = 0
-    while time.monotonic() < end:
+    while not Path(arguments["enough"]).exists():
         count += jobs.same_batches(_paced(loader, gaps := []), reference)
         longest = max(longest, *gaps)
         Path(arguments["ready"] + f".{rank}").touch()
@@ -24,16 +23,22 @@ def job_steady(arguments):
 
 
 def job_moved(arguments):
-    """The first trainer's server dies, and its port is somebody else's when it comes back."""
+    """The first trainer's server dies, and its port is somebody else's when it comes back.
+
+    Amid an epoch, which the second trainer may have all batches of by then. It begins another when
+    the port is taken: what that asks goes to the old address at first, in vain.
+    """
     from khop.distributed.launch import LaunchedServer
 
     loader, reference, rank = _loaders(arguments)
-    start_again, taken = LaunchedServer.start_again, []
+    start_again, taken = LaunchedServer.start_again, Path(arguments["ready"] + ".taken")
+    others = []
 
     def start_elsewhere(server):
         server.process.close()
         host, _, port = server.announcement["tcp"].removeprefix("tcp://").rpartition(":")
-        taken.append(socket.create_server((host, int(port))))
+        others.append(socket.create_server((host, int(port))))
+        taken.touch()
         start_again(server)
 
     LaunchedServer.start_again = start_elsewhere
@@ -43,12 +48,13 @@ def job_moved(arguments):
     for number, batch in enumerate(loader):
         if rank == 0 and number == 1:
             os.kill(servers[0].process.pid, signal.SIGKILL)
-        if rank == 1 and number == 1:
-            time.sleep(1)  # what is asked from here on is asked in vain at first
         batches.append(batch.clone())
-    count = jobs.same_batches(batches, reference)
+    counts = [jobs.same_batches(batches, reference)]
+    while not taken.exists():
+        time.sleep(0.01)
+    counts.append(jobs.same_batches(loader, reference))
     moved = before != loader.data.service().endpoints()
-    return {"batches": count, "moved": moved, "taken": len(taken)}
+    return {"batches": counts, "moved": moved, "taken": len(others)}
 
 
 def job_terminated(arguments):
@@ -56,7 +62,7 @@ def job_terminated(arguments):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     loader, _, rank = _loaders(arguments)
     next(iter(loader))
-    Path(arguments["ready"] + f".{rank}").write_text(json.dumps(jobs.khop_processes()))
+    jobs.publish(Path(arguments["ready"] + f".{rank}"), json.dumps(jobs.khop_processes()))
     while True:
         for _ in loader:
             time.sleep(0.01)
@@ -98,4 +104,4 @@ def _paced(loader, gaps):
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
+    jobs.run(globals())

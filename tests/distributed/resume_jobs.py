@@ -3,9 +3,7 @@
 python resume_jobs.py NAME ARGUMENTS      as in jobs.py
 """
 
-import json
 import os
-import sys
 from pathlib import Path
 
 import jobs
@@ -97,4 +95,4 @@ def job_go_on(arguments):
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
+    jobs.run(globals())

@@ -149,16 +149,12 @@ def test_two_trainers(folder_of):
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("num_workers", [None, 2])
-def test_two_hosts(folder_of, two_hosts, num_workers):
+def test_two_hosts(folder_of, two_hosts):
     """Two machines that share nothing but the network, over TCP with CURVE."""
     prefixes, master = two_hosts
-    arguments = {
-        "root": str(folder_of("frequency", 2)),
-        "homes": [0, 1],
-        "num_workers": num_workers,
-    }
-    trainers = jobs.start_trainers("compare", arguments, 2, prefixes, master, 29511)
-    results = jobs.finish_trainers(trainers)
-    assert [r["batches"] for r in results] == [[5, 5], [5, 5]]
-    assert all(r["rows"]["remote"] > 0 for r in results)
+    case = {"root": str(folder_of("frequency", 2)), "homes": [0, 1]}
+    cases = [{**case, "num_workers": num_workers} for num_workers in (None, 2)]
+    trainers = jobs.start_trainers("compare_all", {"cases": cases}, 2, prefixes, master, 29511)
+    for case, *of_each in zip(cases, *jobs.finish_trainers(trainers), strict=True):
+        assert [r["batches"] for r in of_each] == [[5, 5], [5, 5]], case
+        assert all(r["rows"]["remote"] > 0 for r in of_each), case

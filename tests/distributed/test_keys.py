@@ -276,10 +276,10 @@ def test_keygen_writes_keys_that_zeromq_takes(
     assert main(["keygen", str(folder)]) == 2
     assert "never overwritten" in capsys.readouterr().err
     assert greets(server, client)
-    assert not greets(JobKeys.new().for_servers(), client)
+    assert not greets(JobKeys.new().for_servers(), client, 700)
 
 
-def greets(server: ServerKeys, client: ClientKeys) -> bool:
+def greets(server: ServerKeys, client: ClientKeys, wait_ms: int = 20_000) -> bool:
     """Whether a socket with a client's keys can talk to one with a server's."""
     with zmq.Context() as context, context.socket(zmq.REP) as rep, context.socket(zmq.REQ) as req:
         rep.linger = req.linger = 0
@@ -293,8 +293,8 @@ def greets(server: ServerKeys, client: ClientKeys) -> bool:
         req.curve_publickey, req.curve_secretkey = own.public.encode(), own.secret.encode()
         req.connect(endpoint.address)
         req.send(b"hello")
-        answering = threading.Thread(target=lambda: rep.poll(700) and rep.send(rep.recv()))
+        answering = threading.Thread(target=lambda: rep.poll(wait_ms) and rep.send(rep.recv()))
         answering.start()
-        answered = bool(req.poll(700))
+        answered = bool(req.poll(wait_ms))
         answering.join()
         return answered

@@ -229,6 +229,7 @@ def test_states_of_other_loaders(graph, folder_of):
     distributed(root, 2, None, with_edge=False).load_state_dict(state)  # draws the same
 
 
+@pytest.mark.timeout(400)
 def test_distributed_checkpoint(folder_of, tmp_path):
     """Two trainers' states in one checkpoint of `torch.distributed.checkpoint`, loaded in place.
 

@@ -62,6 +62,15 @@ def client_of(endpoint, credentials=None, **options):
         client.close()
 
 
+def connect(client):
+    """Waits until the connection to part 1 stands, which is no time of a request's."""
+    end = time.monotonic() + 20
+    while client._connections[1].lost_since is not None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+        client.pump()
+
+
 def ask(client, request):
     """Waits for one answer."""
     client.wait([request])
@@ -228,8 +237,9 @@ def test_server_that_gives_no_answer(tmp_path):
     silent.bind(f"ipc://{tmp_path / 's'}")
     with (
         client_of(Endpoint(f"ipc://{tmp_path / 's'}"), timeout=0.5) as client,
-        pytest.raises(PartitionUnavailableError, match=r"connected, but gave no answer in 0.5 s"),
+        pytest.raises(PartitionUnavailableError, match=r"connected, but gave no answer in \d"),
     ):
+        connect(client)
         ask(client, client.fetch(1, "node", 0, np.zeros(1, np.int64), ["x"]))
     silent.close(0)
     context.term()
@@ -244,7 +254,7 @@ def test_server_that_comes_back(part, tmp_path):
     first.bind(f"ipc://{path}")
     with client_of(Endpoint(f"ipc://{path}"), timeout=20) as client:
         request = client.fetch(1, "node", 0, ids, ["x"])
-        assert first.poll(2000)
+        assert first.poll(20_000)
         first.recv_multipart()  # and dies without an answer
         first.close(0)
         context.term()
@@ -264,7 +274,7 @@ def test_server_that_comes_back_elsewhere(part, tmp_path):
         client_of(Endpoint(f"ipc://{tmp_path / 'old'}"), timeout=20) as client,
     ):
         requests = [client.fetch(1, "node", 0, ids, ["x"]) for _ in range(3)]
-        assert silent.poll(2000)
+        assert silent.poll(20_000)
         assert not client.relocate(1, Endpoint(f"ipc://{tmp_path / 'old'}"))
         before = client.sockets()
         assert client.relocate(1, Endpoint(server.addresses["ipc"]))
@@ -298,6 +308,7 @@ def test_server_that_is_slow(part, tmp_path, num_threads):
         ) as server,
         client_of(Endpoint(server.addresses["ipc"]), timeout=20) as client,
     ):
+        connect(client)
         client.on_lost = lambda number, since: lost.append(number)
         assert ask(client, client.fetch(1, "node", 0, ids, ["x"]))[0].shape == (1, 5)
     assert lost == []

@@ -60,7 +60,7 @@ def events(capfd):
     log.reset()
 
 
-def until(events, name, seconds=10.0):
+def until(events, name, seconds=30.0):
     """Waits until an event has been told of; returns all of that name."""
     end = time.monotonic() + seconds
     while not (found := [line for line in events() if line["event"] == name]):

@@ -4,7 +4,6 @@ Runs the blocks of its part of the guide and checks what they give; prints what 
 between processes.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -13,14 +12,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from distributed import jobs
 from guide import products, running
 
 FANOUTS = [15, 10, 5]
-
-
-def main():
-    name, arguments = sys.argv[1], json.loads(sys.argv[2])
-    print(json.dumps(globals()[f"job_{name}"](arguments)))
 
 
 def seeds_of(root, part, turn):
@@ -144,4 +139,4 @@ def job_client(arguments):
 
 
 if __name__ == "__main__":
-    main()
+    jobs.run(globals())
