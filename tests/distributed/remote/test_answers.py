@@ -16,6 +16,7 @@ from khop.channel.shared import share
 from khop.distributed.child import ChildProcess
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.answers import MAX_ROWS, GraphAnswers, with_labels
+from khop.distributed.remote.batch_checks import BatchSchema
 from khop.distributed.remote.messages import (
     DescribeGraph,
     DeviceCount,
@@ -105,7 +106,8 @@ def test_labels(graph, folder_of):
         for rank in range(2):
             memory = share({"0": labels})
             served.start(rank, descriptors=[memory], has_labels=True)
-        with training(served, spec, servers=[1]) as trainer:
+        schema = BatchSchema.create(meta, spec)
+        with training(served, spec, servers=[1], schema=schema) as trainer:
             epoch, _ = trainer.open(np.arange(40)[None])
             trainer.ask(epoch, [0])
             named = trainer.take(epoch, 0).named()

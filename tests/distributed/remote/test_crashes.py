@@ -9,6 +9,7 @@ import pytest
 import serving
 
 from khop.distributed.socket_files import remove_socket
+from khop.distributed.transport import Endpoint, PartitionClient
 
 SENTENCE = "ends by SIGBUS: it read a part of a mapped file that is no longer there"
 
@@ -31,15 +32,17 @@ def outcome(graph):
 
 def test_a_file_that_is_cut_off(root):
     """The server that `init_server` starts; its parent has its log."""
-    with serving.serving(root, 1) as graph, serving.client_of(graph) as client:
-        client.wait_for_servers()
-        fetch = {"part": 0, "kind": "node", "index": 0, "names": ["x"]}
-        (rows,) = client.request(0, "fetch", fetch, [np.array([0])])[1]
-        assert len(rows) == 1
+    with serving.serving(root, 1) as graph:
+        client = PartitionClient({0: Endpoint(graph.addresses[0]["ipc"])})
+        wanted = 0, "node", 0, np.array([0]), ["x"]
+        fetched = client.fetch(*wanted)
+        client.wait([fetched])
+        assert len(fetched.result()[0]) == 1
         for file in (root / "part-0").rglob("x.npy"):
             os.truncate(file, 0)
-        client.submit(0, "fetch", fetch, [np.array([0])])
+        client.fetch(*wanted)
         status, log = outcome(graph)
+        client.close()
     assert status == "was killed by SIGBUS"
     assert SENTENCE in log
     assert f"'{root}' was cut off" in log

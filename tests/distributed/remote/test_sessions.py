@@ -363,7 +363,7 @@ def test_replies_of_the_loop_count_as_unread():
     with zmq.Context() as context:
         router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
         router.linger = dealer.linger = 0
-        router.sndhwm = dealer.rcvhwm = 0
+        router.sndhwm, dealer.rcvhwm = 0, 10  # what is read early would not wait
         dealer.setsockopt(zmq.ROUTING_ID, b"peer")
         router.bind("ipc://@khop-test-unread")
         dealer.connect("ipc://@khop-test-unread")

@@ -1,0 +1,342 @@
+"""What a hostile member of a job makes of a graph server, and what an honest one notices of it.
+
+    python benchmarks/members.py [--seconds 8] [--scale 0.01]
+
+Starts `khop serve`'s program with a key pair for each of two clients on loopback. One asks for
+batches all the time and compares each with the first one of the same seeds. The other, a process of
+its own, does what the names below say, as fast as it is answered or faster. For each it prints the
+honest client's rate against that before, and against that while the same is done to *another*
+server on this machine, which takes as much of the processors; the server's resident memory at most;
+and whether a batch has changed. Nothing is asserted but that the server lives.
+
+    nested      publishes values nested 985 deep, and asks for them
+    doubled     opens sessions that name an attribute twice
+    servers     registers as server 0, says goodbye for all, registers clients under long names
+    unread      asks for everything that was published and never reads a reply
+    crowd       40 connections, each with requests for a million ids waiting
+    sessions    opens and closes sessions, takes over those that statistics name
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import socket
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import zmq
+from torch_geometric.data import Data
+
+from khop.channel.control import Op
+from khop.channel.layout import Layout
+from khop.channel.message import pack, unpack
+from khop.codec import to_json
+from khop.distributed.child import ChildProcess, wait_for_message
+from khop.distributed.keys import ClientKeys, JobKeys
+from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.remote import messages as m
+from khop.distributed.remote.link import Link
+from khop.distributed.sampling import collect_spec
+from khop.distributed.wire import PROTOCOL, request_header
+from khop.partition import PartitionFolder, RandomPartitioner
+from khop.sampler.spec import SamplingSpec
+
+_SEEDS, _ROUNDS = 256, 8
+
+
+# The hostile member -------------------------------------------------------------------------------
+
+
+class Member:
+    """A connection with a client's key."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, keys: ClientKeys):
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.sndtimeo = self.socket.rcvtimeo = 2000
+        self.socket.curve_serverkey = keys.server_key.encode()
+        own = keys.credentials()
+        self.socket.curve_publickey, self.socket.curve_secretkey = (
+            own.public.encode(),
+            own.secret.encode(),
+        )
+        self.socket.connect(address)
+
+    def send(self, request: Any, arrays: Any = ()) -> None:
+        """Sends a request, or a header that is none."""
+        header = request if isinstance(request, dict) else request_header(request, 1)
+        with contextlib.suppress(zmq.Again):
+            self.socket.send_multipart(pack(header, list(arrays)))
+
+    def ask(self, request: Any, arrays: Any = ()) -> tuple[dict[str, Any], list[Any]]:
+        """The reply; empty if none comes."""
+        self.send(request, arrays)
+        try:
+            return unpack(self.socket.recv_multipart())
+        except zmq.Again:
+            return {}, []
+
+
+def _text(content: str) -> Any:
+    return np.frombuffer(content.encode(), np.uint8)
+
+
+def nested(members: list[Member], spec: PipelineSpec) -> None:
+    """See the module; so are the others."""
+    one = members[0]
+    one.ask(m.RegisterClient(5, "h", 1, 0, "hostile", 1))
+    one.ask(m.Publish(5, "h", "n"), [_text("[" * 985 + "]" * 985)])
+    one.ask(m.WaitFor(5, "h", "n", [5, 6], 0.1))
+    one.ask(
+        {"op": "publish", "protocol": PROTOCOL, "id": 1, "v": json.loads("[" * 500 + "]" * 500)}
+    )
+
+
+def doubled(members: list[Member], spec: PipelineSpec) -> None:
+    """Names an attribute twice."""
+    session = to_json(_session("hostile", spec))
+    session["pipeline"]["collect"]["node_attrs"] = [["x", "x"]]
+    header = {"op": "open", "protocol": PROTOCOL, "id": 1, "outstanding": [], "names": []}
+    members[0].ask({**header, "spec": session})
+
+
+def servers(members: list[Member], spec: PipelineSpec) -> None:
+    """Acts for others."""
+    one = members[0]
+    addresses = m.Addresses("tcp://127.0.0.1:1")
+    one.ask(m.RegisterServer(0, "h", 1, 0, [0], addresses, "h", 1, "f", {0: "a"}))
+    for rank in range(3):
+        one.ask(m.Goodbye("client", rank, "h"))
+        one.ask(m.Goodbye("server", rank, "h"))
+    for rank in range(100, 400):
+        one.ask(m.RegisterClient(rank, "h", 1, 0, "\N{PILE OF POO}" * 64, 1))
+
+
+def unread(members: list[Member], spec: PipelineSpec) -> None:
+    """Asks without reading."""
+    one, other = members[:2]
+    for rank in range(10, 50):
+        one.ask(m.RegisterClient(rank, "h", 1, 0, "hostile", 1))
+        one.ask(m.Publish(rank, "h", "big"), [_text('"' + "x" * 60_000 + '"')])
+    ask = m.WaitFor(10, "h", "big", list(range(10, 50)), 0.0)
+    for _ in range(5000):
+        other.send(ask)
+
+
+def crowd(members: list[Member], spec: PipelineSpec) -> None:
+    """Many connections, each with work waiting."""
+    ids = np.zeros(1 << 17, np.int64)
+    for member in members:
+        for _ in range(8):
+            member.send(m.ToOriginalIds(0), [ids])
+            member.send(m.Statistics())
+    for member in members:
+        for _ in range(16):
+            with contextlib.suppress(zmq.Again):
+                member.socket.recv_multipart()
+
+
+def sessions(members: list[Member], spec: PipelineSpec) -> None:
+    """Takes what is others'."""
+    one = members[0]
+    _, arrays = one.ask(m.Statistics())
+    names = [s["session"] for s in json.loads(arrays[0].tobytes())["sessions"]] if arrays else []
+    for name in [*names, "mine"]:
+        one.ask(m.Open(_session(name, spec), [], []))
+        one.send(m.Cancel(name, list(range(64))))
+        one.ask(m.Close(name))
+
+
+ATTACKS: dict[str, Callable[[list[Member], PipelineSpec], None]] = {
+    f.__name__: f for f in (nested, doubled, servers, unread, crowd, sessions)
+}
+
+
+def attack(name: str, address: str, keys: ClientKeys, spec: PipelineSpec, seconds: float) -> None:
+    """Does it again and again."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    count = 40 if name == "crowd" else 2
+    members = [Member(context, address, keys) for _ in range(count)]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ATTACKS[name](members, spec)
+    context.destroy(0)
+
+
+# The honest one -----------------------------------------------------------------------------------
+
+
+def _session(name: str, spec: PipelineSpec) -> m.SessionSpec:
+    return m.SessionSpec(
+        name, f"secret of {name}", "c", spec, 1, 64 << 20, 2, 64, None, 3, 60.0, 8 << 20
+    )
+
+
+class Honest:
+    """Asks for batches of the same few seeds again and again, and knows what they must be."""
+
+    def __init__(self, address: str, keys: ClientKeys, spec: PipelineSpec) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._link = Link(self._context, keys.credentials(), keys.endpoint(address))
+        self._spec = _session("honest", spec)
+        self._number = 0
+        self._layouts: dict[int, Layout] = {}
+        self._arrived: dict[int, list[bytes]] = {}
+        self._known: dict[int, int] = {}
+        self.batches = self.changed = 0
+
+    def _send(self, request: Any, arrays: Any = ()) -> None:
+        self._link.send(pack(request_header(request, 1), list(arrays)))
+
+    def _ask(self) -> None:
+        self._number += 1
+        which = self._number % _ROUNDS
+        seeds = np.arange(_SEEDS)[None] + which * _SEEDS
+        self._send(m.Batch("honest", self._number, which, 7), [seeds])
+
+    def run(self, seconds: float) -> float:
+        """Batches a second."""
+        began, before = time.monotonic(), self.batches
+        while time.monotonic() - began < seconds:
+            self._pump()
+            poller = zmq.Poller()
+            for each in self._link.sockets():
+                poller.register(each, zmq.POLLIN)
+            poller.poll(100)
+        return (self.batches - before) / (time.monotonic() - began)
+
+    def _pump(self) -> None:
+        if self._link.pump():
+            self._send(m.Open(self._spec, [], []))
+        nbytes = 0
+        for header, arrays, _ in self._link.receive():
+            if header.get("event") == "layout":
+                layout = Layout.from_json(json.loads(arrays[0].tobytes()))
+                self._layouts[header["number"]] = layout
+            elif header.get("event") == "chunk":
+                nbytes += max(len(arrays[0]), 4096)
+                self._take(header, arrays[0].tobytes())
+            elif "held" in header:
+                for _ in range(6):
+                    self._ask()
+            elif header.get("error", {}).get("type") == "LookupError":  # it was silent for long
+                self._arrived.clear()
+                self._send(m.Open(self._spec, [], []))
+            elif "error" in header:
+                raise RuntimeError(header["error"])
+        if nbytes:
+            self._send(m.Acknowledge("honest", nbytes))
+
+    def _take(self, header: dict[str, Any], chunk: bytes) -> None:
+        number = header["batch_id"]
+        pieces = self._arrived.setdefault(number, [])
+        pieces.append(chunk)
+        if header["offset"] + len(chunk) == header["nbytes"]:
+            raw = b"".join(self._arrived.pop(number))
+            # The arrays alone: what stands before them says when it was made, too.
+            received = self._layouts[header["layout"]].read(np.frombuffer(raw, np.uint8))
+            found = zlib.crc32(b"".join(array.tobytes() for array in received.arrays))
+            self.changed += found != self._known.setdefault(number % _ROUNDS, found)
+            self.batches += 1
+            self._ask()
+
+    def close(self) -> None:
+        """Leaves."""
+        self._link.close()
+        self._context.destroy(0)
+
+
+# Both ---------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def graph_server(root: Path, keys: JobKeys) -> Iterator[tuple[int, str]]:
+    """A server: process id and address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        master = f"127.0.0.1:{probe.getsockname()[1]}"
+    config = {"root": str(root), "rank": 0, "num_servers": 1, "num_clients": 0, "master": master}
+    config["keys"] = keys.for_servers().to_json()
+    process = ChildProcess("khop.distributed.remote.program", config)
+    try:
+        message = wait_for_message(process.line)
+        assert message is not None and message.op is Op.READY, message
+        yield process.pid, message.json()["addresses"]["tcp"]
+        assert not process.has_ended, f"the server {process.exit_status()}"
+    finally:
+        process.close()
+
+
+def resident(pid: int) -> float:
+    """Megabytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 1e6
+
+
+def main() -> int:
+    """Runs all attacks."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--nodes", type=int, default=50_000)
+    parser.add_argument("--only", choices=list(ATTACKS))
+    arguments = parser.parse_args()
+    keys = JobKeys.new(["honest", "hostile"])
+    with tempfile.TemporaryDirectory(prefix="khop-members-") as place:
+        root = Path(place) / "parts"
+        generator = torch.Generator().manual_seed(1)
+        edges = torch.randint(0, arguments.nodes, (2, 10 * arguments.nodes), generator=generator)
+        data = Data(x=torch.rand(arguments.nodes, 32), edge_index=edges)
+        RandomPartitioner.from_data(data, root, 1).partition()
+        meta = PartitionFolder(root).meta
+        sampling = SamplingSpec.create([10, 5], [t.name for t in meta.edge_types])
+        spec = PipelineSpec(sampling, collect_spec(meta, sampling, True))
+        with graph_server(root, keys) as (pid, address), graph_server(root, keys) as (_, other):
+            compare(arguments, keys, spec, (pid, address, other))
+    return 0
+
+
+def compare(
+    arguments: argparse.Namespace, keys: JobKeys, spec: PipelineSpec, at: tuple[int, str, str]
+) -> None:
+    """Prints a line for each attack."""
+    pid, address, other = at
+    honest = Honest(address, keys.for_client("honest"), spec)
+    honest.run(3.0)
+    print(f"server: {resident(pid):.0f} MB at the start")
+    for name in [arguments.only] if arguments.only else ATTACKS:
+        quiet = honest.run(arguments.seconds)
+        rates, most = [], resident(pid)
+        for target in (other, address):
+            words = name, target, keys.for_client("hostile"), spec, arguments.seconds
+            hostile = multiprocessing.get_context("spawn").Process(target=attack, args=words)
+            hostile.start()
+            honest.run(2.0)  # it takes that long to start
+            parts = []
+            for _ in range(4):
+                parts.append(honest.run((arguments.seconds - 3.0) / 4))
+                most = max(most, resident(pid))
+            rates.append(sum(parts) / len(parts))
+            hostile.join(30)
+            hostile.kill()
+        honest.run(1.0)
+        print(
+            f"{name:10s} {quiet:6.1f} batches a second, then {rates[1]:6.1f}: "
+            f"{rates[1] / quiet:.2f}; against the same on another server ({rates[0]:.1f}) "
+            f"{rates[1] / rates[0]:.2f}; at most {most:.0f} MB; "
+            f"{honest.changed} of {honest.batches} batches changed",
+            flush=True,
+        )
+    honest.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
