@@ -20,7 +20,8 @@ import jobs
 from khop.cli.serve import parse_bytes
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.connection import RemoteClient
-from khop.distributed.remote.messages import DescribeGraph, read_text
+from khop.distributed.remote.messages import DescribeGraph, RegisterClient, read_text
+from khop.distributed.transport import Endpoint, PartitionClient
 from khop.partition import RandomPartitioner
 
 
@@ -58,12 +59,13 @@ def test_serve(folder, tmp_path):
         folder, "--master", master, "--num-clients", 1, "--part", 0, "--part", 1,
         "--labels", labels, "--buffer-limit", "1GB",
     )  # fmt: skip
-    registration = {
-        "role": "client", "rank": 0, "num_servers": 1, "num_clients": 1, "name": "c", "pid": 1,
-    }  # fmt: skip
+
+    def registration(secret):
+        return RegisterClient(0, secret, 1, 1, "c", 1)
+
     client = RemoteClient(Servers(master), registration, timeout=30.0)
     table = client.wait_for_servers()
-    socket = Path(table["servers"]["0"]["addresses"]["ipc"].removeprefix("ipc://"))
+    socket = Path(table.servers[0].addresses.ipc.removeprefix("ipc://"))
     assert socket.is_socket()
     meta = read_text(client.request(0, DescribeGraph()).arrays, "it")["meta"]
     assert "y" in meta["node_types"][0]["attrs"]
@@ -92,13 +94,12 @@ def test_a_file_that_is_cut_off_while_it_is_served(folder, tmp_path):
     master = f"127.0.0.1:{jobs.free_port()}"
     process = start(root, "--master", master, "--part", 0)
     assert "serving" in process.stdout.readline()
-    client = RemoteClient(Servers(master), timeout=30.0)
+    client = PartitionClient({0: Endpoint(f"tcp://{master}")})
+    wanted = 0, "node", 0, np.array([0]), ["x"]
     try:
-        client.wait_for_table(lambda table: table["servers"], "the server")
-        fetch = {"part": 0, "kind": "node", "index": 0, "names": ["x"]}
-        client.request(0, "fetch", fetch, [np.array([0])])
+        client.wait([client.fetch(*wanted)])
         os.truncate(root / "part-0" / "node" / "node" / "x.npy", 0)
-        client.submit(0, "fetch", fetch, [np.array([0])])
+        client.fetch(*wanted)
         _, err = process.communicate(timeout=20)
     finally:
         client.close()

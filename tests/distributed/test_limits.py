@@ -304,7 +304,7 @@ class GatedHandler(RequestHandler):
         self.asked, self.is_busy, self.gate = [], threading.Event(), threading.Event()
 
     def __call__(self, frames):
-        fanout = unpack(frames)[0]["fanout"]
+        fanout = unpack(frames)[0]["hop"]["fanout"]
         self.asked.append(fanout)
         if fanout > 100:
             self.is_busy.set()
@@ -317,7 +317,7 @@ def test_peers_get_their_turns(part, num_threads):
     """A request of another peer need not wait for a thousand of one that came before."""
     handler = GatedHandler(part)
     with (
-        serving(part, num_threads, handler) as server,
+        serving(part, num_threads, handler=handler) as server,
         client_of(server) as client,
         raw_peer(server) as dealer,
     ):

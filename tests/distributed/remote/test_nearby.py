@@ -29,6 +29,7 @@ from khop.distributed import (
     RemoteDistSamplingWorkerOptions,
 )
 from khop.distributed.context import get_context
+from khop.distributed.remote.messages import Ping
 from khop.distributed.remote.nearby import NearbyProcess
 from khop.distributed.socket_files import lines_path
 from khop.errors import PartitionUnavailableError, ProtocolError, SamplerDiedError
@@ -310,7 +311,7 @@ def test_a_server_without_descriptors_lives(folder_of):
     with serving(folder_of("frequency", 2)) as served, client_of(served) as remote:
         pid, near = served.processes[0].pid, served.addresses[0]["ipc"]
         remote.wait_for_servers()
-        remote.request(0, "ping")
+        remote.request(0, Ping())
         link = remote._links[0]  # takes no descriptor from now on
         wait_until(lambda: link.is_up and link.address == near)
         highest = max(int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir())
@@ -322,7 +323,7 @@ def test_a_server_without_descriptors_lives(folder_of):
             ends[-1].connect(lines_path(near.removeprefix("ipc://")))
             ends[-1].send(bytes([Op.CONFIG]) + b"{}")
             time.sleep(0.5)
-            assert remote.request(0, "ping", timeout=10)[0]["rank"] == 0
+            assert remote.request(0, Ping(), timeout=10).fields.rank == 0
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         for end in ends:  # the first waited; all are answered now
             end.settimeout(10)
