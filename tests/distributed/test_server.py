@@ -147,7 +147,7 @@ def changed(change):
     if change.get("op") == "fetch":
         return {**{name: GOOD[name] for name in ("protocol", "id", "part")}, **change}
     rest = {name: change[name] for name in change if name not in hop}
-    return {**GOOD, **rest, "hop": {**GOOD["hop"], **hop}}
+    return {**GOOD, "hop": {**GOOD["hop"], **hop}, **rest}
 
 
 @pytest.mark.parametrize("change", [

@@ -5,12 +5,14 @@ import os
 import socket
 import stat
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from khop.distributed.hosts import host_identity
 from khop.distributed.remote.addresses import endpoint_of, local_socket
+from khop.distributed.remote.messages import Addresses, ServerEntry
 from khop.distributed.remote.nearby import _connected
 from khop.distributed.socket_files import (
     is_own_socket,
@@ -139,12 +141,12 @@ def test_a_temporary_folder_that_is_a_link(monkeypatch, tmp_path):
             assert is_own_socket(str(path))
 
 
-@pytest.mark.parametrize("changed", ["folder", "socket", "mode", "host", "kind"])
+@pytest.mark.parametrize("changed", ["folder", "socket", "mode", "host"])
 def test_what_is_not_surely_own_is_reached_with_keys(changed):
     """Over TCP: whoever registered the address may have a client's key alone."""
     with listening() as (path, _):
-        addresses = {"tcp": "tcp://127.0.0.1:5", "ipc": f"ipc://{path}"}
-        entry = {"host": host_identity(), "addresses": addresses}
+        addresses = Addresses("tcp://127.0.0.1:5", f"ipc://{path}")
+        entry = ServerEntry("i", [0], addresses, host_identity(), 1)
         assert endpoint_of(entry, "key") == Endpoint(f"ipc://{path}")
         if changed in ("folder", "socket"):
             if os.geteuid() != 0:
@@ -152,10 +154,8 @@ def test_what_is_not_surely_own_is_reached_with_keys(changed):
             os.chown(path.parent if changed == "folder" else path, OTHER, OTHER)
         elif changed == "mode":
             path.parent.chmod(0o755)
-        elif changed == "host":
-            entry["host"] = "another"
         else:
-            addresses["ipc"] = 7
+            entry = replace(entry, host="another")
         assert local_socket(entry) is None
         assert endpoint_of(entry, "key") == Endpoint("tcp://127.0.0.1:5", "key")
 
