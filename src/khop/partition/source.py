@@ -58,6 +58,8 @@ class GraphSource:
     heterogeneous: bool = False
 
     def __post_init__(self) -> None:
+        for node_type, node in self.nodes.items():
+            node.count = check_count(node.count, f"num_nodes of node type '{node_type}'")
         if not self.heterogeneous and (len(self.nodes), len(self.edges)) != (1, 1):
             raise ValueError(
                 f"a homogeneous graph has one node type and one edge type (got {list(self.nodes)} "
@@ -71,7 +73,6 @@ class GraphSource:
                         f"nodes is not given (got {list(self.nodes)})"
                     )
         for node_type, node in self.nodes.items():
-            node.count = check_count(node.count, f"num_nodes of node type '{node_type}'")
             _check_attrs(node.attrs, node.count, f"node type '{node_type}'", "nodes")
         for edge_type, edge in self.edges.items():
             if len(edge.src) != len(edge.dst):
