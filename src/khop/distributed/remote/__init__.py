@@ -19,13 +19,12 @@ rings themselves (`hosting`, on the server's side; `nearby`, on the client's).
 What is said
 ============
 Requests, replies and events are the dataclasses of `remote.messages` (and, to a partition, of
-`khop.distributed.wire`): a JSON header and arrays, as `khop.channel.message` packs them. A request's
-header has `op`, `protocol` and `id`, an integer of the asker's choice; the reply has the same `id`,
-and `error` ({'type', 'message'}) if it was refused. Requests are only ever named; those names are
-all there are. They may be repeated: each says all that its answer depends on.
+`khop.distributed.wire`): a JSON header and arrays, as `khop.channel.message` packs them. The header
+of a request has `op`, `protocol` and `id`, an integer of the asker's choice; the reply has the same
+`id`, and `error` ({'type', 'message'}) if it was refused. Requests are only ever named; those names
+are all there are. They may be repeated: each says all that its answer depends on.
 
-Who may ask what follows from the connection (`remote.source`): its key, or its user on this machine.
-A request for a session that the server does not have, or that another connection has opened, is
+Who may ask what follows from the connection (`remote.source`): its key, or its user here. A request for a session that the server does not have, or that another connection has opened, is
 refused with `error` of type 'LookupError' and `session`: open it again.
 
 A receiver's configuration
