@@ -24,8 +24,9 @@ of a request has `op`, `protocol` and `id`, an integer of the asker's choice; th
 `id`, and `error` ({'type', 'message'}) if it was refused. Requests are only ever named; those names
 are all there are. They may be repeated: each says all that its answer depends on.
 
-Who may ask what follows from the connection (`remote.source`): its key, or its user here. A request for a session that the server does not have, or that another connection has opened, is
-refused with `error` of type 'LookupError' and `session`: open it again.
+Who may ask what follows from the connection (`remote.source`): its key, or its user here. A request
+for a session that the server does not have, or that another connection has opened, is refused with
+`error` of type 'LookupError' and `session`: open it again.
 
 A receiver's configuration
 ==========================
