@@ -16,7 +16,7 @@ from khop.distributed import DistDataset, DistNeighborLoader, init_worker_group
 SECONDS = 200
 
 
-def train(rank, ending, root, port, gate):
+def train(rank, ending, root, port, gate, has_begun):
     """A trainer with a partition of its own; the second goes on when the first is at its end."""
     os.environ.update(
         RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
@@ -28,12 +28,14 @@ def train(rank, ending, root, port, gate):
     batches = iter(loader)
     next(batches)
     if rank == 0:
+        assert has_begun.wait(SECONDS)  # it needs this one's partition for that
         if ending == "fail":
             raise KeyError("a failure of the user's")
         gate.set()
         if ending == "exit":
             sys.exit(0)
         return
+    has_begun.set()
     assert gate.wait(SECONDS)
     time.sleep(0.5)
     assert sum(batch.batch_size for batch in batches) == 90
@@ -43,10 +45,8 @@ def main(method, ending, root, port):
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload(["torch", "khop.distributed", "khop.partition"])
-    gate = context.Event()
-    trainers = [
-        context.Process(target=train, args=(rank, ending, root, port, gate)) for rank in range(2)
-    ]
+    common = ending, root, port, context.Event(), context.Event()
+    trainers = [context.Process(target=train, args=(rank, *common)) for rank in range(2)]
     for trainer in trainers:
         trainer.start()
     trainers[0].join(SECONDS)

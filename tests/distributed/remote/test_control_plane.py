@@ -12,6 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from control_plane import CLIENTS, RANKS, SOURCES, ControlPlane
+from khop.channel.message import pack
+from khop.distributed.remote.messages import Ping
+from khop.distributed.remote.source import Source, Turns
+from khop.distributed.wire import request_header
 
 
 @pytest.mark.parametrize("num_clients", [RANKS, 0])
@@ -41,3 +45,36 @@ def test_any_messages(folder_of, num_clients):
 
     examples = settings(max_examples=40, stateful_step_count=60, deadline=None)
     run_state_machine_as_test(Machine, settings=examples)
+
+
+def test_users_take_turns(folder_of):
+    """A thousand requests of one user, over forty connections, come after one of another."""
+    plane = ControlPlane(folder_of("random", 2))
+    try:
+        crowd = [Source((0, f"crowd{i}".encode()), "crowd") for i in range(40)]
+        for number in range(1000):
+            source = crowd[number % 40]
+            plane.server._own.put(source.user, (source, frames_of(Ping(), number)), 100)
+        other = CLIENTS[0]
+        plane.server._own.put(other.user, (other, frames_of(Ping(), 7)), 100)
+        plane.server._answer_some()
+        answered = [peer for peer, _ in plane.server.replies]
+        assert answered.index(other.connection[1]) <= 1
+        assert len(answered) < 100
+    finally:
+        plane.close()
+
+
+def test_what_waits_for_a_turn_is_bounded():
+    """By number and by bytes; one of any size may wait."""
+    turns = Turns(3, 100)
+    assert turns.put("a", 1, 1000)
+    assert not turns.put("a", 2, 1)
+    assert [turns.put("b", i, 30) for i in range(5)] == [True, True, True, False, False]
+    assert [turns.take() for _ in range(5)] == [1, 0, 1, 2, None]
+    assert not turns
+    assert turns.put("a", 3, 100)
+
+
+def frames_of(request, number):
+    return pack(request_header(request, number), [])
