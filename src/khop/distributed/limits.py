@@ -47,8 +47,8 @@ class Limits:
     reply_bytes: int = MESSAGE_BYTES
     unread_bytes: int = 2 << 30
     unread: int = 4096
-    waiting: int = 8192
-    waiting_bytes: int = 256 << 20
+    waiting: int = 1 << 16
+    waiting_bytes: int = 2 << 30
     rate: float = 20_000.0
     burst: float = 40_000.0
     connections: int = 4096

@@ -206,14 +206,17 @@ class PartitionServer:
                 self._fronts[front].send_multipart(frames, zmq.DONTWAIT)
         self._linger_ms = _GOODBYE_MS
 
-    def _why_not(self, peer: bytes, user: bytes | None = None) -> str | None:
+    def _why_not(
+        self, peer: bytes, user: bytes | None = None, is_limited: bool = True
+    ) -> str | None:
         """Why a request is refused; None if it is not.
 
         Args:
             peer: its connection.
             user: whose that is; None: the connection counts alone.
+            is_limited: whether the rate of requests counts.
         """
-        if not self._rates.admit(user or peer):
+        if is_limited and not self._rates.admit(user or peer):
             return (
                 f"a peer asks for more than {self._limits.rate:.0f} answers a second: it must wait "
                 "for answers before it asks again"

@@ -235,10 +235,14 @@ class ServedGraph(LoaderGraph):
         """What servers have for each of some ids, asked for in pieces."""
         given = np.ascontiguousarray(ids, np.int64)
         request, server = kind(self._place(node_type)), self._server()
-        pieces = [given[i : i + MAX_ROWS] for i in range(0, len(given), MAX_ROWS)]
-        waiting = [self._context.remote.submit(server, request, [piece]) for piece in pieces]
+        pieces = deque(given[i : i + MAX_ROWS] for i in range(0, len(given), MAX_ROWS))
+        waiting: deque[tuple[Int64Array, Any]] = deque()
         answers = []
-        for piece, future in zip(pieces, waiting, strict=True):
+        while pieces or waiting:
+            while pieces and len(waiting) < _MOST_ASKED:
+                piece = pieces.popleft()
+                waiting.append((piece, self._context.remote.submit(server, request, [piece])))
+            piece, future = waiting.popleft()
             arrays = future.result().arrays
             (answer,) = self._checked(server, request.op, arrays, [(len(piece),)])
             if kind is not messages.NodeTimes:

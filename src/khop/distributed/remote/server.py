@@ -251,26 +251,22 @@ class GraphServer(PartitionServer):
             # A message without frames is nobody's request.
             source = source_of(place, peer, frames[0] if frames else peer, self._curve)
             request = [frame.buffer for frame in frames]
-            why = self._why_not_read(source)
+            # Other servers' samplers are many, and this user's own processes are trusted.
+            is_bounded = not (source.is_server and source.is_proven)
+            why = self._why_not(peer.bytes, source.user.encode(), is_bounded)
             if why is None:
                 nbytes = sum(map(len, request))
                 if (peek_op(request[0]) if request else "") in self._answers:
-                    has_room = self._own.put(source.user, (source, request), nbytes)
+                    has_room = self._own.put(source.user, (source, request), nbytes, is_bounded)
                 else:
                     entry = [bytes([place]), peer, *frames]
-                    has_room = self._parked.put(source.user, entry, nbytes)
+                    has_room = self._parked.put(source.user, entry, nbytes, is_bounded)
                 why = None if has_room else _TOO_MANY
             if why is not None:
                 self._counters.refused("too much at a time")
                 _log.debug("request-refused", f"{source.user}: {why}")
                 self._send(place, peer.bytes, refusal(request, ProtocolError(why)))
         self._pass_on()
-
-    def _why_not_read(self, source: Source) -> str | None:
-        """Why a request is not looked at; None if it is. Those of other servers always are."""
-        if source.is_server and source.is_proven:
-            return None
-        return self._why_not(source.connection[1], source.user.encode())
 
     def _send(self, place: int, peer: bytes, frames: Sequence[Any]) -> None:
         """Sends frames to a peer; dropped if it has gone, or does not read."""

@@ -92,11 +92,21 @@ class Turns(Generic[_T]):
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def put(self, user: str, entry: _T, nbytes: int) -> bool:
-        """Adds an entry behind the others of its user; returns whether there was room."""
+    def put(self, user: str, entry: _T, nbytes: int, is_bounded: bool = True) -> bool:
+        """Adds an entry behind the others of its user; returns whether there was room.
+
+        Args:
+            user: whose it is.
+            entry: the entry.
+            nbytes: its size.
+            is_bounded: whether there need be room for it.
+        """
         queue = self._waiting.get(user)
         taken = self._nbytes.get(user, 0)
-        if queue is not None and (len(queue) >= self._most or taken + nbytes > self._most_bytes):
+        is_full = queue is not None and (
+            len(queue) >= self._most or taken + nbytes > self._most_bytes
+        )
+        if is_full and is_bounded:
             return False
         if queue is None:
             queue = self._waiting[user] = deque()
