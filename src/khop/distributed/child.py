@@ -165,7 +165,8 @@ def explain_crashes(root: str | None) -> None:
     """
     if sys.stderr is None:
         return
-    faulthandler.enable()
+    # Frames of other threads, which run meanwhile, cannot be read without a second fault.
+    faulthandler.enable(all_threads=False)
     if root is not None:
         _native.explain_bus_error(
             f"khop: process {os.getpid()} ends by SIGBUS: it read a part of a mapped file that is "
