@@ -1,4 +1,4 @@
-"""What `khop top` accepts of servers: the directory's table, and a server's picture of itself.
+"""Forms of what `khop top` accepts of servers: the directory's table, and their pictures.
 
 Both come from the network and are shown in a terminal, so they are checked in full where they
 enter. Imports no torch.
@@ -85,7 +85,7 @@ class Picture:
 
 
 def check_table(content: Any, who: str) -> dict[str, Any]:
-    """What a directory says, as JSON has it.
+    """Check what a directory says; returns it as JSON has it.
 
     Raises:
         ProtocolError: malformed; names who has sent it, and the field.
@@ -96,7 +96,7 @@ def check_table(content: Any, who: str) -> dict[str, Any]:
 
 
 def check_picture(content: Any, who: str) -> dict[str, Any]:
-    """A server's picture as JSON has it; like `check_table`."""
+    """Check a server's picture of itself; like `check_table`."""
     picture = codec.from_json(Picture, content, f"{who} has sent malformed statistics")
     checked: dict[str, Any] = codec.to_json(picture)
     return checked

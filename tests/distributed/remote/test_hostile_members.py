@@ -26,6 +26,7 @@ from khop.codec import to_json
 from khop.distributed.keys import JobKeys
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote import messages
+from khop.distributed.remote.agreement import Agreement
 from khop.distributed.remote.messages import Lookup, Ping, RegisterClient, read_table
 from khop.distributed.wire import PROTOCOL, request_header
 from khop.partition import PartitionFolder
@@ -179,6 +180,10 @@ def test_replies_stay_small(member, honest):
     assert 0 < len(reply["ranks"]) < 20
     assert found.nbytes <= 1 << 20
     assert len(honest.hear("n", ranks, 0.0)) == len(reply["ranks"])
+    for rank in ranks:
+        member.ask({"op": "publish", "rank": rank, "secret": "h", "name": "group/n"}, [text])
+    agreement = Agreement(honest, "group", 0, 1, 20.0)
+    assert len(agreement.hear("n", ranks, "publish")) == len(agreement.told("n", ranks)) == 40
 
 
 def test_registrations_are_bounded(member, honest):

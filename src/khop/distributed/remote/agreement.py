@@ -49,11 +49,13 @@ class Agreement:
         heard: dict[int, Any] = {}
         while True:
             left = end - time.monotonic()
-            heard = self._ask(name, ranks, max(0.0, min(left, _HEAR_SECONDS)))
             missing = [rank for rank in ranks if rank not in heard]
+            found = self._ask(name, missing, max(0.0, min(left, _HEAR_SECONDS)))
+            heard |= found
+            missing = [rank for rank in missing if rank not in found]
             if not missing:
                 return heard
-            if left <= 0:
+            if left <= 0 and not found:  # of many long values a reply holds some
                 raise RendezvousError(
                     f"client {self.rank} waited {self.timeout:.0f} s for client(s) {missing} to "
                     f"{what}; they have ended, are late, or do not do so"
@@ -66,7 +68,13 @@ class Agreement:
 
     def told(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
         """The values that clients have published already, without waiting."""
-        return self._ask(name, list(ranks), 0.0)
+        heard: dict[int, Any] = {}
+        missing = list(ranks)
+        # Of many long values a reply holds some.
+        while missing and (found := self._ask(name, missing, 0.0)):
+            heard |= found
+            missing = [rank for rank in missing if rank not in found]
+        return heard
 
     def have_told(self, name: str) -> bool:
         """Whether all clients have published their value."""
