@@ -61,6 +61,10 @@ class Place:
         tensor = torch.empty(shape, dtype=dtype, device=self.torch_device)
         return tensor if self.is_cuda else tensor.numpy()
 
+    def address(self, values: Any) -> int:
+        """Where an array lies."""
+        return int(values.data_ptr() if isinstance(values, Tensor) else values.ctypes.data)
+
     def get(self, values: Any) -> Array:
         """What lies in the device's memory."""
         array: Array = values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

@@ -68,12 +68,10 @@ class DeviceArray:
         """Its size."""
         return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
 
-    def row(self, i: int) -> DeviceArray:
-        """Row i of an int64 array of two axes."""
-        width = self.shape[1]
-        return DeviceArray(
-            self._memory, self._offset + 8 * i * width, (width,), self.dtype, self._owner
-        )
+    @property
+    def address(self) -> int:
+        """Where the device sees it."""
+        return self._memory.address + self._offset
 
     def upload(self, values: Array) -> None:
         """Copies an array of the host here, in the order of what the device was asked for."""

@@ -8,19 +8,20 @@ for, without the host.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from khop import _native
 from khop.data import Graph
 from khop.data.device import check_device, open_device
+from khop.sampler.collect_device import EdgeNames
 from khop.sampler.device_engine import DeviceEngine
 from khop.sampler.drawer import Drawer
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
@@ -107,9 +108,8 @@ class TorchDevice:
         self.native = open_device(name, self._stream)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
-        """A tensor in the device's memory, to be written by it."""
-        with self.scope():
-            return torch.empty(shape, dtype=dtype, device=self.torch_device)
+        """A tensor in the device's memory, to be written by it; within `scope`."""
+        return torch.empty(shape, dtype=dtype, device=self.torch_device)
 
     def scope(self) -> AbstractContextManager[Any]:
         """What torch does within is done on the device's stream."""
@@ -149,56 +149,63 @@ def hand_over(tensors: Iterable[Tensor], moment: Any) -> None:
 class DeviceWriter:
     """Writes what a device drew to tensors in its memory; see `SubgraphWriter`.
 
+    A batch's tensors are parts of one: to allocate takes longer than a kernel that writes them.
+
     Args:
         graph: the graph that subgraphs are drawn from.
         spec: how they are drawn.
         backward: neighbours were drawn along the edges: rows and columns are exchanged.
         device: the device.
+        graph_mode: where the users' edge ids lie: 'CUDA' or 'ZERO_COPY'.
     """
 
     def __init__(
-        self, graph: Graph, spec: SamplingSpec, backward: bool, device: TorchDevice
+        self,
+        graph: Graph,
+        spec: SamplingSpec,
+        backward: bool,
+        device: TorchDevice,
+        graph_mode: str,
     ) -> None:
         self._spec = spec
         self._backward = backward
         self._device = device
         self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
-        self._names = [self._on_device(t.edge_ids) for t in graph.topologies.values()]
-        self._num_types = len(graph.node_types)
-
-    def _on_device(self, names: Any) -> Tensor | None:
-        if names is None:
-            return None
-        with self._device.scope():
-            return torch.from_numpy(np.ascontiguousarray(names)).to(self._device.torch_device)
+        topologies = enumerate(graph.topologies.values())
+        names = {r: t.edge_ids for r, t in topologies if self._has_ids[r]}
+        self._names = EdgeNames(
+            device.native,
+            {r: ids for r, ids in names.items() if ids is not None},
+            len(graph.edge_types),
+            graph_mode,
+        )
 
     def write(self, subgraph: Any) -> DrawnSubgraph:
-        """A subgraph that the engine returned; the device's lock is held."""
-        device, counts_hops = self._device, self._spec.counts_hops
-        types, relations = range(self._num_types), range(len(self._names))
-        nodes = [device.empty([subgraph.num_nodes(t)]) for t in types]
-        trees = [device.empty([len(n)]) for n in nodes] if self._spec.disjoint else None
-        for t in types:
-            subgraph.write_nodes(t, nodes[t])
-            if trees is not None:
-                subgraph.write_trees(t, trees[t])
-        ends = [device.empty([2, subgraph.num_edges(r)]) for r in relations]
-        edges = [
-            device.empty([e.shape[1]]) if h else None
-            for e, h in zip(ends, self._has_ids, strict=True)
-        ]
-        for r in relations:
-            row, col = ends[r].unbind()
-            subgraph.write_edge_index(r, *((col, row) if self._backward else (row, col)))
-            if edges[r] is not None:
-                subgraph.write_edges(r, edges[r], self._names[r])
+        """A subgraph that the engine returned; the device's lock and scope are held."""
+        num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
+        num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]
+        num_placed = num_nodes if self._spec.disjoint else []
+        sizes = [*num_nodes, *num_placed, *(2 * n for n in num_edges), *num_named]
+        block = self._device.empty([sum(sizes)])
+        parts = iter(torch.split(block, sizes))
+        begins = itertools.accumulate(sizes, initial=block.data_ptr() // 8)
+        places = iter([8 * begin for begin in begins])
+        subgraph.write(
+            nodes=list(itertools.islice(places, len(num_nodes))),
+            trees=list(itertools.islice(places, len(num_placed))),
+            ends=list(itertools.islice(places, len(num_edges))),
+            edges=[next(places) if has_ids else 0 for has_ids in self._has_ids],
+            names=self._names.entries,
+            backward=self._backward,
+        )
+        counts_hops = self._spec.counts_hops
         return DrawnSubgraph(
-            nodes,
-            ends,
-            edges,
-            trees,
-            [subgraph.nodes_per_hop(t) for t in types] if counts_hops else None,
-            [subgraph.edges_per_hop(r) for r in relations] if counts_hops else None,
+            nodes=list(itertools.islice(parts, len(num_nodes))),
+            trees=list(itertools.islice(parts, len(num_placed))) or None,
+            edge_index=[next(parts).view(2, n) for n in num_edges],
+            edges=[next(parts) if has_ids else None for has_ids in self._has_ids],
+            nodes_per_hop=node_hops if counts_hops else None,
+            edges_per_hop=edge_hops if counts_hops else None,
         )
 
 
@@ -224,7 +231,8 @@ class DeviceDrawer(Drawer):
         super().__init__(graph, spec, backward)
         self._device = device
         self._engine = DeviceEngine(self.view, spec, device.native, graphs, cuda_graph)
-        self._writer = DeviceWriter(graph, spec, backward, device)
+        mode = graphs[0].mode if graphs else "CUDA"
+        self._writer = DeviceWriter(graph, spec, backward, device, mode)
 
     def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> DrawnSubgraph:
         """As of `Drawer`; says when the tensors will have been written."""
