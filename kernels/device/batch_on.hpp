@@ -12,11 +12,10 @@
 #include <vector>
 
 #include "batch_head.hpp"
-#include "batch_memory.hpp"
+#include "batch_steps.hpp"
 #include "bounds.hpp"
 #include "excluded_edges.hpp"
 #include "faults.hpp"
-#include "khop/parallel/scan.hpp"
 #include "khop/rng.hpp"
 #include "subgraph_types.hpp"
 #include "type_memory.hpp"
@@ -213,11 +212,16 @@ class BatchOn {
     find_bounds();
     const bool moved = make_room();
     write_head();
-    head_.upload();
     is_under_way_ = true;
     is_drawn_ = false;
-    find_excluded();
-    play_or_launch(moved || has_exclusions());
+    if (has_exclusions()) {
+      recording_.reset();
+      head_.upload();
+      find_excluded();
+      steps().launch();
+    } else {
+      play_or_launch(moved);
+    }
   }
 
   bool has_exclusions() const {
@@ -294,9 +298,7 @@ class BatchOn {
                             static_cast<uint32_t>(r));
       }
     }
-    const parallel::PlanRows rows = plan_rows(0, view(true));
-    for (std::size_t k = 0; k < order_.size(); ++k) rows.count(static_cast<int64_t>(k));
-    rows.add_up();
+    steps().plan_first_rows();
   }
 
   void write_seeds() {
@@ -322,30 +324,6 @@ class BatchOn {
                          [&](const DeviceRelation& r) { return r.source < source; });
   }
 
-  // The tables as the host, or the device, reads them.
-  parallel::BatchView view(bool on_host) const {
-    const auto at = [on_host](const auto& part) { return on_host ? part.host : part.device; };
-    return {at(head_.streams),
-            at(head_.relations),
-            at(head_.states),
-            at(head_.needs),
-            at(head_.fault),
-            is_timed_ ? at(head_.times) : nullptr,
-            static_cast<int64_t>(types_.size()),
-            static_cast<int64_t>(relations_.size()),
-            at(head_.row_starts),
-            at(head_.pick_starts),
-            plan_->replace};
-  }
-
-  // Plans the rows of a hop; there may be none after the last.
-  parallel::PlanRows plan_rows(std::size_t h, const parallel::BatchView& view) const {
-    if (h >= plan_->num_hops()) return {view, nullptr, 0, 0};
-    const bool on_host = view.states == head_.states.host;
-    const auto* const steps = on_host ? head_.steps.host : head_.steps.device;
-    return {view, steps + h * relations_.size(), bounds_->hops[h].rows, bounds_->hops[h].picks};
-  }
-
   void find_excluded() {
     const int64_t* words = head_.others.device;
     for (std::size_t r = 0; r < relations_.size(); ++r) {
@@ -358,14 +336,18 @@ class BatchOn {
 
   // Batches of the same bounds and the same memory play what the second of them has recorded.
   void play_or_launch(bool afresh) {
+    const auto upload_and_launch = [&] {
+      head_.upload();
+      steps().launch();
+    };
     if (!plan_->as_graph || afresh) {
       recording_.reset();
-      launch();
+      upload_and_launch();
       return;
     }
     const Recorded now{head_.sizes(), bounds_->hops, is_timed_, plan_->replace, num_wide()};
     if (!recording_.has_value() || !(recorded_ == now)) {
-      recording_ = backend_.record([&] { launch(); });
+      recording_ = backend_.record(upload_and_launch);
       recorded_ = now;
     }
     backend_.play(*recording_);
@@ -389,53 +371,8 @@ class BatchOn {
     return std::count_if(types_.begin(), types_.end(), [](auto& t) { return !t.is_narrow(); });
   }
 
-  void launch() {
-    const parallel::BatchView batch = view(false);
-    const int64_t* const starts = head_.seed_starts.device;
-    backend_.run(Count{head_.sizes().seeds, starts + types_.size()},
-                 parallel::PlaceSeeds{batch, head_.seeds.device, starts});
-    for (std::size_t h = 0; h < plan_->num_hops(); ++h) launch_hop(h, batch);
-  }
-
-  void launch_hop(std::size_t h, const parallel::BatchView& batch) {
-    const HopBounds& b = bounds_->hops[h];
-    const auto* const steps = head_.steps.device + h * relations_.size();
-    const Count rows{b.rows, batch.row_starts + relations_.size()};
-    const parallel::HopEdges edges = memory_.edges(batch, steps, b);
-    const parallel::Scratch scratch = memory_.scratch(b, head_.scratch_used.device);
-    const int64_t* num_candidates = nullptr;
-    if (!b.empty()) {
-      parallel::FilteredRows filtered{nullptr, nullptr, 0};
-      if (b.is_filtered) num_candidates = find_candidates(batch, steps, rows, filtered);
-      const parallel::PickRows pick{batch, steps, filtered, scratch, edges.rows};
-      const int64_t threads = b.words_per_thread > 0 ? memory_.threads() : rows.most;
-      backend_.run_on_threads(rows, threads, pick);
-      parallel::sum(backend_, rows, parallel::CountOf64{memory_.counts()}, memory_.offsets());
-      append(edges, Count{b.edges, memory_.offsets() + rows.most});
-    }
-    backend_.run_blocks(
-        1, parallel::EndHop{edges, memory_.ranks(), num_candidates, memory_.most_candidates(),
-                            scratch, head_.records.device + h * relations_.size(),
-                            head_.hop_sizes.device + h * types_.size(), plan_rows(h + 1, batch)});
-  }
-
-  // Of rows that are taken whole, the edges that are drawn. Returns how many edges they have.
-  const int64_t* find_candidates(const parallel::BatchView& batch, const parallel::HopStep* steps,
-                                 Count rows, parallel::FilteredRows& filtered) {
-    CandidateEdges<Backend>& work = memory_.candidates();
-    backend_.run(rows, parallel::SpanFilteredRows{batch, steps, work.begins(), work.counts()});
-    const Count found = work.span(backend_, rows);
-    const parallel::Candidates candidates = work.candidates(rows.total);
-    work.keep(backend_, found, parallel::KeepEdges{batch, candidates}, candidates);
-    filtered = {work.offsets(), work.ranks(), found.most};
-    return found.total;
-  }
-
-  void append(const parallel::HopEdges& edges, Count count) {
-    backend_.run(count, parallel::AppendEdges{edges});
-    if (num_wide() > 0) backend_.run(count, parallel::InsertKeys{edges});
-    parallel::sum(backend_, count, parallel::FirstOfNode{edges}, memory_.ranks());
-    backend_.run(count, parallel::NumberEdges{edges, memory_.ranks()});
+  BatchSteps<Backend> steps() {
+    return {backend_, head_, memory_, bounds_->hops, plan_->replace, is_timed_, num_wide() > 0};
   }
 
   void learn() {

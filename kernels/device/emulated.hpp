@@ -60,7 +60,13 @@ class EmulatedBackend {
   }
   void release(void* memory) { std::free(memory); }
 
-  void upload(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
+  void upload(void* to, const void* from, std::size_t bytes) {
+    if (recording_ != nullptr) {
+      recording_->push_back([=] { copy(to, from, bytes); });
+    } else {
+      copy(to, from, bytes);
+    }
+  }
   void download(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
   void copy(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);

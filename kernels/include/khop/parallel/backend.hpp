@@ -21,8 +21,8 @@
 //                                                     own
 //   int64_t* block_words();                           kMostBlocks words to work in (scan.hpp)
 //   void sort(int64_t count, SortPairs, int bits);    stable, by the lowest bits of the keys
-//   Recording record(f); void play(recording);        the steps that f asks for are not run, but
-//                                                     whenever they are played
+//   Recording record(f); void play(recording);        the steps and uploads that f asks for do not
+//                                                     happen but whenever they are played
 // All of it happens in the order of the calls; nothing but `download` waits.
 #pragma once
 
