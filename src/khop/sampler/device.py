@@ -156,7 +156,7 @@ class DeviceWriter:
         spec: how they are drawn.
         backward: neighbours were drawn along the edges: rows and columns are exchanged.
         device: the device.
-        graph_mode: where the users' edge ids lie: 'CUDA' or 'ZERO_COPY'.
+        names: the users' edge ids there, from `names_on`.
     """
 
     def __init__(
@@ -165,20 +165,13 @@ class DeviceWriter:
         spec: SamplingSpec,
         backward: bool,
         device: TorchDevice,
-        graph_mode: str,
+        names: EdgeNames,
     ) -> None:
         self._spec = spec
         self._backward = backward
         self._device = device
         self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
-        topologies = enumerate(graph.topologies.values())
-        names = {r: t.edge_ids for r, t in topologies if self._has_ids[r]}
-        self._names = EdgeNames(
-            device.native,
-            {r: ids for r, ids in names.items() if ids is not None},
-            len(graph.edge_types),
-            graph_mode,
-        )
+        self._names = names
 
     def write(self, subgraph: Any) -> DrawnSubgraph:
         """A subgraph that the engine returned; the device's lock and scope are held."""
@@ -209,6 +202,21 @@ class DeviceWriter:
         )
 
 
+def names_on(device: TorchDevice, graph: Graph, spec: SamplingSpec, mode: str) -> EdgeNames:
+    """The users' ids of edges on a device, as far as batches have them; waits until they are there.
+
+    Args:
+        device: the device.
+        graph: the graph.
+        spec: how it is drawn from.
+        mode: 'CUDA' or 'ZERO_COPY'.
+    """
+    topologies = enumerate(graph.topologies.values())
+    names = {r: t.edge_ids for r, t in topologies if spec.records_edge(r)}
+    given = {r: ids for r, ids in names.items() if ids is not None}
+    return EdgeNames(device.native, given, len(graph.edge_types), mode)
+
+
 class DeviceDrawer(Drawer):
     """A drawer whose batches a device draws.
 
@@ -216,6 +224,7 @@ class DeviceDrawer(Drawer):
         graph, spec, backward: as of `Drawer`.
         device: who draws.
         graphs: the graph there, from `graphs_on`.
+        names: the users' edge ids there, from `names_on`.
         cuda_graph: record a batch's kernels and play them again.
     """
 
@@ -226,13 +235,13 @@ class DeviceDrawer(Drawer):
         backward: bool,
         device: TorchDevice,
         graphs: list[_native.DeviceGraph],
+        names: EdgeNames,
         cuda_graph: bool,
     ) -> None:
         super().__init__(graph, spec, backward)
         self._device = device
         self._engine = DeviceEngine(self.view, spec, device.native, graphs, cuda_graph)
-        mode = graphs[0].mode if graphs else "CUDA"
-        self._writer = DeviceWriter(graph, spec, backward, device, mode)
+        self._writer = DeviceWriter(graph, spec, backward, device, names)
 
     def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> DrawnSubgraph:
         """As of `Drawer`; says when the tensors will have been written."""
