@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import deque
 
 import numpy as np
 import pytest
@@ -105,6 +106,41 @@ def test_a_slot_is_free_when_the_device_has_done_with_it(device):
     for offset in freed:
         writer.free(offset)
     assert writer.allocate(CAPACITY) == 0
+
+
+class Captured:
+    """An event that belongs to a graph which the user was recording: to ask for it is an error."""
+
+    def query(self):
+        raise RuntimeError("operation not permitted on an event of a capturing stream")
+
+
+def test_a_slot_whose_moment_cannot_be_had(device):
+    """It is marked again until that succeeds: no slot is lost, and others do not wait for it."""
+    marks, freed = deque([Captured(), RuntimeError("being captured"), RuntimeError(), None]), []
+
+    def mark():
+        found = marks.popleft()
+        if isinstance(found, Exception):
+            raise found
+        return [] if found is None else [found]
+
+    writer, reader = make_slab(device, mark)
+    places = [write(writer, 10, batch) for batch in range(2)]
+    leases = [reader.lease(*place, {3: LAYOUT}, freed.append) for place in places]
+    leases.pop(0)  # Captured
+    leases.pop(0)  # not marked at all
+    gc.collect()
+    assert len(marks) == 2
+    reader.give_back()  # the first cannot be marked, the second can: all is done
+    assert freed == []
+    assert list(marks) == []
+    marks.append(None)
+    reader.give_back()
+    assert freed == [places[1][0]]
+    reader.give_back()
+    assert freed == [places[1][0], places[0][0]]
+    assert reader.bytes_leased == 0
 
 
 def test_who_keeps_batches_gets_copies(device):

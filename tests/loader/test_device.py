@@ -19,6 +19,7 @@ import loader_cases
 from devices import gpu
 from khop.loader import DeviceOptions, LinkNeighborLoader, NeighborLoader
 from khop.sampler import NeighborSampler
+from khop.sampler.device import TorchDevice
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* reverse:UserWarning")
 DEVICES = pytest.mark.parametrize("device", ["emulated:5", pytest.param("cuda", marks=gpu)])
@@ -243,6 +244,46 @@ def test_in_pygs_own_loader(data, device):
         assert torch.equal(a.n_id, b.n_id.cpu())
         assert torch.equal(a.edge_index, b.edge_index.cpu())
         assert torch.equal(a.x, b.x.cpu())
+
+
+class OnGpu(torch.Tensor):
+    """A tensor of the CPU that says it were a GPU's."""
+
+    is_cuda = True
+
+
+def test_attributes_on_a_gpu(data, monkeypatch):
+    """What the user wrote before an epoch is waited for, and kept while it is read."""
+    moments, waited_for = iter(["first", "second"]), []
+    monkeypatch.setattr(TorchDevice, "mark_of_user", lambda device: next(moments))
+    monkeypatch.setattr(
+        "khop.loader.device.hand_over",
+        lambda tensors, moment: waited_for.extend((t, moment) for t in tensors if t.is_cuda),
+    )
+    x = data.x.t().contiguous().t().as_subclass(OnGpu)  # not plain, as no tensor of a GPU is
+    data.x = x
+    loader = NeighborLoader(data, [3, 2], batch_size=100, device="emulated")
+    for moment in ("first", "second"):
+        for batch in loader:
+            assert torch.equal(batch.x, x[batch.n_id])
+        assert [(t is x, m) for t, m in waited_for] == [(True, moment)] * 2
+        waited_for.clear()
+
+
+def test_a_batch_that_fails_is_waited_for(data, monkeypatch):
+    """Its tensors go, and the device may be writing to them."""
+    done = []
+    loader = NeighborLoader(data, [2], batch_size=200, device="emulated")
+    joiner = loader._device_joiner
+
+    def fail(feature, index):
+        raise IndexError("there is none")
+
+    monkeypatch.setattr(joiner, "gather", fail)
+    monkeypatch.setattr(joiner.device, "mark", lambda: done.append("waited"))
+    with pytest.raises(IndexError, match="must have a row for each node"):
+        next(iter(loader))
+    assert done == ["waited"]
 
 
 def test_gradients_and_sparse_matrices(data):

@@ -46,6 +46,7 @@ class DeviceJoiner(Joiner):
         self._options = options
         self._ask_hotness = hotness
         self._hotness = options.hotness
+        self._begun: Any = None  # the moment of the user's stream at which the epoch began
         # A table is taken to the device once, until it is exchanged or changed in place.
         self._features: dict[tuple[Any, str], tuple[Any, Any, DeviceFeature]] = {}
 
@@ -62,10 +63,25 @@ class DeviceJoiner(Joiner):
         """
         with self.device.lock, self.device.scope():
             hand_over(tensors_of(drawn), drawn.written)
-            batch = join(drawn)
-            if self.device.native.is_cuda:
-                batch = batch.to(self.device.torch_device, non_blocking=True)
-            return OnDevice(batch, self.device.mark())
+            try:
+                batch = join(drawn)
+                if self.device.native.is_cuda:
+                    batch = batch.to(self.device.torch_device, non_blocking=True)
+            finally:
+                # Also of a batch that failed: its tensors go when nobody writes to them any more.
+                written = self.device.mark()
+            return OnDevice(batch, written)
+
+    def forget(self) -> None:
+        """As of `Joiner`; called by the user's thread when an epoch begins."""
+        super().forget()
+        self._begun = self.device.mark_of_user()
+
+    def select(self, value: Any, index: Tensor, dim: int) -> Any:
+        """As of `Joiner`. Of tensors on a GPU, what was written before the epoch began is seen."""
+        if isinstance(value, Tensor) and value.is_cuda:
+            hand_over([value], self._begun)
+        return super().select(value, index, dim)
 
     def feature(
         self, value: Any, kind: NodeType | EdgeType | None, name: str, of_nodes: bool

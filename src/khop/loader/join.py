@@ -123,6 +123,12 @@ class Joiner:
         """A tensor for what only the CPU can do."""
         return tensor
 
+    def select(self, value: Any, index: Tensor, dim: int) -> Any:
+        """Rows of a value that `gather` does not take, as PyG selects them."""
+        if isinstance(value, Tensor):
+            index = index.to(value.device)
+        return index_select(value, index, dim=dim)
+
     def gather(self, feature: Any, index: Any) -> Tensor:
         """Rows of a feature, in memory that comes back when the tensor is collected."""
         out = self._pool.empty((len(index), *feature.row_shape), feature.array.dtype)
@@ -267,9 +273,7 @@ class _Rows:
         try:
             if self._feature is not None:
                 return self._joiner.gather(self._feature, ids)
-            if isinstance(self._value, Tensor):
-                index = index.to(self._value.device)
-            return index_select(self._value, index, dim=self._dim)
+            return self._joiner.select(self._value, index, self._dim)
         except (IndexError, ValueError) as error:
             raise type(error)(
                 f"{self._what} must have a row for each {self._unit} of the graph that is sampled, "
