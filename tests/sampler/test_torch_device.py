@@ -1,13 +1,15 @@
 """What torch is told of a device's work, on machines without a GPU: with torch's part faked."""
 
 import contextlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.dlpack import from_dlpack
+from torch_geometric.data import Data
 
-from khop.sampler.device import TorchDevice, hand_over, on_stream
+from khop.sampler.device import TorchDevice, hand_over, on_stream, tensors_in, tensors_within
 
 
 class Stream:
@@ -57,6 +59,41 @@ def test_memory_that_is_not_torchs(stream):
     hand_over([tensor, tensor[1:]], "moment")
     assert stream.waits == ["moment"]
     assert not hasattr(tensor, "recorded")
+
+
+def test_the_parts_of_matrices():
+    """A matrix has no memory of its own: that of its parts is waited for and kept."""
+    matrix = torch.eye(4)
+    for made, count in [
+        (matrix.to_sparse_coo(), 2),
+        (matrix.to_sparse_csr(), 3),
+        (matrix.to_sparse_csc(), 3),
+        (matrix.to_sparse_bsr((2, 2)), 3),
+        (matrix, 1),
+        ([matrix], 0),
+    ]:
+        parts = tensors_within(made)
+        assert [part.layout for part in parts] == [torch.strided] * count
+    assert len(tensors_in(Data(x=matrix, adj_t=matrix.to_sparse_csr(), num_nodes=4))) == 4
+
+
+def test_the_parts_of_torch_sparses_matrices(monkeypatch):
+    class SparseTensor:
+        """As far as it matters: tensors, some of them not computed yet, in a storage."""
+
+        def __init__(self):
+            self.storage = SimpleNamespace(_row=None, _col=torch.arange(3), _rowptr=torch.arange(4))
+
+    monkeypatch.setattr("torch_geometric.typing.SparseTensor", SparseTensor)
+    assert [len(part) for part in tensors_within(SparseTensor())] == [3, 4]
+
+
+def test_memory_before_torch_could_tell(stream, monkeypatch):
+    """Before torch 2.3 storages do not say whether torch allocated them: all are recorded."""
+    tensor = from_dlpack(np.arange(3)).as_subclass(OnGpu)
+    monkeypatch.setattr(OnGpu, "untyped_storage", lambda self: object(), raising=False)
+    hand_over([tensor], "moment")
+    assert tensor.recorded == [stream]
 
 
 def test_work_on_a_stream_leaves_the_threads_device(monkeypatch):

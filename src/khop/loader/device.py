@@ -11,7 +11,14 @@ from torch import Tensor
 from khop.data import Feature
 from khop.data.device_feature import DeviceFeature
 from khop.loader.join import Joiner
-from khop.sampler.device import DeviceOptions, TorchDevice, hand_over, tensors_in, tensors_of
+from khop.sampler.device import (
+    DeviceOptions,
+    TorchDevice,
+    hand_over,
+    tensors_in,
+    tensors_of,
+    tensors_within,
+)
 from khop.sampler.pyg_output import DrawnSubgraph
 from khop.typing import NODE, ArrayLike, EdgeType, NodeType
 
@@ -77,11 +84,9 @@ class DeviceJoiner(Joiner):
         super().forget()
         self._begun = self.device.mark_of_user()
 
-    def select(self, value: Any, index: Tensor, dim: int) -> Any:
-        """As of `Joiner`. Of tensors on a GPU, what was written before the epoch began is seen."""
-        if isinstance(value, Tensor) and value.is_cuda:
-            hand_over([value], self._begun)
-        return super().select(value, index, dim)
+    def use(self, value: Any) -> None:
+        """As of `Joiner`. What was written to a GPU before the epoch began is waited for."""
+        hand_over(tensors_within(value), self._begun)
 
     def feature(
         self, value: Any, kind: NodeType | EdgeType | None, name: str, of_nodes: bool

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch_geometric.typing
 from torch import Tensor
 
 from khop import _native
@@ -153,9 +154,24 @@ def tensors_of(drawn: DrawnSubgraph) -> list[Tensor]:
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
-    """The tensors of a `Data` or `HeteroData`."""
+    """The dense tensors of a `Data` or `HeteroData`."""
     values = [value for store in batch.stores for value in store.values()]
-    return [value for value in values if isinstance(value, Tensor)]
+    return [tensor for value in values for tensor in tensors_within(value)]
+
+
+def tensors_within(value: Any) -> list[Tensor]:
+    """The dense tensors that a tensor or a sparse matrix consists of; none of anything else."""
+    if isinstance(value, torch_geometric.typing.SparseTensor):
+        return [part for part in vars(value.storage).values() if isinstance(part, Tensor)]
+    if not isinstance(value, Tensor):
+        return []
+    if value.layout == torch.sparse_coo:
+        return [value._indices(), value._values()]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [value.crow_indices(), value.col_indices(), value.values()]
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [value.ccol_indices(), value.row_indices(), value.values()]
+    return [value]
 
 
 def hand_over(tensors: Iterable[Tensor], moment: Any) -> None:
@@ -173,8 +189,17 @@ def hand_over(tensors: Iterable[Tensor], moment: Any) -> None:
         if tensor.device not in streams:
             streams[tensor.device] = torch.cuda.current_stream(tensor.device)
             streams[tensor.device].wait_event(moment)
-        if tensor.untyped_storage().resizable():  # allocated by torch, not passed to it
+        if _is_torchs(tensor):
             tensor.record_stream(streams[tensor.device])
+
+
+def _is_torchs(tensor: Tensor) -> bool:
+    """Whether torch allocated a tensor's memory; what was passed to it cannot be resized.
+
+    Before torch 2.3 nobody can tell, and all is taken for torch's.
+    """
+    resizable = getattr(tensor.untyped_storage(), "resizable", None)
+    return resizable is None or bool(resizable())
 
 
 class DeviceWriter:
