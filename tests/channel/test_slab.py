@@ -55,8 +55,10 @@ def write(writer, count, batch=0):
     record.write_head(memoryview(head))
     record.note("batch", batch)
     arrays = arrays_of(record, writer.memory, offset)
-    arrays["ids"].upload(np.arange(count) + 10 * batch)
-    arrays["x"].upload(np.full((count, 2), 0x3F80, np.uint16))  # 1 as bfloat16
+    ids, ones = np.arange(count) + 10 * batch, np.full((count, 2), 0x3F80, np.uint16)  # bfloat16
+    arrays["ids"].upload(ids)
+    arrays["x"].upload(ones)
+    writer.memory.device.synchronize()
     return offset, record.nbytes, bytes(head)
 
 
@@ -220,6 +222,29 @@ def test_memory_is_read_and_written(device):
     assert (len(out), out.nbytes) == (3, 48)
     assert np.from_dlpack(rows).tolist() == [2, 0, 2]
     assert np.from_dlpack(DeviceArray(memory, 0, (3, 2), "int64").row(1)).shape == (2,)
+
+
+def test_memory_that_grows_is_not_in_use(monkeypatch):
+    """A device that works beside the host may still be reading it."""
+    done = []
+
+    class Device:
+        def synchronize(self):
+            done.append("waited")
+
+    class Memory:
+        nbytes = 64
+
+        def __del__(self):
+            done.append("freed")
+
+    monkeypatch.setattr(_native.DeviceMemory, "allocate", lambda device, nbytes: Memory())
+    scratch = Scratch(Device())
+    scratch.take(64)
+    scratch.take(10)
+    assert done == []
+    scratch.take(65)
+    assert done == ["waited", "freed"]
 
 
 @pytest.mark.parametrize("maps_host", [True, False])

@@ -107,6 +107,8 @@ class Scratch:
     def take(self, nbytes: int) -> _native.DeviceMemory:
         """At least so many bytes; what was here before is gone."""
         if self._memory is None or self._memory.nbytes < nbytes:
+            if self._memory is not None:
+                self._device.synchronize()  # it may still be reading what is here
             self._memory = None
             self._memory = _native.DeviceMemory.allocate(self._device, nbytes + nbytes // 4)
         return self._memory
