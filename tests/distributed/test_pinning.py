@@ -17,7 +17,6 @@ import torch
 from khop.channel.ring import RingReader, create_memory
 from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
 from khop.distributed.delivery import Destination, Mover
-from khop.distributed.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.pinning import pinning
 from khop.loader import NeighborLoader
 
@@ -221,24 +220,3 @@ def test_a_slot_that_is_copied_to_a_gpu(gpu):
     mover.close()
     gc.collect()
     assert freed == [4096, 0]
-
-
-SHARED = ["cuda:0", "cuda:1", None, "cuda:0", "emulated:0", "emulated:0"]
-
-
-def test_several_samplers_on_a_gpu(monkeypatch, tmp_path):
-    """They would take turns there, unless an MPS works for them; that of a server is not seen."""
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    for is_here in (True, False):
-        with pytest.warns(UserWarning, match=r"2 on 'cuda:0'\).*one sampler a GPU") as said:
-            warn_of_shared_gpus(SHARED, is_here, stacklevel=1)
-        assert said[0].filename == __file__
-    (tmp_path / "control").touch()
-    warn_of_shared_gpus(SHARED, is_here=True, stacklevel=1)
-    with pytest.warns(UserWarning, match="0.5 GB"):
-        warn_of_shared_gpus(SHARED, is_here=False, stacklevel=1)
-
-
-def test_one_sampler_a_gpu(monkeypatch, tmp_path):
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    warn_of_shared_gpus(["cuda:0", "cuda:1", None, None, "emulated:0", "emulated:0"], True, 1)
