@@ -36,7 +36,7 @@ _FEATURE_MODES = ("CUDA", "ZERO_COPY", "CPU")
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Where a loader that samples on a device keeps what.
+    """Where a loader that samples on a device keeps what; docs/devices.md says what to choose.
 
     Attributes:
         graph_mode: 'CUDA' (the graph in device memory) or 'ZERO_COPY' (in the host's, read in
