@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch_geometric.typing
 from torch import Tensor
 
 from khop import _native
@@ -36,7 +37,7 @@ _FEATURE_MODES = ("CUDA", "ZERO_COPY", "CPU")
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Where a loader that samples on a device keeps what.
+    """Where a loader that samples on a device keeps what; docs/devices.md says what to choose.
 
     Attributes:
         graph_mode: 'CUDA' (the graph in device memory) or 'ZERO_COPY' (in the host's, read in
@@ -92,20 +93,23 @@ class TorchDevice:
     Args:
         name: 'cuda', 'cuda:<index>' or 'emulated', see `khop.data.device`.
 
+    Attributes:
+        name: with its number: other threads may have another current GPU.
+
     Raises:
         ValueError, RuntimeError: what `open_device` raises.
     """
 
     def __init__(self, name: Any) -> None:
         kind, index = check_device(name, "device")  # says what is missing before torch does
-        self.name = str(name)
+        self.name = f"{kind}:{index}"
         self.lock = threading.Lock()
         self._stream: Any = None
         self.torch_device = torch.device("cpu")
         if kind == "cuda":
             self.torch_device = torch.device("cuda", index)
             self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
-        self.native = open_device(name, self._stream)
+        self.native = open_device(self.name, self._stream)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
         """A tensor in the device's memory, to be written by it; within `scope`."""
@@ -113,11 +117,34 @@ class TorchDevice:
 
     def scope(self) -> AbstractContextManager[Any]:
         """What torch does within is done on the device's stream."""
-        return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+        return contextlib.nullcontext() if self._stream is None else on_stream(self._stream)
 
     def mark(self) -> Any:
-        """The moment when all that was asked for so far is done; for `hand_over`."""
-        return None if self._stream is None else self._stream.record_event()
+        """The moment when all that was asked for so far is done; for `hand_over`.
+
+        Torch has no streams on an emulated device: that is waited for.
+        """
+        if self._stream is not None:
+            return self._stream.record_event()
+        self.native.synchronize()
+        return None
+
+    def mark_of_user(self) -> Any:
+        """As `mark`, of torch's current stream on this device: what the user has asked for."""
+        if self._stream is None:
+            return None
+        return torch.cuda.current_stream(self.torch_device).record_event()
+
+
+@contextlib.contextmanager
+def on_stream(stream: Any) -> Iterator[None]:
+    """What torch does within is done on a stream, with the stream's GPU as the current one.
+
+    `torch.cuda.stream` alone would make the thread's own GPU current at its end: in a thread that
+    has used none yet that is GPU 0, where a process takes half a GB for having been there.
+    """
+    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+        yield
 
 
 def tensors_of(drawn: DrawnSubgraph) -> list[Tensor]:
@@ -127,13 +154,32 @@ def tensors_of(drawn: DrawnSubgraph) -> list[Tensor]:
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
-    """The tensors of a `Data` or `HeteroData`."""
+    """The dense tensors of a `Data` or `HeteroData`."""
     values = [value for store in batch.stores for value in store.values()]
-    return [value for value in values if isinstance(value, Tensor)]
+    return [tensor for value in values for tensor in tensors_within(value)]
+
+
+def tensors_within(value: Any) -> list[Tensor]:
+    """The dense tensors that a tensor or a sparse matrix consists of; none of anything else."""
+    if isinstance(value, torch_geometric.typing.SparseTensor):
+        return [part for part in vars(value.storage).values() if isinstance(part, Tensor)]
+    if not isinstance(value, Tensor):
+        return []
+    if value.layout == torch.sparse_coo:
+        return [value._indices(), value._values()]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [value.crow_indices(), value.col_indices(), value.values()]
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [value.ccol_indices(), value.row_indices(), value.values()]
+    return [value]
 
 
 def hand_over(tensors: Iterable[Tensor], moment: Any) -> None:
-    """Gives tensors to torch's current stream, which waits for the moment when they are written."""
+    """Gives tensors to torch's current stream, which waits for the moment when they are written.
+
+    Memory of torch's is kept until that stream has done with it, also if the tensor is gone before.
+    Other memory (a slab's) is not torch's to keep, and its allocator may refuse to hear of it.
+    """
     if moment is None:
         return
     streams: dict[torch.device, Any] = {}
@@ -143,7 +189,17 @@ def hand_over(tensors: Iterable[Tensor], moment: Any) -> None:
         if tensor.device not in streams:
             streams[tensor.device] = torch.cuda.current_stream(tensor.device)
             streams[tensor.device].wait_event(moment)
-        tensor.record_stream(streams[tensor.device])
+        if _is_torchs(tensor):
+            tensor.record_stream(streams[tensor.device])
+
+
+def _is_torchs(tensor: Tensor) -> bool:
+    """Whether torch allocated a tensor's memory; what was passed to it cannot be resized.
+
+    Before torch 2.3 nobody can tell, and all is taken for torch's.
+    """
+    resizable = getattr(tensor.untyped_storage(), "resizable", None)
+    return resizable is None or bool(resizable())
 
 
 class DeviceWriter:

@@ -100,8 +100,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         seed: makes draws reproducible: call i of this sampler draws what call i of any equal
             sampler draws. Default: each call takes a key from torch's default generator.
         stream: separates samplers of the same seed.
-        device: a GPU ('cuda', 'cuda:1') that draws, and in whose memory what is drawn lies: the
-            same as is drawn on the CPU. Default: the CPU, but of a `Graph` of mode 'CUDA' the GPU.
+        device: a GPU that draws, and in whose memory what is drawn lies: 'cuda:1', or 'cuda' for
+            torch's current one. What is drawn is the same as on the CPU. Default: the CPU, but of a
+            `Graph` of mode 'CUDA' the current GPU.
         device_options: whether the graph is copied to the device, and other options; see
             `DeviceOptions`.
 
