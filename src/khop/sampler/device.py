@@ -312,3 +312,8 @@ class DeviceDrawer(Drawer):
         with self._device.lock, self._device.scope():
             drawn, seeds = super().draw_links(sampler, links, run_key, batch)
             return drawn._replace(written=self._device.mark()), seeds
+
+    def _wait_for_tensors(self) -> None:
+        """As of `Drawer`. Torch's own work on a GPU comes after the kernels', on their stream."""
+        if not self._device.native.is_cuda:
+            self._device.native.synchronize()
