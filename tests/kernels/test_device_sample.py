@@ -9,46 +9,16 @@ from hypothesis import strategies as st
 
 import kernel_cases
 import kernel_runs
-from devices import KINDS, empty, get, open_device
+from device_batches import hub_graph, read
+from devices import KINDS, open_device
 from khop import _native
-from oracle_options import Batch, Options, Seeds
+from oracle_options import Options, Seeds
 
 
 def draw_on(device, subgraph, graph, seeds, options, mode="CUDA"):
     """A batch, and the graphs that it was drawn from."""
     graphs = [_native.DeviceGraph(device, csr, mode) for csr in graph.csrs()]
     kernel_runs.at_once(subgraph, graphs, seeds, options)
-
-
-def read(device, subgraph, graph, options):
-    """What a device drew, in the form of `kernel_runs.read`."""
-    nodes, trees, edges = [], [], []
-    for t in range(len(graph.counts)):
-        node = empty(device, subgraph.num_nodes(t), np.int64)
-        tree = empty(device, subgraph.num_nodes(t), np.int64)
-        subgraph.write_nodes(t, node)
-        subgraph.write_trees(t, tree)
-        device.synchronize()
-        nodes.append(get(node).tolist())
-        trees.append(get(tree).tolist())
-    for r in range(len(graph.relations)):
-        count = subgraph.num_edges(r)
-        row, col, edge = (empty(device, count, np.int64) for _ in range(3))
-        subgraph.write_edge_index(r, row, col)
-        names = [None] * count
-        if options.records_edges(r):
-            subgraph.write_edges(r, edge)
-            device.synchronize()
-            names = get(edge).tolist()
-        device.synchronize()
-        edges.append(list(zip(get(row).tolist(), get(col).tolist(), names, strict=True)))
-    return Batch(
-        nodes,
-        trees,
-        edges,
-        [subgraph.nodes_per_hop(t) for t in range(len(nodes))],
-        [subgraph.edges_per_hop(r) for r in range(len(edges))],
-    )
 
 
 @st.composite
@@ -80,20 +50,6 @@ def test_any_options(kind, case, data):
         expected = kernel_runs.read(on_cpu, graph, options)
         draw_on(device, on_device, graph, seeds, options, mode)
         assert read(device, on_device, graph, options) == expected
-
-
-def hub_graph(num_nodes=70_010, hub_degree=70_000, weighted=False):
-    """Nodes 0 .. 9 have many neighbours, node 0 more than 65,536; the others ten each."""
-    rng = np.random.default_rng(5)
-    degrees = np.full(num_nodes, 10)
-    degrees[:10] = rng.integers(40, 3000, 10)
-    degrees[0] = hub_degree
-    indptr = np.concatenate([[0], np.cumsum(degrees)])
-    indices = rng.integers(0, num_nodes, indptr[-1]).astype(np.int32)
-    relation = kernel_cases.Relation(0, 0, indptr, indices)
-    if weighted:
-        relation.weights = rng.random(len(indices)).astype(np.float32)
-    return kernel_cases.Graph([num_nodes], [0], [num_nodes], [relation])
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
