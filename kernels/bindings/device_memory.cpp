@@ -59,7 +59,12 @@ class DeviceMemory {
   }
   ~DeviceMemory() {
     Device& device = **device_;
-    if (origin_ == Origin::kAllocated) device.release(data_);
+    if (origin_ == Origin::kAllocated) {
+      device.release(data_);
+      return;
+    }
+    // All else is given back at once, not in the order of the device's work.
+    wait_quietly(device);
     if (origin_ == Origin::kForPeers) device.release_for_peers(data_);
     if (origin_ == Origin::kOpened) device.close_handle(data_);
   }
@@ -210,8 +215,7 @@ Args:
 Raises:
     ValueError: the array does not lie within the memory.)")
       .def("upload", &DeviceMemory::upload, nb::arg("offset"), nb::arg("array").noconvert(),
-           "Copies an array of the host here. Where its pages are locked, it must stay as it is "
-           "until the device has been synchronized.")
+           "Copies an array of the host here, which may be changed afterwards.")
       .def("download", &DeviceMemory::download, nb::arg("offset"), nb::arg("out").noconvert(),
            "Copies to an array of the host; waits.");
   nb::class_<LockedPages>(m, "LockedPages", R"(Locks the pages of an array of the host.

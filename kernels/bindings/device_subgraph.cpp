@@ -200,7 +200,7 @@ class PySubgraph {
       if (graph.device()->name() != (*device_)->name()) {
         throw nb::value_error("a graph belongs to another device than the subgraph");
       }
-      arrays.push_back(graph.arrays());
+      arrays.push_back(graph.arrays_for(device_));
     }
     return arrays;
   }

@@ -55,9 +55,11 @@ class BatchHead {
   }
 
   const HeadSizes& sizes() const { return sizes_; }
-  void upload() { words_.upload(host_, at_); }
+  void upload() { backend_.upload_pinned(words_.data(), host_, bytes_of(at_, kWord)); }
   // Waits.
-  void download() { words_.download(host_, num_returned_); }
+  void download() {
+    backend_.download_pinned(host_, words_.data(), bytes_of(num_returned_, kWord));
+  }
 
   Part<parallel::TypeState> states{};
   Part<Fault> fault{};
@@ -112,7 +114,7 @@ class BatchHead {
   bool reserve(int64_t count) {
     if (count > host_capacity_) {
       release();
-      host_ = static_cast<int64_t*>(backend_.allocate_host(bytes_of(count, sizeof(int64_t))));
+      host_ = static_cast<int64_t*>(backend_.allocate_host(bytes_of(count, kWord)));
       host_capacity_ = count;
     }
     return words_.reserve(count);
@@ -123,6 +125,8 @@ class BatchHead {
     host_ = nullptr;
     host_capacity_ = 0;
   }
+
+  static constexpr std::size_t kWord = sizeof(int64_t);
 
   Backend& backend_;
   DeviceArray<Backend, int64_t> words_;

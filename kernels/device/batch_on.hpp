@@ -102,9 +102,7 @@ class BatchOn {
   bool is_drawn() const { return is_drawn_; }
 
   // Waits for the batch, and draws it again where it found too little room.
-  // Returns whether there was anything to wait for.
-  bool finish() {
-    if (is_drawn_) return false;
+  void finish() {
     if (!plan_.has_value()) sample(no_hops());
     for (;;) {
       head_.download();
@@ -115,7 +113,6 @@ class BatchOn {
       draw();
     }
     is_drawn_ = true;
-    return true;
   }
 
   // What was drawn; after `finish`.

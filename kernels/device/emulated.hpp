@@ -60,7 +60,8 @@ class EmulatedBackend {
   }
   void release(void* memory) { std::free(memory); }
 
-  void upload(void* to, const void* from, std::size_t bytes) {
+  void upload(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
+  void upload_pinned(void* to, const void* from, std::size_t bytes) {
     if (recording_ != nullptr) {
       recording_->push_back([=] { copy(to, from, bytes); });
     } else {
@@ -68,6 +69,7 @@ class EmulatedBackend {
     }
   }
   void download(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
+  void download_pinned(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
   void copy(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
@@ -75,17 +77,17 @@ class EmulatedBackend {
     if (bytes > 0) std::memset(memory, byte, bytes);
   }
   void synchronize() {}
+  struct OnDevice {};
+  OnDevice on_device() const { return {}; }
 
   const void* map_host(const void* memory, std::size_t bytes,
                        const std::shared_ptr<const void>& owner) {
     Host& host = Host::get();
-    const auto pieces = host.pages.acquire(
-        memory, bytes, owner,
-        [&](uintptr_t start, std::size_t size) {
+    const bool acquired =
+        host.pages.acquire(memory, bytes, owner, [&](uintptr_t start, std::size_t size) {
           return abilities_.maps_host && host.driver.add(start, size);
-        },
-        [&](uintptr_t start) { host.driver.remove(start); });
-    return pieces.empty() ? nullptr : memory;
+        });
+    return acquired ? memory : nullptr;
   }
   void unmap_host(const void* memory, std::size_t bytes) noexcept {
     Host& host = Host::get();

@@ -35,7 +35,10 @@ class SubgraphOn final : public DeviceSubgraph {
                int64_t count) override {
     batch_.exclude(relation, rows, neighbors, count);
   }
-  void sample(SamplePlan plan) override { batch_.sample(std::move(plan)); }
+  void sample(SamplePlan plan) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
+    batch_.sample(std::move(plan));
+  }
 
   bool is_known() const override { return batch_.is_drawn(); }
   const BatchShape& shape() override {
@@ -44,6 +47,7 @@ class SubgraphOn final : public DeviceSubgraph {
   }
 
   void induce(const std::vector<GraphArrays>& graphs) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
     finish();
     for (std::size_t r = 0; r < batch_.relations().size(); ++r) {
       induce_relation(r, graphs[r].view());
@@ -51,6 +55,7 @@ class SubgraphOn final : public DeviceSubgraph {
   }
 
   void add_reverses(const std::vector<Reversal>& reversals, bool keep_edges) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
     finish();
     for (const Reversal& r : reversals) check_reversal(r, keep_edges);
     std::vector<std::pair<std::size_t, EdgeListOn<Backend>>> results;
@@ -68,6 +73,7 @@ class SubgraphOn final : public DeviceSubgraph {
   }
 
   void write(const BatchOut& out) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
     finish();
     write_nodes(out);
     write_ends(out);
@@ -124,7 +130,9 @@ class SubgraphOn final : public DeviceSubgraph {
   }
 
   void finish() {
-    if (!batch_.finish()) return;
+    if (batch_.is_drawn()) return;
+    [[maybe_unused]] const auto on = backend_.on_device();
+    batch_.finish();
     shape_ = batch_.shape();
     for (auto& list : lists_) list.clear();
   }

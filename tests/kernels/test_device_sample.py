@@ -9,44 +9,16 @@ from hypothesis import strategies as st
 
 import kernel_cases
 import kernel_runs
-from devices import KINDS, address_of, empty, get, open_device
+from device_batches import hub_graph, read
+from devices import KINDS, address_of, empty, open_device
 from khop import _native
-from oracle_options import Batch, Options, Seeds
+from oracle_options import Options, Seeds
 
 
 def draw_on(device, subgraph, graph, seeds, options, mode="CUDA"):
     """A batch, and the graphs that it was drawn from."""
     graphs = [_native.DeviceGraph(device, csr, mode) for csr in graph.csrs()]
     kernel_runs.at_once(subgraph, graphs, seeds, options)
-
-
-def read(device, subgraph, graph, options):
-    """What a device drew, in the form of `kernel_runs.read`."""
-    num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
-    nodes, trees = ([empty(device, n, np.int64) for n in num_nodes] for _ in range(2))
-    ends = [empty(device, (2, n), np.int64) for n in num_edges]
-    edges = [empty(device, n, np.int64) for n in num_edges]
-    recorded = [options.records_edges(r) for r in range(len(edges))]
-    subgraph.write(
-        [address_of(n) for n in nodes],
-        [address_of(e) for e in ends],
-        [address_of(e) if has_ids else 0 for e, has_ids in zip(edges, recorded, strict=True)],
-        [address_of(t) for t in trees],
-        [],
-    )
-    device.synchronize()
-    named = []
-    for end, edge, has_ids in zip(ends, edges, recorded, strict=True):
-        row, col = get(end)
-        names = get(edge).tolist() if has_ids else [None] * len(row)
-        named.append(list(zip(row.tolist(), col.tolist(), names, strict=True)))
-    return Batch(
-        [get(n).tolist() for n in nodes],
-        [get(t).tolist() for t in trees],
-        named,
-        node_hops,
-        edge_hops,
-    )
 
 
 @st.composite
@@ -78,20 +50,6 @@ def test_any_options(kind, case, data):
         expected = kernel_runs.read(on_cpu, graph, options)
         draw_on(device, on_device, graph, seeds, options, mode)
         assert read(device, on_device, graph, options) == expected
-
-
-def hub_graph(num_nodes=70_010, hub_degree=70_000, weighted=False):
-    """Nodes 0 .. 9 have many neighbours, node 0 more than 65,536; the others ten each."""
-    rng = np.random.default_rng(5)
-    degrees = np.full(num_nodes, 10)
-    degrees[:10] = rng.integers(40, 3000, 10)
-    degrees[0] = hub_degree
-    indptr = np.concatenate([[0], np.cumsum(degrees)])
-    indices = rng.integers(0, num_nodes, indptr[-1]).astype(np.int32)
-    relation = kernel_cases.Relation(0, 0, indptr, indices)
-    if weighted:
-        relation.weights = rng.random(len(indices)).astype(np.float32)
-    return kernel_cases.Graph([num_nodes], [0], [num_nodes], [relation])
 
 
 @pytest.mark.parametrize("disjoint", [False, True])

@@ -11,7 +11,10 @@
 //
 // A backend has
 //   void* allocate(bytes); void release(pointer);
-//   void upload(to, from_host, bytes); void download(to_host, from, bytes);   // the latter waits
+//   void upload(to, from_host, bytes);                the source may change when the call is over
+//   void download(to_host, from, bytes);              waits
+//   void upload_pinned(...), download_pinned(...)     with page-locked memory of the host, which
+//                                                     an upload reads when its turn comes
 //   void fill(pointer, byte, bytes);
 //   void run(Count, step);                            step(i) for each i below the count
 //   void run_on_threads(Count, most_threads, step);   step(i, thread), on as many threads at most;
@@ -21,9 +24,11 @@
 //                                                     own
 //   int64_t* block_words();                           kMostBlocks words to work in (scan.hpp)
 //   void sort(int64_t count, SortPairs, int bits);    stable, by the lowest bits of the keys
-//   Recording record(f); void play(recording);        the steps and uploads that f asks for do not
-//                                                     happen but whenever they are played
-// All of it happens in the order of the calls; nothing but `download` waits.
+//   Recording record(f); void play(recording);        the steps and `upload_pinned` that f asks for
+//                                                     do not happen but whenever they are played
+//   on_device()                                       an object; while it lives, calls need not ask
+//                                                     which device is the thread's
+// All of it happens in the order of the calls; nothing but downloads waits.
 #pragma once
 
 #include <cstdint>
