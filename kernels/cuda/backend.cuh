@@ -223,10 +223,13 @@ class Backend {
   }
 
   template <class Step>
-  void run(Count items, Step step) {
+  void run(Count items, Step step, LaunchBounds bounds = {}) {
     if (items.most <= 0) return;
     const OnDevice on(device_);
-    const int64_t blocks = std::min((items.most + kThreads - 1) / kThreads, kMaxBlocks);
+    int64_t blocks = std::min((items.most + kThreads - 1) / kThreads, kMaxBlocks);
+    if (bounds.max_threads > 0) {
+      blocks = std::min(blocks, std::max<int64_t>(bounds.max_threads / kThreads, 1));
+    }
     run_step<<<static_cast<unsigned>(blocks), kThreads, 0, stream_>>>(items, step);
     ++num_launches_;
     KHOP_CUDA_CHECK(cudaGetLastError());

@@ -119,7 +119,7 @@ class EmulatedBackend {
   }
 
   template <class Step>
-  void run(Count items, Step step) {
+  void run(Count items, Step step, LaunchBounds = {}) {
     if (recording_ != nullptr) {
       recording_->push_back([this, items, step] { run(items, step); });
       return;

@@ -11,7 +11,8 @@
 //   void* allocate(bytes); void release(pointer);
 //   void upload(to, from_host, bytes); void download(to_host, from, bytes);   // the latter waits
 //   void fill(pointer, byte, bytes);
-//   template <class Step> void run(Count, Step);            step(i) for each i below the count
+//   template <class Step> void run(Count, Step, LaunchBounds = {});   step(i) for each i below the
+//                                                           count
 //   template <class In> void sum(Count, In, int64_t* out);  out[i] = in(0) + ... + in(i - 1), for i
 //                                                           up to and including count.most; in
 //                                                           counts as 0 beyond the count, and may
@@ -42,6 +43,11 @@ struct Count {
     if (used != nullptr && capacity - *used < count) count = capacity - *used;
     return count < 0 ? 0 : count;
   }
+};
+
+// What a step may take of a device.
+struct LaunchBounds {
+  int64_t max_threads = 0;  // at a time; 0: as many as the backend likes
 };
 
 // Keys with values that travel along. What is sorted ends up in `keys` and `values`; the others
