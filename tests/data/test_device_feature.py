@@ -86,7 +86,7 @@ def test_tensors(device, placement):
     out = torch.empty(6, 6, 2, dtype=torch.bfloat16, device=where)
     with pytest.raises(TypeError, match="rows must be int32 or int64"):
         table.gather(rows.short(), out)
-    with pytest.raises(ValueError, match="axis|dimension"):
+    with pytest.raises(ValueError, match=r"axis|dimension"):
         table.gather(rows[:, None], out)
     with pytest.raises(TypeError):
         table.gather(rows, torch.empty(6, 2, 6, dtype=torch.bfloat16, device=where).mT)

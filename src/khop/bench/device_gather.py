@@ -2,9 +2,9 @@
 
 0.4 M random rows of 400 bytes, out of 1 GB. What they are compared with is a copy of as many bytes
 in one piece, which torch makes: within device memory, and from pinned host memory to it. From host
-memory rows are also read in the order of the request, which is what sorting them is to improve on.
-The hot cache is a table a fifth of whose rows, the hottest, are in device memory: how many rows of batches
-come from there is counted, and compared with what hotness says.
+memory rows are also read in the order in which they were asked for, which sorting them is to beat.
+The hot cache is a table a fifth of whose rows, the hottest, are in device memory: how many rows of
+batches come from there is counted, and compared with what hotness says.
 """
 
 from __future__ import annotations

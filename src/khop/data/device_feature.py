@@ -94,6 +94,7 @@ class DeviceFeature:
         if device not in self.group.devices:
             raise ValueError(f"device '{device.name}' is not one of those of {self.group}")
         self.feature = feature
+        self._dtypes = (feature.dtype, storage_dtype(feature.dtype).name)
         self.mode = mode
         heat = None if hotness is None else checked_hotness(hotness, feature.num_rows)
         self.hot_rows = self._choose(self._num_hot(split_ratio, budget), heat)
@@ -220,15 +221,14 @@ class DeviceFeature:
             ValueError: `out` has another shape, or an array lies elsewhere.
         """
         name = str(out.dtype).removeprefix("torch.")
-        if name not in (self.dtype, storage_dtype(self.dtype).name):
+        if name not in self._dtypes:
             raise TypeError(f"out must have dtype '{self.dtype}' (got '{name}')")
-        if tuple(out.shape) != (len(rows), *self.row_shape):
-            raise ValueError(
-                f"out must have shape {(len(rows), *self.row_shape)} (got {tuple(out.shape)})"
-            )
+        shape = (len(rows), *self.row_shape)
+        if out.shape != shape:
+            raise ValueError(f"out must have shape {shape} (got {tuple(out.shape)})")
         if self._is_plain(rows) and self._is_plain(out) and _are_ids(rows):
             address, width = rows.data_ptr(), rows.element_size()
-            self._table.gather_at(address, width, len(rows), out.data_ptr(), num_threads, wait)
+            self._table.gather_at(address, width, shape[0], out.data_ptr(), num_threads, wait)
         else:
             self._table.gather(rows, out, num_threads, wait)
         return out
