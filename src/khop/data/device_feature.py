@@ -210,7 +210,8 @@ class DeviceFeature:
             num_threads: threads to use in mode 'CPU', where the copy is long enough to pay for
                 them.
             wait: wait until it is known that all rows exist. Else, where that is known anyway, the
-                copy is only asked for; a row that does not exist is then an error of `served`.
+                copy is only asked for; a row that does not exist is then an error of `served` or of
+                the next gather that waits.
 
         Returns:
             `out`.

@@ -131,6 +131,7 @@ struct SplitGatherWords {
     return table.places == nullptr ? row : table.places[row];
   }
   KHOP_HD const Word* hot_row(int64_t place) const {
+    if (table.num_parts == 1) return static_cast<const Word*>(table.parts[0]) + place * words;
     const int64_t at = parts.quotient(place);
     return static_cast<const Word*>(table.parts[parts.remainder(place, at)]) + at * words;
   }
