@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+import damaged_tables
 from device_tables import MODES, gathered, group_of, hot_ids, open_table
 from devices import empty, get, put
 from khop import _native
@@ -36,6 +37,23 @@ def test_rows_of_any_bytes(device, mode):
         assert np.array_equal(written[before : before + 15 * width], array[rows].ravel()), width
         assert (written[:before] == 77).all(), width
         assert (written[before + 15 * width :] == 77).all(), width
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_nothing_beside_a_table_is_read(at_end):
+    """The lines of its first and last rows reach beyond it, where nothing may be read."""
+    device = _native.emulated_device()
+    rng = np.random.default_rng(0)
+    rows = np.array([8, 0, 4, 0, 8])
+    for width in (1, 63, 65, 100, 127, 129, 400, 404, 1000):
+        flat = damaged_tables.guarded(rng.integers(0, 256, 9 * width).astype(np.uint8), at_end)
+        array = flat.reshape(9, width)
+        for sorts_from in (1, 100):
+            table = _native.DeviceTable(device, array, "ZERO_COPY", sorts_from=sorts_from)
+            got = gathered(device, table, rows, (5, width), np.uint8)
+            assert np.array_equal(got, array[rows])
+        del table
+    damaged_tables.release()
 
 
 @pytest.mark.parametrize("seed", range(3))
