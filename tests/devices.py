@@ -42,3 +42,8 @@ def empty(device, shape, dtype):
 def get(array):
     """What lies in a device's memory, as NumPy array."""
     return array.cpu().numpy() if isinstance(array, torch.Tensor) else array
+
+
+def address_of(array):
+    """Where an array lies in a device's memory."""
+    return array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data

@@ -65,6 +65,7 @@ class DeviceMemory {
   }
 
   std::size_t nbytes() const { return bytes_; }
+  uintptr_t address() const { return reinterpret_cast<uintptr_t>(data_); }
   SharedDevice device() const { return device_; }
 
   nb::bytes handle() const {
@@ -192,6 +193,7 @@ Raises:
                   "An array of the host that the device reads in place, not to be written to; a "
                   "pinned copy where the driver does not allow that. Keeps the array.")
       .def_prop_ro("nbytes", &DeviceMemory::nbytes)
+      .def_prop_ro("address", &DeviceMemory::address, "Where the device sees it.")
       .def_prop_ro("device", &DeviceMemory::device)
       .def_prop_ro("handle", &DeviceMemory::handle,
                    "Bytes by which another process opens the memory.")

@@ -2,13 +2,10 @@
 #pragma once
 
 #include <cuda_runtime.h>
-#include <thrust/iterator/counting_iterator.h>
-#include <thrust/iterator/transform_iterator.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cub/device/device_radix_sort.cuh>
-#include <cub/device/device_scan.cuh>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -22,7 +19,7 @@
 namespace khop::cuda {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = int64_t{1} << 16;
+constexpr int64_t kBlocksEach = 32;  // of a multiprocessor: four times what it runs at once
 
 template <class Step>
 __global__ void __launch_bounds__(kThreads) run_step(Count items, Step step) {
@@ -34,20 +31,22 @@ __global__ void __launch_bounds__(kThreads) run_step(Count items, Step step) {
   }
 }
 
-// What a scan reads: entry i of a step's numbers, or 0 beyond their count.
-template <class In>
-struct SumEntry {
-  Count items;
-  In in;
+template <class Step>
+__global__ void __launch_bounds__(kThreads) run_step_on_threads(Count items, Step step) {
+  const int64_t count = items.value();
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (int64_t i = thread; i < count; i += stride) step(i, thread);
+}
 
-  __host__ __device__ int64_t operator()(int64_t i) const {
-#ifdef __CUDA_ARCH__
-    return i < items.value() ? static_cast<int64_t>(in(i)) : 0;
-#else
-    return 0;  // never called: the count lies on the device
+template <class Step>
+__global__ void __launch_bounds__(kBlockThreads) run_block_step(Step step) {
+  __shared__ typename Step::Shared shared;
+#ifndef __CUDACC__
+  if (threadIdx.x > 0) return;  // `Block::each` is a loop over the threads then
 #endif
-  }
-};
+  step(Block{static_cast<int64_t>(blockIdx.x), static_cast<int64_t>(gridDim.x)}, shared);
+}
 
 // A graph of kernels, ready to be launched.
 class Recording {
@@ -83,6 +82,11 @@ class Backend {
       owns_stream_ = true;
     }
     if (!allocator_.allocate) keep_pooled_memory();
+    int multiprocessors = 0;
+    KHOP_CUDA_CHECK(
+        cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device_));
+    most_blocks_ = std::max<int64_t>(1, multiprocessors) * kBlocksEach;
+    block_words_ = static_cast<int64_t*>(allocate(kMostBlocks * sizeof(int64_t)));
   }
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
@@ -91,6 +95,7 @@ class Backend {
     int before = 0;
     cudaGetDevice(&before);
     cudaSetDevice(device_);
+    release(block_words_);
     if (scratch_ != nullptr) release(scratch_);
     if (owns_stream_) {
       cudaStreamSynchronize(stream_);
@@ -223,31 +228,22 @@ class Backend {
   }
 
   template <class Step>
-  void run(Count items, Step step, LaunchBounds bounds = {}) {
+  void run(Count items, Step step) {
+    if (items.most > 0) launch(blocks_of(items.most), kThreads, &run_step<Step>, items, step);
+  }
+  template <class Step>
+  void run_on_threads(Count items, int64_t most_threads, Step step) {
     if (items.most <= 0) return;
-    const OnDevice on(device_);
-    int64_t blocks = std::min((items.most + kThreads - 1) / kThreads, kMaxBlocks);
-    if (bounds.max_threads > 0) {
-      blocks = std::min(blocks, std::max<int64_t>(bounds.max_threads / kThreads, 1));
-    }
-    run_step<<<static_cast<unsigned>(blocks), kThreads, 0, stream_>>>(items, step);
-    ++num_launches_;
-    KHOP_CUDA_CHECK(cudaGetLastError());
+    const int64_t blocks = blocks_of(std::min(items.most, most_threads));
+    const int64_t most_blocks = std::max<int64_t>(most_threads / kThreads, 1);
+    const auto threads = static_cast<unsigned>(std::min<int64_t>(most_threads, kThreads));
+    launch(std::min(blocks, most_blocks), threads, &run_step_on_threads<Step>, items, step);
   }
-
-  template <class In>
-  void sum(Count items, In in, int64_t* out) {
-    const OnDevice on(device_);
-    const auto entries = thrust::make_transform_iterator(thrust::counting_iterator<int64_t>(0),
-                                                         SumEntry<In>{items, in});
-    std::size_t bytes = 0;
-    KHOP_CUDA_CHECK(
-        cub::DeviceScan::ExclusiveSum(nullptr, bytes, entries, out, items.most + 1, stream_));
-    void* const scratch = scratch_of(bytes);
-    KHOP_CUDA_CHECK(
-        cub::DeviceScan::ExclusiveSum(scratch, bytes, entries, out, items.most + 1, stream_));
-    num_launches_ += 2;  // initialisation and scan
+  template <class Step>
+  void run_blocks(int64_t count, Step step) {
+    launch(count, kBlockThreads, &run_block_step<Step>, step);
   }
+  int64_t* block_words() { return block_words_; }
 
   void sort(int64_t count, SortPairs pairs, int bits) {
     if (count == 0) return;
@@ -279,6 +275,23 @@ class Backend {
     KHOP_CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
   }
 
+  // Steps stride over their items, of which there may be far fewer than bounds say: more blocks
+  // than fill the device would have nothing to do.
+  int64_t blocks_of(int64_t threads) const {
+    return std::min((threads + kThreads - 1) / kThreads, most_blocks_);
+  }
+
+  template <class... Params, class... Args>
+  void launch(int64_t blocks, unsigned threads, void (*kernel)(Params...), Args&&... args) {
+    const OnDevice on(device_);
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(threads);
+    config.stream = stream_;
+    KHOP_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...));
+    ++num_launches_;
+  }
+
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
     const OnDevice on(device_);
     if (bytes > 0) KHOP_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream_));
@@ -290,7 +303,7 @@ class Backend {
     copy(wanted, sorted, static_cast<std::size_t>(count) * sizeof(T), cudaMemcpyDeviceToDevice);
   }
 
-  // Memory for a scan or a sort: all are on one stream, so they share it.
+  // Memory for sorts: all are on one stream, so they share it. No recording has one.
   void* scratch_of(std::size_t bytes) {
     if (bytes > scratch_bytes_) {
       if (scratch_ != nullptr) release(std::exchange(scratch_, nullptr));
@@ -307,6 +320,8 @@ class Backend {
   bool owns_stream_ = false;
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
+  int64_t* block_words_ = nullptr;
+  int64_t most_blocks_ = 1;
   int64_t num_launches_ = 0;
 };
 

@@ -66,14 +66,15 @@ def test_gathers_that_nobody_waits_for(device):
     values = np.random.default_rng(0).random((50, 3))
     table, rows = put(device, values), np.arange(0, 50, 7)
     outs = [empty(device, (8, 3), float) for _ in range(3)]
+    here, missing = put(device, rows), put(device, np.full(8, 50))
     for out in outs:
-        device.gather(table, put(device, rows), out, wait=False)
-    device.gather(table, put(device, rows), outs[0])
+        device.gather(table, here, out, wait=False)
+    device.gather(table, here, outs[0])
     for out in outs:
         assert np.array_equal(get(out), values[rows])
-    device.gather(table, put(device, np.full(8, 50)), outs[0], wait=False)
+    device.gather(table, missing, outs[0], wait=False)
     with pytest.raises(IndexError, match="entry 0 of rows that were gathered without waiting"):
-        device.gather(table, put(device, rows), outs[0])
+        device.gather(table, here, outs[0])
     device.gather(table, put(device, rows[::-1]), outs[0])
     assert np.array_equal(get(outs[0]), values[rows[::-1]])
 

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "khop/divide.hpp"
 #include "khop/parallel/backend.hpp"
@@ -97,6 +98,13 @@ RowSlots slots_of(const SplitTable& table) {
   return {Divider(lines * kLineBytes / kWordBytes), kLineBytes - 1};
 }
 
+template <class Word>
+int64_t most_threads(const SplitTable& table) {
+  if (table.cold == nullptr) return std::numeric_limits<int64_t>::max();
+  const int64_t bytes = table.parts == nullptr ? kHostBytesAtATime : kSplitBytesAtATime;
+  return bytes / static_cast<int64_t>(sizeof(Word));
+}
+
 // An item a slot, so that neighbouring threads copy neighbouring words of a row.
 template <class Word, class Wanted>
 struct SplitGatherWords {
@@ -108,7 +116,7 @@ struct SplitGatherWords {
   Word* out;
   SplitTally* tally;
 
-  KHOP_HD void operator()(int64_t item) const {
+  KHOP_HD void operator()(int64_t item, int64_t) const {
     const int64_t k = slots.each.quotient(item);
     const int64_t row = wanted.row(k);
     if (row < 0 || row >= table.num_rows) {
@@ -143,14 +151,9 @@ void split_gather_words(Backend& backend, const SplitTable& table, const Wanted&
   const int64_t words = table.row_bytes / static_cast<int64_t>(sizeof(Word));
   const RowSlots slots = slots_of<Word>(table);
   const Divider parts(std::max<int64_t>(table.num_parts, 1));
-  LaunchBounds bounds;
-  if (table.cold != nullptr) {
-    const int64_t bytes = table.parts == nullptr ? kHostBytesAtATime : kSplitBytesAtATime;
-    bounds.max_threads = bytes / static_cast<int64_t>(sizeof(Word));
-  }
-  backend.run(Count{count * slots.each.divisor()},
-              SplitGatherWords<Word, Wanted>{table, words, slots, parts, wanted, out, tally},
-              bounds);
+  backend.run_on_threads(
+      Count{count * slots.each.divisor()}, most_threads<Word>(table),
+      SplitGatherWords<Word, Wanted>{table, words, slots, parts, wanted, out, tally});
 }
 
 // out[i] = table[rows[i]], added to `tally` (on the device). Does not wait. Rows that do not exist
