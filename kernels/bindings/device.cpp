@@ -1,9 +1,14 @@
 #include "device.hpp"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <utility>
+
+#include "device_arguments.hpp"
 #include "graph.hpp"
+#include "khop/divide.hpp"
 
 #ifdef KHOP_WITH_CUDA
 #include "../cuda/device.hpp"
@@ -64,30 +69,44 @@ std::shared_ptr<PyDevice> cuda_device(int index, uintptr_t stream,
 }
 #endif
 
-void gather(const PyDevice& self, const AnyArray& table, const AnyArray& rows, const AnyOut& out) {
+void gather(const PyDevice& self, const AnyArray& table, const AnyArray& rows, const AnyOut& out,
+            bool waits) {
   self.check_place(table, "table");
-  self.check_place(rows, "rows");
   self.check_place(out, "out");
-  if (table.ndim() < 1 || out.ndim() < 1 || rows.ndim() != 1) {
-    throw nb::value_error("table and out need a row axis, rows exactly one axis");
+  const int row_width = width_of_ints(self, rows, "rows");
+  if (table.ndim() < 1 || out.ndim() < 1) {
+    throw nb::value_error("table and out need a row axis");
   }
   if (row_bytes_of(table) != row_bytes_of(out) || rows.shape(0) != out.shape(0)) {
     throw nb::value_error("out must have a row of the table's width for each of rows");
   }
-  visit_ints(rows, "rows", [&](auto* data) {
-    int64_t bad;
-    {
-      nb::gil_scoped_release release;
-      bad = self->gather(table.data(), static_cast<int64_t>(table.shape(0)), row_bytes_of(table),
-                         data, sizeof(*data), static_cast<int64_t>(rows.shape(0)), out.data());
-    }
-    if (bad >= 0) {
-      throw nb::index_error(("entry " + std::to_string(bad) + " of rows is outside a table of " +
-                             std::to_string(table.shape(0)) + " rows")
-                                .c_str());
-    }
-    return 0;
-  });
+  int64_t bad;
+  {
+    const ReleaseGilToWait release(waits);
+    bad = self->gather(table.data(), entries_of(table), row_bytes_of(table), rows.data(), row_width,
+                       entries_of(rows), out.data(), waits);
+  }
+  if (bad >= 0) {
+    throw nb::index_error(("entry " + std::to_string(bad) + " of rows is outside a table of " +
+                           std::to_string(table.shape(0)) + " rows")
+                              .c_str());
+  }
+}
+
+std::pair<NumpyArray<int64_t>, NumpyArray<int64_t>> divide(const In<int64_t>& numbers,
+                                                           int64_t divisor) {
+  if (divisor < 1) throw nb::value_error("divisor must be at least 1");
+  const auto count = static_cast<int64_t>(numbers.shape(0));
+  Buffer<int64_t> quotients(count);
+  Buffer<int64_t> remainders(count);
+  const Divider by(divisor);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t number = numbers.data()[i];
+    if (number < 0) throw nb::value_error("numbers must not be negative");
+    quotients.data()[i] = by.quotient(number);
+    remainders.data()[i] = by.remainder(number, quotients.data()[i]);
+  }
+  return {to_numpy(std::move(quotients)), to_numpy(std::move(remainders))};
 }
 
 }  // namespace
@@ -110,7 +129,11 @@ for an emulated device. Its memory must not be used by two threads at a time.)")
           "synchronize", [](const PyDevice& self) { self->synchronize(); },
           nb::call_guard<nb::gil_scoped_release>(), "Waits for everything that was asked for.")
       .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out").noconvert(),
+           nb::arg("wait") = true,
            R"(out[i] = table[rows[i]], on the device.
+
+With `wait` false, which is for rows that are known to exist, nothing is waited for; a row that does
+not exist is an error of the next gather that waits.
 
 Raises:
     IndexError: a row does not exist; the other rows are written.
@@ -125,6 +148,8 @@ Args:
     num_threads: threads that run them at the same time.
     maps_host: whether it can register host memory that it did not allocate.
     island: devices of the same island read each other's memory.)");
+  m.def("divide", &divide, nb::arg("numbers").noconvert(), nb::arg("divisor"),
+        "Quotients and remainders of int64 numbers as kernels compute them, for tests.");
 #ifdef KHOP_WITH_CUDA
   m.def("cuda_device", &cuda_device, nb::arg("index") = 0, nb::arg("stream") = 0,
         nb::arg("allocate").none() = nb::none(), nb::arg("release").none() = nb::none(),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -48,6 +49,18 @@ std::shared_ptr<const void> keep(T held) {
             delete static_cast<const T*>(p);
           }};
 }
+
+// Lets other Python threads run during a call that waits for a device. One that only asks for
+// something is over sooner than the interpreter lock would be handed over and back.
+class ReleaseGilToWait {
+ public:
+  explicit ReleaseGilToWait(bool waits) {
+    if (waits) release_.emplace();
+  }
+
+ private:
+  std::optional<nb::gil_scoped_release> release_;
+};
 
 void bind_device_operations(nb::class_<PyDevice>& device);
 void bind_device_links(nb::class_<PyDevice>& device);

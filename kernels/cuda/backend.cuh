@@ -29,6 +29,8 @@ template <class Step>
 __global__ void __launch_bounds__(kThreads) run_step(Count items, Step step) {
   const int64_t count = items.value();
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  // Most threads have one item: to unroll the loop takes a division, by which the compiler counts.
+#pragma unroll 1
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
        i += stride) {
     step(i);
@@ -40,6 +42,7 @@ __global__ void __launch_bounds__(kThreads) run_step_on_threads(Count items, Ste
   const int64_t count = items.value();
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+#pragma unroll 1
   for (int64_t i = thread; i < count; i += stride) step(i, thread);
 }
 

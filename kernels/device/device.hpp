@@ -67,10 +67,11 @@ class Device {
   virtual bool lock_pages(void* memory, std::size_t bytes) noexcept = 0;
   virtual void unlock_pages(void* memory) noexcept = 0;
 
-  // out[i] = table[rows[i]] for rows of `row_bytes` bytes. Waits. Returns -1, or the first i whose
-  // row does not exist; out[i] is then left as it was.
+  // out[i] = table[rows[i]] for rows of `row_bytes` bytes. Returns -1, or, if it waits, the first i
+  // whose row does not exist; out[i] is left as it was. Throws std::out_of_range if it waits and an
+  // earlier call that did not asked for such a row.
   virtual int64_t gather(const void* table, int64_t num_rows, int64_t row_bytes, const void* rows,
-                         int row_width, int64_t count, void* out) = 0;
+                         int row_width, int64_t count, void* out, bool waits) = 0;
 
   // Edge list to compressed rows; edges of a row keep the order of the list. Waits for the check
   // of the ids; if it finds a fault, nothing is written.
@@ -106,8 +107,8 @@ class Device {
                                                         std::vector<DeviceRelation> relations,
                                                         bool with_edges, bool disjoint,
                                                         int64_t room) = 0;
-  // The same from a split table, in one launch that nobody waits for; what came of it is added to
-  // `tally`, on the device.
+  // The same from a split table, and nobody waits; what came of it is added to `tally`, on the
+  // device.
   virtual void split_gather(const parallel::SplitTable& table, const void* rows, int row_width,
                             int64_t count, void* out, parallel::SplitTally* tally) = 0;
 };

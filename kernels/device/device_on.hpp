@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "device.hpp"
+#include "gather_faults.hpp"
 #include "khop/parallel/gather.hpp"
 #include "khop/parallel/split_gather.hpp"
 #include "operations_on.hpp"
@@ -70,19 +71,20 @@ class DeviceOn final : public Device {
   void unlock_pages(void* memory) noexcept override { backend_.unlock_pages(memory); }
 
   int64_t gather(const void* table, int64_t num_rows, int64_t row_bytes, const void* rows,
-                 int row_width, int64_t count, void* out) override {
+                 int row_width, int64_t count, void* out, bool waits) override {
+    if (waits) faults_.check_earlier();
+    if (count == 0) return -1;
     const parallel::RowTable source{table, num_rows, row_bytes};
-    return row_width == 4
-               ? parallel::gather(backend_, source, static_cast<const int32_t*>(rows), count, out)
-               : parallel::gather(backend_, source, static_cast<const int64_t*>(rows), count, out);
+    visit_rows(rows, row_width, [&](auto* ids) {
+      parallel::gather(backend_, source, ids, count, out, faults_.of_next_gather());
+    });
+    return waits ? faults_.take() : -1;
   }
   void split_gather(const parallel::SplitTable& table, const void* rows, int row_width,
                     int64_t count, void* out, parallel::SplitTally* tally) override {
-    if (row_width == 4) {
-      parallel::split_gather(backend_, table, static_cast<const int32_t*>(rows), count, out, tally);
-    } else {
-      parallel::split_gather(backend_, table, static_cast<const int64_t*>(rows), count, out, tally);
-    }
+    visit_rows(rows, row_width, [&](auto* ids) {
+      parallel::split_gather(backend_, table, ids, count, out, tally, sorter_);
+    });
   }
 
   EdgeListFault coo_to_csr(const EdgeList& list, const RowsOut& out) override {
@@ -116,8 +118,19 @@ class DeviceOn final : public Device {
   }
 
  private:
+  template <class F>
+  static void visit_rows(const void* rows, int width, F&& f) {
+    if (width == 4) {
+      f(static_cast<const int32_t*>(rows));
+    } else {
+      f(static_cast<const int64_t*>(rows));
+    }
+  }
+
   std::string name_;
   Backend backend_;
+  GatherFaults<Backend> faults_{backend_};
+  parallel::RowSorter<Backend> sorter_{backend_};
 };
 
 }  // namespace khop

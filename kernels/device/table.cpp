@@ -135,7 +135,7 @@ std::vector<int32_t> HotRows::places() const {
 }
 
 DeviceTable::DeviceTable(std::shared_ptr<Device> device, const HostRows& table, TableMode mode,
-                         std::shared_ptr<const HotRows> hot)
+                         std::shared_ptr<const HotRows> hot, int64_t sorts_from)
     : device_(std::move(device)),
       num_rows_(table.num_rows),
       row_bytes_(table.row_bytes),
@@ -159,6 +159,7 @@ DeviceTable::DeviceTable(std::shared_ptr<Device> device, const HostRows& table, 
   }
   split_.num_rows = num_rows_;
   split_.row_bytes = row_bytes_;
+  split_.sorts_from = sorts_from;
   if (hot_ == nullptr || hot_->num_rows() < num_rows_) {
     cold_ = std::make_unique<HostMapping>(device_, table.data, table.bytes(), table.owner);
     split_.cold = cold_->on_device();
@@ -189,7 +190,9 @@ void DeviceTable::split(std::shared_ptr<const HotRows> hot) {
   parts_.reserve(hot_->group().size());
   parts_.upload(hot_->parts().data(), hot_->group().size());
   device_->synchronize();
-  split_ = {places_.data(), parts_.data(), hot_->group().size(), nullptr, num_rows_, row_bytes_, 0};
+  split_.places = places_.data();
+  split_.parts = parts_.data();
+  split_.num_parts = hot_->group().size();
   for (const void* part : hot_->parts()) split_.alignment |= reinterpret_cast<uintptr_t>(part);
 }
 
@@ -206,6 +209,7 @@ int64_t DeviceTable::gather(const void* rows, int row_width, bool rows_on_host, 
   if (mode_ == TableMode::kHost) {
     return gather_on_host(rows, row_width, rows_on_host, count, out, num_threads);
   }
+  if (waits) check_earlier();
   if (tally_.reserve(1)) device_->fill(tally_.data(), 0xFF, sizeof(parallel::SplitTally));
   device_->split_gather(split_, rows, row_width, count, out, tally_.data());
   pending_ += count;
@@ -227,13 +231,17 @@ int64_t DeviceTable::collect() {
   return -1;
 }
 
-DeviceTable::Served DeviceTable::served() {
+// Of gathers that nobody has waited for.
+void DeviceTable::check_earlier() {
   const int64_t bad = collect();
-  if (bad >= 0) {
-    throw std::out_of_range("entry " + std::to_string(bad) +
-                            " of rows that were gathered without waiting is outside a table of " +
-                            std::to_string(num_rows_) + " rows");
-  }
+  if (bad < 0) return;
+  throw std::out_of_range("entry " + std::to_string(bad) +
+                          " of rows that were gathered without waiting is outside a table of " +
+                          std::to_string(num_rows_) + " rows");
+}
+
+DeviceTable::Served DeviceTable::served() {
+  check_earlier();
   return served_;
 }
 

@@ -83,10 +83,11 @@ enum class TableMode {
 
 class DeviceTable {
  public:
-  // `hot` with kDevice alone; nothing: all rows, on this device. Throws std::invalid_argument if
-  // `hot` is of another table or group.
+  // `hot` with kDevice alone; nothing: all rows, on this device. From `sorts_from` rows on, a
+  // gather that reads the host's memory does so in the order of rows. Throws std::invalid_argument
+  // if `hot` is of another table or group.
   DeviceTable(std::shared_ptr<Device> device, const HostRows& table, TableMode mode,
-              std::shared_ptr<const HotRows> hot);
+              std::shared_ptr<const HotRows> hot, int64_t sorts_from = parallel::kSortsFrom);
   DeviceTable(const DeviceTable&) = delete;
   DeviceTable& operator=(const DeviceTable&) = delete;
   ~DeviceTable();  // waits for gathers that nobody has waited for
@@ -108,7 +109,7 @@ class DeviceTable {
   // out[i] = table[rows[i]], with `rows` of `row_width` bytes each and `out` on the device; `rows`
   // too, but for those of a host's table, which always waits. Returns -1, or, if it waits, the
   // first i whose row does not exist; what `out` holds is then undefined. `num_threads` gather for
-  // a host's table.
+  // a host's table. If it waits, throws as `served` does.
   int64_t gather(const void* rows, int row_width, bool rows_on_host, int64_t count, void* out,
                  int num_threads, bool waits);
 
@@ -117,6 +118,7 @@ class DeviceTable {
   int64_t gather_on_host(const void* rows, int row_width, bool rows_on_host, int64_t count,
                          void* out, int num_threads);
   int64_t collect();
+  void check_earlier();
   PinnedMemory& staging(std::unique_ptr<PinnedMemory>& memory, std::size_t bytes);
 
   std::shared_ptr<Device> device_;

@@ -200,7 +200,7 @@ class Device:
     @property
     def num_launches(self) -> int: ...
     def synchronize(self) -> None: ...
-    def gather(self, table: Any, rows: Any, out: Any) -> None: ...
+    def gather(self, table: Any, rows: Any, out: Any, wait: bool = True) -> None: ...
     def coo_to_csr(
         self,
         keys: Any,
@@ -337,6 +337,7 @@ class DeviceSubgraph:
 def emulated_device(
     seed: int = 0, num_threads: int = 1, maps_host: bool = True, island: int = 0
 ) -> Device: ...
+def divide(numbers: Int64Array, divisor: int) -> tuple[Int64Array, Int64Array]: ...
 def cuda_device(
     index: int = 0,
     stream: int = 0,
@@ -357,7 +358,12 @@ class HotRows:
 
 class DeviceTable:
     def __init__(
-        self, device: Device, table: Array, mode: str = "CUDA", hot: HotRows | None = None
+        self,
+        device: Device,
+        table: Array,
+        mode: str = "CUDA",
+        hot: HotRows | None = None,
+        sorts_from: int = ...,
     ) -> None: ...
     @property
     def place(self) -> str: ...
@@ -365,3 +371,12 @@ class DeviceTable:
     def served(self) -> tuple[int, int]: ...
     def reset_served(self) -> None: ...
     def gather(self, rows: Any, out: Any, num_threads: int = 1, wait: bool = True) -> None: ...
+    def gather_at(
+        self,
+        rows: int,
+        row_width: int,
+        count: int,
+        out: int,
+        num_threads: int = 1,
+        wait: bool = True,
+    ) -> None: ...

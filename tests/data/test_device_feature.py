@@ -72,6 +72,53 @@ def test_torch_dtypes(device):
         table.gather(put(device, rows), empty(device, (3, 6), np.float16))
 
 
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_tensors(device, placement):
+    """Tensors of torch, of any layout, are what arrays are; what does not fit is refused."""
+    where = "cuda" if device.is_cuda else "cpu"
+    values = torch.randn(20, 6, 2).bfloat16()
+    table = DeviceFeature(Feature(values), device, hotness=np.arange(20.0), **PLACEMENTS[placement])
+    rows = torch.tensor([19, 0, 3, 3, 8, 1], device=where)
+    for index in (rows, rows.int(), rows[::2], rows[:0]):
+        out = torch.empty(len(index), 6, 2, dtype=torch.bfloat16, device=where)
+        assert table.gather(index, out) is out
+        assert torch.equal(out.cpu(), values[index.cpu().long()])
+    out = torch.empty(6, 6, 2, dtype=torch.bfloat16, device=where)
+    with pytest.raises(TypeError, match="rows must be int32 or int64"):
+        table.gather(rows.short(), out)
+    with pytest.raises(ValueError, match=r"axis|dimension"):
+        table.gather(rows[:, None], out)
+    with pytest.raises(TypeError):
+        table.gather(rows, torch.empty(6, 2, 6, dtype=torch.bfloat16, device=where).mT)
+    rows[2] = 20
+    with pytest.raises(IndexError, match=r"row 20 \(entry 2 of rows\)"):
+        table.gather(rows, out)
+
+
+def test_tensors_are_taken_by_their_addresses(device):
+    """Where all of a tensor lies is known without DLPack, which takes longer."""
+    values = np.random.default_rng(0).random((20, 6))
+    table = DeviceFeature(Feature(values), device)
+    taken, native = [], table._table
+
+    class Counted:
+        gather = native.gather
+
+        def gather_at(self, *args):
+            taken.append(args[2])
+            native.gather_at(*args)
+
+    table._table = Counted()
+    where = "cuda" if device.is_cuda else "cpu"
+    rows = torch.tensor([19, 0, 3, 4], device=where)
+    for index in (rows, rows[::2], rows.int()):
+        out = torch.empty(len(index), 6, dtype=torch.float64, device=where)
+        table.gather(index, out)
+        assert np.array_equal(out.cpu().numpy(), values[index.cpu().numpy()])
+    table.gather(put(device, np.array([5])), empty(device, (1, 6), float))
+    assert taken == ([4, 4, 1] if device.is_cuda else [4, 4])
+
+
 def test_what_is_hot(device):
     """The hottest rows, as many as were asked for, come from the device."""
     values = np.arange(50.0).reshape(10, 5)

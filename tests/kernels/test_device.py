@@ -53,6 +53,32 @@ def test_gather_of_missing_rows(device):
     device.gather(table[:0], put(device, np.empty(0, np.int64)), out[:0])
 
 
+def test_rows_without_a_byte(device):
+    """Whether they exist is asked all the same."""
+    table = put(device, np.zeros((10, 0)))
+    device.gather(table, put(device, np.array([0, 9])), put(device, np.zeros((2, 0))))
+    with pytest.raises(IndexError, match="entry 1"):
+        device.gather(table, put(device, np.array([0, 10])), put(device, np.zeros((2, 0))))
+
+
+def test_gathers_that_nobody_waits_for(device):
+    """What they found wrong is an error of the next that waits, and of no other."""
+    values = np.random.default_rng(0).random((50, 3))
+    table, rows = put(device, values), np.arange(0, 50, 7)
+    outs = [empty(device, (8, 3), float) for _ in range(3)]
+    here, missing = put(device, rows), put(device, np.full(8, 50))
+    for out in outs:
+        device.gather(table, here, out, wait=False)
+    device.gather(table, here, outs[0])
+    for out in outs:
+        assert np.array_equal(get(out), values[rows])
+    device.gather(table, missing, outs[0], wait=False)
+    with pytest.raises(IndexError, match="entry 0 of rows that were gathered without waiting"):
+        device.gather(table, here, outs[0])
+    device.gather(table, put(device, rows[::-1]), outs[0])
+    assert np.array_equal(get(outs[0]), values[rows[::-1]])
+
+
 def test_arrays_that_do_not_fit(device):
     """Widths and lengths must agree."""
     table, rows = put(device, np.zeros((3, 4), np.float32)), put(device, np.zeros(2, np.int64))

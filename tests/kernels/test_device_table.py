@@ -5,41 +5,9 @@ import weakref
 import numpy as np
 import pytest
 
+from device_tables import MODES, gathered, group_of, hot_ids, open_table
 from devices import empty, get, gpu, open_device, put
 from khop import _native
-
-MODES = ["CUDA", "ZERO_COPY", "CPU", "split", "split 3", "CUDA 3"]
-"""The last three: hot rows on the device, and rows on three devices that read each other's."""
-
-SHARE = 0.3
-
-
-def group_of(device, size=1):
-    """The device and `size` - 1 others that it reads."""
-    kind = "cuda" if device.is_cuda else "emulated"
-    return _native.DeviceGroup([device] + [open_device(kind, 1 + i) for i in range(size - 1)])
-
-
-def hot_ids(num_rows, seed=0):
-    """The hot rows of a table that is split."""
-    rng = np.random.default_rng(seed)
-    return rng.permutation(num_rows)[: int(SHARE * num_rows)].astype(np.int64)
-
-
-def open_table(device, array, mode):
-    """A table in one of `MODES`."""
-    if mode in ("CUDA", "ZERO_COPY", "CPU"):
-        return _native.DeviceTable(device, array, mode)
-    group = group_of(device, 3 if mode.endswith("3") else 1)
-    rows = hot_ids(len(array)) if mode.startswith("split") else None
-    return _native.DeviceTable(device, array, "CUDA", _native.HotRows(group, array, rows))
-
-
-def gathered(device, table, rows, shape, dtype):
-    """What a table gives for rows."""
-    out = empty(device, shape, dtype)
-    table.gather(put(device, rows), out)
-    return get(out)
 
 
 @pytest.fixture(params=MODES)
@@ -318,30 +286,3 @@ def test_rows_of_another_device(kind):
     table = _native.DeviceTable(device, np.zeros((10, 4), np.float32))
     with pytest.raises(ValueError, match="rows is not in the memory of device 'cuda:0'"):
         table.gather(np.zeros(2, np.int64), empty(device, (2, 4), np.float32))
-
-
-@pytest.mark.parametrize("mode", ["CUDA", "ZERO_COPY", "split"])
-def test_gathers_that_nobody_waits_for(device, mode):
-    """They add up; what is asked for the first time afterwards says that a row did not exist."""
-    table = np.arange(40_000, dtype=np.float32).reshape(10_000, 4)
-    hot = None
-    if mode == "split":
-        group = _native.DeviceGroup([device])
-        hot = _native.HotRows(group, table, np.arange(100))
-    gathers = _native.DeviceTable(
-        device, table, "ZERO_COPY" if mode == "ZERO_COPY" else "CUDA", hot
-    )
-    outs = [empty(device, (300, 4), np.float32) for _ in range(3)]
-    rows = [put(device, np.arange(first, first + 300)) for first in range(3)]
-    for index, out in zip(rows, outs, strict=True):
-        gathers.gather(index, out, wait=False)
-    hot_rows = {"CUDA": 900, "ZERO_COPY": 0, "split": 100 + 99 + 98}[mode]
-    assert gathers.served == (hot_rows, 900 - hot_rows)
-    for first, out in enumerate(outs):
-        assert np.array_equal(get(out), table[first : first + 300])
-    missing, out = put(device, np.array([1, 10_000])), empty(device, (2, 4), np.float32)
-    gathers.gather(missing, out, wait=False)
-    with pytest.raises(IndexError, match="entry 1"):
-        gathers.served  # noqa: B018
-    gathers.gather(put(device, np.array([5, 6])), outs[0][:2])
-    assert sum(gathers.served) == 902

@@ -89,12 +89,15 @@ KHOP_HD uint64_t bounded32(uint32_t word, uint32_t bound) {
   return (static_cast<uint64_t>(word) * bound) >> 32;
 }
 
-KHOP_HD uint64_t bounded64(uint64_t word, uint64_t bound) {
+// The upper 64 bits of a product.
+KHOP_HD uint64_t high_product(uint64_t a, uint64_t b) {
 #ifdef __CUDA_ARCH__
-  return __umul64hi(word, bound);
+  return __umul64hi(a, b);
 #else
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(word) * bound) >> 64);
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
 #endif
 }
+
+KHOP_HD uint64_t bounded64(uint64_t word, uint64_t bound) { return high_product(word, bound); }
 
 }  // namespace khop

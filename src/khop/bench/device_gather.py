@@ -1,9 +1,10 @@
 """Part of suite `device`: rows of a table, from device memory, from the host's, and from both.
 
 0.4 M random rows of 400 bytes, out of 1 GB. What they are compared with is a copy of as many bytes
-in one piece, which torch makes: within device memory, and from pinned host memory to it. The hot
-cache is a table a fifth of whose rows, the hottest, are in device memory: how many rows of batches
-come from there is counted, and compared with what hotness says.
+in one piece, which torch makes: within device memory, and from pinned host memory to it. From host
+memory rows are also read in the order in which they were asked for, which sorting them is to beat.
+The hot cache is a table a fifth of whose rows, the hottest, are in device memory: how many rows of
+batches come from there is counted, and compared with what hotness says.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _TABLE_ROWS = 2_450_000
 _ROWS = 400_000
 _EMULATED = 100  # so many times smaller
 _HOT = 0.2
+_UNSORTED = f"{DEVICE}, rows as asked for"
 
 
 def measure_gathers(bench: Bench, place: Place, _: Drawn) -> list[Row]:
@@ -41,10 +43,15 @@ def measure_gathers(bench: Bench, place: Place, _: Drawn) -> list[Row]:
         with bench.survives(f"gather, {where}"):
             gathers = _native.DeviceTable(place.device, table, mode)
             bench.note(f"gather, {where}: rows lie in '{gathers.place}'")
+            batches = bench.settings.batches
             cases = [
-                gather_case(place, gathers, table, count, out, bench.settings.batches),
-                copy_case(place, mode == "ZERO_COPY", out, bench.settings.batches),
+                gather_case(place, gathers, table, count, out, batches),
+                copy_case(place, mode == "ZERO_COPY", out, batches),
             ]
+            if mode == "ZERO_COPY":
+                unsorted = _native.DeviceTable(place.device, table, mode, sorts_from=count + 1)
+                cases.append(gather_case(place, unsorted, table, count, out, batches, _UNSORTED))
+                del unsorted
             rows += bench.take_turns(place.group(f"gather, {where}"), cases, work_unit="kB")
             del gathers, cases
     return rows
@@ -55,7 +62,13 @@ def _table(num_rows: int) -> Array:
 
 
 def gather_case(
-    place: Place, gathers: Any, table: Array, count: int, out: Any, batches: int
+    place: Place,
+    gathers: Any,
+    table: Array,
+    count: int,
+    out: Any,
+    batches: int,
+    name: str = DEVICE,
 ) -> Case:
     """Gathers other random rows each time; the first time what comes of it is checked.
 
@@ -66,6 +79,7 @@ def gather_case(
         count: rows of a gather.
         out: [count, ...] memory of the device.
         batches: gathers that a turn times.
+        name: of the case.
 
     Raises:
         RuntimeError: the rows are not those that were asked for.
@@ -87,7 +101,7 @@ def gather_case(
 
         return Turn(place.seconds(all_of_them) / batches, _kilobytes(out))
 
-    return Case(DEVICE, turn)
+    return Case(name, turn)
 
 
 def copy_case(place: Place, from_host: bool, out: Any, batches: int) -> Case:

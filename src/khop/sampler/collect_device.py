@@ -285,7 +285,8 @@ class StagedCollector(Collector):
                     into = DeviceArray(staged, begin * width, (len(own), *out.shape[1:]), out.dtype)
                     feature = self._features[table.kind, table.type_index, name]
                     feature.gather(self._uploaded(self._own, own), into, wait=False)
-            self._device.gather(DeviceArray(staged, 0, out.shape, out.dtype), ordered, out)
+            rows = DeviceArray(staged, 0, out.shape, out.dtype)
+            self._device.gather(rows, ordered, out, wait=False)  # a permutation: they exist
 
     def _uploaded(self, scratch: Scratch, values: Int64Array) -> DeviceArray:
         uploaded = DeviceArray(scratch.take(values.nbytes), 0, values.shape, "int64")

@@ -113,6 +113,8 @@ class EdgeFinder {
   const uint64_t* missing() const { return missing_.data(); }
 
  private:
+  // Far above what there is, for most rows are short. Only a GPU's grid grows with it, and backends
+  // cap grids; memory and sums are of the size of the questions.
   static int64_t most_shares(int64_t questions, int64_t longest) {
     const int64_t shares = (longest + kEntriesAShare - 1) / kEntriesAShare;
     constexpr int64_t kMost = int64_t{1} << 62;

@@ -73,11 +73,17 @@ inline int bits_for(int64_t count) {
 template <class Backend>
 class SortMemory {
  public:
-  SortMemory(Backend& backend, int64_t count)
-      : keys_(backend, count),
-        other_keys_(backend, count),
-        values_(backend, count),
-        other_values_(backend, count) {}
+  explicit SortMemory(Backend& backend)
+      : keys_(backend), other_keys_(backend), values_(backend), other_values_(backend) {}
+  SortMemory(Backend& backend, int64_t count) : SortMemory(backend) { reserve(count); }
+
+  void reserve(int64_t count) {
+    keys_.reserve(count);
+    other_keys_.reserve(count);
+    values_.reserve(count);
+    other_values_.reserve(count);
+  }
+  int64_t capacity() const { return other_values_.capacity(); }
 
   SortPairs pairs() const {
     return {keys_.data(), values_.data(), other_keys_.data(), other_values_.data()};
