@@ -60,6 +60,23 @@ def in_thread(run):
         raise failures[0]
 
 
+def draw_batches(graph, device=None):
+    """Three batches, two of them played from a recording, and their features."""
+    device = device or open_device("fake")
+    graphs = [_native.DeviceGraph(device, csr, "ZERO_COPY") for csr in graph.csrs()]
+    batch = _native.DeviceSubgraph(device, graph.num_nodes, graph.pairs(), True, room=64)
+    table = _native.DeviceTable(device, np.arange(graph.num_nodes[0]), "CPU")
+    for number in range(3):
+        batch.begin()
+        batch.add_seeds(0, np.arange(5))
+        batch.sample(graphs, [[3, 2]], False, [False], False, 1, number, True)
+        nodes = empty(device, batch.num_nodes(0), np.int64)
+        batch.write_nodes(0, nodes)
+        out = empty(device, batch.num_nodes(0), np.int64)
+        table.gather(nodes, out)
+        assert np.array_equal(get(out), get(nodes))
+
+
 def work_on(index):
     """Everything that a device is asked for, and gives back."""
     device = _native.cuda_device(index)
@@ -76,6 +93,7 @@ def work_on(index):
         assert got.tolist() == rows.tolist()
         del table
     _ = _native.DeviceMemory.allocate_shared(device, 8).handle
+    draw_batches(hub_graph(100, 20), device)
     assert _native.LockedPages(device, np.zeros(4096, np.uint8)).is_locked
 
 
@@ -110,23 +128,6 @@ CALLS = [
     "cudaGraphInstantiate",
     "cudaGraphLaunch",
 ]
-
-
-def draw_batches(graph):
-    """Three batches, two of them played from a recording, and their features."""
-    device = open_device("fake")
-    graphs = [_native.DeviceGraph(device, csr, "ZERO_COPY") for csr in graph.csrs()]
-    batch = _native.DeviceSubgraph(device, graph.num_nodes, graph.pairs(), True, room=64)
-    table = _native.DeviceTable(device, np.arange(graph.num_nodes[0]), "CPU")
-    for number in range(3):
-        batch.begin()
-        batch.add_seeds(0, np.arange(5))
-        batch.sample(graphs, [[3, 2]], False, [False], False, 1, number, True)
-        nodes = empty(device, batch.num_nodes(0), np.int64)
-        batch.write_nodes(0, nodes)
-        out = empty(device, batch.num_nodes(0), np.int64)
-        table.gather(nodes, out)
-        assert np.array_equal(get(out), get(nodes))
 
 
 @fake
