@@ -5,6 +5,7 @@ With an extension built for it, also the sources for GPUs on the CUDA runtime of
 
 from __future__ import annotations
 
+import ctypes
 import math
 
 import numpy as np
@@ -25,9 +26,24 @@ gpu = [
 
 fake = pytest.mark.skipif(not HAS_FAKE, reason="the extension was not built with KHOP_CUDA=fake")
 
-KINDS = ["emulated", "threads", pytest.param("cuda", marks=gpu)] + ["fake"] * HAS_FAKE
-"""Items in random orders on one thread, on several at the same time, and on a GPU; or what runs on
-GPUs, on the tests' own CUDA runtime."""
+TORCH_KINDS = ["emulated", "threads", pytest.param("cuda", marks=gpu)]
+"""Items in random orders on one thread, on several at the same time, and on a GPU."""
+
+KINDS = TORCH_KINDS + ["fake"] * HAS_FAKE
+"""The same, and what runs on GPUs on the tests' own CUDA runtime, where the extension has it."""
+
+
+class _DlTensor(ctypes.Structure):
+    """What a DLPack capsule begins with, as far as the strides."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("num_axes", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+    )
 
 
 class FakeArray:
@@ -38,13 +54,15 @@ class FakeArray:
         offset: its first byte there.
         shape: its axes.
         dtype: its NumPy dtype.
+        step: distance of its rows, in rows.
     """
 
-    def __init__(self, memory, offset, shape, dtype):
+    def __init__(self, memory, offset, shape, dtype, step=1):
         self.memory = memory
         self.offset = offset
         self.shape = shape
         self.dtype = dtype
+        self.step = step
 
     @classmethod
     def put(cls, device, array):
@@ -56,29 +74,39 @@ class FakeArray:
 
     def get(self):
         """A copy for the host."""
+        assert self.step == 1
         array = np.empty(self.shape, self.dtype)
         self.memory.download(self.offset, array)
         return array
+
+    def reshape(self, *shape):
+        """The same entries along other axes."""
+        return FakeArray(self.memory, self.offset, shape, self.dtype)
 
     def __len__(self):
         return self.shape[0]
 
     def __getitem__(self, rows):
+        assert self.step == 1
         begin, end, step = rows.indices(self.shape[0])
-        if step != 1:
-            raise TypeError("rows of a FakeArray are next to each other")
         row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
-        shape = (max(0, end - begin), *self.shape[1:])
-        return FakeArray(self.memory, self.offset + begin * row_bytes, shape, self.dtype)
-
-    def _view(self):
-        return self.memory.view(self.offset, self.shape, self.dtype.name, self)
+        shape = (len(range(begin, end, step)), *self.shape[1:])
+        return FakeArray(self.memory, self.offset + begin * row_bytes, shape, self.dtype, step)
 
     def __dlpack__(self, **options):
-        return self._view().__dlpack__(**options)
+        capsule = self._view().__dlpack__()
+        if self.step != 1:
+            address = ctypes.pythonapi.PyCapsule_GetPointer
+            address.restype, address.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+            tensor = _DlTensor.from_address(address(capsule, b"dltensor"))
+            tensor.strides[0] *= self.step
+        return capsule
 
     def __dlpack_device__(self):
         return self._view().__dlpack_device__()
+
+    def _view(self):
+        return self.memory.view(self.offset, self.shape, self.dtype.name, self)
 
 
 def open_device(kind, seed=0):
@@ -110,6 +138,13 @@ def get(array):
     if isinstance(array, FakeArray):
         return array.get()
     return array.cpu().numpy() if isinstance(array, torch.Tensor) else array
+
+
+def torch_place(device):
+    """Where torch has tensors that a device may use; skips a device that torch knows nothing of."""
+    if device.is_cuda and HAS_FAKE:
+        pytest.skip("torch has no tensors in the memory of this device")
+    return "cuda" if device.is_cuda else "cpu"
 
 
 def address_of(array):

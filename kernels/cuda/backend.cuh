@@ -59,23 +59,26 @@ __global__ void __launch_bounds__(kBlockThreads) run_block_step(Step step) {
 class Recording {
  public:
   Recording() = default;
-  // Of a graph, which is not needed any more then.
-  explicit Recording(cudaGraph_t graph) {
+  // Of a graph, which is not needed any more then; `device` is the current one.
+  Recording(int device, cudaGraph_t graph) : device_(device) {
     const cudaError_t error = cudaGraphInstantiate(&graph_, graph, 0);
     cudaGraphDestroy(graph);
     check(error, "cudaGraphInstantiate");
   }
-  Recording(Recording&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)) {}
+  Recording(Recording&& other) noexcept
+      : device_(other.device_), graph_(std::exchange(other.graph_, nullptr)) {}
   Recording& operator=(Recording&& other) noexcept {
+    std::swap(device_, other.device_);
     std::swap(graph_, other.graph_);
     return *this;
   }
   ~Recording() {
-    if (graph_ != nullptr && cudaGraphExecDestroy(graph_) != cudaSuccess) forget_error();
+    if (graph_ != nullptr) quietly(device_, [this] { cudaGraphExecDestroy(graph_); });
   }
   cudaGraphExec_t get() const { return graph_; }
 
  private:
+  int device_ = 0;
   cudaGraphExec_t graph_ = nullptr;
 };
 
@@ -260,7 +263,7 @@ class Backend {
       throw;
     }
     KHOP_CUDA_CHECK(end_recording(&graph, launched));
-    return Recording(graph);
+    return Recording(device_, graph);
   }
   void play(const Recording& recording) {
     const OnDevice on(device_);

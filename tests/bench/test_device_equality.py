@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from devices import KINDS, open_device
+from devices import TORCH_KINDS, open_device
 from khop import _native
 from khop.bench.device_equality import _contents_on_host, compare, configuration
 from khop.bench.on_device import Place, open_place
@@ -59,7 +59,7 @@ def test_an_emulated_device_is_a_place_like_a_gpu():
         assert place.seconds(lambda: None) >= 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TORCH_KINDS)
 def test_devices_draw_the_same(kind):
     if kind == "cuda":
         with open_place("cuda") as place:

@@ -116,7 +116,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  return call("cudaGraphDestroy", kPlain, [&] {
+  return call("cudaGraphDestroy", kContext, [&] {
     const std::lock_guard<std::mutex> lock(graphs().mutex);
     const auto found = graphs().graphs.erase(reinterpret_cast<uintptr_t>(graph));
     return found == 1 ? cudaSuccess : cudaErrorInvalidValue;
@@ -125,7 +125,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 // It may be in flight: what was launched keeps what it runs.
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  return call("cudaGraphExecDestroy", kPlain, [&] {
+  return call("cudaGraphExecDestroy", kContext, [&] {
     const std::lock_guard<std::mutex> lock(graphs().mutex);
     const auto found = graphs().executables.erase(reinterpret_cast<uintptr_t>(executable));
     return found == 1 ? cudaSuccess : cudaErrorInvalidValue;

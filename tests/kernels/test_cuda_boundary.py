@@ -5,6 +5,7 @@ On the tests' own runtime, which does what a GPU may do, not what it usually doe
 
 import ctypes
 import gc
+import mmap
 import subprocess
 import sys
 import threading
@@ -60,30 +61,57 @@ def in_thread(run):
         raise failures[0]
 
 
+def draw_batches(graph, device=None):
+    """Three batches, two of them played from a recording, and their features.
+
+    Returns what they were drawn with.
+    """
+    device = device or open_device("fake")
+    graphs = [_native.DeviceGraph(device, csr, "ZERO_COPY") for csr in graph.csrs()]
+    batch = _native.DeviceSubgraph(device, graph.num_nodes, graph.pairs(), True, room=64)
+    table = _native.DeviceTable(device, np.arange(graph.num_nodes[0]), "CPU")
+    for number in range(3):
+        batch.begin()
+        batch.add_seeds(0, np.arange(5))
+        batch.sample(graphs, [[3, 2]], False, [False], False, 1, number, True)
+        nodes = empty(device, batch.num_nodes(0), np.int64)
+        batch.write([address_of(nodes)], [], [], [], [])
+        out = empty(device, batch.num_nodes(0), np.int64)
+        table.gather(nodes, out)
+        assert np.array_equal(get(out), get(nodes))
+    return [nodes, out, table, batch, graphs]
+
+
 def work_on(index):
-    """Everything that a device is asked for, and gives back."""
+    """Asks a device for everything; returns what it gave."""
     device = _native.cuda_device(index)
     array = np.arange(LARGE // 8)
+    held = [device]
     for mode in ("CUDA", "ZERO_COPY", "CPU"):
-        table = _native.DeviceTable(device, array, mode)
+        held.append(_native.DeviceTable(device, array, mode))
         rows = np.array([5, 0, len(array) - 1])
-        out = _native.DeviceMemory.allocate(device, 24)
-        ids = _native.DeviceMemory.allocate(device, 24)
-        ids.upload(0, rows)
-        table.gather(ids.view(0, (3,), "int64", ids), out.view(0, (3,), "int64", out))
-        got = np.empty(3, np.int64)
-        out.download(0, got)
-        assert got.tolist() == rows.tolist()
-        del table
-    _ = _native.DeviceMemory.allocate_shared(device, 8).handle
-    assert _native.LockedPages(device, np.zeros(4096, np.uint8)).is_locked
+        out = empty(device, 3, np.int64)
+        held[-1].gather(put(device, rows), out)
+        assert np.array_equal(get(out), rows)
+    held.append(_native.DeviceMemory.allocate_shared(device, 8))
+    assert held[-1].handle
+    pages = np.frombuffer(mmap.mmap(-1, 4096), np.uint8)  # that nobody else has a part of
+    held.append(_native.LockedPages(device, pages))
+    assert held[-1].is_locked
+    return held + draw_batches(hub_graph(100, 20), device)
 
 
 @fake
 def test_a_thread_creates_the_context_of_its_device_alone():
-    """Also where it has chosen none before: that would be another process's half gigabyte."""
-    in_thread(lambda: work_on(1))
+    """Also where it has chosen none before: that would be another process's half gigabyte.
+
+    What a device gave is given back by other threads, which have chosen none either.
+    """
+    held = []
+    in_thread(lambda: held.extend(work_on(1)))
     gc.collect()
+    while held:
+        in_thread(held.pop)
     assert list(control.contexts()) == [1]
 
 
@@ -110,23 +138,6 @@ CALLS = [
     "cudaGraphInstantiate",
     "cudaGraphLaunch",
 ]
-
-
-def draw_batches(graph):
-    """Three batches, two of them played from a recording, and their features."""
-    device = open_device("fake")
-    graphs = [_native.DeviceGraph(device, csr, "ZERO_COPY") for csr in graph.csrs()]
-    batch = _native.DeviceSubgraph(device, graph.num_nodes, graph.pairs(), True, room=64)
-    table = _native.DeviceTable(device, np.arange(graph.num_nodes[0]), "CPU")
-    for number in range(3):
-        batch.begin()
-        batch.add_seeds(0, np.arange(5))
-        batch.sample(graphs, [[3, 2]], False, [False], False, 1, number, True)
-        nodes = empty(device, batch.num_nodes(0), np.int64)
-        batch.write([address_of(nodes)], [], [], [], [])
-        out = empty(device, batch.num_nodes(0), np.int64)
-        table.gather(nodes, out)
-        assert np.array_equal(get(out), get(nodes))
 
 
 @fake
@@ -162,6 +173,7 @@ def test_a_device_that_is_short_of_memory_goes_on(lazy):
     control.set_options(memory=1 << 20)
     with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
         _native.DeviceMemory.allocate(lazy, 2 << 20)
+    assert control.runtime().cudaPeekAtLastError() == 0
     table = _native.DeviceTable(lazy, array, "ZERO_COPY")
     assert gathered(lazy, table, np.array([7, 999]), (2,), np.int64).tolist() == [7, 999]
 
@@ -395,7 +407,7 @@ def test_an_allocator_that_is_interrupted(monkeypatch):
 def test_arrays_whose_end_runs_python():
     """What an array's end runs may wait for another thread, which registers memory meanwhile."""
     code = (
-        "import threading, time, weakref\n"
+        "import ctypes, threading, time, weakref\n"
         "import numpy as np\n"
         "from khop import _native\n"
         "device = _native.emulated_device()\n"
@@ -405,14 +417,16 @@ def test_arrays_whose_end_runs_python():
         "    time.sleep(0.3)\n"
         "array, other = np.arange(1 << 13), np.arange(1 << 13)\n"
         "weakref.finalize(array, end)\n"
-        "mapped = _native.DeviceMemory.mapped(device, array)\n"
-        "del array\n"
+        "same = (ctypes.c_int64 * len(array)).from_address(array.ctypes.data)\n"
+        "first = _native.DeviceMemory.mapped(device, array)\n"
+        "last = _native.DeviceMemory.mapped(device, np.ctypeslib.as_array(same))\n"
+        "del array, first\n"
         "def map_other():\n"
         "    begun.wait()\n"
         "    _native.DeviceMemory.mapped(device, other)\n"
         "thread = threading.Thread(target=map_other)\n"
         "thread.start()\n"
-        "del mapped\n"
+        "del last\n"
         "thread.join()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

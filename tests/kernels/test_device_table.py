@@ -100,7 +100,7 @@ def test_devices_of_a_group_share_hot_rows():
 
 def test_places(device):
     """What a table says of where its rows lie; what is all on devices is counted as such."""
-    array = np.arange(90000.0).reshape(30000, 3)
+    array = np.arange(4.5e6).reshape(1_500_000, 3)  # large enough to be registered with a GPU
     places = {
         "CUDA": "device",
         "ZERO_COPY": "mapped",
@@ -111,9 +111,9 @@ def test_places(device):
     for mode, place in places.items():
         table = open_table(device, array, mode)
         assert table.place == place
-        rows = np.append(hot_ids(30000)[:3], np.arange(7))
+        rows = np.append(hot_ids(len(array))[:3], np.arange(7))
         gathered(device, table, rows, (10, 3), float)
-        num_hot = int(np.isin(rows, hot_ids(30000)).sum())
+        num_hot = int(np.isin(rows, hot_ids(len(array))).sum())
         on_device = {"device": 10, "device, mapped": num_hot}.get(place, 0)
         assert table.served == (on_device, 10 - on_device)
 
@@ -127,12 +127,12 @@ def test_host_tables_take_rows_of_the_host(device):
 
 def test_arrays_live_as_long_as_they_are_read(device, mode):
     """And no longer."""
-    array = np.arange(80000.0).reshape(20000, 4)  # large enough to be registered with a GPU
+    array = np.arange(4.4e6).reshape(-1, 4)  # large enough to be registered with a GPU
     expected, alive = array.copy(), weakref.ref(array)
     table = open_table(device, array, mode)
     del array
     assert (alive() is None) == (mode in ("CUDA", "CUDA 3"))
-    rows = np.arange(0, 20000, 77)
+    rows = np.arange(0, len(expected), 7777)
     got = gathered(device, table, rows, (len(rows), 4), float)
     assert np.array_equal(got, expected[rows])
     del table
@@ -173,21 +173,24 @@ def test_arrays_that_share_pages(device, seed):
     assert alive() is None
 
 
-def test_a_shared_page_stays_what_it_was():
-    """An array lives as long as another needs the page that both have a part of."""
+def test_arrays_that_share_a_page():
+    """One of them is registered; the other is copied, and both stay what they were."""
     device = _native.emulated_device()
     base = np.arange(3 << 12)
-    first, second = base[:5000], base[5000:]
-    alive = [weakref.ref(first), weakref.ref(second)]
-    expected = second.copy()
-    one = _native.DeviceTable(device, first, "ZERO_COPY")
-    two = _native.DeviceTable(device, second, "ZERO_COPY")
-    del first, second, base, one
-    assert all(array() is not None for array in alive)
-    got = gathered(device, two, np.arange(100), (100,), np.int64)
-    assert np.array_equal(got, expected[:100])
-    del two
-    assert all(array() is None for array in alive)
+    first, second, part = base[:5000], base[5000:], base[100:200]
+    alive = [weakref.ref(array) for array in (first, second, part)]
+    tables = [_native.DeviceTable(device, array, "ZERO_COPY") for array in (first, second, part)]
+    assert [table.place for table in tables] == ["mapped", "pinned copy", "mapped"]
+    expected = base.copy()
+    del first, second, part, base
+    assert [array() is None for array in alive] == [False, True, False]
+    del tables[0]
+    assert alive[0]() is not None  # its pages are those of the part
+    for table, begin in zip(tables, (5000, 100), strict=True):
+        got = gathered(device, table, np.arange(100), (100,), np.int64)
+        assert np.array_equal(got, expected[begin : begin + 100])
+    del tables, table
+    assert alive[0]() is None
 
 
 def test_a_device_that_registers_only_a_part():
