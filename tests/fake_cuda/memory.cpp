@@ -86,8 +86,13 @@ void* Memory::allocate(Origin origin, int device, std::size_t bytes) {
   void* memory = nullptr;
   if (origin == Origin::kMalloc) {
     memory = allocate_file(bytes, range.file);
-  } else if (posix_memalign(&memory, 256, bytes) != 0) {
-    memory = nullptr;
+  } else {
+    // Page-locked memory has pages of its own.
+    const bool whole_pages = origin == Origin::kHost;
+    const std::size_t alignment = whole_pages ? page_bytes() : 256;
+    if (posix_memalign(&memory, alignment, whole_pages ? page_after(bytes) : bytes) != 0) {
+      memory = nullptr;
+    }
   }
   if (memory == nullptr) return nullptr;
   range.begin = reinterpret_cast<uintptr_t>(memory);
@@ -193,14 +198,10 @@ cudaError_t Memory::register_pages(uintptr_t begin, std::size_t bytes, bool read
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto* ranges : {&registered_, &ranges_}) {
     for (const auto& [start, range] : *ranges) {
-      if (range.is_free) continue;
-      const bool whole_pages = range.origin != Origin::kHost;
-      const uintptr_t first = whole_pages ? page_of(start) : start;
-      const uintptr_t last = whole_pages ? page_after(range.end()) : range.end();
-      const bool apart = last <= page_of(begin) || page_after(begin + bytes) <= first;
-      if (!apart && (ranges == &registered_ || range.origin != Origin::kPool)) {
-        return cudaErrorHostMemoryAlreadyRegistered;
-      }
+      if (range.is_free || range.origin == Origin::kPool) continue;
+      const bool apart =
+          page_after(range.end()) <= page_of(begin) || page_after(begin + bytes) <= page_of(start);
+      if (!apart) return cudaErrorHostMemoryAlreadyRegistered;
     }
   }
   Range range;
