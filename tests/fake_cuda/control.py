@@ -79,11 +79,17 @@ def calls(function: str) -> int:
     return int(_report()["calls"].get(function, 0))
 
 
+def all_calls() -> dict[str, int]:
+    """How often each function of the runtime was called."""
+    return {function: int(number) for function, number in _report()["calls"].items()}
+
+
 def count(counter: str) -> int:
     """What was counted.
 
     Args:
-        counter: `launches`, `kernels_run`, `nanoseconds_in_kernels`, `waits`, `allocations`,
+        counter: `launches`, `kernels_run`, `nanoseconds_in_kernels`,
+            `nanoseconds_in_calls` (kernels that ran meanwhile among them), `waits`, `allocations`,
             `fills`, `uploads_pinned`, `uploads_pageable`, `downloads_pinned`,
             `downloads_pageable`, `copies_on_device` or `bytes_copied`.
     """
