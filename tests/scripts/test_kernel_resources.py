@@ -39,8 +39,8 @@ NAMES = {
     "seeds": "_ZN4khop4cuda8run_stepINS_8parallel10PlaceSeedsEEEvNS_5CountET_",
     "pick": "_ZN4khop4cuda8run_stepINS_8parallel8PickRowsIliEEEEvNS_5CountET_",
     "split": "_ZN4khop4cuda8run_stepINS_8parallel16SplitGatherWordsINS2_6Word16ElEEEEvNS_5CountET_",
-    "sort": "_ZN3cub18CUB_300001_SM_10006detail10radix_sort33DeviceRadixSortExclusiveSumKernelINS1_5"
-    "radix10policy_hubImlyE10Policy1000EyEEvPT0_",
+    "sort": "_ZN3cub18CUB_300001_SM_10006detail10radix_sort33DeviceRadixSortExclusiveSumKernelINS1"
+    "_5radix10policy_hubImlyE10Policy1000EyEEvPT0_",
 }
 
 needs_demangler = pytest.mark.skipif(shutil.which("c++filt") is None, reason="no c++filt")
