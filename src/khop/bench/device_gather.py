@@ -16,6 +16,7 @@ import torch
 
 from khop import _native
 from khop.bench.bench import Bench
+from khop.bench.device_model import gather, model_row
 from khop.bench.goals import COPY, DEVICE
 from khop.bench.kernels import KhopKernel
 from khop.bench.measure import Case, Row, Turn
@@ -45,7 +46,9 @@ def measure_gathers(bench: Bench, place: Place, _: Drawn) -> list[Row]:
                 gather_case(place, gathers, table, count, out, bench.settings.batches),
                 copy_case(place, mode == "ZERO_COPY", out, bench.settings.batches),
             ]
-            rows += bench.take_turns(place.group(f"gather, {where}"), cases, work_unit="kB")
+            group = place.group(f"gather, {where}")
+            rows += bench.take_turns(group, cases, work_unit="kB")
+            rows.append(model_row(group, DEVICE, gather(count, 4 * _COLUMNS, mode == "ZERO_COPY")))
             del gathers, cases
     return rows
 

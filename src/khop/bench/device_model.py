@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from khop.bench.measure import Row, Turn
 from khop.typing import Int64Array
 
 SECTOR = 32
@@ -38,6 +39,7 @@ class Gpu:
         cache_latency: seconds of a load from the second cache.
         host_launch: seconds that the host takes for a launch.
         gap: seconds from the end of a kernel's work to the beginning of the next one's.
+        graph_gap: the same within a CUDA graph.
         wait: seconds from the end of the last kernel to the host's having the sizes.
     """
 
@@ -52,6 +54,7 @@ class Gpu:
     cache_latency: float
     host_launch: float
     gap: float
+    graph_gap: float
     wait: float
 
 
@@ -67,6 +70,7 @@ H100 = Gpu(
     cache_latency=0.27e-6,
     host_launch=2.5e-6,
     gap=2e-6,
+    graph_gap=1.3e-6,
     wait=12e-6,
 )
 """The GPU of the goals; assumptions, nothing measured."""
@@ -137,12 +141,13 @@ class Work:
     atomics: float = 0.0
     chain: tuple[int, int] = (0, 0)
 
-    def seconds(self, gpu: Gpu) -> float:
+    def seconds(self, gpu: Gpu, in_graph: bool = False) -> float:
         """On a GPU, launches included."""
         moved = self.streamed / gpu.bandwidth + self.sectors / gpu.sectors
         moved += self.words / gpu.words + self.atomics / gpu.atomics
         waited = self.chain[0] * gpu.memory_latency + self.chain[1] * gpu.cache_latency
-        return self.launches * gpu.gap + max(moved, waited)
+        gap = gpu.graph_gap if in_graph else gpu.gap
+        return self.launches * gap + max(moved, waited)
 
 
 @dataclass(frozen=True)
@@ -153,13 +158,13 @@ class Prediction:
         gpu: on which GPU.
         drawn: steps before the host knows the sizes.
         written: steps after that.
-        launched: calls of the host for `drawn`: as many as kernels, or one for a recording.
+        as_graph: the host launches `drawn` as one.
     """
 
     gpu: Gpu
-    drawn: list[Work] = field(default_factory=list)
-    written: list[Work] = field(default_factory=list)
-    launched: int = 0
+    drawn: list[Work]
+    written: list[Work]
+    as_graph: bool = False
 
     @property
     def launches(self) -> int:
@@ -173,12 +178,12 @@ class Prediction:
         Host and device work at the same time, and the slower of them counts; but for the sizes the
         host waits, and the device then waits for the host.
         """
-        written = sum(work.launches for work in self.written)
-        parts = ((self.drawn, self.launched), (self.written, written))
-        total = self.gpu.wait
-        for works, launched in parts:
-            on_device = sum(work.seconds(self.gpu) for work in works)
-            total += self.gpu.host_launch + max(launched * self.gpu.host_launch, on_device)
+        gpu = self.gpu
+        total = gpu.wait
+        for works, in_graph in ((self.drawn, self.as_graph), (self.written, False)):
+            launched = 1 if in_graph else sum(work.launches for work in works)
+            on_device = sum(work.seconds(gpu, in_graph) for work in works)
+            total += gpu.host_launch + max(launched * gpu.host_launch, on_device)
         return total
 
 
@@ -193,8 +198,7 @@ def predict(counts: Counts, gpu: Gpu = H100, as_graph: bool = False) -> Predicti
     drawn = [Work("seeds", 1, streamed=28 * counts.seeds, atomics=counts.seeds, chain=(2, 1))]
     for number, hop in enumerate(counts.hops):
         drawn += _hop(hop, counts, gpu, f"hop {number + 1}, ")
-    kernels = sum(work.launches for work in drawn)
-    return Prediction(gpu, drawn, _written(counts), 1 if as_graph else kernels)
+    return Prediction(gpu, drawn, _written(counts), as_graph)
 
 
 def _hop(hop: Hop, counts: Counts, gpu: Gpu, name: str) -> list[Work]:
@@ -270,18 +274,31 @@ def gather(rows: int, row_bytes: int, from_host: bool, gpu: Gpu = H100) -> float
     return gpu.gap + (read + written) / gpu.bandwidth
 
 
+def model_row(group: str, name: str, seconds: float) -> Row:
+    """A prediction beside what is measured.
+
+    Args:
+        group: of the measured row.
+        name: of that row.
+        seconds: predicted.
+    """
+    row = Row(group, f"{name}: model of an {H100.name}", "ms", ratio=math.nan)
+    row.add(Turn(seconds))
+    return row
+
+
 # Counting.
 
 
-class Drawn(NamedTuple):
-    """A batch as it was drawn.
+class Batch(NamedTuple):
+    """A batch as it was batch.
 
     Attributes:
         nodes: ids of each node type, in order.
         nodes_per_hop: of each node type, seeds first.
         edges: positions in the graph, of each edge type, in order.
         edges_per_hop: of each edge type.
-        destinations: node type of each edge type's rows.
+        relations: (node type of the neighbours, of the rows) of each edge type.
         pointer_bytes: of each edge type's row pointers.
         column_bytes: of each edge type's neighbours.
         fanouts: of each edge type.
@@ -291,36 +308,31 @@ class Drawn(NamedTuple):
     nodes_per_hop: Sequence[Sequence[int]]
     edges: Sequence[Int64Array]
     edges_per_hop: Sequence[Sequence[int]]
-    destinations: Sequence[int]
+    relations: Sequence[tuple[int, int]]
     pointer_bytes: Sequence[int]
     column_bytes: Sequence[int]
     fanouts: Sequence[Sequence[int]]
 
 
-def count(drawn: Drawn, sources: Sequence[int]) -> Counts:
-    """What the model needs of a batch.
-
-    Args:
-        drawn: the batch.
-        sources: node type of each edge type's neighbours.
-    """
-    num_hops = len(drawn.edges_per_hop[0])
-    hops = [_count_hop(drawn, hop) for hop in range(num_hops)]
-    seeds = sum(per_hop[0] for per_hop in drawn.nodes_per_hop)
-    return Counts(seeds, hops, _table_bytes(drawn, sources))
+def count(batch: Batch) -> Counts:
+    """What the model needs of a batch."""
+    num_hops = len(batch.edges_per_hop[0])
+    hops = [_count_hop(batch, hop) for hop in range(num_hops)]
+    seeds = sum(per_hop[0] for per_hop in batch.nodes_per_hop)
+    return Counts(seeds, hops, _table_bytes(batch))
 
 
-def _count_hop(drawn: Drawn, hop: int) -> Hop:
+def _count_hop(batch: Batch, hop: int) -> Hop:
     rows = edges = pointers = columns = 0
-    for relation, destination in enumerate(drawn.destinations):
-        frontier = _stretch(drawn.nodes[destination], drawn.nodes_per_hop[destination], hop)
-        picked = _stretch(drawn.edges[relation], drawn.edges_per_hop[relation], hop)
+    for relation, (_, destination) in enumerate(batch.relations):
+        frontier = _stretch(batch.nodes[destination], batch.nodes_per_hop[destination], hop)
+        picked = _stretch(batch.edges[relation], batch.edges_per_hop[relation], hop)
         rows += len(frontier)
         edges += len(picked)
         ends = np.concatenate([frontier, frontier + 1])
-        pointers += _num_sectors(ends, drawn.pointer_bytes[relation])
-        columns += _num_sectors(picked, drawn.column_bytes[relation])
-    found = sum(per_hop[hop + 1] for per_hop in drawn.nodes_per_hop)
+        pointers += _num_sectors(ends, batch.pointer_bytes[relation])
+        columns += _num_sectors(picked, batch.column_bytes[relation])
+    found = sum(per_hop[hop + 1] for per_hop in batch.nodes_per_hop)
     return Hop(rows, edges, found, pointers, columns)
 
 
@@ -333,14 +345,14 @@ def _num_sectors(entries: Int64Array, width: int) -> int:
     return len(np.unique(entries // (SECTOR // width)))
 
 
-def _table_bytes(drawn: Drawn, sources: Sequence[int]) -> int:
+def _table_bytes(batch: Batch) -> int:
     """Of the tables that a batch of fixed fan-outs has room for, as `BoundsOfBatch` bounds it."""
-    frontier = [per_hop[0] for per_hop in drawn.nodes_per_hop]
+    frontier = [per_hop[0] for per_hop in batch.nodes_per_hop]
     positions = list(frontier)
-    for hop in range(len(drawn.edges_per_hop[0])):
+    for hop in range(len(batch.edges_per_hop[0])):
         found = [0] * len(frontier)
-        for relation, destination in enumerate(drawn.destinations):
-            found[sources[relation]] += frontier[destination] * drawn.fanouts[relation][hop]
+        for relation, (source, destination) in enumerate(batch.relations):
+            found[source] += frontier[destination] * batch.fanouts[relation][hop]
         positions = [p + f for p, f in zip(positions, found, strict=True)]
         frontier = found
     rooms = [min(p, _ROOM) for p in positions]
