@@ -8,6 +8,10 @@
 #ifdef KHOP_WITH_CUDA
 #include "../cuda/device.hpp"
 #endif
+#ifdef KHOP_FAKE_CUDA
+#include <cstdlib>
+#include <string_view>
+#endif
 
 namespace khop::bindings {
 namespace {
@@ -16,20 +20,34 @@ std::shared_ptr<PyDevice> emulated_device(uint64_t seed, int num_threads, bool m
                                           int island) {
   if (num_threads < 1) throw nb::value_error("num_threads must be at least 1");
   const EmulatedAbilities abilities{maps_host, island};
+#ifdef KHOP_FAKE_CUDA
+  // So that tests of emulated devices run on what GPUs run on.
+  const char* const wanted = std::getenv("KHOP_EMULATED");
+  if (wanted != nullptr && std::string_view(wanted) == "cuda") {
+    return std::make_shared<PyDevice>(PyDevice{cuda::make_emulated_device(abilities), false, 0});
+  }
+#endif
   return std::make_shared<PyDevice>(
       PyDevice{make_emulated_device(seed, num_threads, abilities), false, 0});
 }
 
 #ifdef KHOP_WITH_CUDA
-// Memory from two Python functions, which must live as long as the device.
+// Memory from two Python functions, which must live as long as the device. Memory is released by
+// destructors, to which an exception (Ctrl-C, say) would be the end of the process; when the
+// interpreter ends, the memory goes with it.
 Allocator python_allocator(nb::callable allocate, nb::callable release) {
   return {[allocate](std::size_t bytes) {
             const nb::gil_scoped_acquire lock;
             return reinterpret_cast<void*>(nb::cast<uintptr_t>(allocate(bytes)));
           },
           [release](void* memory) {
+            if (!nb::is_alive()) return;
             const nb::gil_scoped_acquire lock;
-            release(reinterpret_cast<uintptr_t>(memory));
+            try {
+              release(reinterpret_cast<uintptr_t>(memory));
+            } catch (nb::python_error& error) {
+              error.discard_as_unraisable(release);
+            }
           }};
 }
 

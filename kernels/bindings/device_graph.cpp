@@ -3,6 +3,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace khop::bindings {
@@ -47,7 +48,17 @@ void DeviceGraph::place(const T*& array, int64_t bytes) {
   }
 }
 
+const GraphArrays& DeviceGraph::arrays_for(const SharedDevice& reader) const {
+  if (std::find(readers_.begin(), readers_.end(), reader) == readers_.end()) {
+    readers_.push_back(reader);
+  }
+  return arrays_;
+}
+
+// Memory is given back at once, or in the order of the graph's own stream: batches that others
+// have been asked for may still be drawn from it.
 void DeviceGraph::release() noexcept {
+  for (const SharedDevice& reader : readers_) wait_quietly(**reader);
   Device& device = **device_;
   for (void* memory : owned_) device.release(memory);
 }

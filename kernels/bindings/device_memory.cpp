@@ -59,12 +59,18 @@ class DeviceMemory {
   }
   ~DeviceMemory() {
     Device& device = **device_;
-    if (origin_ == Origin::kAllocated) device.release(data_);
+    if (origin_ == Origin::kAllocated) {
+      device.release(data_);
+      return;
+    }
+    // All else is given back at once, not in the order of the device's work.
+    wait_quietly(device);
     if (origin_ == Origin::kForPeers) device.release_for_peers(data_);
     if (origin_ == Origin::kOpened) device.close_handle(data_);
   }
 
   std::size_t nbytes() const { return bytes_; }
+  uintptr_t address() const { return reinterpret_cast<uintptr_t>(data_); }
   SharedDevice device() const { return device_; }
 
   nb::bytes handle() const {
@@ -192,6 +198,7 @@ Raises:
                   "An array of the host that the device reads in place, not to be written to; a "
                   "pinned copy where the driver does not allow that. Keeps the array.")
       .def_prop_ro("nbytes", &DeviceMemory::nbytes)
+      .def_prop_ro("address", &DeviceMemory::address, "Where the device sees it.")
       .def_prop_ro("device", &DeviceMemory::device)
       .def_prop_ro("handle", &DeviceMemory::handle,
                    "Bytes by which another process opens the memory.")
@@ -208,8 +215,7 @@ Args:
 Raises:
     ValueError: the array does not lie within the memory.)")
       .def("upload", &DeviceMemory::upload, nb::arg("offset"), nb::arg("array").noconvert(),
-           "Copies an array of the host here. Where its pages are locked, it must stay as it is "
-           "until the device has been synchronized.")
+           "Copies an array of the host here, which may be changed afterwards.")
       .def("download", &DeviceMemory::download, nb::arg("offset"), nb::arg("out").noconvert(),
            "Copies to an array of the host; waits.");
   nb::class_<LockedPages>(m, "LockedPages", R"(Locks the pages of an array of the host.

@@ -4,9 +4,11 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <tuple>
 
 #include "device_graph.hpp"
+#include "khop/sizes.hpp"
 
 namespace khop::bindings {
 namespace {
@@ -15,6 +17,8 @@ namespace {
 class PySubgraph {
  public:
   using Pairs = std::vector<std::pair<int32_t, int32_t>>;
+  using Addresses = std::vector<uintptr_t>;
+  using Names = std::vector<std::tuple<uintptr_t, int, int64_t>>;
 
   PySubgraph(std::shared_ptr<PyDevice> device, const std::vector<int64_t>& num_nodes,
              const Pairs& relations, bool with_edges, bool disjoint, int64_t room)
@@ -51,6 +55,10 @@ class PySubgraph {
               uint64_t batch, bool cuda_graph) {
     SamplePlan plan;
     plan.graphs = arrays_of(graphs);
+    num_named_.clear();
+    for (const GraphArrays& graph : plan.graphs) {
+      num_named_.push_back(count_with(graph.first_edge, graph.num_edges));
+    }
     if (fanouts.size() < num_relations_ || weighted.size() < num_relations_) {
       throw nb::value_error(
           "there must be a graph, fan-outs and a weighted flag for each edge type");
@@ -104,33 +112,26 @@ class PySubgraph {
         .edges_per_hop[static_cast<std::size_t>(checked(relation, num_relations_, "edge type"))];
   }
 
-  void write_nodes(int64_t type, const AnyOut& out) {
-    int64_t* const data = checked_out(out, num_nodes(type), "out");
-    subgraph_->write_nodes(static_cast<int32_t>(type), data);
+  nb::tuple sizes() {
+    const BatchShape& batch = shape();
+    return nb::make_tuple(batch.num_nodes, batch.num_edges, batch.nodes_per_hop,
+                          batch.edges_per_hop);
   }
-  void write_trees(int64_t type, const AnyOut& out) {
-    int64_t* const data = checked_out(out, num_nodes(type), "out");
-    subgraph_->write_trees(static_cast<int32_t>(type), data);
-  }
-  void write_edge_index(int64_t relation, const AnyOut& row, const AnyOut& col) {
-    const int64_t count = num_edges(relation);
-    int64_t* const rows = checked_out(row, count, "row");
-    int64_t* const cols = checked_out(col, count, "col");
-    subgraph_->write_edge_index(static_cast<int32_t>(relation), rows, cols);
-  }
-  void write_edges(int64_t relation, const AnyOut& out, const std::optional<AnyArray>& names) {
-    if (!with_edges_) throw nb::value_error("edges were not recorded: with_edges is False");
-    int64_t* const data = checked_out(out, num_edges(relation), "out");
-    if (!names.has_value()) {
-      subgraph_->write_edges(static_cast<int32_t>(relation), nullptr, 8, 0, data);
-      return;
+
+  void write(const Addresses& nodes, const Addresses& ends, const Addresses& edges,
+             const Addresses& trees, const Names& names, bool backward) {
+    const BatchShape& batch = shape();
+    BatchOut out;
+    out.nodes = pointers(nodes, num_types_, "nodes");
+    out.trees = pointers(trees, num_types_, "trees");
+    out.rows = pointers(ends, num_relations_, "ends");
+    for (std::size_t r = 0; r < out.rows.size(); ++r) {
+      out.cols.push_back(out.rows[r] == nullptr ? nullptr : out.rows[r] + batch.num_edges[r]);
     }
-    device_->check_place(*names, "names");
-    visit_ints(*names, "names", [&](auto* typed) {
-      subgraph_->write_edges(static_cast<int32_t>(relation), typed, sizeof(*typed),
-                             static_cast<int64_t>(names->shape(0)), data);
-      return 0;
-    });
+    if (backward) out.rows.swap(out.cols);
+    out.edges = pointers(edges, num_relations_, "edges");
+    out.names = checked_names(names);
+    subgraph_->write(out);
   }
 
  private:
@@ -149,18 +150,40 @@ class PySubgraph {
     }
   }
 
+  // To give the GIL away takes longer than to answer, unless there is something to wait for.
   const BatchShape& shape() {
+    if (subgraph_->is_known()) return subgraph_->shape();
     nb::gil_scoped_release release;
     return subgraph_->shape();
   }
 
-  int64_t* checked_out(const AnyOut& out, int64_t want, const char* name) const {
-    device_->check_place(out, name);
-    if (out.ndim() != 1 || !is_type<int64_t>(out)) {
-      throw nb::type_error((std::string(name) + " must be a vector of int64").c_str());
+  static std::vector<int64_t*> pointers(const Addresses& addresses, std::size_t want,
+                                        const char* name) {
+    if (!addresses.empty()) check_length(addresses.size(), want, name);
+    std::vector<int64_t*> typed;
+    for (const uintptr_t address : addresses) typed.push_back(reinterpret_cast<int64_t*>(address));
+    return typed;
+  }
+
+  // Edges are drawn from the graph alone: with a name for each of its edges none can lack one.
+  std::vector<AnyInts> checked_names(const Names& names) const {
+    if (!names.empty()) check_length(names.size(), num_relations_, "names");
+    std::vector<AnyInts> typed;
+    for (std::size_t r = 0; r < names.size(); ++r) {
+      const auto& [address, width, count] = names[r];
+      typed.push_back({reinterpret_cast<const void*>(address), width});
+      if (address == 0) continue;
+      if (width != 4 && width != 8) throw nb::value_error("names must have 4 or 8 bytes");
+      const int64_t needed = r < num_named_.size() ? num_named_[r] : 0;
+      if (count < needed) {
+        throw nb::index_error(("edge " + std::to_string(count) + " of edge type " +
+                               std::to_string(r) + " has no name: edges are below " +
+                               std::to_string(needed) + ", and there are " + std::to_string(count) +
+                               " names")
+                                  .c_str());
+      }
     }
-    check_length(out.shape(0), static_cast<std::size_t>(want), name);
-    return static_cast<int64_t*>(out.data());
+    return typed;
   }
 
   std::vector<GraphArrays> arrays_of(const nb::list& graphs) const {
@@ -177,7 +200,7 @@ class PySubgraph {
       if (graph.device()->name() != (*device_)->name()) {
         throw nb::value_error("a graph belongs to another device than the subgraph");
       }
-      arrays.push_back(graph.arrays());
+      arrays.push_back(graph.arrays_for(device_));
     }
     return arrays;
   }
@@ -187,7 +210,8 @@ class PySubgraph {
   std::size_t num_relations_;
   bool with_edges_;
   std::unique_ptr<DeviceSubgraph> subgraph_;
-  nb::list graphs_;  // those that are being drawn from
+  std::vector<int64_t> num_named_;  // edges of an edge type are below this
+  nb::list graphs_;                 // those that are being drawn from
 };
 
 }  // namespace
@@ -234,15 +258,31 @@ the same graphs and fan-outs, of as many seeds or fewer.)")
       .def("nodes_per_hop", &PySubgraph::nodes_per_hop, nb::arg("node_type"),
            "Number of seeds, then of the nodes that each hop added.")
       .def("edges_per_hop", &PySubgraph::edges_per_hop, nb::arg("relation"))
-      .def("write_nodes", &PySubgraph::write_nodes, nb::arg("node_type"),
-           nb::arg("out").noconvert())
-      .def("write_trees", &PySubgraph::write_trees, nb::arg("node_type"),
-           nb::arg("out").noconvert())
-      .def("write_edge_index", &PySubgraph::write_edge_index, nb::arg("relation"),
-           nb::arg("row").noconvert(), nb::arg("col").noconvert())
-      .def("write_edges", &PySubgraph::write_edges, nb::arg("relation"), nb::arg("out").noconvert(),
-           nb::arg("names").none() = nb::none(),
-           "Positions of the edges in the graph, or their names: [num_edges] on the device.");
+      .def("sizes", &PySubgraph::sizes,
+           R"(What the batch has come to; waits for it, the first time.
+
+Returns:
+    num_nodes, num_edges, nodes_per_hop, edges_per_hop: an entry for each type.)")
+      .def("write", &PySubgraph::write, nb::arg("nodes"), nb::arg("ends"), nb::arg("edges"),
+           nb::arg("trees"), nb::arg("names"), nb::arg("backward") = false,
+           R"(Writes the batch to memory of the device; waits for nothing more.
+
+Addresses are of arrays of int64 that stay until the device has written them; 0, or an empty list
+for all types: not wanted.
+
+Args:
+    nodes: a node type each: [num_nodes] ids.
+    ends: an edge type each: [2, num_edges], rows above columns.
+    edges: an edge type each: [num_edges] names of edges, or where there are none positions in the
+        graph.
+    trees: a node type each: [num_nodes] trees.
+    names: an edge type each: (address, bytes of an entry, entries) of the names of all edges of
+        the graph; (0, 8, 0): none.
+    backward: exchange rows and columns.
+
+Raises:
+    IndexError: there are fewer names than edges.
+    ValueError: edges were not recorded.)");
 }
 
 }  // namespace khop::bindings

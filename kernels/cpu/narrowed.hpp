@@ -38,7 +38,7 @@ class NarrowedDrawer {
     if (spec_.fanout == 0) return;
     holes_.clear();
     find_holes(row, excluded);
-    const EligibleEdges<Ptr, Col> edges = edges_of(row);
+    const EligibleEdges<CsrView<Ptr, Col>> edges = edges_of(row);
     const int64_t begin = begin_of(row, edges);
     const Holes holes = all_holes().from(begin);
     const int64_t degree = row.end - begin - holes.count;
@@ -91,12 +91,12 @@ class NarrowedDrawer {
  private:
   Holes all_holes() const { return {holes_.data(), static_cast<int64_t>(holes_.size())}; }
 
-  EligibleEdges<Ptr, Col> edges_of(const Row& row) const {
+  EligibleEdges<CsrView<Ptr, Col>> edges_of(const Row& row) const {
     return {graph_, row, all_holes(), spec_.weighted};
   }
 
   // Where that part of a row begins which may be drawn.
-  int64_t begin_of(const Row& row, const EligibleEdges<Ptr, Col>& edges) const {
+  int64_t begin_of(const Row& row, const EligibleEdges<CsrView<Ptr, Col>>& edges) const {
     return spec_.last && spec_.fanout > 0 ? edges.begin_of_last(spec_.fanout) : row.begin;
   }
 
@@ -138,7 +138,7 @@ class NarrowedDrawer {
       const PairSet::Span excluded = spec_.excluded->of(row.id);
       if (!excluded.empty()) find_holes(row, excluded);
     }
-    const EligibleEdges<Ptr, Col> edges = edges_of(row);
+    const EligibleEdges<CsrView<Ptr, Col>> edges = edges_of(row);
     const int64_t begin = begin_of(row, edges);
     const Holes holes = all_holes().from(begin);
     if (takes_all(row.end - begin - holes.count, spec_.fanout, spec_.replace)) {

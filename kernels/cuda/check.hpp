@@ -8,11 +8,15 @@
 
 namespace khop::cuda {
 
+// The runtime keeps the last error of a thread until it is asked for, and CUB takes it for one of
+// its own: whoever reports an error, or goes on without, takes it back.
+inline void forget_error() noexcept { cudaGetLastError(); }
+
 inline void check(cudaError_t error, const char* call) {
-  if (error != cudaSuccess) {
-    throw std::runtime_error(std::string(call) + " failed: " + cudaGetErrorName(error) + ", " +
-                             cudaGetErrorString(error));
-  }
+  if (error == cudaSuccess) return;
+  forget_error();
+  throw std::runtime_error(std::string(call) + " failed: " + cudaGetErrorName(error) + ", " +
+                           cudaGetErrorString(error));
 }
 
 }  // namespace khop::cuda

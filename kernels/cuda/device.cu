@@ -1,5 +1,7 @@
 #include <cuda_runtime.h>
 
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "../device/device_on.hpp"
@@ -11,7 +13,7 @@ namespace {
 
 // Errors of what is only reported are reported, too, and must not surface elsewhere.
 std::string take_error(cudaError_t error) {
-  cudaGetLastError();
+  forget_error();
   return cudaGetErrorString(error);
 }
 
@@ -29,6 +31,24 @@ cudaError_t describe(int index, Gpu& gpu) {
       cudaDeviceGetAttribute(&supported, cudaDevAttrHostRegisterReadOnlySupported, index);
   gpu.registers_read_only = asked == cudaSuccess && supported != 0;
   return asked;
+}
+
+// Otherwise the first launch would fail, for want of machine code.
+void check_architecture([[maybe_unused]] int index) {
+#ifdef KHOP_LOWEST_ARCHITECTURE
+  int major = 0;
+  int minor = 0;
+  KHOP_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+  KHOP_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+  constexpr int lowest = KHOP_LOWEST_ARCHITECTURE;
+  if (10 * major + minor >= lowest) return;
+  const std::string own = std::to_string(major) + "." + std::to_string(minor);
+  throw std::runtime_error(
+      "GPU " + std::to_string(index) + " has compute capability " + own +
+      ", but khop was built for " + std::to_string(lowest / 10) + "." +
+      std::to_string(lowest % 10) +
+      " and later: build it with KHOP_CUDA_ARCHITECTURES=" + std::to_string(10 * major + minor));
+#endif
 }
 
 }  // namespace
@@ -52,6 +72,7 @@ DeviceStatus device_status() {
 }
 
 std::unique_ptr<Device> make_device(int index, uintptr_t stream, Allocator allocator) {
+  check_architecture(index);
   return std::make_unique<DeviceOn<Backend>>("cuda:" + std::to_string(index), index,
                                              reinterpret_cast<cudaStream_t>(stream),
                                              std::move(allocator));

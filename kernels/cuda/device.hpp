@@ -36,4 +36,10 @@ DeviceStatus device_status();
 // `allocator`, or else from the driver's pool. Throws std::runtime_error if there is no such GPU.
 std::unique_ptr<Device> make_device(int index, uintptr_t stream, Allocator allocator);
 
+#ifdef KHOP_FAKE_CUDA
+// With the CUDA runtime of the tests: an emulated device, whose memory is the host's, that does
+// what a GPU does (tests/fake_cuda/emulated_device.cpp).
+std::unique_ptr<Device> make_emulated_device(EmulatedAbilities abilities);
+#endif
+
 }  // namespace khop::cuda

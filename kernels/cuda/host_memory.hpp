@@ -6,27 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "../device/host_pages.hpp"
 #include "check.hpp"
+#include "on_device.hpp"
 
 namespace khop::cuda {
-
-// Makes a device current for as long as it lives.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    KHOP_CUDA_CHECK(cudaGetDevice(&before_));
-    if (before_ != device) KHOP_CUDA_CHECK(cudaSetDevice(device));
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() { cudaSetDevice(before_); }
-
- private:
-  int before_ = 0;
-};
 
 inline bool has(cudaDeviceAttr attribute, int device) {
   int value = 0;
@@ -41,11 +26,6 @@ inline HostPages& registered_pages() {
   return *pages;
 }
 
-inline void unregister(uintptr_t start) noexcept {
-  cudaHostUnregister(reinterpret_cast<void*>(start));
-  cudaGetLastError();  // nothing can be done, and it must not surface elsewhere
-}
-
 // Says whether the driver agreed. As read-only where the device knows that: files that are mapped
 // read-only can be registered in no other way, and private mappings are not copied. Not all devices
 // and drivers do (a B300 with driver 610 does not).
@@ -56,18 +36,20 @@ inline bool register_pages(bool knows_read_only, uintptr_t start, std::size_t by
       cudaHostRegister(memory, bytes, flags | cudaHostRegisterReadOnly) == cudaSuccess) {
     return true;
   }
-  cudaGetLastError();
+  forget_error();
   // Refused are files mapped read-only (cudaErrorInvalidValue), pages that somebody else registered
   // in part (cudaErrorHostMemoryAlreadyRegistered), more pages than may be locked, and others. If
   // the device is lost, the allocation of the copy will say so.
   if (cudaHostRegister(memory, bytes, flags) == cudaSuccess) return true;
-  cudaGetLastError();
+  forget_error();
   return false;
 }
 
-// Arrays that are smaller lie among others on the heap (glibc's threshold for pages of their own),
-// and copies of memory that is registered in part fail: their pages are better left alone.
-constexpr std::size_t kWorthRegistering = std::size_t{128} << 10;
+// Smaller arrays may lie on the heap and share pages with others: glibc gives pages of its own only
+// to what is above a threshold, which it raises to this much. The pages of an array that is
+// registered must be its own, for copies of memory that is registered in part are refused, also
+// those of whoever owns the neighbour.
+constexpr std::size_t kWorthRegistering = std::size_t{32} << 20;
 
 // Where the current device sees an address of the host, or null.
 inline const char* seen_at(uintptr_t address) {
@@ -77,18 +59,18 @@ inline const char* seen_at(uintptr_t address) {
   return static_cast<const char*>(attributes.devicePointer);
 }
 
-// Where the current device sees `memory`, if all of it lies where these addresses of it do.
-inline const void* seen_together(uintptr_t memory, const std::vector<uintptr_t>& addresses) {
-  const void* seen = nullptr;
-  for (const uintptr_t address : addresses) {
-    const char* const at = seen_at(address);
-    if (at == nullptr) return nullptr;
-    const auto* const base =
-        reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(at) + (memory - address));
-    if (seen != nullptr && base != seen) return nullptr;
-    seen = base;
-  }
-  return seen;
+// Where the current device sees memory that somebody else registered or allocated so, from end to
+// end (torch's pinned tensors): it is in use then, and its owner keeps it so. Null if nobody did.
+inline const void* seen_of_others(uintptr_t begin, std::size_t bytes) {
+  const char* const first = seen_at(begin);
+  const char* const last = seen_at(begin + bytes - 1);
+  return first != nullptr && last == first + (bytes - 1) ? first : nullptr;
+}
+
+inline void unmap_host(int device, const void* memory, std::size_t bytes) noexcept {
+  registered_pages().release(memory, bytes, [device](uintptr_t start) {
+    quietly(device, [start] { cudaHostUnregister(reinterpret_cast<void*>(start)); });
+  });
 }
 
 // Of the current device. Null if it cannot read this memory in place.
@@ -96,28 +78,18 @@ inline const void* map_host(int device, const void* memory, std::size_t bytes,
                             const std::shared_ptr<const void>& owner) {
   // Such a device reads whatever the process can.
   if (has(cudaDevAttrPageableMemoryAccessUsesHostPageTables, device)) return memory;
-  if (bytes < kWorthRegistering) return nullptr;
   HostPages& pages = registered_pages();
   const auto begin = reinterpret_cast<uintptr_t>(memory);
   const bool knows_read_only = has(cudaDevAttrHostRegisterReadOnlySupported, device);
-  const std::vector<uintptr_t> pieces = pages.acquire(
-      memory, bytes, owner,
-      [&](uintptr_t start, std::size_t size) {
-        return register_pages(knows_read_only, start, size);
-      },
-      &unregister);
-  if (pieces.empty()) {
-    // Somebody else may have registered or allocated it so (torch's pinned tensors), from end to
-    // end: it is in use then, and `owner` keeps it so.
-    return seen_together(begin, {begin, begin + bytes - 1});
+  const bool acquired = pages.acquire(memory, bytes, owner, [&](uintptr_t start, std::size_t size) {
+    return size >= kWorthRegistering && register_pages(knows_read_only, start, size);
+  });
+  if (!acquired) {
+    return pages.touches(memory, bytes) ? nullptr : seen_of_others(begin, bytes);
   }
-  const void* const seen = seen_together(begin, pieces);
-  if (seen == nullptr) pages.release(memory, bytes, &unregister);
+  const void* const seen = seen_at(begin);
+  if (seen == nullptr) unmap_host(device, memory, bytes);
   return seen;
-}
-
-inline void unmap_host(const void* memory, std::size_t bytes) noexcept {
-  registered_pages().release(memory, bytes, &unregister);
 }
 
 // Lets `device`, the current one, read what `peer` allocates by cudaMalloc. False: no path.
@@ -128,7 +100,7 @@ inline bool enable_peer(int device, int peer) {
   if (can == 0) return false;
   const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
   if (error == cudaErrorPeerAccessAlreadyEnabled) {
-    cudaGetLastError();  // by torch, say
+    forget_error();  // by torch, say
     return true;
   }
   check(error, "cudaDeviceEnablePeerAccess");

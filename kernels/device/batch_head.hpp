@@ -1,103 +1,140 @@
-// The words that host and device exchange for a batch: one block, up before it and down after it.
+// What host and device exchange for a batch: one block of words, up before it and, as far as the
+// host asks for it, down after it. On the host it lies in page-locked memory: copies are made by
+// the device, when their turn comes, and nobody waits for them but who reads the result.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
-#include <vector>
+#include <type_traits>
 
-#include "khop/parallel/hop.hpp"
+#include "khop/parallel/batch_view.hpp"
 #include "khop/parallel/memory.hpp"
+#include "khop/sizes.hpp"
 
 namespace khop {
 
-// Where the parts of the block lie. Every part has its counterpart on the host, at the same place.
+// How many entries the parts of the block have.
+struct HeadSizes {
+  int64_t types = 0;
+  int64_t relations = 0;
+  int64_t hops = 0;
+  int64_t times = 0;
+  int64_t seeds = 0;
+  int64_t others = 0;  // words about edges that are excluded
+
+  bool operator==(const HeadSizes& other) const {
+    return types == other.types && relations == other.relations && hops == other.hops &&
+           times == other.times && seeds == other.seeds && others == other.others;
+  }
+};
+
+// A part of the block, on the host and on the device.
+template <class T>
+struct Part {
+  T* host;
+  T* device;
+};
+
 template <class Backend>
 class BatchHead {
  public:
-  using TypeState = parallel::TypeState;
-  using HopRecord = parallel::HopRecord;
-  using Needs = parallel::Needs;
+  explicit BatchHead(Backend& backend) : backend_(backend), words_(backend) {}
+  BatchHead(const BatchHead&) = delete;
+  BatchHead& operator=(const BatchHead&) = delete;
+  ~BatchHead() { release(); }
 
-  explicit BatchHead(Backend& backend) : words_(backend) {}
-
-  // Lays the block out anew, with zeros. Returns whether it has moved on the device.
-  bool lay_out(std::size_t num_types, std::size_t num_relations, std::size_t num_hops,
-               std::size_t num_times) {
-    num_types_ = num_types;
-    num_relations_ = num_relations;
-    std::size_t at = 0;
-    const auto place = [&at](std::size_t bytes) {
-      const std::size_t begin = at;
-      at += (bytes + sizeof(int64_t) - 1) / sizeof(int64_t);
-      return begin;
-    };
-    states_ = place(num_types * sizeof(TypeState));
-    fault_ = place(sizeof(Fault));
-    needs_ = place(sizeof(Needs));
-    scratch_used_ = place(sizeof(int64_t));
-    zero_ = place(sizeof(int64_t));
-    hop_sizes_ = place(num_hops * num_types * sizeof(int64_t));
-    records_ = place(num_hops * num_relations * sizeof(HopRecord));
-    num_returned_ = at;
-    keys_ = place(num_hops * num_relations * sizeof(uint64_t));
-    times_ = place(num_times * sizeof(int64_t));
-    host_.assign(at, 0);
-    return words_.reserve(static_cast<int64_t>(at));
+  // Lays the block out anew, with zeros. Returns whether it has moved on the device. What was
+  // uploaded before must have arrived.
+  bool lay_out(const HeadSizes& sizes) {
+    sizes_ = sizes;
+    const int64_t num_cleared = place_parts(nullptr, nullptr);
+    const bool moved = reserve(at_);
+    place_parts(host_, words_.data());
+    std::memset(host_, 0, static_cast<std::size_t>(num_cleared) * sizeof(int64_t));
+    return moved;
   }
 
-  void upload() { words_.upload(host_.data(), static_cast<int64_t>(host_.size())); }
-  void download() { words_.download(host_.data(), static_cast<int64_t>(num_returned_)); }
+  const HeadSizes& sizes() const { return sizes_; }
+  void upload() { backend_.upload_pinned(words_.data(), host_, bytes_of(at_, kWord)); }
+  // Waits.
+  void download() {
+    backend_.download_pinned(host_, words_.data(), bytes_of(num_returned_, kWord));
+  }
 
-  // On the host.
-  TypeState& state(std::size_t type) { return host<TypeState>(states_)[type]; }
-  const Fault& fault() { return *host<Fault>(fault_); }
-  const Needs& needs() { return *host<Needs>(needs_); }
-  int64_t hop_size(std::size_t hop, std::size_t type) {
-    return host<int64_t>(hop_sizes_)[hop * num_types_ + type];
-  }
-  const HopRecord& record(std::size_t hop, std::size_t relation) {
-    return host<HopRecord>(records_)[hop * num_relations_ + relation];
-  }
-  uint64_t& key(std::size_t hop, std::size_t relation) {
-    return host<uint64_t>(keys_)[hop * num_relations_ + relation];
-  }
-  int64_t* times() { return host<int64_t>(times_); }
-
-  // On the device.
-  TypeState* device_states() const { return device<TypeState>(states_); }
-  TypeState* device_state(std::size_t type) const { return device_states() + type; }
-  Fault* device_fault() const { return device<Fault>(fault_); }
-  Needs* device_needs() const { return device<Needs>(needs_); }
-  int64_t* device_scratch_used() const { return device<int64_t>(scratch_used_); }
-  const int64_t* device_zero() const { return device<int64_t>(zero_); }
-  int64_t* device_hop_sizes(std::size_t hop) const {
-    return device<int64_t>(hop_sizes_) + hop * num_types_;
-  }
-  HopRecord* device_record(std::size_t hop, std::size_t relation) const {
-    return device<HopRecord>(records_) + hop * num_relations_ + relation;
-  }
-  const uint64_t* device_key(std::size_t hop, std::size_t relation) const {
-    return device<uint64_t>(keys_) + hop * num_relations_ + relation;
-  }
-  const int64_t* device_times() const { return device<int64_t>(times_); }
+  Part<parallel::TypeState> states{};
+  Part<Fault> fault{};
+  Part<parallel::Needs> needs{};
+  Part<int64_t> hop_sizes{};            // a hop each, of these a node type each
+  Part<parallel::HopRecord> records{};  // a hop each, of these an edge type each
+  Part<int64_t> scratch_used{};
+  Part<int64_t> zero{};
+  Part<parallel::Stream> streams{};
+  Part<parallel::Relation> relations{};
+  Part<parallel::HopStep> steps{};
+  Part<int64_t> row_starts{};
+  Part<int64_t> pick_starts{};
+  Part<int64_t> seed_starts{};
+  Part<int64_t> times{};
+  Part<int64_t> seeds{};
+  Part<int64_t> others{};
 
  private:
-  template <class T>
-  T* host(std::size_t at) {
-    return reinterpret_cast<T*>(host_.data() + at);
-  }
-  template <class T>
-  T* device(std::size_t at) const {
-    return reinterpret_cast<T*>(words_.data() + at);
+  // Says where the parts lie; returns how many words have to be cleared. Without memory it counts.
+  int64_t place_parts(int64_t* host, int64_t* device) {
+    at_ = 0;
+    const auto place = [&](auto& part, int64_t count) {
+      using T = std::remove_pointer_t<decltype(part.host)>;
+      static_assert(sizeof(T) % sizeof(int64_t) == 0);
+      if (host != nullptr) {
+        part = {reinterpret_cast<T*>(host + at_), reinterpret_cast<T*>(device + at_)};
+      }
+      at_ += count * static_cast<int64_t>(sizeof(T) / sizeof(int64_t));
+    };
+    place(states, sizes_.types);
+    place(fault, 1);
+    place(needs, 1);
+    place(hop_sizes, sizes_.hops * sizes_.types);
+    place(records, sizes_.hops * sizes_.relations);
+    num_returned_ = at_;
+    place(scratch_used, 1);
+    place(zero, 1);
+    place(streams, sizes_.types);
+    place(relations, sizes_.relations);
+    place(steps, sizes_.hops * sizes_.relations);
+    place(row_starts, sizes_.relations + 1);
+    place(pick_starts, sizes_.relations + 1);
+    place(seed_starts, sizes_.types + 1);
+    const int64_t num_cleared = at_;
+    place(times, sizes_.times);
+    place(seeds, sizes_.seeds);
+    place(others, sizes_.others);
+    return num_cleared;
   }
 
+  bool reserve(int64_t count) {
+    if (count > host_capacity_) {
+      release();
+      host_ = static_cast<int64_t*>(backend_.allocate_host(bytes_of(count, kWord)));
+      host_capacity_ = count;
+    }
+    return words_.reserve(count);
+  }
+
+  void release() {
+    if (host_ != nullptr) backend_.release_host(host_);
+    host_ = nullptr;
+    host_capacity_ = 0;
+  }
+
+  static constexpr std::size_t kWord = sizeof(int64_t);
+
+  Backend& backend_;
   DeviceArray<Backend, int64_t> words_;
-  std::vector<int64_t> host_;
-  std::size_t num_types_ = 0;
-  std::size_t num_relations_ = 0;
-  std::size_t num_returned_ = 0;
-  std::size_t states_ = 0, fault_ = 0, needs_ = 0, scratch_used_ = 0, zero_ = 0;
-  std::size_t hop_sizes_ = 0, records_ = 0, keys_ = 0, times_ = 0;
+  int64_t* host_ = nullptr;
+  int64_t host_capacity_ = 0;
+  int64_t at_ = 0;
+  int64_t num_returned_ = 0;
+  HeadSizes sizes_;
 };
 
 }  // namespace khop

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "batch_head.hpp"
+#include "batch_steps.hpp"
 #include "bounds.hpp"
-#include "candidates.hpp"
 #include "excluded_edges.hpp"
 #include "faults.hpp"
 #include "khop/rng.hpp"
@@ -32,14 +32,7 @@ class BatchOn {
         with_edges_(with_edges),
         disjoint_(disjoint),
         head_(backend),
-        picks_(backend),
-        counts_(backend),
-        offsets_(backend),
-        kept_offsets_(backend),
-        slots_(backend),
-        ranks_(backend),
-        scratch_(backend),
-        whole_rows_(backend) {
+        memory_(backend) {
     for (const DeviceRelation& r : relations_) {
       const auto count = static_cast<int32_t>(num_nodes.size());
       if (r.source < 0 || r.source >= count || r.destination < 0 || r.destination >= count) {
@@ -50,7 +43,18 @@ class BatchOn {
     for (const int64_t count : num_nodes) types_.emplace_back(backend, count, disjoint);
     learned_.positions.assign(num_nodes.size(), 0);
     learned_.eager = room;
-    seeds_most_.assign(num_nodes.size(), 0);
+    order_relations();
+  }
+  BatchOn(const BatchOn&) = delete;
+  BatchOn& operator=(const BatchOn&) = delete;
+  // The device may still be copying from the host's side of the head.
+  ~BatchOn() {
+    if (!is_under_way_) return;
+    try {
+      backend_.synchronize();
+    } catch (const std::exception&) {
+      // The device is lost: it copies nothing any more.
+    }
   }
 
   void begin() {
@@ -94,36 +98,39 @@ class BatchOn {
     draw();
   }
 
+  // Whether the batch has been waited for.
+  bool is_drawn() const { return is_drawn_; }
+
   // Waits for the batch, and draws it again where it found too little room.
-  // Returns whether there was anything to wait for.
-  bool finish() {
-    if (is_drawn_) return false;
+  void finish() {
     if (!plan_.has_value()) sample(no_hops());
     for (;;) {
       head_.download();
-      if (head_.fault().code != Fault::kTooMany) break;
+      is_under_way_ = false;
+      check_fault(*head_.fault.host);
+      if (head_.needs.host->exceeded == 0) break;
       learn();
       draw();
     }
-    check_fault(head_.fault());
     is_drawn_ = true;
-    return true;
   }
 
   // What was drawn; after `finish`.
   BatchShape shape() {
     BatchShape shape;
     for (std::size_t t = 0; t < types_.size(); ++t) {
-      shape.num_nodes.push_back(head_.state(t).nodes);
+      shape.num_nodes.push_back(head_.states.host[t].nodes);
       auto& hops = shape.nodes_per_hop.emplace_back();
       hops.push_back(static_cast<int64_t>(types_[t].seeds.size()));
-      for (std::size_t h = 0; h < plan_->num_hops(); ++h) hops.push_back(head_.hop_size(h, t));
+      for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
+        hops.push_back(head_.hop_sizes.host[h * types_.size() + t]);
+      }
     }
     for (std::size_t r = 0; r < relations_.size(); ++r) {
       auto& hops = shape.edges_per_hop.emplace_back();
       int64_t total = 0;
       for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
-        hops.push_back(head_.record(h, r).num_edges);
+        hops.push_back(record(h, r).num_edges);
         total += hops.back();
       }
       shape.num_edges.push_back(total);
@@ -136,23 +143,24 @@ class BatchOn {
   bool with_edges() const { return with_edges_; }
   bool disjoint() const { return disjoint_; }
   std::size_t num_hops() const { return plan_->num_hops(); }
-  BatchHead<Backend>& head() { return head_; }
-  const TypeMemory<Backend>& type(int32_t t) const { return types_[index(t)]; }
-  parallel::Stream stream(int32_t t) const {
-    return types_[index(t)].stream(head_.device_state(index(t)));
+  const GraphArrays& graph(std::size_t relation) const { return plan_->graphs[relation]; }
+  const parallel::HopRecord& record(std::size_t hop, std::size_t relation) const {
+    return head_.records.host[hop * relations_.size() + relation];
   }
+  const TypeMemory<Backend>& type(int32_t t) const { return types_[index(t)]; }
+  parallel::Stream stream(int32_t t) const { return types_[index(t)].stream(); }
+  const parallel::TypeState* state(int32_t t) const { return head_.states.device + t; }
+  Fault* device_fault() const { return head_.fault.device; }
   parallel::HoleList holes(std::size_t relation) const { return excluded_[relation].list(); }
 
-  // The nodes whose neighbours an edge type leads to, from a number on.
-  parallel::FrontierView frontier_of(std::size_t relation, const int64_t* begin) const {
-    const std::size_t d = index(relations_[relation].destination);
-    return {types_[d].stream(nullptr).nodes, begin, is_timed_ ? head_.device_times() : nullptr,
-            types_[d].id_bits(), disjoint_};
+  // All nodes of the type whose neighbours an edge type leads to.
+  parallel::FrontierView nodes_of(std::size_t relation) const {
+    const TypeMemory<Backend>& type = types_[index(relations_[relation].destination)];
+    return {type.stream().nodes, head_.zero.device, is_timed_ ? head_.times.device : nullptr,
+            type.id_bits(), disjoint_};
   }
 
  private:
-  using Stream = parallel::Stream;
-
   static std::size_t index(int32_t i) { return static_cast<std::size_t>(i); }
 
   void check_trees(int64_t num_trees) const {
@@ -187,241 +195,201 @@ class BatchOn {
             std::vector<bool>(count)};
   }
 
+  // Edge types in the order in which a hop goes over them (batch_view.hpp).
+  void order_relations() {
+    for (std::size_t r = 0; r < relations_.size(); ++r) order_.push_back(r);
+    std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
+      return relations_[a].source < relations_[b].source;
+    });
+  }
+
   // Makes room, tells the device what to draw, and has it drawn.
   void draw() {
-    const bool has_exclusions =
-        std::any_of(excluded_.begin(), excluded_.end(), [](auto& e) { return !e.empty(); });
-    std::vector<int64_t> seeds, num_ids;
+    if (is_under_way_) backend_.synchronize();  // what was uploaded is about to be overwritten
+    find_bounds();
+    const bool moved = make_room();
+    write_head();
+    is_under_way_ = true;
+    is_drawn_ = false;
+    if (has_exclusions()) {
+      recording_.reset();
+      head_.upload();
+      find_excluded();
+      steps().launch();
+    } else {
+      play_or_launch(moved);
+    }
+  }
+
+  bool has_exclusions() const {
+    return std::any_of(excluded_.begin(), excluded_.end(), [](auto& e) { return !e.empty(); });
+  }
+
+  void find_bounds() {
+    std::vector<int64_t> num_ids;
+    seeds_most_.resize(types_.size());
     for (std::size_t t = 0; t < types_.size(); ++t) {
-      seeds_most_[t] = std::max(seeds_most_[t], static_cast<int64_t>(types_[t].seeds.size()));
-      seeds.push_back(plan_->as_graph ? seeds_most_[t]
-                                      : static_cast<int64_t>(types_[t].seeds.size()));
+      const auto count = static_cast<int64_t>(types_[t].seeds.size());
+      seeds_most_[t] = plan_->as_graph ? std::max(seeds_most_[t], count) : count;
       num_ids.push_back(types_[t].num_ids());
     }
     std::vector<bool> filtered;
     for (std::size_t r = 0; r < relations_.size(); ++r) {
       filtered.push_back(plan_->weighted[r] || !excluded_[r].empty());
     }
-    bounds_.emplace(*plan_, relations_, seeds, num_ids, disjoint_, filtered, learned_);
-    const bool moved = make_room(seeds);
-    write_head();
-    if (has_exclusions) find_excluded();
-    is_drawn_ = false;
-    play_or_launch(moved || has_exclusions, seeds);
+    bounds_.emplace(
+        *plan_, relations_, seeds_most_, num_ids, disjoint_, filtered, learned_,
+        [&](std::size_t r, const parallel::HopStep& step) { return words_of(r, step); });
   }
 
-  bool make_room(const std::vector<int64_t>& seeds) {
-    std::size_t num_times = 0;
-    for (const int64_t count : seeds) num_times += static_cast<std::size_t>(count);
-    bool moved = head_.lay_out(types_.size(), relations_.size(), plan_->num_hops(),
-                               is_timed_ ? num_times : 0);
-    const auto num_trees = static_cast<int64_t>(disjoint_ ? num_times : 0);
+  // Words that a row needs to be drawn.
+  int64_t words_of(std::size_t r, const parallel::HopStep& step) const {
+    if (step.mode != parallel::RowMode::kPicked) return 0;
+    if (plan_->weighted[r]) return plan_->replace ? 0 : product(2, step.fanout);
+    const bool scans = step.fanout <= kScanLimit &&
+                       plan_->graphs[r].max_degree <= std::numeric_limits<uint32_t>::max();
+    return plan_->replace || scans ? 0 : parallel::PickedSet::words_for(step.fanout);
+  }
+
+  bool make_room() {
+    HeadSizes sizes;
+    sizes.types = static_cast<int64_t>(types_.size());
+    sizes.relations = static_cast<int64_t>(relations_.size());
+    sizes.hops = static_cast<int64_t>(plan_->num_hops());
+    for (const int64_t count : seeds_most_) sizes.seeds += count;
+    sizes.times = is_timed_ ? sizes.seeds : 0;
+    const int64_t num_trees = disjoint_ ? sizes.seeds : 0;
+    for (std::size_t r = 0; r < relations_.size(); ++r) {
+      if (excluded_[r].empty()) continue;
+      const GraphArrays& graph = plan_->graphs[r];
+      sizes.others += static_cast<int64_t>(excluded_[r].lay_out(graph.view()).size());
+      excluded_[r].reserve(graph.max_degree, learned_);
+    }
+    bool moved = head_.lay_out(sizes);
     for (std::size_t t = 0; t < types_.size(); ++t) {
       moved |= types_[t].prepare(bounds_->room.positions[t], num_trees, with_edges_);
     }
-    for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
-      for (std::size_t r = 0; r < relations_.size(); ++r) moved |= make_room_for(h, r);
-    }
-    return moved;
-  }
-
-  bool make_room_for(std::size_t h, std::size_t r) {
-    const HopBounds& b = bounds_->hops[h][r];
-    if (b.empty()) return false;
-    bool moved = offsets_.reserve(b.rows + 1);
-    moved |= slots_.reserve(b.edges);
-    moved |= ranks_.reserve(b.edges + 1);
-    if (b.fanout < 0) {
-      moved |= whole_rows_.reserve(b.rows, std::max(b.candidates, whole_room_));
-      whole_room_ = std::max(b.candidates, whole_room_);
-      moved |= kept_offsets_.reserve(b.rows + 1);
-    } else {
-      moved |= picks_.reserve(product(b.rows, b.fanout));
-      moved |= counts_.reserve(b.rows);
-      const int64_t own = product(b.rows, words_per_row(r, b.fanout));
-      moved |= scratch_.reserve(
-          std::max(own + std::min(kSharedScratch, learned_.eager), learned_.scratch));
-    }
-    return moved;
-  }
-
-  int64_t words_per_row(std::size_t r, int64_t fanout) const {
-    if (plan_->weighted[r]) return plan_->replace ? 0 : 2 * fanout;
-    const bool scans =
-        fanout <= kScanLimit && plan_->graphs[r].max_degree <= std::numeric_limits<uint32_t>::max();
-    return plan_->replace || scans ? 0 : parallel::PickedSet::words_for(fanout);
+    return memory_.reserve(bounds_->hops, learned_) || moved;
   }
 
   void write_head() {
+    write_seeds();
     for (std::size_t t = 0; t < types_.size(); ++t) {
-      const auto count = static_cast<int64_t>(types_[t].seeds.size());
-      head_.state(t) = {count, count, 0, count, count, types_[t].take_stamp(), 0};
-      types_[t].upload_seeds();
+      parallel::Stream& stream = head_.streams.host[t] = types_[t].stream();
+      stream.first_relation = num_relations_before(static_cast<int32_t>(t));
+      stream.end_relation = num_relations_before(static_cast<int32_t>(t) + 1);
     }
-    for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
-      for (std::size_t r = 0; r < relations_.size(); ++r) {
-        head_.key(h, r) = step_key(plan_->run_key, plan_->batch, static_cast<uint32_t>(h),
-                                   static_cast<uint32_t>(r));
+    for (std::size_t k = 0; k < order_.size(); ++k) {
+      const std::size_t r = order_[k];
+      const GraphArrays& graph = plan_->graphs[r];
+      head_.relations.host[k] = {graph.view(),
+                                 excluded_[r].list(),
+                                 relations_[r].source,
+                                 relations_[r].destination,
+                                 static_cast<int64_t>(r),
+                                 static_cast<bool>(plan_->weighted[r]),
+                                 plan_->last && graph.times != nullptr};
+      for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
+        parallel::HopStep& step = head_.steps.host[h * order_.size() + k] = bounds_->steps[h][r];
+        step.key = step_key(plan_->run_key, plan_->batch, static_cast<uint32_t>(h),
+                            static_cast<uint32_t>(r));
       }
     }
-    std::copy(tree_times_.begin(), tree_times_.end(), head_.times());
-    head_.upload();
+    steps().plan_first_rows();
+  }
+
+  void write_seeds() {
+    int64_t at = 0;
+    for (std::size_t t = 0; t < types_.size(); ++t) {
+      const std::vector<int64_t>& seeds = types_[t].seeds;
+      const auto count = static_cast<int64_t>(seeds.size());
+      head_.states.host[t] = {count, count, 0, count, count, types_[t].take_stamp(), 0};
+      std::copy(seeds.begin(), seeds.end(), head_.seeds.host + at);
+      head_.seed_starts.host[t + 1] = at += count;
+    }
+    std::copy(tree_times_.begin(), tree_times_.end(), head_.times.host);
+    int64_t* words = head_.others.host;
+    for (const auto& excluded : excluded_) {
+      if (!excluded.empty()) {
+        words = std::copy(excluded.words().begin(), excluded.words().end(), words);
+      }
+    }
+  }
+
+  int64_t num_relations_before(int32_t source) const {
+    return std::count_if(relations_.begin(), relations_.end(),
+                         [&](const DeviceRelation& r) { return r.source < source; });
   }
 
   void find_excluded() {
+    const int64_t* words = head_.others.device;
     for (std::size_t r = 0; r < relations_.size(); ++r) {
       if (excluded_[r].empty()) continue;
-      plan_->graphs[r].visit([&](const auto& view) {
-        excluded_[r].find(backend_, view, plan_->graphs[r].max_degree, learned_,
-                          head_.device_fault(), head_.device_needs());
-      });
+      excluded_[r].find(backend_, plan_->graphs[r].view(), words, head_.fault.device,
+                        head_.needs.device);
+      words += excluded_[r].words().size();
     }
   }
 
-  // Batches of the same plan and the same memory play what the second of them has recorded.
-  void play_or_launch(bool afresh, const std::vector<int64_t>& seeds) {
+  // Batches of the same bounds and the same memory play what the second of them has recorded.
+  void play_or_launch(bool afresh) {
+    const auto upload_and_launch = [&] {
+      head_.upload();
+      steps().launch();
+    };
     if (!plan_->as_graph || afresh) {
       recording_.reset();
-      launch(seeds);
+      upload_and_launch();
       return;
     }
-    const Recorded now{*plan_, seeds, is_timed_, learned_};
-    if (!recording_.has_value() || !recorded_.serves(now)) {
-      recording_ = backend_.record([&] { launch(seeds); });
+    const Recorded now{head_.sizes(), bounds_->hops, is_timed_, plan_->replace, num_wide()};
+    if (!recording_.has_value() || !(recorded_ == now)) {
+      recording_ = backend_.record(upload_and_launch);
       recorded_ = now;
     }
     backend_.play(*recording_);
   }
 
-  // What a recording was made of, beside the batch's keys and seeds.
+  // What the launches of a batch depend on, beside where its memory is. All else is in the head.
   struct Recorded {
-    SamplePlan plan;
-    std::vector<int64_t> seeds;
+    HeadSizes sizes;
+    std::vector<HopBounds> hops;
     bool is_timed = false;
-    Room learned;
+    bool replace = false;
+    int64_t num_wide = 0;
 
-    bool serves(const Recorded& other) const {
-      return seeds == other.seeds && is_timed == other.is_timed &&
-             plan.fanouts == other.plan.fanouts && plan.weighted == other.plan.weighted &&
-             plan.replace == other.plan.replace && plan.last == other.plan.last &&
-             plan.graphs == other.plan.graphs && learned.positions == other.learned.positions &&
-             learned.candidates == other.learned.candidates &&
-             learned.scratch == other.learned.scratch;
+    bool operator==(const Recorded& other) const {
+      return sizes == other.sizes && hops == other.hops && is_timed == other.is_timed &&
+             replace == other.replace && num_wide == other.num_wide;
     }
   };
 
-  void launch(const std::vector<int64_t>& seeds) {
-    for (std::size_t t = 0; t < types_.size(); ++t) {
-      const Stream stream = types_[t].stream(head_.device_state(t));
-      const int64_t* const count = &head_.device_state(t)->positions;
-      backend_.run(Count{seeds[t], count}, parallel::PlaceSeeds{stream});
-    }
-    for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
-      std::optional<std::size_t> last;
-      for (std::size_t r = 0; r < relations_.size(); ++r) {
-        if (!bounds_->hops[h][r].empty()) last = r;
-      }
-      const parallel::NextFrontier next{head_.device_states(), static_cast<int64_t>(types_.size()),
-                                        head_.device_hop_sizes(h)};
-      for (std::size_t r = 0; r < relations_.size(); ++r) {
-        if (bounds_->hops[h][r].empty()) continue;
-        const auto ends = last == r ? next : parallel::NextFrontier{nullptr, 0, nullptr};
-        plan_->graphs[r].visit([&](const auto& view) { launch_hop(h, r, view, ends); });
-      }
-      if (!last.has_value()) backend_.run(Count{1}, next);
-    }
+  int64_t num_wide() const {
+    return std::count_if(types_.begin(), types_.end(), [](auto& t) { return !t.is_narrow(); });
   }
 
-  template <class Ptr, class Col>
-  void launch_hop(std::size_t h, std::size_t r, const CsrView<Ptr, Col>& graph,
-                  const parallel::NextFrontier& next) {
-    const HopBounds& b = bounds_->hops[h][r];
-    const auto* const rows = head_.device_state(index(relations_[r].destination));
-    const std::size_t s = index(relations_[r].source);
-    const Stream stream = types_[s].stream(head_.device_state(s));
-    const parallel::FrontierView frontier = frontier_of(r, &rows->frontier);
-    const Count row_count{b.rows, &rows->frontier_size};
-
-    const parallel::Scratch scratch{
-        scratch_.data(), words_per_row(r, std::max<int64_t>(b.fanout, 0)), shared_from(r, b),
-        scratch_.capacity(), head_.device_scratch_used()};
-    const Drawn drawn = b.fanout < 0 ? launch_whole_rows(r, b, graph, frontier, row_count)
-                                     : launch_picks(h, r, b, graph, frontier, row_count, scratch);
-
-    const Count edges{b.edges, drawn.total, &stream.state->positions, stream.capacity};
-    backend_.run(edges, parallel::AppendEdges<Ptr, Col>{graph, frontier, drawn.edges, stream,
-                                                        head_.device_fault(), slots_.data()});
-    if (!stream.table.narrow) backend_.run(edges, parallel::InsertKeys{stream, slots_.data()});
-    backend_.sum(edges, parallel::FirstOfNode{stream, slots_.data()}, ranks_.data());
-    backend_.run(edges, parallel::NumberEdges{stream, slots_.data(), ranks_.data()});
-    backend_.run(Count{1},
-                 parallel::EndHop{edges, drawn.total, ranks_.data(), drawn.candidates, whole_room_,
-                                  scratch, stream.state, head_.device_record(h, r),
-                                  head_.device_needs(), head_.device_fault(), next});
-  }
-
-  // Where, behind the words of rows, those lie that rows share.
-  int64_t shared_from(std::size_t r, const HopBounds& b) const {
-    return b.fanout < 0 ? 0 : product(b.rows, words_per_row(r, b.fanout));
-  }
-
-  struct Drawn {
-    parallel::DrawnEdges edges;
-    const int64_t* total;
-    const int64_t* candidates;
-  };
-
-  template <class Ptr, class Col>
-  Drawn launch_picks(std::size_t h, std::size_t r, const HopBounds& b,
-                     const CsrView<Ptr, Col>& graph, const parallel::FrontierView& frontier,
-                     Count rows, const parallel::Scratch& scratch) {
-    const bool last = plan_->last && graph.times != nullptr;
-    const parallel::PickSpec spec{b.fanout, plan_->replace, plan_->weighted[r], last,
-                                  head_.device_key(h, r)};
-    backend_.run(rows,
-                 parallel::PickRows<Ptr, Col>{graph, frontier, excluded_[r].list(), spec, scratch,
-                                              head_.device_fault(), picks_.data(), counts_.data()});
-    backend_.sum(rows, parallel::CountOf32{counts_.data()}, offsets_.data());
-    return {{offsets_.data(), rows.total, picks_.data(), nullptr, b.fanout},
-            offsets_.data() + rows.most,
-            nullptr};
-  }
-
-  template <class Ptr, class Col>
-  Drawn launch_whole_rows(std::size_t r, const HopBounds& b, const CsrView<Ptr, Col>& graph,
-                          const parallel::FrontierView& frontier, Count rows) {
-    CandidateEdges<Backend>& work = whole_rows_;
-    backend_.run(rows, parallel::SpanRows<Ptr, Col>{graph, frontier, head_.device_fault(),
-                                                    work.begins(), work.counts()});
-    const Count found = work.span(backend_, rows);
-    const parallel::Candidates candidates = work.candidates(rows.total);
-    if (b.candidates == 0) {
-      return {{work.offsets(), rows.total, nullptr, work.begins(), 0}, found.total, nullptr};
-    }
-    work.keep(
-        backend_, found,
-        parallel::KeepEdges<Ptr, Col>{graph, candidates, excluded_[r].list(), plan_->weighted[r]},
-        candidates);
-    backend_.run(rows, parallel::CompactRows{work.offsets(), whole_room_, work.ranks(),
-                                             kept_offsets_.data()});
-    return {
-        {kept_offsets_.data(), rows.total, work.kept(), nullptr, 0}, work.num_kept(), found.total};
+  BatchSteps<Backend> steps() {
+    return {backend_, head_, memory_, bounds_->hops, plan_->replace, is_timed_, num_wide() > 0};
   }
 
   void learn() {
-    const auto grown = [](int64_t needed) { return needed + needed / 4; };
+    const auto note = [](int64_t& room, int64_t needed) {
+      room = std::max(room, needed + needed / 4);
+    };
+    const parallel::Needs& needs = *head_.needs.host;
     for (std::size_t t = 0; t < types_.size(); ++t) {
-      learned_.positions[t] = std::max(learned_.positions[t], grown(head_.state(t).needed));
+      note(learned_.positions[t], head_.states.host[t].needed);
     }
-    learned_.candidates = std::max(learned_.candidates, grown(head_.needs().candidates));
-    learned_.scratch = std::max(learned_.scratch, grown(head_.needs().scratch));
+    note(learned_.rows, needs.rows);
+    note(learned_.picks, needs.picks);
+    note(learned_.edges, needs.edges);
+    note(learned_.candidates, needs.candidates);
+    note(learned_.scratch, needs.scratch);
   }
-
-  // Words beside those of rows: for rows of which edges are excluded.
-  static constexpr int64_t kSharedScratch = int64_t{1} << 12;
 
   Backend& backend_;
   std::vector<DeviceRelation> relations_;
+  std::vector<std::size_t> order_;
   bool with_edges_;
   bool disjoint_;
   std::vector<TypeMemory<Backend>> types_;
@@ -432,21 +400,14 @@ class BatchOn {
   int64_t num_trees_ = 0;
   bool is_timed_ = false;
   bool is_drawn_ = false;
+  bool is_under_way_ = false;  // the device has been asked, and not been waited for
 
   Room learned_;
   std::vector<int64_t> seeds_most_;
   std::optional<BoundsOfBatch> bounds_;
-  int64_t whole_room_ = 0;
 
   BatchHead<Backend> head_;
-  DeviceArray<Backend, int64_t> picks_;
-  DeviceArray<Backend, int32_t> counts_;
-  DeviceArray<Backend, int64_t> offsets_;
-  DeviceArray<Backend, int64_t> kept_offsets_;
-  DeviceArray<Backend, uint32_t> slots_;
-  DeviceArray<Backend, int64_t> ranks_;
-  DeviceArray<Backend, uint64_t> scratch_;
-  CandidateEdges<Backend> whole_rows_;
+  BatchMemory<Backend> memory_;
   std::optional<typename Backend::Recording> recording_;
   Recorded recorded_;
 };

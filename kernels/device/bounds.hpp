@@ -6,31 +6,51 @@
 #include <limits>
 #include <vector>
 
+#include "khop/parallel/batch_view.hpp"
 #include "subgraph_types.hpp"
 
 namespace khop {
 
-// A hop over one edge type.
+// A hop over all edge types: entries that there is room for.
 struct HopBounds {
-  int64_t fanout;  // -1: rows are taken whole
-  int64_t rows;
-  int64_t edges;
-  int64_t candidates;  // edges of which only some are kept; 0: there are none
+  int64_t rows = 0;
+  int64_t picks = 0;
+  int64_t edges = 0;
+  int64_t candidates = 0;        // edges of which only some are kept
+  int64_t words_per_thread = 0;  // to work in
+  bool is_filtered = false;      // there may be candidates
+
   bool empty() const { return rows == 0 || edges == 0; }
+  bool operator==(const HopBounds& other) const {
+    return rows == other.rows && picks == other.picks && edges == other.edges &&
+           candidates == other.candidates && words_per_thread == other.words_per_thread &&
+           is_filtered == other.is_filtered;
+  }
 };
 
-// Room for the positions of each node type and for what is worked with. Fixed fan-outs say what a
-// batch needs at most. Where that is much, or nothing says so, room is what earlier batches needed:
-// a batch that finds too little is drawn again.
+// Room for what is drawn and worked with. Fixed fan-outs say what a batch needs at most. Where that
+// is much, or nothing says so, room is what earlier batches needed: a batch that finds too little
+// is drawn again.
 struct Room {
-  std::vector<int64_t> positions;
+  std::vector<int64_t> positions;  // of each node type
+  int64_t rows = 0;
+  int64_t picks = 0;
+  int64_t edges = 0;
   int64_t candidates = 0;
   int64_t scratch = 0;
-  // Entries up to this are made room for without asking whether a batch will need them.
+  // Entries up to this are made room for without asking whether a batch will need them: all types
+  // share them.
   int64_t eager = 0;
 
   // For what may need `most` entries, of which batches so far have needed `learned`.
-  int64_t entries(int64_t most, int64_t learned) const {
+  int64_t entries(int64_t most, int64_t learned) const { return entries(most, learned, eager); }
+  int64_t positions_of(std::size_t type, int64_t most) const {
+    const auto types = static_cast<int64_t>(positions.size());
+    return entries(most, positions[type], std::max<int64_t>(1, eager / types));
+  }
+
+ private:
+  static int64_t entries(int64_t most, int64_t learned, int64_t eager) {
     return most <= eager ? most : std::min(most, std::max(eager, learned));
   }
 };
@@ -41,34 +61,46 @@ inline int64_t product(int64_t a, int64_t b) {
   return a > kMost / b ? kMost : a * b;
 }
 
-// A fan-out that no row exceeds takes rows whole.
-inline int64_t effective_fanout(int64_t fanout, bool replace, int64_t max_degree) {
-  if (fanout < 0) return -1;
-  return !replace && fanout > 0 && fanout >= max_degree ? -1 : fanout;
+// How a hop draws over an edge type: a fan-out that no row exceeds takes rows whole.
+inline parallel::HopStep step_of(int64_t fanout, bool replace, bool filtered, int64_t max_degree) {
+  using parallel::RowMode;
+  if (max_degree == 0 || fanout == 0) return {0, 0, RowMode::kPicked, 0};
+  const bool whole = fanout < 0 || (!replace && fanout >= max_degree);
+  if (!whole) return {fanout, 0, RowMode::kPicked, 0};
+  return {0, 0, filtered ? RowMode::kFiltered : RowMode::kWhole, 0};
 }
 
 class BoundsOfBatch {
  public:
   // seeds, num_ids: of each node type. `filtered`: edge types of which edges are left out, or drawn
-  // by weight.
+  // by weight. `words`: that a thread needs for a fan-out of an edge type.
+  template <class Words>
   BoundsOfBatch(const SamplePlan& plan, const std::vector<DeviceRelation>& relations,
                 const std::vector<int64_t>& seeds, const std::vector<int64_t>& num_ids,
-                bool disjoint, const std::vector<bool>& filtered, const Room& learned) {
+                bool disjoint, const std::vector<bool>& filtered, const Room& learned,
+                Words&& words) {
     std::vector<int64_t> frontier = seeds;
     std::vector<int64_t> positions = seeds;
+    std::vector<std::vector<int64_t>> found(plan.num_hops());
     for (std::size_t h = 0; h < plan.num_hops(); ++h) {
-      std::vector<int64_t> found(seeds.size(), 0);
-      std::vector<HopBounds>& hop = hops.emplace_back();
+      found[h].assign(seeds.size(), 0);
+      HopBounds& hop = hops.emplace_back();
+      auto& of_relations = steps.emplace_back();
       for (std::size_t r = 0; r < relations.size(); ++r) {
         const auto source = static_cast<std::size_t>(relations[r].source);
         const auto destination = static_cast<std::size_t>(relations[r].destination);
-        const HopBounds b = bounds_of(plan, h, r, frontier[destination], filtered[r], learned);
-        hop.push_back(b);
-        found[source] += std::min(b.edges, kEnough);
+        const int64_t max_degree = plan.graphs[r].max_degree;
+        const parallel::HopStep step =
+            step_of(plan.fanouts[r][h], plan.replace, filtered[r], max_degree);
+        of_relations.push_back(step);
+        if (step.is_empty()) continue;
+        const int64_t edges = add(hop, step, frontier[destination], max_degree);
+        found[h][source] = std::min(found[h][source] + std::min(edges, kEnough), kEnough);
+        hop.words_per_thread = std::max(hop.words_per_thread, words(r, step));
       }
       for (std::size_t t = 0; t < seeds.size(); ++t) {
-        positions[t] = std::min(positions[t] + found[t], kEnough);
-        frontier[t] = disjoint ? found[t] : std::min(found[t], num_ids[t]);
+        positions[t] = std::min(positions[t] + found[h][t], kEnough);
+        frontier[t] = disjoint ? found[h][t] : std::min(found[h][t], num_ids[t]);
         frontier[t] = std::min(frontier[t], room_for(positions[t], seeds[t], learned, t));
       }
     }
@@ -76,32 +108,43 @@ class BoundsOfBatch {
     for (std::size_t t = 0; t < seeds.size(); ++t) {
       room.positions[t] = std::max<int64_t>(1, room_for(positions[t], seeds[t], learned, t));
     }
-    for (auto& hop : hops) {
-      for (std::size_t r = 0; r < relations.size(); ++r) {
-        hop[r].edges =
-            std::min(hop[r].edges, room.positions[static_cast<std::size_t>(relations[r].source)]);
-      }
-    }
+    for (std::size_t h = 0; h < hops.size(); ++h) limit(hops[h], found[h], learned);
   }
 
-  std::vector<std::vector<HopBounds>> hops;
+  std::vector<HopBounds> hops;
+  std::vector<std::vector<parallel::HopStep>> steps;  // of each hop, an edge type each; no keys yet
   Room room;
 
  private:
   static constexpr int64_t kEnough = int64_t{1} << 40;
 
   static int64_t room_for(int64_t positions, int64_t seeds, const Room& learned, std::size_t t) {
-    return std::max(seeds, learned.entries(positions, learned.positions[t]));
+    return std::max(seeds, learned.positions_of(t, positions));
   }
 
-  static HopBounds bounds_of(const SamplePlan& plan, std::size_t hop, std::size_t relation,
-                             int64_t rows, bool filtered, const Room& learned) {
-    const int64_t max_degree = plan.graphs[relation].max_degree;
-    const int64_t fanout = effective_fanout(plan.fanouts[relation][hop], plan.replace, max_degree);
-    const int64_t most = max_degree == 0 ? 0 : product(rows, fanout < 0 ? max_degree : fanout);
-    const int64_t candidates =
-        fanout < 0 && filtered ? learned.entries(most, learned.candidates) : 0;
-    return {fanout, rows, most, candidates};
+  // Adds the rows of an edge type to a hop; returns how many edges they may contribute.
+  static int64_t add(HopBounds& hop, const parallel::HopStep& step, int64_t rows,
+                     int64_t max_degree) {
+    const bool picks = step.mode == parallel::RowMode::kPicked;
+    const int64_t edges = product(rows, picks ? step.fanout : max_degree);
+    hop.rows = std::min(hop.rows + rows, kEnough);
+    if (picks) hop.picks = std::min(hop.picks + std::min(edges, kEnough), kEnough);
+    if (step.mode == parallel::RowMode::kFiltered) {
+      hop.is_filtered = true;
+      hop.candidates = std::min(hop.candidates + std::min(edges, kEnough), kEnough);
+    }
+    return edges;
+  }
+
+  void limit(HopBounds& hop, const std::vector<int64_t>& found, const Room& learned) const {
+    int64_t edges = 0;
+    for (std::size_t t = 0; t < found.size(); ++t) {
+      edges += std::min(found[t], room.positions[t]);
+    }
+    hop.rows = learned.entries(hop.rows, learned.rows);
+    hop.picks = learned.entries(hop.picks, learned.picks);
+    hop.edges = learned.entries(edges, learned.edges);
+    hop.candidates = learned.entries(hop.candidates, learned.candidates);
   }
 };
 

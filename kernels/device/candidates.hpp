@@ -3,8 +3,9 @@
 
 #include <cstdint>
 
-#include "khop/parallel/hop.hpp"
+#include "khop/parallel/candidates.hpp"
 #include "khop/parallel/memory.hpp"
+#include "khop/parallel/scan.hpp"
 
 namespace khop {
 
@@ -14,13 +15,12 @@ class CandidateEdges {
   explicit CandidateEdges(Backend& backend)
       : begins_(backend), counts_(backend), offsets_(backend), ranks_(backend), kept_(backend) {}
 
-  // Makes room. Returns whether anything has moved. Without candidates: rows that are taken whole.
+  // Makes room. Returns whether anything has moved.
   bool reserve(int64_t num_rows, int64_t num_candidates) {
     bool moved = begins_.reserve(num_rows);
     moved |= counts_.reserve(num_rows);
     moved |= offsets_.reserve(num_rows + 1);
     room_ = num_candidates;
-    if (num_candidates == 0) return moved;
     moved |= ranks_.reserve(num_candidates + 1);
     return kept_.reserve(num_candidates) || moved;
   }
@@ -34,7 +34,7 @@ class CandidateEdges {
 
   // Sums up the counts of rows; returns how many candidates there are.
   Count span(Backend& backend, Count rows) {
-    backend.sum(rows, parallel::CountOf64{counts()}, offsets());
+    parallel::sum(backend, rows, parallel::CountOf64{counts()}, offsets());
     return {room_, offsets() + rows.most};
   }
 
@@ -46,7 +46,7 @@ class CandidateEdges {
   template <class Keep>
   void rank(Backend& backend, Count found, Keep keep) {
     backend.run(found, parallel::MarkKept<Keep>{keep, ranks()});
-    backend.sum(found, parallel::CountOf64{ranks()}, ranks());
+    parallel::sum(backend, found, parallel::CountOf64{ranks()}, ranks());
   }
 
   // Keeps those for which `keep` says 1, in their order.

@@ -34,7 +34,10 @@ class Device {
 
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* on_device) = 0;
+  // `from` has been read when it returns; with `upload_pinned`, from page-locked memory, only once
+  // somebody has waited.
   virtual void upload(void* on_device, const void* from, std::size_t bytes) = 0;
+  virtual void upload_pinned(void* on_device, const void* from, std::size_t bytes) = 0;
   virtual void fill(void* on_device, int byte, std::size_t bytes) = 0;
   virtual void download(void* to, const void* on_device, std::size_t bytes) = 0;  // waits
   virtual void synchronize() = 0;
@@ -108,6 +111,9 @@ class Device {
   virtual void split_gather(const parallel::SplitTable& table, const void* rows, int row_width,
                             int64_t count, void* out, parallel::SplitTally* tally) = 0;
 };
+
+// For destructors: waits for everything, whatever comes of it.
+void wait_quietly(Device& device) noexcept;
 
 // What an emulated device can do.
 struct EmulatedAbilities {

@@ -28,6 +28,9 @@ class DeviceOn final : public Device {
   void upload(void* on_device, const void* from, std::size_t bytes) override {
     backend_.upload(on_device, from, bytes);
   }
+  void upload_pinned(void* on_device, const void* from, std::size_t bytes) override {
+    backend_.upload_pinned(on_device, from, bytes);
+  }
   void fill(void* on_device, int byte, std::size_t bytes) override {
     backend_.fill(on_device, byte, bytes);
   }

@@ -6,6 +6,7 @@
 
 #include "khop/parallel/memory.hpp"
 #include "khop/parallel/reverse.hpp"
+#include "khop/parallel/scan.hpp"
 #include "khop/parallel/write.hpp"
 
 namespace khop {
@@ -61,7 +62,7 @@ class EdgeListOn {
     while (bits < 64 && (int64_t{1} << (bits - 32)) < num_destinations) ++bits;
     backend_->sort(total, {keys.data(), places.data(), other_keys.data(), other_places.data()},
                    bits);
-    backend_->sum(items, parallel::FirstOfPair{keys.data()}, ranks.data());
+    parallel::sum(*backend_, items, parallel::FirstOfPair{keys.data()}, ranks.data());
     int64_t count = 0;
     backend_->download(&count, ranks.data() + total, sizeof(count));
     make(count, with_edges);

@@ -61,7 +61,15 @@ class EmulatedBackend {
   void release(void* memory) { std::free(memory); }
 
   void upload(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
+  void upload_pinned(void* to, const void* from, std::size_t bytes) {
+    if (recording_ != nullptr) {
+      recording_->push_back([=] { copy(to, from, bytes); });
+    } else {
+      copy(to, from, bytes);
+    }
+  }
   void download(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
+  void download_pinned(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
   void copy(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
@@ -69,17 +77,17 @@ class EmulatedBackend {
     if (bytes > 0) std::memset(memory, byte, bytes);
   }
   void synchronize() {}
+  struct OnDevice {};
+  OnDevice on_device() const { return {}; }
 
   const void* map_host(const void* memory, std::size_t bytes,
                        const std::shared_ptr<const void>& owner) {
     Host& host = Host::get();
-    const auto pieces = host.pages.acquire(
-        memory, bytes, owner,
-        [&](uintptr_t start, std::size_t size) {
+    const bool acquired =
+        host.pages.acquire(memory, bytes, owner, [&](uintptr_t start, std::size_t size) {
           return abilities_.maps_host && host.driver.add(start, size);
-        },
-        [&](uintptr_t start) { host.driver.remove(start); });
-    return pieces.empty() ? nullptr : memory;
+        });
+    return acquired ? memory : nullptr;
   }
   void unmap_host(const void* memory, std::size_t bytes) noexcept {
     Host& host = Host::get();
@@ -120,42 +128,44 @@ class EmulatedBackend {
 
   template <class Step>
   void run(Count items, Step step) {
+    run_on_threads(items, items.most, [step](int64_t i, int64_t) { step(i); });
+  }
+
+  template <class Step>
+  void run_on_threads(Count items, int64_t most_threads, Step step) {
+    if (items.most <= 0) return;
     if (recording_ != nullptr) {
-      recording_->push_back([this, items, step] { run(items, step); });
+      recording_->push_back([=] { run_on_threads(items, most_threads, step); });
       return;
     }
     const int64_t count = items.value();
     shuffle(count);
     ++num_launches_;
-    if (num_threads_ <= 1 || count < kWorthThreads) {
-      for (const int64_t i : order_) step(i);
+    const int64_t num_threads = std::min<int64_t>(num_threads_, most_threads);
+    if (num_threads <= 1 || count < kWorthThreads) {
+      for (const int64_t i : order_) step(i, 0);
       return;
     }
     // Dealt out like cards, so that neighbouring items run at the same time.
     std::vector<std::thread> threads;
-    for (int t = 0; t < num_threads_; ++t) {
-      threads.emplace_back([this, t, count, &step] {
-        for (int64_t j = t; j < count; j += num_threads_) step(order_[static_cast<std::size_t>(j)]);
+    for (int64_t t = 0; t < num_threads; ++t) {
+      threads.emplace_back([this, t, count, num_threads, &step] {
+        for (int64_t j = t; j < count; j += num_threads) {
+          step(order_[static_cast<std::size_t>(j)], t);
+        }
       });
     }
     for (std::thread& thread : threads) thread.join();
   }
 
-  template <class In>
-  void sum(Count items, In in, int64_t* out) {
-    if (recording_ != nullptr) {
-      recording_->push_back([this, items, in, out] { sum(items, in, out); });
-      return;
-    }
-    const int64_t count = items.value();
-    num_launches_ += 2;  // as on a GPU
-    int64_t total = 0;
-    for (int64_t i = 0; i <= items.most; ++i) {
-      const int64_t value = i < count ? in(i) : 0;
-      out[i] = total;
-      total += value;
-    }
+  template <class Step>
+  void run_blocks(int64_t count, Step step) {
+    run(Count{count}, [count, step](int64_t block) {
+      typename Step::Shared shared;
+      step(Block{block, count}, shared);
+    });
   }
+  int64_t* block_words() { return block_words_.data(); }
 
   void sort(int64_t count, SortPairs pairs, int bits) {
     ++num_launches_;
@@ -201,6 +211,7 @@ class EmulatedBackend {
   int num_threads_;
   EmulatedAbilities abilities_;
   std::vector<int64_t> order_;
+  std::vector<int64_t> block_words_ = std::vector<int64_t>(kMostBlocks);
   int64_t num_launches_ = 0;
   Recording* recording_ = nullptr;
 };

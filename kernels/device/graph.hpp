@@ -31,6 +31,10 @@ struct GraphArrays {
            weight_sums == other.weight_sums && weight_guide == other.weight_guide;
   }
 
+  DeviceCsr view() const {
+    return typed_view(AnyInts{indptr, indptr_width}, AnyInts{indices, indices_width});
+  }
+
   // Calls f with the CsrView of the arrays' types.
   template <class F>
   decltype(auto) visit(F&& f) const {
@@ -41,22 +45,14 @@ struct GraphArrays {
  private:
   template <class Ptr, class F>
   decltype(auto) with_pointers(F&& f) const {
-    if (indices_width == 4) return f(view<Ptr, int32_t>());
-    return f(view<Ptr, int64_t>());
+    const auto* const rows = static_cast<const Ptr*>(indptr);
+    if (indices_width == 4) return f(typed_view(rows, static_cast<const int32_t*>(indices)));
+    return f(typed_view(rows, static_cast<const int64_t*>(indices)));
   }
-  template <class Ptr, class Col>
-  CsrView<Ptr, Col> view() const {
-    return {static_cast<const Ptr*>(indptr),
-            static_cast<const Col*>(indices),
-            row_ids,
-            row_id_width,
-            num_rows,
-            num_edges,
-            first_row,
-            first_edge,
-            times,
-            weight_sums,
-            weight_guide};
+  template <class Indptr, class Indices>
+  CsrArrays<Indptr, Indices> typed_view(Indptr typed_indptr, Indices typed_indices) const {
+    return {typed_indptr, typed_indices, row_ids, row_id_width, num_rows,    num_edges,
+            first_row,    first_edge,    times,   weight_sums,  weight_guide};
   }
 };
 

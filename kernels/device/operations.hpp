@@ -3,16 +3,12 @@
 
 #include <cstdint>
 
+#include "khop/csr.hpp"
 #include "khop/parallel/convert.hpp"
 #include "khop/parallel/negatives.hpp"
 
 namespace khop {
 
-// Integers of 4 or 8 bytes.
-struct AnyInts {
-  const void* data;
-  int width;
-};
 struct AnyIntsOut {
   void* data;  // null: not wanted
   int width;

@@ -34,16 +34,11 @@ class DeviceSubgraph {
   virtual void induce(const std::vector<GraphArrays>& graphs) = 0;
   virtual void add_reverses(const std::vector<Reversal>& reversals, bool keep_edges) = 0;
 
+  // Whether `shape` answers at once.
+  virtual bool is_known() const = 0;
   virtual const BatchShape& shape() = 0;
-
-  // Arrays of the device, as long as the shape says.
-  virtual void write_nodes(int32_t node_type, int64_t* out) = 0;
-  virtual void write_trees(int32_t node_type, int64_t* out) = 0;
-  virtual void write_edge_index(int32_t relation, int64_t* row, int64_t* col) = 0;
-  // `names` of edges (4 or 8 bytes each), on the device, or null: positions in the graph. Waits if
-  // there are any.
-  virtual void write_edges(int32_t relation, const void* names, int name_width, int64_t num_names,
-                           int64_t* out) = 0;
+  // Waits for nothing more. Throws std::invalid_argument for edges that were not recorded.
+  virtual void write(const BatchOut& out) = 0;
 };
 
 }  // namespace khop

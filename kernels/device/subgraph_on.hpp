@@ -35,21 +35,27 @@ class SubgraphOn final : public DeviceSubgraph {
                int64_t count) override {
     batch_.exclude(relation, rows, neighbors, count);
   }
-  void sample(SamplePlan plan) override { batch_.sample(std::move(plan)); }
+  void sample(SamplePlan plan) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
+    batch_.sample(std::move(plan));
+  }
 
+  bool is_known() const override { return batch_.is_drawn(); }
   const BatchShape& shape() override {
     finish();
     return shape_;
   }
 
   void induce(const std::vector<GraphArrays>& graphs) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
     finish();
     for (std::size_t r = 0; r < batch_.relations().size(); ++r) {
-      graphs[r].visit([&](const auto& view) { induce_relation(r, view); });
+      induce_relation(r, graphs[r].view());
     }
   }
 
   void add_reverses(const std::vector<Reversal>& reversals, bool keep_edges) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
     finish();
     for (const Reversal& r : reversals) check_reversal(r, keep_edges);
     std::vector<std::pair<std::size_t, EdgeListOn<Backend>>> results;
@@ -66,49 +72,67 @@ class SubgraphOn final : public DeviceSubgraph {
     for (auto& [r, list] : results) take_list(r, std::move(list), {});
   }
 
-  void write_nodes(int32_t node_type, int64_t* out) override {
-    write_keys(node_type, out, nullptr);
-  }
-  void write_trees(int32_t node_type, int64_t* out) override {
-    write_keys(node_type, nullptr, out);
-  }
-
-  void write_edge_index(int32_t relation, int64_t* row, int64_t* col) override {
+  void write(const BatchOut& out) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
     finish();
-    for_stretches(index(relation),
-                  [&](const parallel::EdgeLists& from, int64_t place, int64_t count) {
-                    backend_.run(Count{count}, parallel::WriteEnds{from.sources, from.destinations,
-                                                                   row + place, col + place});
-                  });
-  }
-
-  void write_edges(int32_t relation, const void* names, int name_width, int64_t num_names,
-                   int64_t* out) override {
-    finish();
-    if (!batch_.with_edges() || lists_[index(relation)].lost_edges()) {
-      throw std::invalid_argument("edges were not recorded: with_edges is False");
-    }
-    for_stretches(
-        index(relation), [&](const parallel::EdgeLists& from, int64_t place, int64_t count) {
-          const auto write = [&](auto* typed) {
-            using Name = std::remove_const_t<std::remove_pointer_t<decltype(typed)>>;
-            backend_.run(Count{count},
-                         parallel::WriteNames<Name>{from.edges, typed, num_names, out + place,
-                                                    batch_.head().device_fault()});
-          };
-          name_width == 4 ? write(static_cast<const int32_t*>(names))
-                          : write(static_cast<const int64_t*>(names));
-        });
-    if (names == nullptr) return;
-    batch_.head().download();
-    check_fault(batch_.head().fault());
+    write_nodes(out);
+    write_ends(out);
+    write_names(out);
   }
 
  private:
   static std::size_t index(int32_t i) { return static_cast<std::size_t>(i); }
 
+  template <class T>
+  static T entry(const std::vector<T>& entries, std::size_t i) {
+    return i < entries.size() ? entries[i] : T{};
+  }
+
+  void write_nodes(const BatchOut& out) {
+    parallel::PieceWriter<parallel::NodePiece, Backend> writer(backend_);
+    for (std::size_t t = 0; t < shape_.num_nodes.size(); ++t) {
+      int64_t* const ids = entry(out.nodes, t);
+      int64_t* const trees = entry(out.trees, t);
+      if (ids == nullptr && trees == nullptr) continue;
+      const TypeMemory<Backend>& type = batch_.type(static_cast<int32_t>(t));
+      writer.add({0, type.stream().nodes, ids, trees, type.id_bits(), batch_.disjoint()},
+                 shape_.num_nodes[t]);
+    }
+    writer.write();
+  }
+
+  void write_ends(const BatchOut& out) {
+    parallel::PieceWriter<parallel::EndPiece, Backend> writer(backend_);
+    for (std::size_t r = 0; r < lists_.size(); ++r) {
+      int64_t* const row = entry(out.rows, r);
+      int64_t* const col = entry(out.cols, r);
+      if (row == nullptr || col == nullptr) continue;
+      for_stretches(r, [&](const parallel::EdgeLists& from, int64_t place, int64_t count) {
+        writer.add({0, from.sources, from.destinations, row + place, col + place}, count);
+      });
+    }
+    writer.write();
+  }
+
+  void write_names(const BatchOut& out) {
+    parallel::PieceWriter<parallel::NamePiece, Backend> writer(backend_);
+    for (std::size_t r = 0; r < lists_.size(); ++r) {
+      int64_t* const names = entry(out.edges, r);
+      if (names == nullptr) continue;
+      if (!batch_.with_edges() || lists_[r].lost_edges()) {
+        throw std::invalid_argument("edges were not recorded: with_edges is False");
+      }
+      for_stretches(r, [&](const parallel::EdgeLists& from, int64_t place, int64_t count) {
+        writer.add({0, from.edges, entry(out.names, r), names + place}, count);
+      });
+    }
+    writer.write();
+  }
+
   void finish() {
-    if (!batch_.finish()) return;
+    if (batch_.is_drawn()) return;
+    [[maybe_unused]] const auto on = backend_.on_device();
+    batch_.finish();
     shape_ = batch_.shape();
     for (auto& list : lists_) list.clear();
   }
@@ -127,7 +151,7 @@ class SubgraphOn final : public DeviceSubgraph {
     const parallel::Stream stream = batch_.stream(relation(r).source);
     int64_t place = 0;
     for (std::size_t h = 0; h < batch_.num_hops(); ++h) {
-      const auto& [first, count] = batch_.head().record(h, r);
+      const auto& [first, count] = batch_.record(h, r);
       f(parallel::EdgeLists{stream.numbers + first, stream.destinations + first,
                             batch_.with_edges() ? stream.edges + first : nullptr},
         place, count);
@@ -154,37 +178,37 @@ class SubgraphOn final : public DeviceSubgraph {
     lists_[r] = std::move(list);
   }
 
-  template <class Ptr, class Col>
-  void induce_relation(std::size_t r, const CsrView<Ptr, Col>& graph) {
-    const auto* const rows = batch_.head().device_state(index(relation(r).destination));
-    const Count row_count{num_nodes_of(relation(r).destination), &rows->nodes};
-    const parallel::FrontierView frontier = batch_.frontier_of(r, batch_.head().device_zero());
+  void induce_relation(std::size_t r, const DeviceCsr& graph) {
+    const Count rows{num_nodes_of(relation(r).destination)};
+    const parallel::FrontierView nodes = batch_.nodes_of(r);
     CandidateEdges<Backend>& work = members_;
-    work.reserve(row_count.most, 0);
-    backend_.run(row_count,
-                 parallel::SpanRows<Ptr, Col>{graph, frontier, batch_.head().device_fault(),
-                                              work.begins(), work.counts()});
-    Count found = work.span(backend_, row_count);
+    work.reserve(rows.most, 0);
+    backend_.run(rows, parallel::SpanRows{graph, nodes, batch_.device_fault(), work.begins(),
+                                          work.counts()});
+    Count found = work.span(backend_, rows);
     int64_t total = 0;
     backend_.download(&total, found.total, sizeof(total));
-    work.reserve(row_count.most, total);
+    work.reserve(rows.most, total);
     found.most = total;
-    const parallel::MemberEdges<Ptr, Col> members{graph, frontier, work.candidates(&rows->nodes),
-                                                  batch_.holes(r),
-                                                  batch_.stream(relation(r).source)};
+    const int32_t source = relation(r).source;
+    const int64_t* const num_rows = &batch_.state(relation(r).destination)->nodes;
+    const parallel::MemberEdges members{graph,
+                                        nodes,
+                                        work.candidates(num_rows),
+                                        batch_.holes(r),
+                                        batch_.stream(source),
+                                        batch_.state(source)};
     EdgeListOn<Backend> list(backend_);
+    int64_t count = 0;
     if (total > 0) {
       work.rank(backend_, found, members);
-      int64_t count = 0;
       backend_.download(&count, work.num_kept(), sizeof(count));
-      list.make(count, batch_.with_edges());
-      backend_.run(found,
-                   parallel::WriteMemberEdges<Ptr, Col>{members, work.ranks(), list.arrays()});
-    } else {
-      list.make(0, batch_.with_edges());
     }
-    const int64_t size = list.size();
-    take_list(r, std::move(list), {size});
+    list.make(count, batch_.with_edges());
+    if (count > 0) {
+      backend_.run(found, parallel::WriteMemberEdges{members, work.ranks(), list.arrays()});
+    }
+    take_list(r, std::move(list), {count});
   }
 
   void check_reversal(const Reversal& r, bool keep_edges) const {
@@ -202,14 +226,6 @@ class SubgraphOn final : public DeviceSubgraph {
     if (keep_edges && batch_.with_edges() && lists_[index(r.relation)].lost_edges()) {
       throw std::invalid_argument("edges have lost their numbers: reverses were added before");
     }
-  }
-
-  void write_keys(int32_t node_type, int64_t* ids, int64_t* trees) {
-    finish();
-    const TypeMemory<Backend>& type = batch_.type(node_type);
-    backend_.run(Count{num_nodes_of(node_type)},
-                 parallel::WriteNodes{type.stream(nullptr).nodes, type.id_bits(), batch_.disjoint(),
-                                      ids, trees});
   }
 
   Backend& backend_;

@@ -42,4 +42,16 @@ struct BatchShape {
   std::vector<std::vector<int64_t>> edges_per_hop;
 };
 
+// Where a batch is written to: arrays of the device, as long as its shape says. Null, or no entries
+// at all: not wanted.
+struct BatchOut {
+  std::vector<int64_t*> nodes;  // a node type each
+  std::vector<int64_t*> trees;
+  std::vector<int64_t*> rows;  // an edge type each
+  std::vector<int64_t*> cols;
+  // Their names, or where there are none their positions in the graph.
+  std::vector<int64_t*> edges;
+  std::vector<AnyInts> names;  // of all edges of the graph that the batch was drawn from
+};
+
 }  // namespace khop

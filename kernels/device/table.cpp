@@ -103,7 +103,7 @@ void HotRows::copy_part(const HostRows& table, int64_t part, PinnedMemory& stagi
     gather_rows(source, rows.data(), count, RowTarget{staging.data(), count, nullptr},
                 kUploadThreads);
     const auto bytes = static_cast<std::size_t>(count * row_bytes_);
-    device.upload(to, staging.data(), bytes);
+    device.upload_pinned(to, staging.data(), bytes);
     device.synchronize();  // before the staging memory is written again, and before peers read
     to += bytes;
   }
@@ -165,6 +165,11 @@ DeviceTable::DeviceTable(std::shared_ptr<Device> device, const HostRows& table, 
   }
 }
 
+// Memory of the host, and of peers, is given back at once, not in the order of the device's work.
+DeviceTable::~DeviceTable() {
+  if (pending_ > 0) wait_quietly(*device_);
+}
+
 void DeviceTable::split(std::shared_ptr<const HotRows> hot) {
   if (hot->num_table_rows() != num_rows_ || hot->row_bytes() != row_bytes_) {
     throw std::invalid_argument("the hot rows are those of another table: one of " +
@@ -180,7 +185,6 @@ void DeviceTable::split(std::shared_ptr<const HotRows> hot) {
     const std::vector<int32_t> places = hot_->places();
     places_.reserve(num_rows_);
     places_.upload(places.data(), num_rows_);
-    device_->synchronize();  // the places are gone then
   }
   parts_.reserve(hot_->group().size());
   parts_.upload(hot_->parts().data(), hot_->group().size());
@@ -255,7 +259,7 @@ int64_t DeviceTable::gather_on_host(const void* rows, int row_width, bool rows_o
           ? gather_rows(source, static_cast<const int32_t*>(rows), count, target, num_threads)
           : gather_rows(source, static_cast<const int64_t*>(rows), count, target, num_threads);
   if (bad >= 0 || row_bytes_ == 0) return bad;
-  device_->upload(out, gathered.data(), bytes);
+  device_->upload_pinned(out, gathered.data(), bytes);
   device_->synchronize();  // before the staging memory is written again
   served_.by_host += count;
   return -1;

@@ -87,6 +87,9 @@ class DeviceTable {
   // `hot` is of another table or group.
   DeviceTable(std::shared_ptr<Device> device, const HostRows& table, TableMode mode,
               std::shared_ptr<const HotRows> hot);
+  DeviceTable(const DeviceTable&) = delete;
+  DeviceTable& operator=(const DeviceTable&) = delete;
+  ~DeviceTable();  // waits for gathers that nobody has waited for
 
   int64_t num_rows() const { return num_rows_; }
   int64_t row_bytes() const { return row_bytes_; }

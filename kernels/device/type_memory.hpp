@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "khop/parallel/hop.hpp"
+#include "khop/parallel/batch_view.hpp"
 #include "khop/parallel/memory.hpp"
 
 namespace khop {
@@ -37,7 +37,7 @@ class TypeMemory {
 
   int64_t num_ids() const { return num_ids_; }
   int id_bits() const { return id_bits_; }
-  int64_t capacity() const { return capacity_; }
+  bool is_narrow() const { return narrow_; }
   int64_t max_trees() const { return std::numeric_limits<int64_t>::max() >> id_bits_; }
 
   void check_ids(const int64_t* ids, int64_t count) const {
@@ -86,15 +86,19 @@ class TypeMemory {
     return stamp;
   }
 
-  void upload_seeds() { keys_.upload(seeds.data(), static_cast<int64_t>(seeds.size())); }
-
-  parallel::Stream stream(parallel::TypeState* state) const {
-    return {keys_.data(),  numbers_.data(),
-            edges_.data(), destinations_.data(),
-            nodes_.data(), capacity_,
-            num_ids_,      id_bits_,
-            disjoint_,     {slots_.data(), bits_, narrow_, keys_.data()},
-            state};
+  parallel::Stream stream() const {
+    return {keys_.data(),
+            numbers_.data(),
+            edges_.data(),
+            destinations_.data(),
+            nodes_.data(),
+            capacity_,
+            num_ids_,
+            id_bits_,
+            disjoint_,
+            {slots_.data(), bits_, narrow_, keys_.data()},
+            0,
+            0};
   }
 
  private:

@@ -9,7 +9,7 @@ import pytest
 
 from devices import KINDS, open_device
 from khop import _native
-from khop.bench.device_equality import _contents, compare, configuration
+from khop.bench.device_equality import _contents_on_host, compare, configuration
 from khop.bench.on_device import Place, open_place
 
 NUMBERS = range(200)
@@ -17,7 +17,7 @@ NUMBERS = range(200)
 
 def drawn(about):
     subgraph = about.draw(_native.Subgraph(*about.arguments()), about.csrs)
-    return list(_contents(subgraph, about, None))
+    return list(_contents_on_host(subgraph, about))
 
 
 def is_same(a, b):

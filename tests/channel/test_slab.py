@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import deque
 
 import numpy as np
 import pytest
@@ -54,8 +55,10 @@ def write(writer, count, batch=0):
     record.write_head(memoryview(head))
     record.note("batch", batch)
     arrays = arrays_of(record, writer.memory, offset)
-    arrays["ids"].upload(np.arange(count) + 10 * batch)
-    arrays["x"].upload(np.full((count, 2), 0x3F80, np.uint16))  # 1 as bfloat16
+    ids, ones = np.arange(count) + 10 * batch, np.full((count, 2), 0x3F80, np.uint16)  # bfloat16
+    arrays["ids"].upload(ids)
+    arrays["x"].upload(ones)
+    writer.memory.device.synchronize()
     return offset, record.nbytes, bytes(head)
 
 
@@ -105,6 +108,41 @@ def test_a_slot_is_free_when_the_device_has_done_with_it(device):
     for offset in freed:
         writer.free(offset)
     assert writer.allocate(CAPACITY) == 0
+
+
+class Captured:
+    """An event that belongs to a graph which the user was recording: to ask for it is an error."""
+
+    def query(self):
+        raise RuntimeError("operation not permitted on an event of a capturing stream")
+
+
+def test_a_slot_whose_moment_cannot_be_had(device):
+    """It is marked again until that succeeds: no slot is lost, and others do not wait for it."""
+    marks, freed = deque([Captured(), RuntimeError("being captured"), RuntimeError(), None]), []
+
+    def mark():
+        found = marks.popleft()
+        if isinstance(found, Exception):
+            raise found
+        return [] if found is None else [found]
+
+    writer, reader = make_slab(device, mark)
+    places = [write(writer, 10, batch) for batch in range(2)]
+    leases = [reader.lease(*place, {3: LAYOUT}, freed.append) for place in places]
+    leases.pop(0)  # Captured
+    leases.pop(0)  # not marked at all
+    gc.collect()
+    assert len(marks) == 2
+    reader.give_back()  # the first cannot be marked, the second can: all is done
+    assert freed == []
+    assert list(marks) == []
+    marks.append(None)
+    reader.give_back()
+    assert freed == [places[1][0]]
+    reader.give_back()
+    assert freed == [places[1][0], places[0][0]]
+    assert reader.bytes_leased == 0
 
 
 def test_who_keeps_batches_gets_copies(device):
@@ -184,6 +222,29 @@ def test_memory_is_read_and_written(device):
     assert (len(out), out.nbytes) == (3, 48)
     assert np.from_dlpack(rows).tolist() == [2, 0, 2]
     assert np.from_dlpack(DeviceArray(memory, 0, (3, 2), "int64").row(1)).shape == (2,)
+
+
+def test_memory_that_grows_is_not_in_use(monkeypatch):
+    """A device that works beside the host may still be reading it."""
+    done = []
+
+    class Device:
+        def synchronize(self):
+            done.append("waited")
+
+    class Memory:
+        nbytes = 64
+
+        def __del__(self):
+            done.append("freed")
+
+    monkeypatch.setattr(_native.DeviceMemory, "allocate", lambda device, nbytes: Memory())
+    scratch = Scratch(Device())
+    scratch.take(64)
+    scratch.take(10)
+    assert done == []
+    scratch.take(65)
+    assert done == ["waited", "freed"]
 
 
 @pytest.mark.parametrize("maps_host", [True, False])

@@ -51,15 +51,21 @@ def test_sampler_killed_between_epochs(graph, folder_of):
         assert jobs.same_batches(loader, reference) == len(loader)
 
 
+_KILLED_ONCE = r"SIGKILL while (batches \[\d.*\] were|no batch was) due.*restarted 0"
+
+
 def test_sampler_killed_too_often(folder_of):
-    """Beyond max_restarts: an exception that says how it ended and what was due."""
+    """Beyond max_restarts: an exception that says how it ended and what was due.
+
+    Nothing is where the sampler had made all that it was asked for.
+    """
     loader = make_loader(
         folder_of("random", 1), 1, num_workers=1, max_restarts=0, channel_size=FEW_AHEAD
     )
     iterator = iter(loader)
     next(iterator)
     os.kill(loader._maker.pids[0], signal.SIGKILL)
-    with within(SOON), pytest.raises(SamplerDiedError, match=r"SIGKILL.*batches \[\d.*restarted 0"):
+    with within(SOON), pytest.raises(SamplerDiedError, match=_KILLED_ONCE):
         list(iterator)
     with within(SOON), pytest.raises(SamplerDiedError):
         list(loader)

@@ -9,46 +9,16 @@ from hypothesis import strategies as st
 
 import kernel_cases
 import kernel_runs
-from devices import KINDS, empty, get, open_device
+from device_batches import hub_graph, read
+from devices import KINDS, address_of, empty, open_device
 from khop import _native
-from oracle_options import Batch, Options, Seeds
+from oracle_options import Options, Seeds
 
 
 def draw_on(device, subgraph, graph, seeds, options, mode="CUDA"):
     """A batch, and the graphs that it was drawn from."""
     graphs = [_native.DeviceGraph(device, csr, mode) for csr in graph.csrs()]
     kernel_runs.at_once(subgraph, graphs, seeds, options)
-
-
-def read(device, subgraph, graph, options):
-    """What a device drew, in the form of `kernel_runs.read`."""
-    nodes, trees, edges = [], [], []
-    for t in range(len(graph.counts)):
-        node = empty(device, subgraph.num_nodes(t), np.int64)
-        tree = empty(device, subgraph.num_nodes(t), np.int64)
-        subgraph.write_nodes(t, node)
-        subgraph.write_trees(t, tree)
-        device.synchronize()
-        nodes.append(get(node).tolist())
-        trees.append(get(tree).tolist())
-    for r in range(len(graph.relations)):
-        count = subgraph.num_edges(r)
-        row, col, edge = (empty(device, count, np.int64) for _ in range(3))
-        subgraph.write_edge_index(r, row, col)
-        names = [None] * count
-        if options.records_edges(r):
-            subgraph.write_edges(r, edge)
-            device.synchronize()
-            names = get(edge).tolist()
-        device.synchronize()
-        edges.append(list(zip(get(row).tolist(), get(col).tolist(), names, strict=True)))
-    return Batch(
-        nodes,
-        trees,
-        edges,
-        [subgraph.nodes_per_hop(t) for t in range(len(nodes))],
-        [subgraph.edges_per_hop(r) for r in range(len(edges))],
-    )
 
 
 @st.composite
@@ -80,20 +50,6 @@ def test_any_options(kind, case, data):
         expected = kernel_runs.read(on_cpu, graph, options)
         draw_on(device, on_device, graph, seeds, options, mode)
         assert read(device, on_device, graph, options) == expected
-
-
-def hub_graph(num_nodes=70_010, hub_degree=70_000, weighted=False):
-    """Nodes 0 .. 9 have many neighbours, node 0 more than 65,536; the others ten each."""
-    rng = np.random.default_rng(5)
-    degrees = np.full(num_nodes, 10)
-    degrees[:10] = rng.integers(40, 3000, 10)
-    degrees[0] = hub_degree
-    indptr = np.concatenate([[0], np.cumsum(degrees)])
-    indices = rng.integers(0, num_nodes, indptr[-1]).astype(np.int32)
-    relation = kernel_cases.Relation(0, 0, indptr, indices)
-    if weighted:
-        relation.weights = rng.random(len(indices)).astype(np.float32)
-    return kernel_cases.Graph([num_nodes], [0], [num_nodes], [relation])
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
@@ -145,20 +101,46 @@ def test_recorded_batches(kind, data):
         assert read(device, on_device, graph, options) == expected
 
 
-def test_launches_of_a_batch(device):
-    """Eight kernels a hop and one for the seeds; recorded, one launch for all."""
-    graph = hub_graph(100, 20)
-    graphs = [_native.DeviceGraph(device, csr) for csr in graph.csrs()]
-    subgraph = _native.DeviceSubgraph(device, [100], [(0, 0)], True)
+def launches_of(device, graph, relations, num_seeds, fanouts):
+    """Launches of a batch, and of its writing; then of batches that are recorded."""
+    graphs = [_native.DeviceGraph(device, csr) for csr in graph.csrs()] * len(relations)
+    num_types = max(max(pair) for pair in relations) + 1
+    subgraph = _native.DeviceSubgraph(device, graph.num_nodes * num_types, relations, True)
     launches = []
     for batch in range(4):
         subgraph.begin()
-        subgraph.add_seeds(0, np.arange(5))
+        for node_type in range(num_types):
+            subgraph.add_seeds(node_type, np.arange(num_seeds))
         before = device.num_launches
-        subgraph.sample(graphs, [[15, 10, 5]], False, [False], False, 1, batch, batch > 0)
+        options = (False, [False] * len(relations), False, 1, batch, batch > 0)
+        subgraph.sample(graphs, [fanouts] * len(relations), *options)
+        num_nodes, num_edges, _, _ = subgraph.sizes()
         launches.append(device.num_launches - before)
-        assert subgraph.num_nodes(0) > 5
-    assert launches == [25, 1, 1, 1]
+    nodes, trees = ([empty(device, n, np.int64) for n in num_nodes] for _ in range(2))
+    ends, edges = ([empty(device, (k, n), np.int64) for n in num_edges] for k in (2, 1))
+    arrays = ([address_of(array) for array in of] for of in (nodes, ends, edges, trees))
+    before = device.num_launches
+    subgraph.write(*arrays, [])
+    device.synchronize()
+    return launches, device.num_launches - before
+
+
+@pytest.mark.parametrize("num_types", [1, 4])
+@pytest.mark.parametrize("num_relations", [1, 20])
+def test_launches_of_a_batch(device, num_relations, num_types):
+    """At most eight kernels a hop, for all edge types together, and one for the seeds.
+
+    Six where little is to be summed up. Recorded: one for all. Three write nodes, ends and edges.
+    """
+    relations = [(r % num_types, (r + r // 4) % num_types) for r in range(num_relations)]
+    num_types = max(max(pair) for pair in relations) + 1
+    for num_nodes, num_seeds, fanouts in ((100, 5, [4, 3, 2]), (9000, 4097, [2, 2, 2])):
+        graph = hub_graph(num_nodes, 20)
+        launched, written = launches_of(device, graph, relations, num_seeds, fanouts)
+        few = num_relations == 1 and num_seeds == 5
+        assert launched[0] == (19 if few else 25) or (num_seeds == 5 and 19 <= launched[0] <= 25)
+        assert launched[1:] == [1, 1, 1]
+        assert written == 3
 
 
 def test_stamps_run_out(device):

@@ -332,15 +332,15 @@ def test_gathers_that_nobody_waits_for(device, mode):
         device, table, "ZERO_COPY" if mode == "ZERO_COPY" else "CUDA", hot
     )
     outs = [empty(device, (300, 4), np.float32) for _ in range(3)]
-    for first, out in enumerate(outs):
-        gathers.gather(put(device, np.arange(first, first + 300)), out, wait=False)
+    rows = [put(device, np.arange(first, first + 300)) for first in range(3)]
+    for index, out in zip(rows, outs, strict=True):
+        gathers.gather(index, out, wait=False)
     hot_rows = {"CUDA": 900, "ZERO_COPY": 0, "split": 100 + 99 + 98}[mode]
     assert gathers.served == (hot_rows, 900 - hot_rows)
     for first, out in enumerate(outs):
         assert np.array_equal(get(out), table[first : first + 300])
-    gathers.gather(
-        put(device, np.array([1, 10_000])), empty(device, (2, 4), np.float32), wait=False
-    )
+    missing, out = put(device, np.array([1, 10_000])), empty(device, (2, 4), np.float32)
+    gathers.gather(missing, out, wait=False)
     with pytest.raises(IndexError, match="entry 1"):
         gathers.served  # noqa: B018
     gathers.gather(put(device, np.array([5, 6])), outs[0][:2])

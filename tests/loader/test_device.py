@@ -19,6 +19,7 @@ import loader_cases
 from devices import gpu
 from khop.loader import DeviceOptions, LinkNeighborLoader, NeighborLoader
 from khop.sampler import NeighborSampler
+from khop.sampler.device import TorchDevice
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* reverse:UserWarning")
 DEVICES = pytest.mark.parametrize("device", ["emulated:5", pytest.param("cuda", marks=gpu)])
@@ -243,6 +244,45 @@ def test_in_pygs_own_loader(data, device):
         assert torch.equal(a.n_id, b.n_id.cpu())
         assert torch.equal(a.edge_index, b.edge_index.cpu())
         assert torch.equal(a.x, b.x.cpu())
+
+
+def test_attributes_that_torch_reads(data, monkeypatch):
+    """They may be on a GPU: what the user wrote before an epoch is waited for, and kept."""
+    moments, used = iter(["first", "second"]), []
+
+    def note(tensors, moment):
+        if moment is not None:
+            used.append(([tensor.data_ptr() for tensor in tensors], moment))
+
+    monkeypatch.setattr(TorchDevice, "mark_of_user", lambda device: next(moments))
+    monkeypatch.setattr("khop.loader.device.hand_over", note)
+    x = data.x.t().contiguous().t()  # not row after row, so not for khop's gather
+    data.x = x
+    ends, values = data.edge_index.flip(0), torch.ones(data.num_edges)
+    data.adj_t = torch.sparse_coo_tensor(ends, values, (200, 200), check_invariants=False)
+    parts = [data.adj_t._indices().data_ptr(), data.adj_t._values().data_ptr()]
+    loader = NeighborLoader(data, [3, 2], batch_size=100, device="emulated")
+    for moment in ("first", "second"):
+        for batch in loader:
+            assert torch.equal(batch.x, x[batch.n_id])
+        assert used == [([x.data_ptr()], moment), (parts, moment)] * 2
+        used.clear()
+
+
+def test_a_batch_that_fails_is_waited_for(data, monkeypatch):
+    """Its tensors go, and the device may be writing to them."""
+    done = []
+    loader = NeighborLoader(data, [2], batch_size=200, device="emulated")
+    joiner = loader._device_joiner
+
+    def fail(feature, index):
+        raise IndexError("there is none")
+
+    monkeypatch.setattr(joiner, "gather", fail)
+    monkeypatch.setattr(joiner.device, "mark", lambda: done.append("waited"))
+    with pytest.raises(IndexError, match="must have a row for each node"):
+        next(iter(loader))
+    assert done == ["waited"]
 
 
 def test_gradients_and_sparse_matrices(data):

@@ -7,6 +7,11 @@
 // With `times`, rows are in ascending order of time, and what a draw may see is a prefix of its
 // row. With weights, a row also holds running sums of integer weights and a guide into them
 // (weights.hpp).
+//
+// On the CPU row pointers and neighbours have the types of their arrays (`CsrView`). A device reads
+// edge types of several widths in one launch, so it asks for the width (`DeviceCsr`): beside a read
+// of memory a branch that all threads of a warp take costs nothing, and there is one kernel to
+// compile instead of four.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +20,20 @@
 
 namespace khop {
 
-template <class Ptr, class Col>
-struct CsrView {
-  const Ptr* indptr;
-  const Col* indices;
+// Integers of 4 or 8 bytes.
+struct AnyInts {
+  const void* data;
+  int width;
+
+  KHOP_HD int64_t operator[](int64_t i) const {
+    return width == 4 ? static_cast<const int32_t*>(data)[i] : static_cast<const int64_t*>(data)[i];
+  }
+};
+
+template <class Indptr, class Indices>
+struct CsrArrays {
+  Indptr indptr;
+  Indices indices;
   const void* row_ids;  // int32_t or int64_t, see row_id_width
   int row_id_width;     // 0 (none), 4 or 8 bytes
   int64_t num_rows;
@@ -61,5 +76,9 @@ struct CsrView {
     return begin;
   }
 };
+
+template <class Ptr, class Col>
+using CsrView = CsrArrays<const Ptr*, const Col*>;
+using DeviceCsr = CsrArrays<AnyInts, AnyInts>;
 
 }  // namespace khop

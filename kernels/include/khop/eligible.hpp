@@ -52,10 +52,10 @@ struct Holes {
   }
 };
 
-template <class Ptr, class Col>
+template <class Graph>
 class EligibleEdges {
  public:
-  KHOP_HD EligibleEdges(const CsrView<Ptr, Col>& graph, const Row& row, Holes holes, bool weighted)
+  KHOP_HD EligibleEdges(const Graph& graph, const Row& row, Holes holes, bool weighted)
       : graph_(graph), row_(row), holes_(holes), weighted_(weighted) {}
 
   KHOP_HD WeightedRow weights() const {
@@ -98,7 +98,7 @@ class EligibleEdges {
   }
 
  private:
-  const CsrView<Ptr, Col>& graph_;
+  const Graph& graph_;
   const Row& row_;
   Holes holes_;
   bool weighted_;

@@ -98,20 +98,23 @@ class DeviceKernel:
             batch,
             **self._options,
         )
-        count: int = subgraph.num_edges(0)
-        subgraph.write_nodes(0, self._array("nodes", subgraph.num_nodes(0)))
-        subgraph.write_edge_index(0, self._array("row", count), self._array("col", count))
-        subgraph.write_edges(0, self._array("edges", count))
-        return count
+        (num_nodes,), (num_edges,), _, _ = subgraph.sizes()
+        subgraph.write(
+            [self._address("nodes", num_nodes)],
+            [self._address("ends", 2 * num_edges)],
+            [self._address("edges", num_edges)],
+            [],
+            [],
+        )
+        return int(num_edges)
 
     def written(self, seeds: Int64Array, batch: int) -> list[Int64Array]:
         """What `draw` writes: nodes, row, col, edges."""
         count = self.draw(seeds, batch)
         self._place.device.synchronize()
-        sizes = {"nodes": self._subgraph.num_nodes(0)}
-        return [
-            self._place.get(array)[: sizes.get(name, count)] for name, array in self._arrays.items()
-        ]
+        nodes, ends, edges = (self._place.get(self._arrays[n]) for n in ("nodes", "ends", "edges"))
+        num_nodes = self._subgraph.num_nodes(0)
+        return [nodes[:num_nodes], ends[:count], ends[count : 2 * count], edges[:count]]
 
     def counts(self, seeds: Int64Array, batch: int) -> Counts:
         """Of a batch, what the model of its time needs."""
@@ -130,11 +133,11 @@ class DeviceKernel:
             )
         )
 
-    def _array(self, name: str, size: int) -> Any:
+    def _address(self, name: str, size: int) -> int:
         found = self._arrays.get(name)
         if found is None or len(found) < size:
             found = self._arrays[name] = self._place.empty(size + size // 8)
-        return found[:size]
+        return self._place.address(found)
 
 
 def _sampling(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:

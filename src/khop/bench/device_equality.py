@@ -129,36 +129,50 @@ def is_equal(place: Place, about: Configuration, number: int) -> bool:
     for batch in (about, about.next()):
         batch.draw(ours, graphs, cuda_graph=bool(number & 2))
         batch.draw(theirs, about.csrs)
-        pairs = zip(_contents(ours, about, place), _contents(theirs, about, None), strict=True)
+        pairs = zip(
+            _contents_on_device(ours, about, place), _contents_on_host(theirs, about), strict=True
+        )
         if not all(np.array_equal(a, b) for a, b in pairs):
             return False
     return True
 
 
-def _contents(subgraph: Any, about: Configuration, place: Place | None) -> Iterator[Array]:
-    """Everything that a batch consists of."""
-
-    def written(write: Any, size: int, arrays: int = 1) -> list[Array]:
-        if place is None:
-            outs = [np.empty(size, np.int64) for _ in range(arrays)]
-            write(*outs)
-            return outs
-        on_device = [place.empty(size) for _ in range(arrays)]
-        write(*on_device)
-        place.device.synchronize()
-        return [place.get(out) for out in on_device]
-
+def _contents_on_host(subgraph: Any, about: Configuration) -> Iterator[Array]:
+    """Everything that a batch of the CPU consists of."""
     for t in range(len(about.num_nodes)):
-        yield np.array(subgraph.nodes_per_hop(t))
-        yield from written(lambda out, t=t: subgraph.write_nodes(t, out), subgraph.num_nodes(t))
-        if about.disjoint:
-            yield from written(lambda out, t=t: subgraph.write_trees(t, out), subgraph.num_nodes(t))
+        nodes, trees = np.empty((2, subgraph.num_nodes(t)), np.int64)
+        subgraph.write_nodes(t, nodes)
+        subgraph.write_trees(t, trees)
+        yield from (np.array(subgraph.nodes_per_hop(t)), nodes, trees)
     for r in range(len(about.relations)):
-        size = subgraph.num_edges(r)
-        yield np.array(subgraph.edges_per_hop(r))
-        yield from written(lambda *outs, r=r: subgraph.write_edge_index(r, *outs), size, 2)
+        ends = np.empty((2, subgraph.num_edges(r)), np.int64)
+        subgraph.write_edge_index(r, ends[0], ends[1])
+        yield from (np.array(subgraph.edges_per_hop(r)), ends)
         if about.with_edges:
-            yield from written(lambda out, r=r: subgraph.write_edges(r, out), size)
+            edges = np.empty(subgraph.num_edges(r), np.int64)
+            subgraph.write_edges(r, edges)
+            yield edges
+
+
+def _contents_on_device(subgraph: Any, about: Configuration, place: Place) -> Iterator[Array]:
+    """Everything that a batch of a device consists of, in the same order."""
+    num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
+    nodes, trees = ([place.empty(n) for n in num_nodes] for _ in range(2))
+    ends, edges = ([place.empty((k, n)) for n in num_edges] for k in (2, 1))
+    subgraph.write(
+        [place.address(n) for n in nodes],
+        [place.address(e) for e in ends],
+        [place.address(e) for e in edges] if about.with_edges else [],
+        [place.address(t) for t in trees],
+        [],
+    )
+    place.device.synchronize()
+    for hops, *arrays in zip(node_hops, nodes, trees, strict=True):
+        yield from (np.array(hops), *(place.get(array) for array in arrays))
+    for hops, end, edge in zip(edge_hops, ends, edges, strict=True):
+        yield from (np.array(hops), place.get(end))
+        if about.with_edges:
+            yield place.get(edge)[0]
 
 
 def configuration(number: int) -> Configuration:

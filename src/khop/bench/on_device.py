@@ -24,7 +24,7 @@ from khop.bench.graphs import SeedOrder
 from khop.bench.kernels import KhopKernel, Seeds
 from khop.bench.settings import BATCH_SIZE, FANOUTS
 from khop.data import Graph, Topology
-from khop.data.device import open_device
+from khop.data.device import open_device, parse_device
 from khop.typing import Array, Int64Array
 
 EMULATED = "emulated"
@@ -61,8 +61,14 @@ class Place:
         tensor = torch.empty(shape, dtype=dtype, device=self.torch_device)
         return tensor if self.is_cuda else tensor.numpy()
 
+    def address(self, values: Any) -> int:
+        """Where an array lies."""
+        return int(values.data_ptr() if isinstance(values, Tensor) else values.ctypes.data)
+
     def get(self, values: Any) -> Array:
-        """What lies in the device's memory."""
+        """What lies in the device's memory, when all that was asked for has been done."""
+        if not self.is_cuda:
+            self.device.synchronize()
         array: Array = values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
         return array
 
@@ -93,6 +99,7 @@ class Place:
 
     def wait(self) -> None:
         """Until the device has done everything."""
+        self.device.synchronize()
         if self.is_cuda:
             torch.cuda.synchronize(self.torch_device)
 
@@ -106,11 +113,11 @@ def open_place(name: str) -> Iterator[Place]:
     if name == EMULATED:
         yield Place(open_device(name), torch.device("cpu"))
         return
-    index = int(name.partition(":")[2] or 0)
+    _, index = parse_device(name)
     make_stream: Any = torch.cuda.Stream
     stream = make_stream(index)
     with torch.cuda.device(index), torch.cuda.stream(stream):
-        yield Place(open_device(name, stream), torch.device("cuda", index))
+        yield Place(open_device(f"cuda:{index}", stream), torch.device("cuda", index))
         torch.cuda.synchronize(index)
 
 

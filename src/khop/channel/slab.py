@@ -14,12 +14,11 @@ mark has been passed. Imports no torch.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -68,12 +67,10 @@ class DeviceArray:
         """Its size."""
         return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
 
-    def row(self, i: int) -> DeviceArray:
-        """Row i of an int64 array of two axes."""
-        width = self.shape[1]
-        return DeviceArray(
-            self._memory, self._offset + 8 * i * width, (width,), self.dtype, self._owner
-        )
+    @property
+    def address(self) -> int:
+        """Where the device sees it."""
+        return self._memory.address + self._offset
 
     def upload(self, values: Array) -> None:
         """Copies an array of the host here, in the order of what the device was asked for."""
@@ -108,6 +105,8 @@ class Scratch:
     def take(self, nbytes: int) -> _native.DeviceMemory:
         """At least so many bytes; what was here before is gone."""
         if self._memory is None or self._memory.nbytes < nbytes:
+            if self._memory is not None:
+                self._device.synchronize()  # it may still be reading what is here
             self._memory = None
             self._memory = _native.DeviceMemory.allocate(self._device, nbytes + nbytes // 4)
         return self._memory
@@ -165,6 +164,10 @@ class Mark(Protocol):
         """Whether it has passed."""
 
 
+# A slot: offset, size, marks, and what is called with the offset when they have been passed.
+_Ended: TypeAlias = tuple[int, int, Sequence[Mark] | None, Callable[[int], None]]
+
+
 class _Lease:
     """A slot that arrays look into; `release` is called when the last of them is gone."""
 
@@ -210,8 +213,9 @@ class SlabReader:
             self._memory = _native.DeviceMemory.over(device, mapped)
         self.described = {"nbytes": nbytes, "handle": handle}
         self._leased = 0
-        # Slots that nothing looks into any more, and what the device was still doing then.
-        self._ended: deque[tuple[int, int, Sequence[Mark], Callable[[int], None]]] = deque()
+        # Slots that nothing looks into any more, and what the device was still doing then; None:
+        # it could not be marked.
+        self._ended: deque[_Ended] = deque()
 
     @property
     def capacity(self) -> int:
@@ -262,9 +266,7 @@ class SlabReader:
         def release() -> None:
             if os.getpid() != self._owner:  # a fork drops copies, not the batch
                 return
-            # At the end of the process there is nobody left to ask; the slot is lost then.
-            with contextlib.suppress(Exception):
-                self._ended.append((offset, nbytes, self._mark(), on_free))
+            self._ended.append((offset, nbytes, self._marks(), on_free))
 
         lease = _Lease(self, release)
         arrays = [
@@ -276,10 +278,21 @@ class SlabReader:
     def give_back(self) -> None:
         """Gives back the slots that the device has done with; called by one thread."""
         for _ in range(len(self._ended)):
-            ended = self._ended.popleft()
-            offset, nbytes, marks, on_free = ended
-            if all(mark.query() for mark in marks):
+            offset, nbytes, marks, on_free = self._ended.popleft()
+            try:
+                is_done = marks is not None and all(mark.query() for mark in marks)
+            except Exception:  # of a graph that the user was recording: its events never pass
+                is_done, marks = False, None
+            if is_done:
                 self._leased -= nbytes
                 on_free(offset)
             else:
-                self._ended.append(ended)
+                marks = self._marks() if marks is None else marks
+                self._ended.append((offset, nbytes, marks, on_free))
+
+    def _marks(self) -> Sequence[Mark] | None:
+        """Marks what the device was asked to do so far; a later mark does as well as none now."""
+        try:
+            return self._mark()
+        except Exception:
+            return None

@@ -8,12 +8,13 @@ from typing import Any
 from khop import _native
 
 
-def parse_device(device: Any) -> tuple[str, int]:
+def parse_device(device: Any, default_gpu: int | None = None) -> tuple[str, int]:
     """Kind and number of a device.
 
     Args:
         device: 'cuda', 'cuda:1', a `torch.device` of that kind; 'emulated' or 'emulated:7', which
             runs what a GPU would in an order that the number determines, on the CPU, for tests.
+        default_gpu: the GPU that 'cuda' without a number is. If None, torch's current one.
 
     Returns:
         ('cuda', index of the GPU) or ('emulated', seed).
@@ -21,10 +22,40 @@ def parse_device(device: Any) -> tuple[str, int]:
     Raises:
         ValueError: anything else.
     """
-    kind, _, number = str(device).partition(":")
-    if kind in ("cuda", "emulated") and (number == "" or number.isdecimal()):
-        return kind, int(number or 0)
-    raise ValueError(f"device must be 'cuda' or 'cuda:<index>' (got {device!r})")
+    kind, colon, number = str(device).partition(":")
+    if kind not in ("cuda", "emulated") or (colon and not number.isdecimal()):
+        raise ValueError(f"device must be 'cuda' or 'cuda:<index>' (got {device!r})")
+    if number:
+        return kind, int(number)
+    if kind == "emulated":
+        return kind, 0
+    return kind, current_gpu() if default_gpu is None else default_gpu
+
+
+def current_gpu() -> int:
+    """The GPU that 'cuda' means in this thread: torch's current one, as for torch itself.
+
+    The first GPU where torch is not in the process or can use none. To ask takes no memory on any
+    GPU.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return 0
+    return int(torch.cuda.current_device())
+
+
+def full_name(device: Any, default_gpu: int | None = None) -> str:
+    """A device's name with its number, 'cuda:1' for 'cuda': what other threads and processes need.
+
+    Args:
+        device: as for `parse_device`.
+        default_gpu: as for `parse_device`.
+
+    Raises:
+        ValueError: no name of a device.
+    """
+    kind, number = parse_device(device, default_gpu)
+    return f"{kind}:{number}"
 
 
 def check_device(device: Any, what: str) -> tuple[str, int]:
@@ -60,7 +91,7 @@ def open_device(device: Any, stream: Any = None) -> _native.Device:
 
     Args:
         device: as for `parse_device`.
-        stream: a `torch.cuda.Stream` to work on; default: one of the device's own.
+        stream: a `torch.cuda.Stream` to work on. If None, one of the device's own.
 
     Raises:
         ValueError: no name of a device.

@@ -15,8 +15,8 @@ class Graph:
     Args:
         topology: a `Topology`, or one for each edge type (source, relation, destination).
         mode: where samplers on devices find it: 'CUDA' (each copies it to its device; a sampler
-            that names no device draws on the first GPU) or 'ZERO_COPY' (in this memory, read in
-            place); 'CPU': as the sampler's `DeviceOptions` say. On the CPU all are the same.
+            that names no device draws on torch's current GPU) or 'ZERO_COPY' (in this memory, read
+            in place); 'CPU': as the sampler's `DeviceOptions` say. On the CPU all are the same.
         num_nodes: number of nodes of each node type; default: as the topologies need.
         node_times: [num_nodes] int64 keys of times (`khop.data.times`) of the node types that have
             such; the time of a seed that none is given for.

@@ -46,6 +46,11 @@ class DeliveryOptions:
     transform: Callable[[Any], Any] | None = None
     even_batches: bool = True
 
+    @property
+    def pin_memory(self) -> bool:
+        """Whether memory shall be page-locked; sampling in this process has no such option."""
+        return bool(getattr(self.worker_options, "pin_memory", False))
+
 
 class DistLoader(Resumable, abc.ABC):
     """Base of the loaders of partitioned graphs.
@@ -78,7 +83,7 @@ class DistLoader(Resumable, abc.ABC):
             raise ValueError(f"seed={seed} contradicts random_seed={options.random_seed}")
         self.data = data
         self.batch_size = options.batch_size
-        self._destination = Destination(options.to_device)
+        self._destination = Destination(options.to_device, options.pin_memory)
         self.to_device = self._destination.torch_device
         self._mover = Mover(self._destination)
         self.transform = options.transform

@@ -5,10 +5,14 @@ the next batch is under way before one is handed out. The consumer's stream then
 copy, the host does not. What is copied from stays as it is until the copy is done: the slot of a
 ring must not go back to its sampler while it is read. Batches that lie in a slab
 (`khop.channel.slab`) are where they belong already.
+
+Batches that stay on the host lie in a ring, or on request (`pin_memory=True`) in page-locked memory
+of torch's, which keeps what a copy reads that nobody waits for.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -17,8 +21,8 @@ from torch import Tensor
 
 from khop import _native
 from khop.channel.slab import SlabReader
-from khop.data.device import open_device, parse_device
-from khop.sampler.device import hand_over, tensors_in
+from khop.data.device import current_gpu, full_name, open_device, parse_device
+from khop.sampler.device import hand_over, on_stream, tensors_in
 
 
 class Destination:
@@ -27,18 +31,30 @@ class Destination:
     Args:
         to_device: as for `DistNeighborLoader`: None, anything that `torch.device` takes, or
             'emulated' (for tests: batches are tensors on the CPU).
+        pin_memory: as for `MpDistSamplingWorkerOptions`; a warning says if it has no effect.
 
     Attributes:
         device: the device that samplers may share with the trainer, by its full name; None: none.
         torch_device: of the batches' tensors; None: they stay where they were made.
+        pins_rings: whether rings are registered with CUDA, to be copied from.
+        pins_batches: whether batches stay on the host, in page-locked memory of torch's.
 
     Raises:
         RuntimeError: the device cannot be used; says why.
     """
 
-    def __init__(self, to_device: Any) -> None:
+    def __init__(self, to_device: Any, pin_memory: bool = False) -> None:
         self.device: str | None = None
         self.torch_device: torch.device | None = None
+        self._resolve(to_device)
+        place = "cpu" if self.torch_device is None else self.torch_device.type
+        has_cuda = pin_memory and torch.cuda.is_available()
+        self.pins_rings = has_cuda and place == "cuda"
+        self.pins_batches = has_cuda and place == "cpu" and not self.is_device
+        if pin_memory and not has_cuda:
+            warnings.warn("pin_memory=True has no effect: no CUDA device can be used", stacklevel=4)
+
+    def _resolve(self, to_device: Any) -> None:
         if to_device is None:
             return
         if str(to_device).partition(":")[0] == "emulated":
@@ -64,13 +80,7 @@ def _cuda_index(to_device: Any, index: int | None) -> int:
         raise RuntimeError(
             f"to_device: device '{to_device}' cannot be used: torch finds {count} CUDA devices"
         )
-    return torch.cuda.current_device() if index is None else index
-
-
-def full_name(device: Any) -> str:
-    """A device's name with its number: 'cuda:0' for 'cuda'."""
-    kind, number = parse_device(device)
-    return f"{kind}:{number}"
+    return current_gpu() if index is None else index
 
 
 class Moving(NamedTuple):
@@ -107,17 +117,16 @@ class Mover:
         Waits for the copy, unless it is to a device.
         """
         target = self._to.torch_device
-        if target is None:
-            return Moving(batch, None)
         if self._stream is None:
-            return Moving(batch.to(target), None)
+            batch = batch if target is None else batch.to(target)
+            return Moving(batch.pin_memory() if self._to.pins_batches else batch, None)
         self._forget_copied()
         sources = tensors_in(batch)
         if any(tensor.is_cuda for tensor in sources):
             # What was computed of it on the device (trees of links, labels) comes first. A batch of
             # the host waits for nothing that the consumer has asked for.
             self._stream.wait_stream(torch.cuda.current_stream(target))
-        with torch.cuda.stream(self._stream):
+        with on_stream(self._stream):
             moved = batch.to(target, non_blocking=True)
             written = self._stream.record_event()
         self._copied_from.append((written, [t for t in sources if not t.is_cuda]))

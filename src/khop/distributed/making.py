@@ -13,6 +13,7 @@ from khop.channel.pool import BufferPool
 from khop.data.device import check_device
 from khop.distributed.dataset import DistDataset
 from khop.distributed.delivery import Destination, Mover, SlabMaker
+from khop.distributed.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.graph import LoaderGraph
 from khop.distributed.group import Program, SamplerGroup, start_sampler
 from khop.distributed.options import (
@@ -157,7 +158,7 @@ def make_maker(
     if isinstance(data, ServedGraph):
         options = options or RemoteDistSamplingWorkerOptions()
         assert isinstance(options, RemoteDistSamplingWorkerOptions)
-        return make_receivers(data, spec, options, plan, weights)
+        return make_receivers(data, spec, options, plan, weights, pinning(destination))
     assert isinstance(data, DistDataset)
     options = options or CollocatedDistSamplingWorkerOptions()
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
@@ -201,7 +202,7 @@ def _make_samplers(
         ring.nbytes,
         options.max_restarts,
         service,
-        pinning(options.pin_memory),
+        pinning(destination),
         weights,
         SlabMaker(destination, ring.nbytes, num_sharing, mover),
         program=_program(options, bool(endpoints)),
@@ -236,9 +237,10 @@ def _devices(
             f"of a folder of {data.num_partitions} partitions hops need rows of all of them: "
             "samplers draw on the CPU, whatever worker_devices says, and gather on a device only "
             "if to_device is the same; batches are the same in any case",
-            stacklevel=5,
+            stacklevel=6,
         )
-        return [device if device == destination.device else None for device in devices]
+        devices = [device if device == destination.device else None for device in devices]
+    warn_of_shared_gpus(devices, is_here=True, stacklevel=6)
     return devices
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from khop.data.device import parse_device
+from khop.data.device import full_name
 from khop.data.hot_rows import parse_bytes
 
 
@@ -53,12 +53,13 @@ class MpDistSamplingWorkerOptions:
         num_workers: sampler processes of this loader; 0 samples in the trainer's process.
         worker_devices: what samplers draw and gather on: 'cpu', 'cuda:0' or a `torch.device`, or a
             list of such, of which sampler i takes number i, beginning again after the last. By
-            default the CPU; batches are the same. Where a device is the loader's `to_device`,
-            batches are written to where the trainer reads them. The dataset says where graph and
-            attributes lie (`DistDataset.load`). Of a folder of several partitions, hops need rows
-            of all of them: samplers draw on the CPU then, which a warning says, and gather their
-            own part's attributes on the device if it is also `to_device`. 'emulated' and
-            'emulated:7' are for tests: they do on the CPU what a GPU would.
+            default the CPU; batches are the same. 'cuda' is torch's current GPU when the loader is
+            made. One sampler a GPU is enough (docs/devices.md). Where a device is the loader's
+            `to_device`, batches are written to where the trainer reads them. The dataset says where
+            graph and attributes lie (`DistDataset.load`). Of a folder of several partitions, hops
+            need rows of all of them: samplers draw on the CPU then, which a warning says, and
+            gather their own part's attributes on the device if it is also `to_device`. 'emulated'
+            and 'emulated:7' are for tests: they do on the CPU what a GPU would.
         worker_concurrency: batches that a sampler keeps in flight, and makes ahead of the trainer;
             1 to 32. Of small batches it makes up to 64 ahead.
         master_addr, master_port, num_rpc_threads: accepted, not needed.
@@ -66,8 +67,11 @@ class MpDistSamplingWorkerOptions:
         channel_size: bytes of shared memory for all samplers together, '1GB' or a number; default:
             estimated from fan-outs and feature widths. Memory is taken when it is touched. Batches
             that find no room get memory of their own.
-        pin_memory: register the shared memory with CUDA, once, where it is copied to a GPU or from
-            one: copies then neither wait nor stop anything. All of it is taken at once.
+        pin_memory: with the loader's `to_device` a GPU: register the shared memory with CUDA, once,
+            so that copies to it neither wait nor stop anything; all of that memory is taken at
+            once. Otherwise: hand batches out in page-locked memory of torch's, as PyTorch's loaders
+            do, for `batch.to('cuda', non_blocking=True)`; that costs a copy of each batch. Samplers
+            on a GPU that batches have to leave register the memory that they copy them to.
         use_all2all: not supported.
         max_restarts: how often samplers that die are started again, in the life of the loader.
         standby: keep a process in reserve, which takes the place of a sampler that dies without
@@ -97,13 +101,17 @@ class MpDistSamplingWorkerOptions:
             self.channel_size = parse_bytes(self.channel_size)
         if self.max_restarts < 0:
             raise ValueError(f"max_restarts must not be negative (got {self.max_restarts})")
-        if any(device is not None for device in self.devices()) and self.num_workers == 0:
+        # What 'cuda' is will be asked when a loader is made.
+        names = _devices_of(self.worker_devices, self.num_workers, default_gpu=0)
+        if any(name is not None for name in names) and self.num_workers == 0:
             raise ValueError(
                 "worker_devices are those of sampler processes: pass num_workers=1 or more (got 0)"
             )
 
     def devices(self) -> list[str | None]:
         """What each sampler works on: a device's full name, None for the CPU.
+
+        'cuda' is torch's current GPU in this thread.
 
         Raises:
             ValueError: a name of no device.
@@ -122,8 +130,8 @@ class RemoteDistSamplingWorkerOptions:
             its list and no others. Default: the client's rank modulo the number of servers.
         num_workers: sampler processes of this loader on each of its servers.
         worker_devices: what they draw and gather on; a device of the server's machine, or a list of
-            such, of which sampler i takes number i, beginning again after the last. Default: the
-            CPU.
+            such, of which sampler i takes number i, beginning again after the last. 'cuda' is that
+            machine's first GPU. Default: the CPU.
         worker_concurrency: batches that a sampler keeps in flight; 1 to 32.
         master_addr, master_port, num_rpc_threads: accepted, not needed: a client knows its servers
             from `init_client`.
@@ -143,8 +151,7 @@ class RemoteDistSamplingWorkerOptions:
             their samplers write into this process's memory as those of worker mode do, and nothing
             is sent; `num_workers` sampler processes on each, of which each makes batches ahead
             (`buffer_size` bounds all of them together). Batches are the same.
-        pin_memory: register the trainer's shared memory with CUDA, once, where it is copied to a
-            GPU; as that of `MpDistSamplingWorkerOptions`.
+        pin_memory: as that of `MpDistSamplingWorkerOptions`.
     """
 
     server_rank: int | Sequence[int] | None = None
@@ -212,29 +219,30 @@ class RemoteDistSamplingWorkerOptions:
     def devices(self) -> list[str | None]:
         """What each sampler works on: a device's full name, None for the CPU.
 
+        'cuda' is the first GPU: which one is current here says nothing of the server's machine.
+
         Raises:
             ValueError: a name of no device.
         """
-        return _devices_of(self.worker_devices, self.num_workers)
+        return _devices_of(self.worker_devices, self.num_workers, default_gpu=0)
 
 
-def _devices_of(given: Any, num_workers: int) -> list[str | None]:
+def _devices_of(given: Any, num_workers: int, default_gpu: int | None = None) -> list[str | None]:
     named = list(given) if isinstance(given, (list, tuple)) else [given]
-    wanted = [_device_of(device) for device in named or [None]]
+    wanted = [_device_of(device, default_gpu) for device in named or [None]]
     return [wanted[i % len(wanted)] for i in range(max(num_workers, 1))]
 
 
-def _device_of(device: Any) -> str | None:
+def _device_of(device: Any, default_gpu: int | None) -> str | None:
     if device is None or str(device) == "cpu":
         return None
     try:
-        kind, number = parse_device(device)
+        return full_name(device, default_gpu)
     except ValueError:
         raise ValueError(
             f"worker_devices must be 'cpu', 'cuda' or 'cuda:<index>', or a list of such (got "
             f"{device!r})"
         ) from None
-    return f"{kind}:{number}"
 
 
 WorkerOptions: TypeAlias = (

@@ -11,7 +11,14 @@ from torch import Tensor
 from khop.data import Feature
 from khop.data.device_feature import DeviceFeature
 from khop.loader.join import Joiner
-from khop.sampler.device import DeviceOptions, TorchDevice, hand_over, tensors_in, tensors_of
+from khop.sampler.device import (
+    DeviceOptions,
+    TorchDevice,
+    hand_over,
+    tensors_in,
+    tensors_of,
+    tensors_within,
+)
 from khop.sampler.pyg_output import DrawnSubgraph
 from khop.typing import NODE, ArrayLike, EdgeType, NodeType
 
@@ -46,6 +53,7 @@ class DeviceJoiner(Joiner):
         self._options = options
         self._ask_hotness = hotness
         self._hotness = options.hotness
+        self._begun: Any = None  # the moment of the user's stream at which the epoch began
         # A table is taken to the device once, until it is exchanged or changed in place.
         self._features: dict[tuple[Any, str], tuple[Any, Any, DeviceFeature]] = {}
 
@@ -62,10 +70,23 @@ class DeviceJoiner(Joiner):
         """
         with self.device.lock, self.device.scope():
             hand_over(tensors_of(drawn), drawn.written)
-            batch = join(drawn)
-            if self.device.native.is_cuda:
-                batch = batch.to(self.device.torch_device, non_blocking=True)
-            return OnDevice(batch, self.device.mark())
+            try:
+                batch = join(drawn)
+                if self.device.native.is_cuda:
+                    batch = batch.to(self.device.torch_device, non_blocking=True)
+            finally:
+                # Also of a batch that failed: its tensors go when nobody writes to them any more.
+                written = self.device.mark()
+            return OnDevice(batch, written)
+
+    def forget(self) -> None:
+        """As of `Joiner`; called by the user's thread when an epoch begins."""
+        super().forget()
+        self._begun = self.device.mark_of_user()
+
+    def use(self, value: Any) -> None:
+        """As of `Joiner`. What was written to a GPU before the epoch began is waited for."""
+        hand_over(tensors_within(value), self._begun)
 
     def feature(
         self, value: Any, kind: NodeType | EdgeType | None, name: str, of_nodes: bool

@@ -123,6 +123,9 @@ class Joiner:
         """A tensor for what only the CPU can do."""
         return tensor
 
+    def use(self, value: Any) -> None:
+        """Called before torch reads a value of the graph's, which may be on a device."""
+
     def gather(self, feature: Any, index: Any) -> Tensor:
         """Rows of a feature, in memory that comes back when the tensor is collected."""
         out = self._pool.empty((len(index), *feature.row_shape), feature.array.dtype)
@@ -223,6 +226,7 @@ class StorePlan:
         if self._ends is not None:
             mapping["edge_index"] = self._joiner.place(edge_index, self._ends)
         if self._adj_t is not None:
+            self._joiner.use(self._adj_t)
             on_host = self._joiner.on_host
             row, col = on_host(edge_index)  # type: ignore[misc]
             drawn = Drawn(row, col, on_host(edge), size)
@@ -267,6 +271,7 @@ class _Rows:
         try:
             if self._feature is not None:
                 return self._joiner.gather(self._feature, ids)
+            self._joiner.use(self._value)
             if isinstance(self._value, Tensor):
                 index = index.to(self._value.device)
             return index_select(self._value, index, dim=self._dim)

@@ -87,8 +87,8 @@ class LinkNeighborLoader(
             for the epochs that begin within them. Without workers, the next batch is still drawn in
             a thread, attributes apart, where drawing takes more than 2 ms and torch may use more
             than one thread.
-        device: a GPU ('cuda', 'cuda:1') that draws and gathers. Batches lie in its memory, and are
-            those that the CPU makes. Default: the CPU.
+        device: a GPU that draws and gathers: 'cuda:1', or 'cuda' for torch's current one. Batches
+            lie in its memory, and are those that the CPU makes. Default: the CPU.
         device_options: where graph and attributes lie then; see `khop.loader.DeviceOptions`.
         **kwargs: those of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
             `num_workers`, `generator`, `sampler`, ...

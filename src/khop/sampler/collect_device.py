@@ -8,7 +8,7 @@ memory one group after the other, and one more gather there puts them in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,43 @@ from khop.partition.part import Part
 from khop.sampler.collect import ROWS, Allocate, Collector, CollectSpec, Table, array_name
 from khop.sampler.requests import RemoteParts, Ticket
 from khop.typing import Array, Int64Array, IntArray
+
+
+class EdgeNames:
+    """The users' ids of a graph's edges, for `DeviceSubgraph.write`.
+
+    Args:
+        device: who writes.
+        names: of all edges of an edge type, by its index; edge types without are named by position.
+        num_relations: how many edge types there are.
+        mode: where the names lie: 'CUDA' (in the device's memory) or 'ZERO_COPY' (in the host's,
+            read in place).
+
+    Attributes:
+        entries: as `DeviceSubgraph.write` takes them.
+    """
+
+    def __init__(
+        self,
+        device: _native.Device,
+        names: Mapping[int, IntArray],
+        num_relations: int,
+        mode: str,
+    ) -> None:
+        self._memory = {i: _on_device(device, array, mode) for i, array in names.items()}
+        self.entries = [(0, 8, 0)] * num_relations
+        for i, array in names.items():
+            self.entries[i] = (self._memory[i].address, array.itemsize, len(array))
+
+
+def _on_device(device: _native.Device, array: IntArray, mode: str) -> _native.DeviceMemory:
+    array = np.ascontiguousarray(array)
+    if mode == "ZERO_COPY":
+        return _native.DeviceMemory.mapped(device, array)
+    memory = _native.DeviceMemory.allocate(device, array.nbytes)
+    memory.upload(0, array)
+    device.synchronize()
+    return memory
 
 
 class DeviceCollector(Collector):
@@ -50,23 +87,19 @@ class DeviceCollector(Collector):
         self._device = device
         self._positions = Scratch(device)
         edges = [table for table in self._tables if table.kind == "edge"]
-        self._edge_ids = {
-            table.type_index: self._on_device(self._edge_ids_of(table), graph_mode)
-            for table in edges
-        }
+        self._names = EdgeNames(
+            device,
+            {table.type_index: self._edge_ids_of(table) for table in edges},
+            len(part.meta.edge_types),
+            graph_mode,
+        )
+        # Attributes of edges stand in the order of the graph's edges.
+        self._by_position = [t.type_index for t in edges if len(t.names) > 1]
         self._features = _features_on(self, device, feature_mode)
 
     def _edge_ids_of(self, table: Table) -> IntArray:
         ids: IntArray = self._feature(table, "edge_id").array
         return ids
-
-    def _on_device(self, ids: IntArray, mode: str) -> DeviceArray:
-        if mode == "ZERO_COPY":
-            memory = _native.DeviceMemory.mapped(self._device, ids)
-        else:
-            memory = _native.DeviceMemory.allocate(self._device, ids.nbytes)
-            memory.upload(0, ids)
-        return DeviceArray(memory, 0, ids.shape, ids.dtype.name)
 
     def collect(
         self,
@@ -95,33 +128,42 @@ class DeviceCollector(Collector):
         self._count(record, subgraph, batch, counts)
         for name, values in extras.items():
             arrays[f"s.{name}"].upload(values)
-        for i in range(len(self._part.meta.edge_types)):
-            ends = arrays[f"e{i}.edge_index"]
-            subgraph.write_edge_index(i, ends.row(0), ends.row(1))
-        for i in range(len(self._part.meta.node_types)) if self._spec.with_trees else ():
-            subgraph.write_trees(i, arrays[f"t{i}"])
+        rows = self._write_ids(subgraph, arrays)
         for table in self._tables:
-            rows = self._write_ids(table, subgraph, arrays)
             for name in table.names[1:]:
                 feature = self._features[table.kind, table.type_index, name]
-                feature.gather(rows, arrays[array_name(table, name)], wait=False)  # they exist
+                out = arrays[array_name(table, name)]
+                feature.gather(rows[table.kind, table.type_index], out, wait=False)  # they exist
         return record
 
     def _write_ids(
-        self, table: Table, subgraph: Any, arrays: Mapping[str, DeviceArray]
-    ) -> DeviceArray:
-        """Writes the ids of a type; returns where its attributes stand."""
-        i = table.type_index
-        if table.kind == "node":
-            ids = arrays[f"n{i}.id"]
-            subgraph.write_nodes(i, ids)
-            return ids
-        subgraph.write_edges(i, arrays[f"e{i}.edge_id"], self._edge_ids[i])
-        count = subgraph.num_edges(i)
-        positions = DeviceArray(self._positions.take(8 * count), 0, (count,), "int64")
-        if len(table.names) > 1:
-            subgraph.write_edges(i, positions)
-        return positions
+        self, subgraph: Any, arrays: Mapping[str, DeviceArray]
+    ) -> dict[tuple[str, int], DeviceArray]:
+        """Writes the batch's ids and ends; returns where the attributes of each table stand."""
+        num_nodes, num_edges, _, _ = subgraph.sizes()
+        types, relations = range(len(num_nodes)), range(len(num_edges))
+
+        def addresses(names: Iterable[str]) -> list[int]:
+            return [arrays[name].address if name in arrays else 0 for name in names]
+
+        subgraph.write(
+            addresses(f"n{i}.id" for i in types),
+            addresses(f"e{i}.edge_index" for i in relations),
+            addresses(f"e{i}.edge_id" for i in relations),
+            addresses(f"t{i}" for i in types) if self._spec.with_trees else [],
+            self._names.entries,
+        )
+        rows = {("node", i): arrays[f"n{i}.id"] for i in types if f"n{i}.id" in arrays}
+        if not self._by_position:
+            return rows
+        memory = self._positions.take(8 * sum(num_edges[i] for i in self._by_position))
+        begin, positions = 0, [0] * len(num_edges)
+        for i in self._by_position:
+            array = rows["edge", i] = DeviceArray(memory, begin, (num_edges[i],), "int64")
+            positions[i] = array.address
+            begin += array.nbytes
+        subgraph.write([], [], positions, [], [])
+        return rows
 
 
 class _Rows(NamedTuple):

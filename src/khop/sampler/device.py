@@ -8,19 +8,21 @@ for, without the host.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
+import torch_geometric.typing
 from torch import Tensor
 
 from khop import _native
 from khop.data import Graph
 from khop.data.device import check_device, open_device
+from khop.sampler.collect_device import EdgeNames
 from khop.sampler.device_engine import DeviceEngine
 from khop.sampler.drawer import Drawer
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
@@ -35,7 +37,7 @@ _FEATURE_MODES = ("CUDA", "ZERO_COPY", "CPU")
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Where a loader that samples on a device keeps what.
+    """Where a loader that samples on a device keeps what; docs/devices.md says what to choose.
 
     Attributes:
         graph_mode: 'CUDA' (the graph in device memory) or 'ZERO_COPY' (in the host's, read in
@@ -91,33 +93,58 @@ class TorchDevice:
     Args:
         name: 'cuda', 'cuda:<index>' or 'emulated', see `khop.data.device`.
 
+    Attributes:
+        name: with its number: other threads may have another current GPU.
+
     Raises:
         ValueError, RuntimeError: what `open_device` raises.
     """
 
     def __init__(self, name: Any) -> None:
         kind, index = check_device(name, "device")  # says what is missing before torch does
-        self.name = str(name)
+        self.name = f"{kind}:{index}"
         self.lock = threading.Lock()
         self._stream: Any = None
         self.torch_device = torch.device("cpu")
         if kind == "cuda":
             self.torch_device = torch.device("cuda", index)
             self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
-        self.native = open_device(name, self._stream)
+        self.native = open_device(self.name, self._stream)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
-        """A tensor in the device's memory, to be written by it."""
-        with self.scope():
-            return torch.empty(shape, dtype=dtype, device=self.torch_device)
+        """A tensor in the device's memory, to be written by it; within `scope`."""
+        return torch.empty(shape, dtype=dtype, device=self.torch_device)
 
     def scope(self) -> AbstractContextManager[Any]:
         """What torch does within is done on the device's stream."""
-        return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+        return contextlib.nullcontext() if self._stream is None else on_stream(self._stream)
 
     def mark(self) -> Any:
-        """The moment when all that was asked for so far is done; for `hand_over`."""
-        return None if self._stream is None else self._stream.record_event()
+        """The moment when all that was asked for so far is done; for `hand_over`.
+
+        Torch has no streams on an emulated device: that is waited for.
+        """
+        if self._stream is not None:
+            return self._stream.record_event()
+        self.native.synchronize()
+        return None
+
+    def mark_of_user(self) -> Any:
+        """As `mark`, of torch's current stream on this device: what the user has asked for."""
+        if self._stream is None:
+            return None
+        return torch.cuda.current_stream(self.torch_device).record_event()
+
+
+@contextlib.contextmanager
+def on_stream(stream: Any) -> Iterator[None]:
+    """What torch does within is done on a stream, with the stream's GPU as the current one.
+
+    `torch.cuda.stream` alone would make the thread's own GPU current at its end: in a thread that
+    has used none yet that is GPU 0, where a process takes half a GB for having been there.
+    """
+    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+        yield
 
 
 def tensors_of(drawn: DrawnSubgraph) -> list[Tensor]:
@@ -127,13 +154,32 @@ def tensors_of(drawn: DrawnSubgraph) -> list[Tensor]:
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
-    """The tensors of a `Data` or `HeteroData`."""
+    """The dense tensors of a `Data` or `HeteroData`."""
     values = [value for store in batch.stores for value in store.values()]
-    return [value for value in values if isinstance(value, Tensor)]
+    return [tensor for value in values for tensor in tensors_within(value)]
+
+
+def tensors_within(value: Any) -> list[Tensor]:
+    """The dense tensors that a tensor or a sparse matrix consists of; none of anything else."""
+    if isinstance(value, torch_geometric.typing.SparseTensor):
+        return [part for part in vars(value.storage).values() if isinstance(part, Tensor)]
+    if not isinstance(value, Tensor):
+        return []
+    if value.layout == torch.sparse_coo:
+        return [value._indices(), value._values()]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [value.crow_indices(), value.col_indices(), value.values()]
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [value.ccol_indices(), value.row_indices(), value.values()]
+    return [value]
 
 
 def hand_over(tensors: Iterable[Tensor], moment: Any) -> None:
-    """Gives tensors to torch's current stream, which waits for the moment when they are written."""
+    """Gives tensors to torch's current stream, which waits for the moment when they are written.
+
+    Memory of torch's is kept until that stream has done with it, also if the tensor is gone before.
+    Other memory (a slab's) is not torch's to keep, and its allocator may refuse to hear of it.
+    """
     if moment is None:
         return
     streams: dict[torch.device, Any] = {}
@@ -143,63 +189,88 @@ def hand_over(tensors: Iterable[Tensor], moment: Any) -> None:
         if tensor.device not in streams:
             streams[tensor.device] = torch.cuda.current_stream(tensor.device)
             streams[tensor.device].wait_event(moment)
-        tensor.record_stream(streams[tensor.device])
+        if _is_torchs(tensor):
+            tensor.record_stream(streams[tensor.device])
+
+
+def _is_torchs(tensor: Tensor) -> bool:
+    """Whether torch allocated a tensor's memory; what was passed to it cannot be resized.
+
+    Before torch 2.3 nobody can tell, and all is taken for torch's.
+    """
+    resizable = getattr(tensor.untyped_storage(), "resizable", None)
+    return resizable is None or bool(resizable())
 
 
 class DeviceWriter:
     """Writes what a device drew to tensors in its memory; see `SubgraphWriter`.
+
+    A batch's tensors are parts of one: to allocate takes longer than a kernel that writes them.
 
     Args:
         graph: the graph that subgraphs are drawn from.
         spec: how they are drawn.
         backward: neighbours were drawn along the edges: rows and columns are exchanged.
         device: the device.
+        names: the users' edge ids there, from `names_on`.
     """
 
     def __init__(
-        self, graph: Graph, spec: SamplingSpec, backward: bool, device: TorchDevice
+        self,
+        graph: Graph,
+        spec: SamplingSpec,
+        backward: bool,
+        device: TorchDevice,
+        names: EdgeNames,
     ) -> None:
         self._spec = spec
         self._backward = backward
         self._device = device
         self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
-        self._names = [self._on_device(t.edge_ids) for t in graph.topologies.values()]
-        self._num_types = len(graph.node_types)
-
-    def _on_device(self, names: Any) -> Tensor | None:
-        if names is None:
-            return None
-        with self._device.scope():
-            return torch.from_numpy(np.ascontiguousarray(names)).to(self._device.torch_device)
+        self._names = names
 
     def write(self, subgraph: Any) -> DrawnSubgraph:
-        """A subgraph that the engine returned; the device's lock is held."""
-        device, counts_hops = self._device, self._spec.counts_hops
-        types, relations = range(self._num_types), range(len(self._names))
-        nodes = [device.empty([subgraph.num_nodes(t)]) for t in types]
-        trees = [device.empty([len(n)]) for n in nodes] if self._spec.disjoint else None
-        for t in types:
-            subgraph.write_nodes(t, nodes[t])
-            if trees is not None:
-                subgraph.write_trees(t, trees[t])
-        ends = [device.empty([2, subgraph.num_edges(r)]) for r in relations]
-        edges = [
-            device.empty([e.shape[1]]) if h else None
-            for e, h in zip(ends, self._has_ids, strict=True)
-        ]
-        for r in relations:
-            row, col = ends[r].unbind()
-            subgraph.write_edge_index(r, *((col, row) if self._backward else (row, col)))
-            if edges[r] is not None:
-                subgraph.write_edges(r, edges[r], self._names[r])
-        return DrawnSubgraph(
-            nodes,
-            ends,
-            edges,
-            trees,
-            [subgraph.nodes_per_hop(t) for t in types] if counts_hops else None,
-            [subgraph.edges_per_hop(r) for r in relations] if counts_hops else None,
+        """A subgraph that the engine returned; the device's lock and scope are held."""
+        num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
+        num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]
+        num_placed = num_nodes if self._spec.disjoint else []
+        sizes = [*num_nodes, *num_placed, *(2 * n for n in num_edges), *num_named]
+        block = self._device.empty([sum(sizes)])
+        parts = iter(torch.split(block, sizes))
+        begins = itertools.accumulate(sizes, initial=block.data_ptr() // 8)
+        places = iter([8 * begin for begin in begins])
+        subgraph.write(
+            nodes=list(itertools.islice(places, len(num_nodes))),
+            trees=list(itertools.islice(places, len(num_placed))),
+            ends=list(itertools.islice(places, len(num_edges))),
+            edges=[next(places) if has_ids else 0 for has_ids in self._has_ids],
+            names=self._names.entries,
+            backward=self._backward,
         )
+        counts_hops = self._spec.counts_hops
+        return DrawnSubgraph(
+            nodes=list(itertools.islice(parts, len(num_nodes))),
+            trees=list(itertools.islice(parts, len(num_placed))) or None,
+            edge_index=[next(parts).view(2, n) for n in num_edges],
+            edges=[next(parts) if has_ids else None for has_ids in self._has_ids],
+            nodes_per_hop=node_hops if counts_hops else None,
+            edges_per_hop=edge_hops if counts_hops else None,
+        )
+
+
+def names_on(device: TorchDevice, graph: Graph, spec: SamplingSpec, mode: str) -> EdgeNames:
+    """The users' ids of edges on a device, as far as batches have them; waits until they are there.
+
+    Args:
+        device: the device.
+        graph: the graph.
+        spec: how it is drawn from.
+        mode: 'CUDA' or 'ZERO_COPY'.
+    """
+    topologies = enumerate(graph.topologies.values())
+    names = {r: t.edge_ids for r, t in topologies if spec.records_edge(r)}
+    given = {r: ids for r, ids in names.items() if ids is not None}
+    return EdgeNames(device.native, given, len(graph.edge_types), mode)
 
 
 class DeviceDrawer(Drawer):
@@ -209,6 +280,7 @@ class DeviceDrawer(Drawer):
         graph, spec, backward: as of `Drawer`.
         device: who draws.
         graphs: the graph there, from `graphs_on`.
+        names: the users' edge ids there, from `names_on`.
         cuda_graph: record a batch's kernels and play them again.
     """
 
@@ -219,12 +291,13 @@ class DeviceDrawer(Drawer):
         backward: bool,
         device: TorchDevice,
         graphs: list[_native.DeviceGraph],
+        names: EdgeNames,
         cuda_graph: bool,
     ) -> None:
         super().__init__(graph, spec, backward)
         self._device = device
         self._engine = DeviceEngine(self.view, spec, device.native, graphs, cuda_graph)
-        self._writer = DeviceWriter(graph, spec, backward, device)
+        self._writer = DeviceWriter(graph, spec, backward, device, names)
 
     def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> DrawnSubgraph:
         """As of `Drawer`; says when the tensors will have been written."""
@@ -239,3 +312,8 @@ class DeviceDrawer(Drawer):
         with self._device.lock, self._device.scope():
             drawn, seeds = super().draw_links(sampler, links, run_key, batch)
             return drawn._replace(written=self._device.mark()), seeds
+
+    def _wait_for_tensors(self) -> None:
+        """As of `Drawer`. Torch's own work on a GPU comes after the kernels', on their stream."""
+        if not self._device.native.is_cuda:
+            self._device.native.synchronize()

@@ -38,9 +38,14 @@ class Drawer:
         """The neighbourhood of links, and where in it their ends are."""
         subgraph, seeds = finish(sampler.sample(self._engine, links, run_key, batch))
         drawn = self._written(subgraph)
+        if drawn.trees is not None:
+            self._wait_for_tensors()
         for tree in drawn.trees or ():
             tree.copy_(link_of_tree(tree, seeds.num_links))
         return drawn, seeds
+
+    def _wait_for_tensors(self) -> None:
+        """Called before torch reads what was written: on the CPU it is there."""
 
     def _written(self, subgraph: Any) -> DrawnSubgraph:
         """A drawn subgraph as tensors; its buffers are then free for the next."""

@@ -22,11 +22,13 @@ from khop import _native
 from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
 from khop.sampler.arguments import check_key_part, check_request
+from khop.sampler.collect_device import EdgeNames
 from khop.sampler.device import (
     DeviceDrawer,
     DeviceOptions,
     TorchDevice,
     hand_over,
+    names_on,
     tensors_of,
 )
 from khop.sampler.device_engine import graphs_on
@@ -98,8 +100,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         seed: makes draws reproducible: call i of this sampler draws what call i of any equal
             sampler draws. Default: each call takes a key from torch's default generator.
         stream: separates samplers of the same seed.
-        device: a GPU ('cuda', 'cuda:1') that draws, and in whose memory what is drawn lies: the
-            same as is drawn on the CPU. Default: the CPU, but of a `Graph` of mode 'CUDA' the GPU.
+        device: a GPU that draws, and in whose memory what is drawn lies: 'cuda:1', or 'cuda' for
+            torch's current one. What is drawn is the same as on the CPU. Default: the CPU, but of a
+            `Graph` of mode 'CUDA' the current GPU.
         device_options: whether the graph is copied to the device, and other options; see
             `DeviceOptions`.
 
@@ -154,6 +157,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         if device is None and data.mode == "CUDA":
             device = "cuda"
         self._device = None if device is None else TorchDevice(device)
+        self._edge_names: EdgeNames | None = None
         if self._device is not None:
             self._device_graphs = graphs_on(
                 self._device.native, GraphView.of_graph(data), self._device_options.graph_mode
@@ -207,8 +211,17 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             self._drawer = Drawer(graph, spec, self._backward)
         else:
             as_graph = self._device_options.cuda_graph
+            if self._edge_names is None:  # which edges have ids does not depend on fan-outs
+                mode = self._device_options.graph_mode
+                self._edge_names = names_on(self._device, graph, spec, mode)
             self._drawer = DeviceDrawer(
-                graph, spec, self._backward, self._device, self._device_graphs, as_graph
+                graph,
+                spec,
+                self._backward,
+                self._device,
+                self._device_graphs,
+                self._edge_names,
+                as_graph,
             )
         self._link_samplers = LinkSamplers(graph, spec.disjoint)
 

@@ -1,4 +1,4 @@
-// What thread-parallel algorithms are written in: steps, sums and sorts, run by a backend.
+// What thread-parallel algorithms are written in: steps and sorts, run by a backend.
 //
 // A step is a function object that is called once for each item, in any order and at the same time
 // as for all others. It may read what earlier steps wrote, write what no other item of the step
@@ -7,19 +7,28 @@
 // orders and on several threads, on the CPU (device/emulated.hpp), which is how it is tested on any
 // machine.
 //
+// Where threads have to work together a step is called for blocks of them instead (`Block`).
+//
 // A backend has
 //   void* allocate(bytes); void release(pointer);
-//   void upload(to, from_host, bytes); void download(to_host, from, bytes);   // the latter waits
+//   void upload(to, from_host, bytes);                the source may change when the call is over
+//   void download(to_host, from, bytes);              waits
+//   void upload_pinned(...), download_pinned(...)     with page-locked memory of the host, which
+//                                                     an upload reads when its turn comes
 //   void fill(pointer, byte, bytes);
-//   template <class Step> void run(Count, Step);            step(i) for each i below the count
-//   template <class In> void sum(Count, In, int64_t* out);  out[i] = in(0) + ... + in(i - 1), for i
-//                                                           up to and including count.most; in
-//                                                           counts as 0 beyond the count, and may
-//                                                           read out[i] itself
-//   void sort(int64_t count, SortPairs, int bits);          stable, by the lowest bits of the keys
-//   Recording record(f); void play(recording);              the steps and sums that f asks for are
-//                                                           not run, but whenever they are played
-// All of it happens in the order of the calls; nothing but `download` waits.
+//   void run(Count, step);                            step(i) for each i below the count
+//   void run_on_threads(Count, most_threads, step);   step(i, thread), on as many threads at most;
+//                                                     a thread has one item at a time
+//   void run_blocks(int64_t count, step);             step(Block, Shared&) for each of so many
+//                                                     blocks, with a step::Shared of the block's
+//                                                     own
+//   int64_t* block_words();                           kMostBlocks words to work in (scan.hpp)
+//   void sort(int64_t count, SortPairs, int bits);    stable, by the lowest bits of the keys
+//   Recording record(f); void play(recording);        the steps and `upload_pinned` that f asks for
+//                                                     do not happen but whenever they are played
+//   on_device()                                       an object; while it lives, calls need not ask
+//                                                     which device is the thread's
+// All of it happens in the order of the calls; nothing but downloads waits.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +38,35 @@
 namespace khop {
 
 // How many items a step has. The caller knows what they are at most; how many there are may be
-// known only on the device: `total` of them, as far as they fit above `used`.
+// known on the device alone.
 struct Count {
   int64_t most;
   const int64_t* total = nullptr;
-  const int64_t* used = nullptr;
-  int64_t capacity = 0;  // with `used`
 
   KHOP_HD int64_t value() const {
-    int64_t count = most;
-    if (total != nullptr && *total < count) count = *total;
-    if (used != nullptr && capacity - *used < count) count = capacity - *used;
+    const int64_t count = total != nullptr && *total < most ? *total : most;
     return count < 0 ? 0 : count;
+  }
+};
+
+constexpr int kBlockThreads = 256;
+// No step that needs blocks is split among more of them.
+constexpr int64_t kMostBlocks = 512;
+
+// Threads that work together: each call of `each` is over, for all of them, before the next begins.
+// What a thread leaves for another, or for itself, lies in memory that they share.
+struct Block {
+  int64_t index;
+  int64_t count;  // of blocks
+
+  template <class F>
+  KHOP_HD void each(F&& f) const {
+#ifdef __CUDA_ARCH__
+    f(static_cast<int>(threadIdx.x));
+    __syncthreads();
+#else
+    for (int thread = 0; thread < kBlockThreads; ++thread) f(thread);
+#endif
   }
 };
 
@@ -100,7 +126,6 @@ struct Fault {
     kNoSuchRow,       // detail: the node
     kCorruptRow,      // detail: the row
     kNoSuchNeighbor,  // detail: the id
-    kTooMany,         // detail: how much room was needed
     kNoSuchEntry,     // detail: the entry's place
   };
   uint64_t code;
@@ -128,11 +153,6 @@ KHOP_HD int64_t owner_of(const int64_t* sums, int64_t count, int64_t item) {
 
 // Steps and numbers to sum up that many algorithms need.
 namespace parallel {
-
-struct CountOf32 {
-  const int32_t* counts;
-  KHOP_HD int64_t operator()(int64_t i) const { return counts[i]; }
-};
 
 struct CountOf64 {
   const int64_t* counts;

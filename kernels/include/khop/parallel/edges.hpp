@@ -6,6 +6,7 @@
 #include "khop/csr.hpp"
 #include "khop/parallel/backend.hpp"
 #include "khop/parallel/memory.hpp"
+#include "khop/parallel/scan.hpp"
 #include "khop/search.hpp"
 
 namespace khop::parallel {
@@ -63,7 +64,7 @@ struct ReadShares {
   uint64_t* missing;
 
   KHOP_HD void operator()(int64_t item) const {
-    const int64_t i = owner_of(share_sums, questions.count.most, item);
+    const int64_t i = owner_of(share_sums, questions.count.value(), item);
     if (atomic_load(&missing[i]) == 0) return;  // another thread has found it: the same answer
     const int64_t row = graph.row_of(questions.row(i));
     const auto begin = static_cast<int64_t>(graph.indptr[row]);
@@ -104,7 +105,7 @@ class EdgeFinder {
     const int64_t most = questions.count.most;
     backend_.run(questions.count, CountShares<Ptr, Col>{graph, questions, shares_.data(),
                                                         missing_.data(), first_bad});
-    backend_.sum(questions.count, CountOf64{shares_.data()}, sums_.data());
+    sum(backend_, questions.count, CountOf64{shares_.data()}, sums_.data());
     backend_.run(Count{most_shares(most, longest), sums_.data() + most},
                  ReadShares<Ptr, Col>{graph, questions, sums_.data(), missing_.data()});
   }

@@ -9,7 +9,7 @@
 #include "khop/csr.hpp"
 #include "khop/eligible.hpp"
 #include "khop/parallel/backend.hpp"
-#include "khop/parallel/hop.hpp"
+#include "khop/parallel/candidates.hpp"
 
 namespace khop::parallel {
 
@@ -20,9 +20,8 @@ struct PairList {
   const int64_t* neighbors;
 };
 
-template <class Ptr, class Col>
 struct SpanPairs {
-  CsrView<Ptr, Col> graph;
+  DeviceCsr graph;
   PairList pairs;
   Fault* fault;
   int64_t* begins;
@@ -30,8 +29,8 @@ struct SpanPairs {
 
   KHOP_HD void operator()(int64_t k) const {
     const int64_t row = pairs.rows[k] - graph.first_row;
-    const auto begin = static_cast<int64_t>(graph.indptr[row]);
-    const auto end = static_cast<int64_t>(graph.indptr[row + 1]);
+    const int64_t begin = graph.indptr[row];
+    const int64_t end = graph.indptr[row + 1];
     const bool sound = graph.row_is_sound(begin, end);
     if (!sound) fault->report(Fault::kCorruptRow, row);
     begins[k] = sound ? begin : 0;
@@ -39,15 +38,14 @@ struct SpanPairs {
   }
 };
 
-template <class Ptr, class Col>
 struct IsExcluded {
-  CsrView<Ptr, Col> graph;
+  DeviceCsr graph;
   PairList pairs;
   Candidates candidates;
 
   KHOP_HD int64_t operator()(int64_t c) const {
     const int64_t k = candidates.row_of(c);
-    const auto neighbor = static_cast<int64_t>(graph.indices[candidates.edge_of(k, c)]);
+    const int64_t neighbor = graph.indices[candidates.edge_of(k, c)];
     const int64_t first = pairs.firsts[k];
     const int64_t count = pairs.firsts[k + 1] - first;
     const int64_t place = first_not_below(pairs.neighbors + first, count, neighbor);
@@ -60,10 +58,9 @@ struct EndExclusion {
   const int64_t* candidates;
   int64_t capacity;
   Needs* needs;
-  Fault* fault;
   KHOP_HD void operator()(int64_t) const {
-    if (*candidates > needs->candidates) needs->candidates = *candidates;
-    if (*candidates > capacity) fault->report(Fault::kTooMany, *candidates);
+    Needs::note(needs->candidates, *candidates);
+    if (*candidates > capacity) needs->exceeded = 1;
   }
 };
 

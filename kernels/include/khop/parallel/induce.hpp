@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "khop/csr.hpp"
-#include "khop/parallel/hop.hpp"
+#include "khop/parallel/candidates.hpp"
 
 namespace khop::parallel {
 
@@ -15,30 +15,29 @@ struct EdgeLists {
   int64_t* edges;  // null: not wanted
 };
 
-template <class Ptr, class Col>
 struct MemberEdges {
-  CsrView<Ptr, Col> graph;
+  DeviceCsr graph;
   FrontierView rows;
   Candidates candidates;
   HoleList holes;
   Stream members;
+  const TypeState* state;
 
   // Where the neighbour stands in the stream, or -1 if it is none of the batch's nodes.
   KHOP_HD int64_t find(int64_t c) const {
     const int64_t i = candidates.row_of(c);
     const int64_t edge = candidates.edge_of(i, c);
-    const auto id = static_cast<int64_t>(graph.indices[edge]);
+    const int64_t id = graph.indices[edge];
     if (id < 0 || id >= members.num_ids) return -1;
-    if (holes.edges != nullptr && Holes{holes.edges, *holes.count}.contains(edge)) return -1;
+    if (holes.contains(edge)) return -1;
     const int64_t key = members.key(rows.tree_of(rows.keys[i]), id);
-    return members.table.find(key, members.state->stamp);
+    return members.table.find(key, state->stamp);
   }
   KHOP_HD int64_t operator()(int64_t c) const { return find(c) >= 0 ? 1 : 0; }
 };
 
-template <class Ptr, class Col>
 struct WriteMemberEdges {
-  MemberEdges<Ptr, Col> found;
+  MemberEdges found;
   const int64_t* ranks;
   EdgeLists out;
 

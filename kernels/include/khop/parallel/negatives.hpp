@@ -86,7 +86,7 @@ NegativeFault draw_strict_negatives(Backend& backend, const CsrView<Ptr, Col>& g
     // The round before reads its own sums and list until this one has made the next.
     std::swap(sums, sums_before);
     std::swap(kept, kept_before);
-    backend.sum(count, IsEdge{finder.missing()}, sums.data());
+    sum(backend, count, IsEdge{finder.missing()}, sums.data());
     backend.run(count, KeepWrong{finder.missing(), sums.data(), which, kept.data()});
     count = Count{most, sums.data() + most};
     which = kept.data();

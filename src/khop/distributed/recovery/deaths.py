@@ -72,8 +72,10 @@ def _obituary(dead: SamplerProcess, status: str, why: str) -> str:
     """How a sampler ended, what it owed and worked on, and what it said last."""
     task, log = dead.process.last_task(), dead.process.log_tail()
     last = "It had worked on none" if task is None else f"It worked on batch {task[1]} last"
+    due = sorted(batch for _, batch in dead.owes)
+    asked = f"batches {due} were due" if due else "no batch was due"
     return (
-        f"sampler process {dead.number} (pid {dead.process.pid}) {status} while batches "
-        f"{sorted(batch for _, batch in dead.owes)} were due, and {why}. {last}. Killed processes "
+        f"sampler process {dead.number} (pid {dead.process.pid}) {status} while {asked}, and "
+        f"{why}. {last}. Killed processes "
         "often mean that memory ran out." + (f"\nThe end of its log:\n{log}" if log else "")
     )

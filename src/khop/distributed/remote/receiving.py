@@ -7,15 +7,16 @@ on the client's machine there is none: their samplers write into the trainer's r
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from khop import codec
+from khop.channel.ring import RingReader
 from khop.distributed.child import ChildProcess
+from khop.distributed.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.group import SamplerGroup
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
-from khop.distributed.pinning import pinning
 from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.batch_checks import BatchSchema
 from khop.distributed.remote.graph import ServedGraph
@@ -32,6 +33,7 @@ def make_receivers(
     options: RemoteDistSamplingWorkerOptions,
     plan: EpochPlan,
     weights: Mapping[str, Array],
+    pin: Callable[[RingReader], None] | None,
 ) -> SamplerGroup:
     """What makes a client's batches, as far as its trainer sees it.
 
@@ -41,12 +43,14 @@ def make_receivers(
         options: how sampling is carried out.
         plan: how seeds make batches.
         weights: of the ends of negatives; see `khop.distributed.pipeline.Pipeline`.
+        pin: registers a ring with CUDA; None: do not.
 
     Raises:
         TypeError, ValueError: bad options.
     """
     context = graph.context
     ranks = options.servers(context.rank, context.num_servers())
+    warn_of_shared_gpus(options.devices(), is_here=False, stacklevel=5)
     starter = NearbyStarter(context.remote, ranks)
     is_near = options.shared_memory and not any(options.devices()) and starter.all_are_near()
     if is_near:
@@ -68,7 +72,7 @@ def make_receivers(
         ring.nbytes,
         options.max_restarts,
         None,
-        pinning(options.pin_memory),
+        pin,
         weights,
         **(near if is_near else {"program": _start_receiver}),
     )

@@ -1,0 +1,106 @@
+"""What a batch that a device draws asks of the CUDA runtime, and how long the host takes over it.
+
+    scripts/sanitize benchmarks/device_calls.py     # with an extension built for the fake runtime
+
+On the runtime of `tests/fake_cuda`, which counts calls, launches, copies, waits and allocations, and
+the time that is spent in kernels: what is left is the host's. Two graphs, one edge type and twenty;
+three hops; `NeighborSampler(device=...)`, from seeds to tensors. Torch's tensors lie on the CPU
+there: what its allocator of GPU memory takes is not in these times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NodeSamplerInput
+
+os.environ["KHOP_EMULATED"] = "cuda"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from fake_cuda import control
+
+from khop.sampler import NeighborSampler
+from khop.sampler.device import DeviceOptions
+
+_FANOUTS = [15, 10, 5]
+_COUNTERS = ("launches", "waits", "allocations")
+_COPIES = ("uploads_pinned", "uploads_pageable", "downloads_pinned", "downloads_pageable")
+
+
+def homogeneous(num_nodes: int, degree: int) -> Data:
+    """A random graph of one edge type, in no order: edges have ids of their own."""
+    edges = torch.randint(0, num_nodes, (2, num_nodes * degree))
+    return Data(edge_index=edges, num_nodes=num_nodes)
+
+
+def heterogeneous(num_nodes: int, degree: int, num_types: int, num_relations: int) -> HeteroData:
+    """The same of several types."""
+    data = HeteroData()
+    for t in range(num_types):
+        data[f"t{t}"].num_nodes = num_nodes
+    for r in range(num_relations):
+        ends = f"t{r % num_types}", f"r{r}", f"t{(r + r // num_types) % num_types}"
+        data[ends].edge_index = torch.randint(0, num_nodes, (2, num_nodes * degree))
+    return data
+
+
+def measure(
+    name: str, data: Data | HeteroData, seeds: torch.Tensor, args: argparse.Namespace
+) -> None:
+    """Prints a row for a graph, launched step by step, and one for recorded batches."""
+    for recorded in (False, True):
+        torch.manual_seed(0)
+        sampler = NeighborSampler(
+            data,
+            _FANOUTS if isinstance(data, Data) else [4, 3, 2],
+            device="emulated",
+            device_options=DeviceOptions(cuda_graph=recorded),
+        )
+        node_type = None if isinstance(data, Data) else "t0"
+        asked = NodeSamplerInput(input_id=None, node=seeds, input_type=node_type)
+        before: dict[str, int] = {}
+        times = []
+        for number in range(args.warm_up + args.batches):
+            if number == args.warm_up:
+                before = counted()
+            in_kernels = control.count("nanoseconds_in_kernels")
+            begin = time.perf_counter_ns()
+            sampler.sample_from_nodes(asked)
+            elapsed = time.perf_counter_ns() - begin
+            in_kernels = control.count("nanoseconds_in_kernels") - in_kernels
+            if number >= args.warm_up:
+                times.append((elapsed - in_kernels) / 1000)
+        a_batch = {key: (counted()[key] - n) / args.batches for key, n in before.items()}
+        cells = [f"{a_batch[key]:.1f}" for key in before]
+        label = f"{name}, {'recorded' if recorded else 'launched'}"
+        print(" | ".join([label.ljust(32), *cells, f"{statistics.median(times):.0f}"]))
+
+
+def counted() -> dict[str, int]:
+    """What the runtime has counted so far."""
+    counters = {name: control.count(name) for name in _COUNTERS}
+    return {**counters, "copies": sum(map(control.count, _COPIES)), "calls": control.num_calls()}
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batches", type=int, default=30)
+    parser.add_argument("--warm-up", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=64)
+    args = parser.parse_args()
+    control.set_mode("lazy")
+    print("a batch | " + " | ".join([*_COUNTERS, "copies", "calls"]) + " | host, us")
+    measure("1 edge type", homogeneous(2000, 8), torch.arange(args.seeds), args)
+    measure("20 edge types", heterogeneous(500, 4, 5, 20), torch.arange(args.seeds), args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+// What tests set and ask, through ctypes (control.py).
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "memory.hpp"
+#include "streams.hpp"
+
+namespace fake_cuda {
+namespace {
+
+std::string quoted(const std::string& text) { return '"' + text + '"'; }
+
+template <class Map, class Key, class Value>
+std::string object_of(const Map& map, Key key, Value value) {
+  std::string text;
+  for (const auto& entry : map) {
+    text += (text.empty() ? "" : ",") + quoted(key(entry.first)) + ":" + value(entry.second);
+  }
+  return "{" + text + "}";
+}
+
+std::string report() {
+  const auto number = [](int64_t value) { return std::to_string(value); };
+  const auto name = [](const std::string& key) { return key; };
+  const std::string used = "[" + number(memory().used(0)) + "," + number(memory().used(1)) + "]";
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  std::string violations;
+  for (const std::string& what : state().violations) {
+    violations += (violations.empty() ? "" : ",") + quoted(what);
+  }
+  return "{\"contexts\":" + object_of(state().contexts, number, quoted) +
+         ",\"calls\":" + object_of(state().calls, name, number) +
+         ",\"counters\":" + object_of(state().counters, name, number) + ",\"used\":" + used +
+         ",\"violations\":[" + violations + "]}";
+}
+
+}  // namespace
+}  // namespace fake_cuda
+
+using namespace fake_cuda;
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+// As if the process had begun, but for memory and streams that somebody has; of the calling thread
+// alone, as to its device, its last error and its captures.
+void fake_cuda_reset() {
+  for (int device = 0; device < 2; ++device) wait_for_device(device);
+  this_thread().device = 0;
+  this_thread().last_error = cudaSuccess;
+  this_thread().captures.clear();
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  state().options.clear();
+  state().contexts.clear();
+  state().calls.clear();
+  state().counters.clear();
+  state().failures.clear();
+  state().violations.clear();
+  state().peers.clear();
+}
+
+void fake_cuda_set(const char* name, int64_t value) {
+  option(name);  // throws for what is no option, which ends the process
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  state().options[name] = value;
+}
+
+void fake_cuda_fail(const char* function, int64_t nth, int error) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  state().failures[function] = {nth - 1, static_cast<cudaError_t>(error)};
+}
+
+// Everything that was counted, as JSON. Returns how long it is; `text` gets what fits.
+std::size_t fake_cuda_report(char* text, std::size_t size) {
+  const std::string all = report();
+  if (size > 0) {
+    const std::size_t written = std::min(size - 1, all.size());
+    std::memcpy(text, all.data(), written);
+    text[written] = '\0';
+  }
+  return all.size();
+}
+
+// Does what streams of a device were asked for.
+void fake_cuda_finish(int device) {
+  wait_for_device(device);
+  memory().check_free();
+}
+}
+#pragma GCC visibility pop

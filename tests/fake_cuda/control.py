@@ -1,0 +1,107 @@
+"""What tests set and ask of the CUDA runtime that they run on instead of NVIDIA's.
+
+Only with an extension built with KHOP_CUDA=fake (`IS_FAKE`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from typing import Any
+
+from khop import _native
+
+_library = ctypes.CDLL(_native.__file__)
+
+IS_FAKE = hasattr(_library, "fake_cuda_reset")
+
+MODES = {"lazy": 0, "threads": 1, "eager": 2}
+"""When the work of streams is done that are opened from then on: when somebody waits for it, as
+soon as a thread of the stream's own can, or before the call returns."""
+
+ERRORS = {
+    "cudaErrorInvalidValue": 1,
+    "cudaErrorMemoryAllocation": 2,
+    "cudaErrorLaunchFailure": 719,
+}
+
+
+def runtime() -> ctypes.CDLL:
+    """The library with the runtime's functions, those of CUDA's too."""
+    return _library
+
+
+def reset() -> None:
+    """Finishes all work, then forgets what was set and counted.
+
+    The calling thread is on device 0 again and has no last error.
+    """
+    _library.fake_cuda_reset()
+
+
+def set_options(**options: int) -> None:
+    """Sets options by name, until the next `reset`.
+
+    Args:
+        options: `mode` (of MODES), `devices` (2), `peers` (1: devices read each other's memory),
+            `memory` (bytes of a device, 8 GiB), `multiprocessors` (132), `major` and `minor` (9
+            and 0, the compute capability), `registers_read_only` (1), `pageable_reads_late` (0; 1:
+            pageable memory is read when the stream comes so far, as on devices that use the host's
+            page tables), `seed` (of the order in which blocks run).
+    """
+    for name, value in options.items():
+        _library.fake_cuda_set(name.encode(), ctypes.c_int64(value))
+
+
+def set_mode(mode: str) -> None:
+    """When the work of streams is done that are opened from now on: one of MODES."""
+    set_options(mode=MODES[mode])
+
+
+def fail(function: str, nth: int = 1, error: str = "cudaErrorMemoryAllocation") -> None:
+    """Makes the n-th call of a function from now on fail, once."""
+    _library.fake_cuda_fail(function.encode(), ctypes.c_int64(nth), ERRORS[error])
+
+
+def finish() -> None:
+    """Does everything that streams were asked for, those that were destroyed, too."""
+    for device in (0, 1):
+        _library.fake_cuda_finish(device)
+
+
+def contexts() -> dict[int, str]:
+    """Devices of which there is a context, with the call that created it."""
+    return {int(device): call for device, call in _report()["contexts"].items()}
+
+
+def calls(function: str) -> int:
+    """How often a function of the runtime was called."""
+    return int(_report()["calls"].get(function, 0))
+
+
+def count(counter: str) -> int:
+    """What was counted.
+
+    Args:
+        counter: `launches`, `kernels_run`, `nanoseconds_in_kernels`, `waits`, `allocations`,
+            `fills`, `uploads_pinned`, `uploads_pageable`, `downloads_pinned`,
+            `downloads_pageable`, `copies_on_device` or `bytes_copied`.
+    """
+    return int(_report()["counters"].get(counter, 0))
+
+
+def used_memory(device: int = 0) -> int:
+    """Bytes of a device that are allocated."""
+    return int(_report()["used"][device])
+
+
+def violations() -> list[str]:
+    """Rules that were broken where no call could say so: queued work that used what was gone."""
+    return list(_report()["violations"])
+
+
+def _report() -> dict[str, Any]:
+    size = _library.fake_cuda_report(None, ctypes.c_size_t(0)) + 1024
+    text = ctypes.create_string_buffer(size)
+    _library.fake_cuda_report(text, ctypes.c_size_t(size))
+    return dict(json.loads(text.value))

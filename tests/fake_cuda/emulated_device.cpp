@@ -1,0 +1,69 @@
+// An emulated device on this runtime: its memory is the host's, and what it is asked for is done
+// when the call returns, so that whatever is written for emulated devices runs on CUDA's backend.
+#include <memory>
+#include <string>
+
+#include "../device/device_on.hpp"
+#include "backend.cuh"
+#include "device.hpp"
+#include "khop/sizes.hpp"
+#include "streams.hpp"
+
+namespace khop::cuda {
+namespace {
+
+constexpr int kIndex = 0;
+
+// Outlives the backend that works on it.
+struct EmulatedStream {
+  cudaStream_t handle = fake_cuda::create_emulated_stream(kIndex);
+  ~EmulatedStream() {
+    quietly(kIndex, [this] { cudaStreamDestroy(handle); });
+  }
+};
+
+class EmulatedOnFake : private EmulatedStream, public Backend {
+ public:
+  explicit EmulatedOnFake(EmulatedAbilities abilities)
+      : Backend(kIndex, EmulatedStream::handle, {}), abilities_(abilities) {}
+
+  void* allocate(std::size_t bytes) {
+    if (bytes > static_cast<std::size_t>(fake_cuda::option("memory"))) throw OutOfMemory(bytes, 1);
+    return Backend::allocate(bytes);
+  }
+
+  // Registers what GPUs would leave alone, too.
+  const void* map_host(const void* memory, std::size_t bytes,
+                       const std::shared_ptr<const void>& owner) {
+    const bool mapped =
+        registered_pages().acquire(memory, bytes, owner, [this](uintptr_t start, std::size_t size) {
+          const OnDevice on(kIndex);
+          return abilities_.maps_host && register_pages(true, start, size);
+        });
+    return mapped ? memory : nullptr;
+  }
+
+  bool reach(const EmulatedOnFake& peer) const {
+    return abilities_.island == peer.abilities_.island;
+  }
+  std::string handle_of(void*) const { throw std::runtime_error(kNoHandles); }
+  void* open_handle(const std::string&) const { throw std::runtime_error(kNoHandles); }
+  bool lock_pages(void* memory, std::size_t bytes) const noexcept {
+    return abilities_.maps_host && Backend::lock_pages(memory, bytes);
+  }
+
+ private:
+  static constexpr const char* kNoHandles = "emulated devices share no memory by handles";
+
+  EmulatedAbilities abilities_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_emulated_device(EmulatedAbilities abilities) {
+  const std::string name =
+      abilities.island == 0 ? "emulated" : "emulated:" + std::to_string(abilities.island);
+  return std::make_unique<DeviceOn<EmulatedOnFake>>(name, abilities);
+}
+
+}  // namespace khop::cuda

@@ -1,0 +1,89 @@
+#include "state.hpp"
+
+#include "streams.hpp"
+
+namespace fake_cuda {
+
+ThreadState& this_thread() {
+  static thread_local ThreadState thread;
+  return thread;
+}
+
+State& state() {
+  static State* const all = new State;
+  return *all;
+}
+
+namespace {
+
+int64_t default_of(const std::string& name) {
+  static const std::map<std::string, int64_t> defaults = {
+      {"mode", 0},
+      {"devices", 2},
+      {"peers", 1},
+      {"memory", int64_t{8} << 30},
+      {"multiprocessors", 132},
+      {"major", 9},
+      {"minor", 0},
+      {"registers_read_only", 1},
+      {"pageable_reads_late", 0},
+      {"seed", 1},
+  };
+  return defaults.at(name);
+}
+
+// Whether the thread captures; such a capture is of no use any more.
+bool invalidate_captures() {
+  for (const auto& capture : this_thread().captures) capture->is_invalid = true;
+  return !this_thread().captures.empty();
+}
+
+}  // namespace
+
+int64_t option(const char* name) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  const auto found = state().options.find(name);
+  return found == state().options.end() ? default_of(name) : found->second;
+}
+
+void count(const char* counter, int64_t more) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  state().counters[counter] += more;
+}
+
+void report_violation(const std::string& what) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  state().violations.push_back(what);
+}
+
+bool is_device(int device) { return device >= 0 && device < option("devices"); }
+
+void create_context(int device, const char* call) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  state().contexts.emplace(device, call);
+}
+
+cudaError_t begin_call(const char* name, unsigned rules) {
+  {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    ++state().calls[name];
+    const auto planned = state().failures.find(name);
+    if (planned != state().failures.end() && planned->second.calls_before-- == 0) {
+      const cudaError_t error = planned->second.error;
+      state().failures.erase(planned);
+      return error;
+    }
+  }
+  if ((rules & kContext) != 0) create_context(this_thread().device, name);
+  if ((rules & kNotInCapture) != 0 && invalidate_captures()) {
+    return cudaErrorStreamCaptureUnsupported;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t end_call(cudaError_t error) {
+  if (error != cudaSuccess) this_thread().last_error = error;
+  return error;
+}
+
+}  // namespace fake_cuda

@@ -1,0 +1,428 @@
+"""Where khop meets CUDA's runtime: lifetimes, errors, the current device, memory of the host.
+
+On the tests' own runtime, which does what a GPU may do, not what it usually does.
+"""
+
+import ctypes
+import gc
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import kernel_runs
+from device_batches import hub_graph, read
+from devices import address_of, empty, fake, get, open_device, put
+from fake_cuda import control
+from khop import _native
+from oracle_options import Options, Seeds
+
+LARGE = 33 << 20
+"""Bytes of an array that is registered; smaller ones may share pages with others."""
+
+
+@pytest.fixture(params=[pytest.param("lazy", marks=fake), pytest.param("threads", marks=fake)])
+def gpu(request):
+    """A device whose work is done when somebody waits, or by a thread as soon as it can."""
+    control.set_mode(request.param)
+    return open_device("fake")
+
+
+@pytest.fixture
+def lazy():
+    """A device whose work is done when somebody waits for it."""
+    control.set_mode("lazy")
+    return open_device("fake")
+
+
+def gathered(device, table, rows, shape, dtype):
+    out = empty(device, shape, dtype)
+    table.gather(put(device, rows), out)
+    return get(out)
+
+
+def in_thread(run):
+    """Runs it in a new thread, on no device yet; raises what it raises."""
+    failures = []
+
+    def caught():
+        try:
+            run()
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=caught)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+
+def work_on(index):
+    """Everything that a device is asked for, and gives back."""
+    device = _native.cuda_device(index)
+    array = np.arange(LARGE // 8)
+    for mode in ("CUDA", "ZERO_COPY", "CPU"):
+        table = _native.DeviceTable(device, array, mode)
+        rows = np.array([5, 0, len(array) - 1])
+        out = _native.DeviceMemory.allocate(device, 24)
+        ids = _native.DeviceMemory.allocate(device, 24)
+        ids.upload(0, rows)
+        table.gather(ids.view(0, (3,), "int64", ids), out.view(0, (3,), "int64", out))
+        got = np.empty(3, np.int64)
+        out.download(0, got)
+        assert got.tolist() == rows.tolist()
+        del table
+    _ = _native.DeviceMemory.allocate_shared(device, 8).handle
+    assert _native.LockedPages(device, np.zeros(4096, np.uint8)).is_locked
+
+
+@fake
+def test_a_thread_creates_the_context_of_its_device_alone():
+    """Also where it has chosen none before: that would be another process's half gigabyte."""
+    in_thread(lambda: work_on(1))
+    gc.collect()
+    assert list(control.contexts()) == [1]
+
+
+@fake
+def test_the_current_device_stays_what_it_was():
+    """If anybody uses it."""
+    current = ctypes.c_int()
+    assert control.runtime().cudaSetDevice(0) == 0
+    work_on(1)
+    assert control.runtime().cudaGetDevice(ctypes.byref(current)) == 0
+    assert current.value == 0
+
+
+CALLS = [
+    "cudaStreamCreateWithFlags",
+    "cudaMallocAsync",
+    "cudaLaunchKernelExC",
+    "cudaMemcpyAsync",
+    "cudaMemsetAsync",
+    "cudaStreamSynchronize",
+    "cudaHostAlloc",
+    "cudaStreamBeginCapture",
+    "cudaStreamEndCapture",
+    "cudaGraphInstantiate",
+    "cudaGraphLaunch",
+]
+
+
+def draw_batches(graph):
+    """Three batches, two of them played from a recording, and their features."""
+    device = open_device("fake")
+    graphs = [_native.DeviceGraph(device, csr, "ZERO_COPY") for csr in graph.csrs()]
+    batch = _native.DeviceSubgraph(device, graph.num_nodes, graph.pairs(), True, room=64)
+    table = _native.DeviceTable(device, np.arange(graph.num_nodes[0]), "CPU")
+    for number in range(3):
+        batch.begin()
+        batch.add_seeds(0, np.arange(5))
+        batch.sample(graphs, [[3, 2]], False, [False], False, 1, number, True)
+        nodes = empty(device, batch.num_nodes(0), np.int64)
+        batch.write([address_of(nodes)], [], [], [], [])
+        out = empty(device, batch.num_nodes(0), np.int64)
+        table.gather(nodes, out)
+        assert np.array_equal(get(out), get(nodes))
+
+
+@fake
+@pytest.mark.parametrize("function", CALLS)
+def test_a_call_that_failed_fails_once(function):
+    """What comes next works, nothing is left of the error, and no memory either."""
+    graph = hub_graph(100, 20)
+    draw_batches(graph)
+    gc.collect()
+    used = control.used_memory()
+    before = control.calls(function)
+    draw_batches(graph)
+    gc.collect()
+    made = control.calls(function) - before
+    assert made > 0
+    for nth in sorted({1, (made + 1) // 2}):
+        control.fail(function, nth, "cudaErrorMemoryAllocation")
+        try:
+            with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
+                draw_batches(graph)
+        finally:
+            gc.collect()
+        assert control.runtime().cudaPeekAtLastError() == 0
+        draw_batches(graph)
+        gc.collect()
+        assert control.used_memory() == used
+
+
+@fake
+def test_a_device_that_is_short_of_memory_goes_on(lazy):
+    """A smaller request, or a gather from the host, after one that was refused."""
+    array = np.arange(1000)
+    control.set_options(memory=1 << 20)
+    with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
+        _native.DeviceMemory.allocate(lazy, 2 << 20)
+    table = _native.DeviceTable(lazy, array, "ZERO_COPY")
+    assert gathered(lazy, table, np.array([7, 999]), (2,), np.int64).tolist() == [7, 999]
+
+
+def pages_of(array):
+    """The array's whole pages."""
+    first = -array.ctypes.data % 4096
+    return array.view(np.uint8)[first : first + (array.nbytes - first) // 4096 * 4096]
+
+
+@fake
+@pytest.mark.parametrize("mode", ["CUDA", "pinned", "registered", "group"])
+def test_tables_wait_for_what_still_reads_them(mode):
+    """Gathers that nobody waited for are done before their table's memory goes."""
+    control.set_mode("lazy")
+    device, other = open_device("fake"), _native.cuda_device(1)
+    size = LARGE // 8 if mode == "registered" else 1000
+    array = np.arange(size)
+    hot = None
+    if mode == "group":
+        hot = _native.HotRows(_native.DeviceGroup([device, other]), array)
+    where = "CUDA" if mode in ("CUDA", "group") else "ZERO_COPY"
+    table = _native.DeviceTable(device, array, where, hot)
+    assert table.place == {"pinned": "pinned copy", "registered": "mapped"}.get(mode, "device")
+    rows = np.random.default_rng(0).integers(0, size, 300)
+    ids, out = put(device, rows), empty(device, 300, np.int64)
+    table.gather(ids, out, wait=False)
+    del table, hot
+    array[:] = -1  # it may be: nobody reads it any more
+    assert np.array_equal(get(out), rows)
+
+
+@fake
+@pytest.mark.parametrize("own_stream", [True, False])
+def test_graphs_wait_for_what_is_drawn_from_them(own_stream):
+    """Also on another stream of their GPU, and though the batch is never asked for."""
+    control.set_mode("lazy")
+    device = open_device("fake")
+    reader = device if own_stream else open_device("fake")
+    graph = hub_graph(100, 20)
+    for mode in ("CUDA", "ZERO_COPY"):
+        graphs = [_native.DeviceGraph(device, csr, mode) for csr in graph.csrs()]
+        batch = _native.DeviceSubgraph(reader, [100], [(0, 0)], True)
+        batch.begin()
+        batch.add_seeds(0, np.arange(5))
+        batch.sample(graphs, [[3]], False, [False], False, 1, 0)
+        asked = control.count("launches")
+        assert control.count("kernels_run") < asked
+        batch.begin()
+        del graphs
+        gc.collect()
+        assert control.count("kernels_run") == asked
+        del batch
+
+
+@fake
+def test_memory_that_others_see_waits_for_what_writes_it(lazy):
+    """It is given back at once, wherever the device's work has got to."""
+    shared = _native.DeviceMemory.allocate_shared(lazy, 8)
+    shared.upload(0, np.array([3]))
+    del shared
+    control.finish()
+    assert control.violations() == []
+
+
+@fake
+def test_memory_that_is_registered_in_part(lazy):
+    """The driver copies none of it as it is; whose it is has nothing to do with khop."""
+    base = np.arange(LARGE // 4, dtype=np.int32)
+    locked = _native.LockedPages(lazy, pages_of(base[1000 : LARGE // 8]))
+    assert locked.is_locked
+    memory = _native.DeviceMemory.allocate(lazy, base.nbytes)
+    memory.upload(0, base)
+    assert np.array_equal(control_download(memory, base.shape, base.dtype), base)
+    target = base.copy()
+    target[:] = 0
+    some_pages = _native.LockedPages(lazy, pages_of(target[: LARGE // 8]))
+    assert some_pages.is_locked
+    memory.download(0, target)
+    assert np.array_equal(target, base)
+    table = _native.DeviceTable(lazy, base, "CUDA")
+    rows = np.array([0, len(base) - 1, 77_777])
+    assert np.array_equal(gathered(lazy, table, rows, (3,), np.int32), rows)
+
+
+@fake
+def test_graphs_of_memory_that_is_registered_in_part(lazy):
+    graph = hub_graph()
+    indices = graph.relations[0].indices
+    locked = _native.LockedPages(lazy, pages_of(indices[: len(indices) // 2]))
+    assert locked.is_locked
+    on_cpu = graph.subgraph(False)
+    batch = _native.DeviceSubgraph(lazy, graph.num_nodes, graph.pairs(), True, room=1 << 10)
+    seeds, options = [Seeds(0, [0, 5, 7], None)], Options([[5, 5]], [False], False, run=1)
+    kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
+    graphs = [_native.DeviceGraph(lazy, csr) for csr in graph.csrs()]
+    kernel_runs.at_once(batch, graphs, seeds, options)
+    assert read(lazy, batch, graph, options) == kernel_runs.read(on_cpu, graph, options)
+
+
+def control_download(memory, shape, dtype):
+    """What lies in a device's memory, copied to an array that nobody has registered."""
+    array = np.empty(shape, dtype)
+    memory.download(0, array)
+    return array
+
+
+@fake
+def test_what_is_registered_for_tables(lazy):
+    """Arrays on pages of their own. No neighbour's memory is refused for it."""
+    small = _native.DeviceTable(lazy, np.arange(LARGE // 16), "ZERO_COPY")
+    assert small.place == "pinned copy"
+    assert control.calls("cudaHostRegister") == 0
+    base = np.arange(2 * LARGE // 8 + 1000)
+    half = LARGE // 8 + 300
+    first = _native.DeviceTable(lazy, base[:half], "ZERO_COPY")
+    second = _native.DeviceTable(lazy, base[half:], "ZERO_COPY")
+    part = _native.DeviceTable(lazy, base[500:900], "ZERO_COPY")
+    assert [t.place for t in (first, second, part)] == ["mapped", "pinned copy", "mapped"]
+    rest = base[half:]
+    memory = _native.DeviceMemory.allocate(lazy, rest.nbytes)
+    view = memory.view(0, rest.shape, "int64", memory)
+    stream, address = ctypes.c_void_p(), ctypes.c_void_p()
+    cuda = control.runtime()
+    assert cuda.cudaStreamCreateWithFlags(ctypes.byref(stream), 1) == 0
+    assert cuda.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(rest.nbytes)) == 0
+    source = ctypes.c_void_p(rest.ctypes.data)
+    assert cuda.cudaMemcpyAsync(address, source, ctypes.c_size_t(rest.nbytes), 1, stream) == 0
+    del view
+    del first
+    assert gathered(lazy, part, np.array([0, 399]), (2,), np.int64).tolist() == [500, 899]
+
+
+@fake
+def test_sources_may_change_after_an_upload():
+    """Also where devices read pageable memory themselves, when they come so far."""
+    control.set_options(pageable_reads_late=1)
+    control.set_mode("lazy")
+    device = open_device("fake")
+    for size in (3, 10_000, 5 << 20):
+        array = np.arange(size)
+        memory = _native.DeviceMemory.allocate(device, array.nbytes)
+        memory.upload(0, array)
+        array[:] = -1
+        got = control_download(memory, (size,), np.int64)
+        assert np.array_equal(got, np.arange(size))
+
+
+@fake
+def test_batches_where_pageable_memory_is_read_late():
+    """Seeds, keys, times and exclusions are uploaded from memory that is used for the next."""
+    control.set_options(pageable_reads_late=1)
+    graph = hub_graph(200, 100)
+    device = open_device("fake")
+    on_cpu = graph.subgraph(False)
+    batch = _native.DeviceSubgraph(device, graph.num_nodes, graph.pairs(), True, room=1 << 10)
+    excluded = {0: {(0, int(n)) for n in graph.relations[0].indices[:50]}}
+    for number in range(4):
+        seeds = [Seeds(0, [number, 3, 0], None)]
+        options = Options([[5, 3]], [False], False, run=2, batch=number, excluded=excluded)
+        kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
+        graphs = [_native.DeviceGraph(device, csr) for csr in graph.csrs()]
+        kernel_runs.at_once(batch, graphs, seeds, options)
+        assert read(device, batch, graph, options) == kernel_runs.read(on_cpu, graph, options)
+
+
+@pytest.mark.parametrize("finish", ["induced", "bidirectional"])
+def test_recordings_keep_their_memory(gpu, finish):
+    """What is made of a batch after it was drawn needs more and more memory."""
+    graph = hub_graph(40_000, 2000)
+    extra = {"induced": True} if finish == "induced" else {"reversals": ((0, 0, False),)}
+    fanouts = [[5, 2]]
+    on_cpu = graph.subgraph(False)
+    batch = _native.DeviceSubgraph(gpu, graph.num_nodes, graph.pairs(), True, room=1 << 18)
+    graphs = [_native.DeviceGraph(gpu, csr) for csr in graph.csrs()]
+    few, some, many = [20] * 500, [*range(20, 120)] * 5, [*range(500)]
+    for number, ids in enumerate([few, few, few, some, few, many, few]):
+        seeds = [Seeds(0, ids, None)]
+        options = Options(fanouts, [False], False, run=5, batch=number, **extra)
+        kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
+        kernel_runs.begin(batch, seeds, options)
+        batch.sample(graphs, fanouts, False, [False], False, 5, number, True)
+        kernel_runs.complete(batch, graphs, options)
+        assert read(gpu, batch, graph, options) == kernel_runs.read(on_cpu, graph, options)
+    control.finish()
+    assert control.violations() == []
+
+
+@fake
+def test_recorded_kernels_are_not_launched():
+    """Twenty-five kernels of a batch; then one launch, also of the batch that records."""
+    device = open_device("fake")
+    graph = hub_graph(100, 20)
+    graphs = [_native.DeviceGraph(device, csr) for csr in graph.csrs()]
+    batch = _native.DeviceSubgraph(device, [100], [(0, 0)], True)
+    launches = []
+    for number in range(4):
+        batch.begin()
+        batch.add_seeds(0, np.arange(5))
+        before = device.num_launches
+        batch.sample(graphs, [[15, 10, 5]], False, [False], False, 1, number, True)
+        launches.append(device.num_launches - before)
+        assert batch.num_nodes(0) > 5
+    assert launches[0] > 10
+    assert launches[1:] == [1, 1, 1]
+
+
+@fake
+def test_an_allocator_that_is_interrupted(monkeypatch):
+    """Ctrl-C in it is told like that of any destructor: it does not end the process."""
+    told, cuda = [], control.runtime()
+    monkeypatch.setattr(sys, "unraisablehook", lambda about: told.append(about.exc_type))
+
+    def allocate(nbytes):
+        memory = ctypes.c_void_p()
+        assert cuda.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(nbytes)) == 0
+        return memory.value
+
+    def release(address):
+        assert cuda.cudaFree(ctypes.c_void_p(address)) == 0
+        raise KeyboardInterrupt
+
+    device = _native.cuda_device(0, 0, allocate, release)
+    memory = _native.DeviceMemory.allocate(device, 100)
+    memory.upload(0, np.arange(3))
+    device.synchronize()  # the allocator does not take it back in the stream's order
+    del memory
+    assert told == [KeyboardInterrupt]
+
+
+def test_arrays_whose_end_runs_python():
+    """What an array's end runs may wait for another thread, which registers memory meanwhile."""
+    code = (
+        "import threading, time, weakref\n"
+        "import numpy as np\n"
+        "from khop import _native\n"
+        "device = _native.emulated_device()\n"
+        "begun = threading.Event()\n"
+        "def end():\n"
+        "    begun.set()\n"
+        "    time.sleep(0.3)\n"
+        "array, other = np.arange(1 << 13), np.arange(1 << 13)\n"
+        "weakref.finalize(array, end)\n"
+        "mapped = _native.DeviceMemory.mapped(device, array)\n"
+        "del array\n"
+        "def map_other():\n"
+        "    begun.wait()\n"
+        "    _native.DeviceMemory.mapped(device, other)\n"
+        "thread = threading.Thread(target=map_other)\n"
+        "thread.start()\n"
+        "del mapped\n"
+        "thread.join()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@fake
+def test_gpus_that_khop_was_not_built_for():
+    control.set_options(major=7, minor=5)
+    message = r"GPU 0 has compute capability 7\.5, but khop was built for 8\.0 and later"
+    with pytest.raises(RuntimeError, match=message):
+        _native.cuda_device(0)
+    control.set_options(major=8, minor=0)
+    _native.cuda_device(0)
