@@ -50,12 +50,9 @@ def draw(
     types, kinds = range(len(num_nodes)), range(len(relations))
     nodes = [np.empty(subgraph.num_nodes(t), np.int64) for t in types]
     edges = [np.empty(subgraph.num_edges(r), np.int64) for r in kinds]
-    for t in types:
-        subgraph.write_nodes(t, nodes[t])
-    for r in kinds:
-        row, col = np.empty((2, len(edges[r])), np.int64)
-        subgraph.write_edge_index(r, row, col)
-        subgraph.write_edges(r, edges[r])
+    ends = [np.empty(2 * len(e), np.int64) for e in edges]
+    written = [[array.ctypes.data for array in some] for some in (nodes, ends, edges)]
+    subgraph.write(*written, [], [])
     batch = Batch(
         nodes,
         [subgraph.nodes_per_hop(t) for t in types],

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import khop.data.device
-from devices import HAS_GPU, KINDS, empty, get, gpu, open_device, put
+from devices import HAS_GPU, KINDS, address_of, empty, get, gpu, open_device, put
 from khop import _native
 
 NUM_GPUS = _native.cuda_status()["devices"] if HAS_GPU else 0
@@ -50,16 +50,14 @@ def complete(subgraph, graphs, subgraph_type):
         subgraph.add_reverses([(0, 0, False)], False)
 
 
-def written(subgraph, make, subgraph_type):
-    """Arrays that a batch was written to, made by `make(size)`; not waited for."""
-    nodes = make(subgraph.num_nodes(0))
-    row, col, edges = (make(subgraph.num_edges(0)) for _ in range(3))
-    subgraph.write_nodes(0, nodes)
-    subgraph.write_edge_index(0, row, col)
-    if subgraph_type == "bidirectional":
-        return nodes, row, col
-    subgraph.write_edges(0, edges)
-    return nodes, row, col, edges
+def written(device, subgraph, has_edges):
+    """Arrays of a device that a batch was written to: nodes, ends, edges; not waited for."""
+    (num_nodes,), (num_edges,), _, _ = subgraph.sizes()
+    sizes = [num_nodes, 2 * num_edges] + [num_edges] * has_edges
+    arrays = [empty(device, size, np.int64) for size in sizes]
+    nodes, ends, *edges = ([address_of(array)] for array in arrays)
+    subgraph.write(nodes, ends, edges[0] if edges else [], [], [])
+    return arrays
 
 
 def expected_of(csr, seeds, fanouts, batch, subgraph_type):
@@ -68,7 +66,14 @@ def expected_of(csr, seeds, fanouts, batch, subgraph_type):
     subgraph.add_seeds(0, seeds)
     subgraph.sample([csr], [fanouts], False, [False], False, 9, batch)
     complete(subgraph, [csr], subgraph_type)
-    return written(subgraph, lambda size: np.empty(size, np.int64), subgraph_type)
+    nodes = np.empty(subgraph.num_nodes(0), np.int64)
+    row, col, edges = np.empty((3, subgraph.num_edges(0)), np.int64)
+    subgraph.write_nodes(0, nodes)
+    subgraph.write_edge_index(0, row, col)
+    if subgraph_type == "bidirectional":
+        return [nodes, np.concatenate([row, col])]
+    subgraph.write_edges(0, edges)
+    return [nodes, np.concatenate([row, col]), edges]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,7 +98,7 @@ def test_recordings_outlive_larger_batches(kind, subgraph_type):
             subgraph.add_seeds(0, seeds)
             subgraph.sample(graphs, [fanouts], False, [False], False, 9, batch, cuda_graph=True)
             complete(subgraph, graphs, subgraph_type)
-            found.append(written(subgraph, lambda n: empty(device, n, np.int64), subgraph_type))
+            found.append(written(device, subgraph, subgraph_type != "bidirectional"))
         device.synchronize()
         for batch, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
             for one, other in zip(ours, theirs, strict=True):
@@ -119,7 +124,7 @@ def test_after_memory_ran_out(device):
         subgraph.begin()
         subgraph.add_seeds(0, seeds)
         subgraph.sample(graphs, [[5, 5]], False, [False], False, 9, batch, cuda_graph=True)
-        found = written(subgraph, lambda n: empty(device, n, np.int64), "directional")
+        found = written(device, subgraph, True)
         device.synchronize()
         for one, other in zip(
             found, expected_of(csr, seeds, [5, 5], batch, "directional"), strict=True
