@@ -2,10 +2,10 @@
 
     scripts/sanitize benchmarks/device_calls.py     # with an extension built for the fake runtime
 
-On the runtime of `tests/fake_cuda`, which counts calls, launches, copies, waits and allocations, and
-the time that is spent in it, kernels included: what is left is khop's own. Two graphs, one edge type and twenty;
-three hops; `NeighborSampler(device=...)`, from seeds to tensors. Torch's tensors lie on the CPU
-there: what its allocator of GPU memory takes is not in these times.
+On the runtime of `tests/fake_cuda`, which counts calls, launches, copies, waits and allocations,
+and the time that is spent in it, kernels included: what is left is khop's own. Two graphs, of one
+edge type and of twenty; three hops; `NeighborSampler(device=...)`, from seeds to tensors. Torch's
+tensors lie on the CPU there: what its allocator of GPU memory takes is not in these times.
 """
 
 from __future__ import annotations

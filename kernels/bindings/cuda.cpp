@@ -15,6 +15,8 @@ nb::dict cuda_status() {
 #ifdef KHOP_WITH_CUDA
   const cuda::DeviceStatus found = cuda::device_status();
   status["compiled"] = true;
+  status["lowest_capability"] =
+      nb::make_tuple(found.lowest_capability / 10, found.lowest_capability % 10);
   status["runtime"] = found.runtime_version;
   status["driver"] = found.driver_version;
   status["devices"] = found.num_devices;
@@ -44,7 +46,8 @@ void bind_cuda(nb::module_& m) {
 
 Returns:
     `compiled`: whether CUDA was compiled in. If it was, also `runtime` and `driver`, versions
-    (13000 is 13.0; 0: no driver), `devices`, the number of GPUs that can be used, `error`, why none
+    (13000 is 13.0; 0: no driver), `lowest_capability` (major, minor) of GPUs that it was built for
+    ((0, 0): not known), `devices`, the number of GPUs that can be used, `error`, why none
     can (or ''), and `gpus`, a dict for each: `name`, `capability` (major, minor), `memory` in
     bytes, `multiprocessors`, `registers_read_only` (whether files mapped read-only can be
     registered with it).)");

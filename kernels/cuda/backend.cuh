@@ -25,8 +25,11 @@ constexpr int kThreads = 256;
 constexpr int kFewThreads = 64;
 constexpr int64_t kBlocksEach = 32;  // of a multiprocessor: four times what it runs at once
 
+// Three blocks at a time: by itself ptxas goes for more, with so few registers that some spill.
+constexpr int kBlocksAtATime = 3;
+
 template <class Step>
-__global__ void __launch_bounds__(kThreads) run_step(Count items, Step step) {
+__global__ void __launch_bounds__(kThreads, kBlocksAtATime) run_step(Count items, Step step) {
   const int64_t count = items.value();
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   // Most threads have one item: to unroll the loop takes a division, by which the compiler counts.
@@ -47,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) run_step_on_threads(Count items, Ste
 }
 
 template <class Step>
-__global__ void __launch_bounds__(kBlockThreads) run_block_step(Step step) {
+__global__ void __launch_bounds__(kBlockThreads, kBlocksAtATime) run_block_step(Step step) {
   __shared__ typename Step::Shared shared;
 #ifndef __CUDACC__
   if (threadIdx.x > 0) return;  // `Block::each` is a loop over the threads then

@@ -55,6 +55,9 @@ void check_architecture([[maybe_unused]] int index) {
 
 DeviceStatus device_status() {
   DeviceStatus status;
+#ifdef KHOP_LOWEST_ARCHITECTURE
+  status.lowest_capability = KHOP_LOWEST_ARCHITECTURE;
+#endif
   cudaRuntimeGetVersion(&status.runtime_version);
   cudaDriverGetVersion(&status.driver_version);
   const cudaError_t error = cudaGetDeviceCount(&status.num_devices);

@@ -22,8 +22,9 @@ struct Gpu {
 };
 
 struct DeviceStatus {
-  int runtime_version = 0;  // 13000 is 13.0
-  int driver_version = 0;   // 0: no driver
+  int runtime_version = 0;    // 13000 is 13.0
+  int driver_version = 0;     // 0: no driver
+  int lowest_capability = 0;  // that it was built for: 80 is 8.0; 0: not known
   int num_devices = 0;
   std::vector<Gpu> gpus;  // as far as they answer
   std::string error;      // empty if devices can be used

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from khop import __version__, _native
 from khop.cli import doctor
 
@@ -46,6 +48,34 @@ def test_gpus_are_named(monkeypatch, command):
     assert found["GPU 1"] == line + "cannot read mapped files in place"
     assert "gpus" not in found
     assert found["usable"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "usable"), [((7, 5), False), ((8, 0), True), ((10, 0), True)]
+)
+def test_gpus_that_khop_was_not_built_for(monkeypatch, capability, usable):
+    """They are there, and cannot be used: the report says what to do."""
+    gpu = {"name": "NVIDIA T4", "capability": capability, "memory": 16 << 30}
+    gpu |= {"multiprocessors": 40, "registers_read_only": True}
+    status = {"compiled": True, "devices": 1, "error": "", "gpus": [gpu]}
+    monkeypatch.setattr(_native, "cuda_status", lambda: {**status, "lowest_capability": (8, 0)})
+    found = doctor.report()["CUDA"]
+    assert found["usable"] is usable
+    assert found["built for"] == "compute capability 8.0 and later"
+    advice = "; not usable: build khop with KHOP_CUDA_ARCHITECTURES=75"
+    assert found["GPU 0"].endswith(advice) is not usable
+    assert "lowest_capability" not in found
+
+
+def test_a_build_for_the_gpu_that_was_there(monkeypatch):
+    """'native': what is the lowest is not known, and nothing is said of it."""
+    gpu = {"name": "NVIDIA T4", "capability": (7, 5), "memory": 16 << 30}
+    gpu |= {"multiprocessors": 40, "registers_read_only": True}
+    status = {"compiled": True, "devices": 1, "error": "", "gpus": [gpu]}
+    monkeypatch.setattr(_native, "cuda_status", lambda: {**status, "lowest_capability": (0, 0)})
+    found = doctor.report()["CUDA"]
+    assert found["usable"]
+    assert "built for" not in found
 
 
 def test_neither_torch_nor_numpy_heavy_modules_are_imported(command):

@@ -35,6 +35,23 @@ def check(script, tmp_path):
     return script.Check({**environment, "KHOP_DEVICE": "emulated"})
 
 
+@pytest.fixture
+def asked(script, check, monkeypatch):
+    """On what seems to be a GPU: {name: stage} of those asked for, none of them run."""
+    found = {}
+
+    def run(name, command, limit, **environment):
+        check.outputs[name] = found.pop("output", PASSED)
+        code = found.pop("code", 0)
+        found[name] = script.Stage(name, " ".join(map(str, command)), code, passed=code == 0)
+        return found[name]
+
+    check.is_cuda = True
+    monkeypatch.setattr(check, "run", run)
+    monkeypatch.setattr(script.shutil, "which", lambda name: f"/usr/bin/{name}")
+    return found
+
+
 def finding(kind, place):
     return (
         f"========= {kind}\n"
@@ -77,6 +94,21 @@ def test_copies_are_told_apart_by_who_asks_for_them(script):
     assert "_native." in found["first"][2]
 
 
+@pytest.mark.parametrize(("errors", "unknown"), [(0, 0), (1, 0), (2, 0), (5, 3)])
+def test_findings_that_are_only_counted_are_of_unknown_kind(script, errors, unknown):
+    summary = f"========= ERROR SUMMARY: {errors} errors\n"
+    found = script.sanitizer_findings(finding(READ, CUBS) + finding(READ, TORCHS) + summary)
+    assert (found["in khop"], found["of unknown kind"]) == (0, unknown)
+
+
+@pytest.mark.parametrize(("errors", "passes"), [(1, True), (2, False)])
+def test_what_is_of_unknown_kind_is_a_failure(script, check, asked, errors, passes):
+    output = finding(READ, CUBS) + PASSED + f"========= ERROR SUMMARY: {errors} errors\n"
+    asked.update(output=output, code=script.FOUND)
+    script.memcheck(check)
+    assert asked["memcheck"].passed is passes
+
+
 @pytest.mark.parametrize(
     ("line", "passed"),
     [
@@ -115,20 +147,80 @@ def test_a_stage_ends_at_its_limit_with_all_it_started(check):
     assert (stage.code, stage.passed, stage.last_lines) == (None, False, ["begun"])
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_report(script, check, monkeypatch, tmp_path, fails):
-    """One file with everything; the exit status says whether all passed."""
-    out = tmp_path / "out"
-    monkeypatch.setenv("OUT", str(out))
+@pytest.fixture
+def begun(script, monkeypatch, tmp_path):
+    """Stages that only note that they were begun; in the end, their names."""
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
     monkeypatch.setenv("KHOP_DEVICE", "emulated")
-    monkeypatch.setattr(
-        script, "build", lambda check: check.run("build", ["false" if fails else "true"], 5)
+    names = []
+    for name in script.STAGES:
+        monkeypatch.setitem(script.STAGES, name, lambda check, name=name: names.append(name))
+    return names
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_report(script, begun, monkeypatch, tmp_path, fails):
+    """One file with everything; the exit status says whether all passed."""
+    monkeypatch.setitem(
+        script.STAGES, "build", lambda check: check.run("build", ["false" if fails else "true"], 5)
     )
-    for stage in ("doctor", "tests", "sanitizers"):
-        monkeypatch.setattr(script, stage, lambda check: None)
-    monkeypatch.setattr(script, "bench", lambda check: {"schema": 1})
-    assert script.main() == int(fails)
-    report = json.loads((out / "emulated.json").read_text())
+    monkeypatch.setitem(script.STAGES, "bench", lambda check: {"schema": 1})
+    assert script.main([]) == int(fails)
+    report = json.loads((tmp_path / "out" / "emulated.json").read_text())
     assert report["passed"] is not fails
     assert report["bench"] == {"schema": 1}
     assert [stage["name"] for stage in report["stages"]] == ["build"]
+    assert begun == ["doctor", "boundary", "kernels", "memcheck", "tests", "sanitizers"]
+
+
+def test_some_stages(script, begun, capsys):
+    """In the order in which they always are."""
+    assert script.main(["bench", "build"]) == 0
+    assert begun == ["build", "bench"]
+    assert script.main(["bench", "benhc"]) == 2
+    assert begun == ["build", "bench"]
+    assert "no stage 'benhc': there are build, doctor, " in capsys.readouterr().err
+
+
+def test_the_toolkit_is_that_of_the_build(script, tmp_path):
+    assert script.toolkit_of(tmp_path) is None
+    folder = tmp_path / "CMakeFiles" / "3.31.6"
+    folder.mkdir(parents=True)
+    (folder / "CMakeCUDACompiler.cmake").write_text(
+        'set(CMAKE_CUDA_COMPILER "/opt/cuda/bin/nvcc")\n'
+        'set(CMAKE_CUDA_HOST_COMPILER "")\n'
+        'set(CMAKE_CUDA_COMPILER_VERSION "12.4.131")\n'
+    )
+    assert script.toolkit_of(tmp_path) == "12.4.131, /opt/cuda/bin/nvcc"
+
+
+def test_memcheck_looks_for_races_of_allocations(script, check, asked):
+    """Of memory that streams allocate and free; racecheck would see shared memory alone."""
+    script.memcheck(check)
+    command = asked["memcheck"].command
+    assert " --tool memcheck " in command
+    assert " --track-stream-ordered-races all " in command
+    assert " -m gpu tests/kernels/test_gpu_boundary.py " in command
+
+
+def test_racecheck_runs_where_shared_memory_is_used(script, check, asked, monkeypatch):
+    monkeypatch.setattr(script, "SHARED_MEMORY", ("tests/kernels/test_device.py",))
+    script.sanitizers(check)
+    assert list(asked) == ["racecheck", "initcheck"]
+    assert asked["racecheck"].command.endswith(" -m gpu tests/kernels/test_device.py")
+    asked.clear()
+    monkeypatch.setattr(script, "SHARED_MEMORY", ("tests/kernels/no_such_test.py",))
+    script.sanitizers(check)
+    assert list(asked) == ["initcheck"]
+
+
+def test_all_tests_are_run_once(script, check, asked):
+    """Those of the boundary first, then kernels, then the rest."""
+    for stage in ("boundary", "kernels", "tests"):
+        script.STAGES[stage](check)
+    boundary, kernels, rest = (stage.command.split() for stage in asked.values())
+    assert "tests/kernels/test_gpu_boundary.py" in boundary
+    assert kernels[-1] == "tests/kernels"
+    assert "--ignore=tests/kernels/test_gpu_boundary.py" in kernels
+    assert rest[-1] == "tests"
+    assert "--ignore=tests/kernels" in rest

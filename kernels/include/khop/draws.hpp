@@ -13,6 +13,9 @@ constexpr int64_t kMaxDraws = int64_t{1} << 33;
 // Words 2 * block and 2 * block + 1 of the key's sequence (node 0, tree 0).
 struct DrawnPair {
   uint64_t word[2];
+
+  // That of draw i. Chosen, not indexed: an index would put both words into memory on a device.
+  KHOP_HD uint64_t word_of(int64_t i) const { return (i & 1) != 0 ? word[1] : word[0]; }
 };
 
 KHOP_HD DrawnPair draw_pair(uint64_t key, int64_t block) {

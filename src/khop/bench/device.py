@@ -17,6 +17,7 @@ from khop import _native
 from khop.bench.bench import Bench
 from khop.bench.device_equality import compare
 from khop.bench.device_gather import measure_gathers, measure_hot_cache
+from khop.bench.device_model import Batch, Counts, count, model_row, predict
 from khop.bench.device_peers import gpu_peers
 from khop.bench.device_training import measure_training
 from khop.bench.goals import DEVICE, ONE_CORE
@@ -27,6 +28,9 @@ from khop.bench.settings import FANOUTS
 from khop.typing import Int64Array
 
 SAMPLING = "sampling"
+RECORDED = f"{DEVICE}, CUDA graph"
+MODELLED = (DEVICE, RECORDED)
+"""The ways to draw that there is a model of."""
 
 
 def run(bench: Bench) -> list[Row]:
@@ -71,6 +75,7 @@ class DeviceKernel:
         self._options = options
         self._spec = engine.spec
         self._weighted = [engine.spec.is_weighted(r) for r in range(len(engine.view.relations))]
+        self._topology = next(iter(kernel.graph.topologies.values()))
         self._run_key = _native.run_key(0, 0, 0)
         self._graphs = [_native.DeviceGraph(place.device, csr, mode) for csr in engine.view.csrs]
         self._subgraph = _native.DeviceSubgraph(
@@ -111,6 +116,23 @@ class DeviceKernel:
         num_nodes = self._subgraph.num_nodes(0)
         return [nodes[:num_nodes], ends[:count], ends[count : 2 * count], edges[:count]]
 
+    def counts(self, seeds: Int64Array, batch: int) -> Counts:
+        """Of a batch, what the model of its time needs."""
+        nodes, _, _, edges = self.written(seeds, batch)
+        drawn, csr = self._subgraph, self._topology
+        return count(
+            Batch(
+                [nodes],
+                [drawn.nodes_per_hop(0)],
+                [edges],
+                [drawn.edges_per_hop(0)],
+                [(0, 0)],
+                [csr.indptr.itemsize],
+                [csr.indices.itemsize],
+                self._spec.fanouts,
+            )
+        )
+
     def _address(self, name: str, size: int) -> int:
         found = self._arrays.get(name)
         if found is None or len(found) < size:
@@ -129,9 +151,10 @@ def _sampling(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
             cases.append(device_case(place, name, peer, seeds, by_wall=True))
     with one_thread():
         rows = bench.take_turns(place.group(SAMPLING), cases, work_unit="edge")
+    model = [_model(place, name, ours[name], seeds) for name in MODELLED if name in ours]
     rates = [_rate(place, row) for row in rows[: len(ours)]]
     launches = [_launches(place, name, draws, seeds) for name, draws in ours.items()]
-    return [*rows, *rates, *launches]
+    return [*rows, *model, *rates, *launches]
 
 
 def _device_kernels(
@@ -140,7 +163,7 @@ def _device_kernels(
     """The ways of khop to draw on the device, each after it drew a batch as the CPU does."""
     ways: dict[str, tuple[str, dict[str, Any]]] = {
         DEVICE: ("CUDA", {}),
-        f"{DEVICE}, CUDA graph": ("CUDA", {"cuda_graph": True}),
+        RECORDED: ("CUDA", {"cuda_graph": True}),
         f"{DEVICE}, rows in host memory": ("ZERO_COPY", {}),
     }
     number, batch = seeds.of_turn(0)[0]
@@ -194,6 +217,14 @@ def _rate(place: Place, row: Row) -> Row:
     for per_edge in row.per_work:
         rate.add(Turn(1e9 / per_edge))
     return rate
+
+
+def _model(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
+    """What the model makes of the first batch."""
+    number, batch = seeds.of_turn(0)[0]
+    counts = kernel.counts(batch.numpy(), number)
+    seconds = predict(counts, as_graph=name == RECORDED).seconds
+    return model_row(place.group(SAMPLING), name, seconds)
 
 
 def _launches(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:

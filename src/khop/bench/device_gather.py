@@ -17,6 +17,7 @@ import torch
 
 from khop import _native
 from khop.bench.bench import Bench
+from khop.bench.device_model import gather, model_row
 from khop.bench.goals import COPY, DEVICE
 from khop.bench.kernels import KhopKernel
 from khop.bench.measure import Case, Row, Turn
@@ -52,7 +53,9 @@ def measure_gathers(bench: Bench, place: Place, _: Drawn) -> list[Row]:
                 unsorted = _native.DeviceTable(place.device, table, mode, sorts_from=count + 1)
                 cases.append(gather_case(place, unsorted, table, count, out, batches, _UNSORTED))
                 del unsorted
-            rows += bench.take_turns(place.group(f"gather, {where}"), cases, work_unit="kB")
+            group = place.group(f"gather, {where}")
+            rows += bench.take_turns(group, cases, work_unit="kB")
+            rows.append(model_row(group, DEVICE, gather(count, 4 * _COLUMNS, mode == "ZERO_COPY")))
             del gathers, cases
     return rows
 

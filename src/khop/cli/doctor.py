@@ -15,7 +15,7 @@ import platform
 import resource
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -166,19 +166,36 @@ def _cuda() -> Section:
 
     status = dict(_native.cuda_status())
     gpus = status.pop("gpus", [])
-    usable = bool(status.get("devices")) and not status.get("error")
-    named = {f"GPU {index}": _gpu(gpu) for index, gpu in enumerate(gpus)}
-    return {**status, "usable": usable, **named}
+    lowest = tuple(status.pop("lowest_capability", (0, 0)))  # (0, 0): nothing is known of it
+    able = [tuple(gpu["capability"]) >= lowest for gpu in gpus]
+    section: Section = dict(status)
+    if any(lowest):
+        section["built for"] = f"compute capability {_dotted(lowest)} and later"
+    section["usable"] = bool(status.get("devices")) and not status.get("error") and any(able)
+    for index, gpu in enumerate(gpus):
+        section[f"GPU {index}"] = _gpu(gpu) if able[index] else f"{_gpu(gpu)}; {_too_old(gpu)}"
+    return section
 
 
 def _gpu(gpu: dict[str, Any]) -> str:
     """A GPU of `_native.cuda_status()`."""
     files = "can" if gpu["registers_read_only"] else "cannot"
     return (
-        f"{gpu['name']}, compute capability {'.'.join(map(str, gpu['capability']))}, "
+        f"{gpu['name']}, compute capability {_dotted(gpu['capability'])}, "
         f"{human_bytes(gpu['memory'])}, {gpu['multiprocessors']} multiprocessors, "
         f"{files} read mapped files in place"
     )
+
+
+def _too_old(gpu: dict[str, Any]) -> str:
+    """Of a GPU that the extension has no code for."""
+    architecture = "".join(map(str, gpu["capability"]))
+    return f"not usable: build khop with KHOP_CUDA_ARCHITECTURES={architecture}"
+
+
+def _dotted(capability: Iterable[int]) -> str:
+    """(9, 0) -> '9.0'."""
+    return ".".join(map(str, capability))
 
 
 def _shared_memory() -> Section:

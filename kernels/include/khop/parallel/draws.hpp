@@ -33,7 +33,7 @@ struct DrawBelow {
       if (bound < 0) {
         atomic_min(first_bad, static_cast<uint64_t>(i));
       } else {
-        out[i] = static_cast<int64_t>(bounded64(pair.word[i % 2], static_cast<uint64_t>(bound)));
+        out[i] = static_cast<int64_t>(bounded64(pair.word_of(i), static_cast<uint64_t>(bound)));
       }
     }
   }
@@ -94,7 +94,7 @@ struct DrawNodes {
       if (limit < 1 || limit > draw.candidates.num_nodes) {
         atomic_min(first_bad, static_cast<uint64_t>(negative));
       } else {
-        out[negative] = draw.candidates.draw(pair.word[j % 2], limit);
+        out[negative] = draw.candidates.draw(pair.word_of(j), limit);
       }
     }
   }

@@ -119,6 +119,8 @@ class RowPicker {
     const int64_t count = step_.fanout;
     if (replace_) {
       pick_with_replacement(draws, degree, count, out);
+    } else if (count <= kRegisterPicks && degree <= int64_t{0xFFFFFFFF}) {
+      pick_few_without_replacement(draws, degree, count, out);
     } else if (count <= kScanLimit && degree <= int64_t{0xFFFFFFFF}) {
       uint32_t picked[kScanLimit];
       pick_without_replacement_scan(draws, degree, count, picked);

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""What a batch should take on a GPU: the table of docs/device-model.md.
+
+    python benchmarks/device_model.py                # products at scale 0.05, and 20 edge types
+    python benchmarks/device_model.py --scale 1      # the size of ogbn-products: minutes, 8 GB
+
+Draws a batch on the emulated device, counts its rows, edges, nodes and sectors, and prints what
+`khop.bench.device_model` makes of them. `khop bench --device cuda` prints the same predictions
+beside what it measures.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from khop import _native
+from khop.bench.device_model import H100, Batch, Counts, Prediction, count, gather, predict
+from khop.bench.graphs import Graphs, SeedOrder
+from khop.bench.report import number, table_lines
+from khop.bench.settings import BATCH_SIZE, FANOUTS, default_cache
+from khop.data import Topology
+
+_TYPES = 5  # node types of the other graph; an edge type from each to each other: 20
+_NODES = 400_000  # of each type
+_DEGREE = 20
+_TYPED_FANOUTS = (5, 3, 2)
+_FEATURES = 400  # bytes a row
+
+
+def draw(
+    topologies: Sequence[Topology],
+    relations: Sequence[tuple[int, int]],
+    num_nodes: Sequence[int],
+    fanouts: Sequence[int],
+    seeds: np.ndarray,
+) -> tuple[Counts, int]:
+    """A batch of the emulated device: its counts, and how many kernels were launched for it."""
+    device = _native.emulated_device(0)
+    csrs = [_native.Csr(t.indptr, t.indices) for t in topologies]
+    graphs = [_native.DeviceGraph(device, csr) for csr in csrs]
+    subgraph = _native.DeviceSubgraph(device, list(num_nodes), list(relations), True)
+    every = [list(fanouts)] * len(relations)
+    before = device.num_launches
+    subgraph.add_seeds(0, seeds)
+    subgraph.sample(graphs, every, False, [False] * len(relations), False, 1, 0)
+    types, kinds = range(len(num_nodes)), range(len(relations))
+    nodes = [np.empty(subgraph.num_nodes(t), np.int64) for t in types]
+    edges = [np.empty(subgraph.num_edges(r), np.int64) for r in kinds]
+    ends = [np.empty(2 * len(e), np.int64) for e in edges]
+    written = [[array.ctypes.data for array in some] for some in (nodes, ends, edges)]
+    subgraph.write(*written, [], [])
+    batch = Batch(
+        nodes,
+        [subgraph.nodes_per_hop(t) for t in types],
+        edges,
+        [subgraph.edges_per_hop(r) for r in kinds],
+        list(relations),
+        [t.indptr.itemsize for t in topologies],
+        [t.indices.itemsize for t in topologies],
+        every,
+    )
+    return count(batch), device.num_launches - before
+
+
+def products(cache: Path, scale: float) -> tuple[Counts, int]:
+    """A batch of the graph of the goals."""
+    data = Graphs(cache, scale).products(with_features=False)
+    topology = Topology(data.edge_index, num_src=data.num_nodes, num_dst=data.num_nodes)
+    order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
+    _, seeds = order.of_turn(0, 1)[0]
+    return draw([topology], [(0, 0)], [data.num_nodes], FANOUTS, seeds.numpy())
+
+
+def typed() -> tuple[Counts, int]:
+    """A batch of a random graph of 20 edge types."""
+    rng = np.random.default_rng(0)
+    relations = [(s, d) for d in range(_TYPES) for s in range(_TYPES) if s != d]
+    topologies = []
+    for _ in relations:
+        pair = rng.integers(0, _NODES, (2, _NODES * _DEGREE))
+        topologies.append(Topology(pair, num_src=_NODES, num_dst=_NODES))
+    seeds = rng.permutation(_NODES)[:BATCH_SIZE]
+    return draw(topologies, relations, [_NODES] * _TYPES, _TYPED_FANOUTS, seeds)
+
+
+def lines(counts: Counts, prediction: Prediction) -> list[str]:
+    """A table of the steps, and what comes of them."""
+    cells = [("step", "launches", "MB", "sectors, k", "words, k", "atomics, k", "us")]
+    for work in [*prediction.drawn, *prediction.written]:
+        moved = (work.sectors, work.words, work.atomics)
+        cells.append(
+            (
+                work.step,
+                str(work.launches),
+                number(work.streamed * 1e-6),
+                *(number(value * 1e-3) for value in moved),
+                number(work.seconds(prediction.gpu) * 1e6),
+            )
+        )
+    cells.append(("batch", str(prediction.launches), *[""] * 4, number(prediction.seconds * 1e6)))
+    from_device, from_host = (gather(counts.nodes, _FEATURES, host) for host in (False, True))
+    recorded = predict(counts, prediction.gpu, as_graph=True).seconds
+    return [
+        *table_lines(cells),
+        "",
+        f"{counts.seeds:,} seeds, {counts.edges:,} edges, {counts.nodes:,} nodes. As a CUDA graph "
+        f"{recorded * 1e6:.0f} us; rows of {_FEATURES} bytes from device memory "
+        f"{from_device * 1e6:.0f} us, from the host's {from_host * 1e6:,.0f} us.",
+    ]
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--scale", type=float, default=0.05, help="of products (default: 0.05)")
+    parser.add_argument("--cache", type=Path, default=default_cache(), help="of graphs")
+    arguments = parser.parse_args()
+    cases = {
+        f"products, scale {arguments.scale:g}, fan-outs {FANOUTS}": lambda: products(
+            arguments.cache, arguments.scale
+        ),
+        f"20 edge types, fan-outs {_TYPED_FANOUTS}": typed,
+    }
+    for name, draws in cases.items():
+        counts, launches = draws()
+        print(f"\n{name}, on an {H100.name}; launched on the emulated device: {launches}\n")
+        print("\n".join(lines(counts, predict(counts))))
+
+
+if __name__ == "__main__":
+    main()
