@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader
 
 import loader_cases
-from devices import gpu
+from devices import HAS_FAKE, gpu
 from khop.loader import DeviceOptions, LinkNeighborLoader, NeighborLoader
 from khop.sampler import NeighborSampler
 
@@ -261,7 +261,7 @@ class TestWhatIsRefused:
             with pytest.raises(ValueError, match="device must be 'cuda'"):
                 NeighborLoader(data, [2], device=name)
 
-    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+    @pytest.mark.skipif(torch.cuda.is_available() or HAS_FAKE, reason="there is a GPU")
     def test_a_gpu_that_is_not_there(self, data):
         with pytest.raises(RuntimeError, match="cannot be used"):
             NeighborLoader(data, [2], device="cuda")
