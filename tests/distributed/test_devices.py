@@ -13,7 +13,7 @@ import twins
 from torch_geometric.sampler import NegativeSampling
 from twins import CITES, WRITES
 
-from khop import _native
+from devices import HAS_FAKE, HAS_GPU, gpu
 from khop.distributed import (
     DistDataset,
     DistLinkNeighborLoader,
@@ -23,11 +23,9 @@ from khop.distributed import (
 )
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 
-HAS_GPU = bool(_native.cuda_status().get("devices"))
-GPU = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="no usable CUDA device")]
 SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])
 PAPERS = torch.tensor([3, 3, 119, *range(20)])
-KINDS = ["emulated:3", pytest.param("cuda:0", marks=GPU)]
+KINDS = ["emulated:3", pytest.param("cuda:0", marks=gpu)]
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +275,7 @@ def test_killed_sampler(graph, folder_of):
     loader.shutdown()
 
 
-@pytest.mark.skipif(HAS_GPU, reason="there is a GPU")
+@pytest.mark.skipif(HAS_GPU or HAS_FAKE, reason="there is a GPU")
 @pytest.mark.parametrize("option", ["worker_devices", "to_device"])
 def test_no_gpu(folder_of, option):
     """The trainer says so, and what for, before any process is started."""

@@ -4,13 +4,11 @@ import pytest
 import torch
 from torch_geometric.sampler import NodeSamplerInput
 
-from khop import _native
+from devices import HAS_FAKE, HAS_GPU, gpu
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
 from khop.sampler.device import DeviceOptions
 
-HAS_GPU = bool(_native.cuda_status().get("devices"))
-GPU = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="no usable CUDA device")]
 SEEDS = torch.tensor([7, 3, 150])
 
 
@@ -22,7 +20,7 @@ def draw(sampler):
     return sampler.sample_from_nodes(NodeSamplerInput(torch.arange(len(SEEDS)), SEEDS))
 
 
-@pytest.mark.parametrize("device", ["emulated", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize("device", ["emulated", pytest.param("cuda", marks=gpu)])
 @pytest.mark.parametrize("mode", ["CPU", "ZERO_COPY", "CUDA"])
 def test_modes_draw_the_same(data, mode, device):
     """The device's draws are the CPU's; the mode says where its graph lies, unless options do."""
@@ -42,7 +40,7 @@ def test_the_cpu_draws_if_no_device_is_named(data, mode):
     assert NeighborSampler(graph_of(data, mode), [4]).device is None
 
 
-@pytest.mark.skipif(HAS_GPU, reason="there is a GPU")
+@pytest.mark.skipif(HAS_GPU or HAS_FAKE, reason="there is a GPU")
 def test_a_graph_for_a_gpu_that_is_not_there(data):
     """Mode 'CUDA' means the first GPU if no device is named."""
     with pytest.raises(RuntimeError, match="device 'cuda' cannot be used"):
