@@ -70,6 +70,7 @@ class EmulatedBackend {
     if (bytes > 0) std::memset(memory, byte, bytes);
   }
   void synchronize() {}
+  void wait_quietly() noexcept {}
 
   const void* map_host(const void* memory, std::size_t bytes,
                        const std::shared_ptr<const void>& owner) {
