@@ -58,7 +58,7 @@ const GraphArrays& DeviceGraph::arrays_for(const SharedDevice& reader) const {
 // Memory is given back at once, or in the order of the graph's own stream: batches that others
 // have been asked for may still be drawn from it.
 void DeviceGraph::release() noexcept {
-  for (const SharedDevice& reader : readers_) wait_quietly(**reader);
+  for (const SharedDevice& reader : readers_) (*reader)->wait_quietly();
   Device& device = **device_;
   for (void* memory : owned_) device.release(memory);
 }

@@ -64,7 +64,7 @@ class DeviceMemory {
       return;
     }
     // All else is given back at once, not in the order of the device's work.
-    wait_quietly(device);
+    device.wait_quietly();
     if (origin_ == Origin::kForPeers) device.release_for_peers(data_);
     if (origin_ == Origin::kOpened) device.close_handle(data_);
   }

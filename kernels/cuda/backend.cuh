@@ -8,6 +8,7 @@
 #include <cstring>
 #include <cub/device/device_radix_sort.cuh>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -159,7 +160,7 @@ class Backend {
       const std::size_t part = std::min(bytes - done, Staging::kMost);
       char* const staged = stage(part);
       copy(staged, static_cast<const char*>(from) + done, part, cudaMemcpyDeviceToHost);
-      synchronize();
+      wait_for_copies();
       std::memcpy(static_cast<char*>(to) + done, staged, part);
       done += part;
     }
@@ -176,7 +177,11 @@ class Backend {
   void synchronize() {
     const OnDevice on(device_);
     KHOP_CUDA_CHECK(cudaStreamSynchronize(stream_));
-    staging_.clear();
+  }
+  // Not while another thread records: that would end its recording.
+  void wait_quietly() noexcept {
+    const std::lock_guard<std::mutex> lock(recording_mutex_);
+    quietly(device_, [this] { cudaStreamSynchronize(stream_); });
   }
 
   const void* map_host(const void* memory, std::size_t bytes,
@@ -254,6 +259,7 @@ class Backend {
   template <class Steps>
   Recording record(Steps&& steps) {
     const OnDevice on(device_);
+    const std::lock_guard<std::mutex> lock(recording_mutex_);
     cudaGraph_t graph = nullptr;
     KHOP_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     is_recording_ = true;
@@ -355,7 +361,11 @@ class Backend {
   }
 
   char* stage(std::size_t bytes) {
-    return staging_.take(bytes, [this] { synchronize(); });
+    return staging_.take(bytes, [this] { wait_for_copies(); });
+  }
+  void wait_for_copies() {
+    synchronize();
+    staging_.clear();
   }
 
   // False if the driver refuses memory that is registered in part.
@@ -367,7 +377,7 @@ class Backend {
       return false;
     }
     check(error, "cudaMemcpyAsync");
-    synchronize();
+    wait_for_copies();
     return true;
   }
 
@@ -402,6 +412,7 @@ class Backend {
   Allocator allocator_;
   Staging staging_;
   bool owns_stream_ = false;
+  std::mutex recording_mutex_;
   bool is_recording_ = false;
   std::vector<void*> released_;  // while recording
   void* scratch_ = nullptr;

@@ -49,12 +49,7 @@ class BatchOn {
   BatchOn& operator=(const BatchOn&) = delete;
   // The device may still be copying from the host's side of the head.
   ~BatchOn() {
-    if (!is_under_way_) return;
-    try {
-      backend_.synchronize();
-    } catch (const std::exception&) {
-      // The device is lost: it copies nothing any more.
-    }
+    if (is_under_way_) backend_.wait_quietly();
   }
 
   void begin() {

@@ -41,6 +41,8 @@ class Device {
   virtual void fill(void* on_device, int byte, std::size_t bytes) = 0;
   virtual void download(void* to, const void* on_device, std::size_t bytes) = 0;  // waits
   virtual void synchronize() = 0;
+  // The same for destructors, whatever comes of it; any thread may call it.
+  virtual void wait_quietly() noexcept = 0;
   // Makes host memory readable in place; returns where the device sees it, or null if the driver
   // refuses (see HostMapping, which then makes a copy). `owner` keeps the memory alive.
   virtual const void* map_host(const void* memory, std::size_t bytes,
@@ -112,9 +114,6 @@ class Device {
   virtual void split_gather(const parallel::SplitTable& table, const void* rows, int row_width,
                             int64_t count, void* out, parallel::SplitTally* tally) = 0;
 };
-
-// For destructors: waits for everything, whatever comes of it.
-void wait_quietly(Device& device) noexcept;
 
 // What an emulated device can do.
 struct EmulatedAbilities {

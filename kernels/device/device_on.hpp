@@ -39,6 +39,7 @@ class DeviceOn final : public Device {
     backend_.download(to, on_device, bytes);
   }
   void synchronize() override { backend_.synchronize(); }
+  void wait_quietly() noexcept override { backend_.wait_quietly(); }
   const void* map_host(const void* memory, std::size_t bytes,
                        std::shared_ptr<const void> owner) override {
     return backend_.map_host(memory, bytes, owner);

@@ -79,6 +79,7 @@ class EmulatedBackend {
   void synchronize() {}
   struct OnDevice {};
   OnDevice on_device() const { return {}; }
+  void wait_quietly() noexcept {}
 
   const void* map_host(const void* memory, std::size_t bytes,
                        const std::shared_ptr<const void>& owner) {

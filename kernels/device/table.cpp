@@ -168,7 +168,7 @@ DeviceTable::DeviceTable(std::shared_ptr<Device> device, const HostRows& table, 
 
 // Memory of the host, and of peers, is given back at once, not in the order of the device's work.
 DeviceTable::~DeviceTable() {
-  if (pending_ > 0) wait_quietly(*device_);
+  if (pending_ > 0) device_->wait_quietly();
 }
 
 void DeviceTable::split(std::shared_ptr<const HotRows> hot) {

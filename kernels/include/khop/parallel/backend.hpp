@@ -26,6 +26,7 @@
 //   void sort(int64_t count, SortPairs, int bits);    stable, by the lowest bits of the keys
 //   Recording record(f); void play(recording);        the steps and `upload_pinned` that f asks for
 //                                                     do not happen but whenever they are played
+//   void wait_quietly() noexcept;                     for destructors, in any thread
 //   on_device()                                       an object; while it lives, calls need not ask
 //                                                     which device is the thread's
 // All of it happens in the order of the calls; nothing but downloads waits.
