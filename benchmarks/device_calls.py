@@ -4,8 +4,9 @@
 
 On the runtime of `tests/fake_cuda`, which counts calls, launches, copies, waits and allocations,
 and the time that is spent in it, kernels included: what is left is khop's own. Two graphs, of one
-edge type and of twenty; three hops; `NeighborSampler(device=...)`, from seeds to tensors. Torch's
-tensors lie on the CPU there: what its allocator of GPU memory takes is not in these times.
+edge type and of twenty; three hops; `NeighborSampler(device=...)`, from seeds to tensors, as
+loaders ask it. Torch's tensors lie on the CPU there: what its allocator of GPU memory takes is not
+in these times.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from fake_cuda import control
 from khop.sampler import NeighborSampler
 from khop.sampler.device import DeviceOptions
+from khop.sampler.neighbor import BatchKey
 
 _FANOUTS = [15, 10, 5]
 _COUNTERS = ("launches", "waits", "allocations")
@@ -67,6 +69,7 @@ def measure(
         sampler.device.mark = lambda: None  # type: ignore[method-assign]
         node_type = None if isinstance(data, Data) else "t0"
         asked = NodeSamplerInput(input_id=None, node=seeds, input_type=node_type)
+        seed_set = sampler.seed_set(asked)
         before: dict[str, int] = {}
         times = []
         for number in range(args.warm_up + args.batches):
@@ -74,7 +77,7 @@ def measure(
                 before = counted()
             in_calls = control.count("nanoseconds_in_calls")
             begin = time.perf_counter_ns()
-            sampler.sample_from_nodes(asked)
+            sampler.draw_nodes(seed_set, BatchKey(1, number))
             elapsed = time.perf_counter_ns() - begin
             in_calls = control.count("nanoseconds_in_calls") - in_calls
             control.finish()
