@@ -93,7 +93,7 @@ def test_a_device_of_torch(opened):
 
 
 def test_a_graph_of_mode_cuda(opened, monkeypatch):
-    for name in ("graphs_on", "DeviceDrawer"):
+    for name in ("graphs_on", "names_on", "DeviceDrawer"):
         monkeypatch.setattr(f"khop.sampler.neighbor.{name}", lambda *arguments: None)
     graph = Graph(Topology(torch.tensor([[0, 1], [1, 0]]), num_src=2, num_dst=2), mode="CUDA")
     assert NeighborSampler(graph, [2]).device.name == "cuda:2"

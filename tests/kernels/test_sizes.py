@@ -72,6 +72,8 @@ def test_trees_that_do_not_fit_beside_those_of_another_batch(kind):
         batch.add_seeds(node_type, np.zeros(5, np.int64))
         batch.sample([graph] * 2, [[-1], [-1]], False, [False] * 2, False, 1, 1, True)
         nodes = empty(device, batch.num_nodes(node_type), np.int64)
-        batch.write_nodes(node_type, nodes)
+        addresses = [0, 0]
+        addresses[node_type] = devices.address_of(nodes)
+        batch.write(addresses, [], [], [], [])
         device.synchronize()
         assert get(nodes).tolist() == [0] * 5 + neighbors.tolist() * 5
