@@ -18,6 +18,7 @@ from device_batches import hub_graph, read
 from devices import address_of, empty, fake, get, open_device, put
 from fake_cuda import control
 from khop import _native
+from khop.sampler.collect_device import EdgeNames
 from oracle_options import Options, Seeds
 
 LARGE = 33 << 20
@@ -440,3 +441,33 @@ def test_gpus_that_khop_was_not_built_for():
         _native.cuda_device(0)
     control.set_options(major=8, minor=0)
     _native.cuda_device(0)
+
+
+def memory_taken_by(degree):
+    """Bytes of device memory that a weighted graph on the host and a batch of it take."""
+    graph = hub_graph(20_000, 20)
+    relation = graph.relations[0]
+    relation.indptr = np.arange(20_001) * degree
+    relation.indices = np.arange(20_000 * degree, dtype=np.int32) % 20_000
+    relation.weights = np.ones(20_000 * degree, np.float32)
+    gc.collect()
+    control.finish()
+    before = control.used_memory()
+    device = open_device("fake")
+    graphs = [_native.DeviceGraph(device, csr, "ZERO_COPY") for csr in graph.csrs()]
+    names = EdgeNames(device, {0: np.arange(20_000 * degree)}, 1, "ZERO_COPY")
+    batch = _native.DeviceSubgraph(device, graph.num_nodes, graph.pairs(), True)
+    batch.begin()
+    batch.add_seeds(0, np.arange(10))
+    batch.sample(graphs, [[3, 2]], False, [True], False, 1, 0)
+    edges = empty(device, 100, np.int64)
+    batch.write([], [], [address_of(edges)], [], names.entries)
+    num_edges = batch.num_edges(0)
+    assert len(np.unique(get(edges)[:num_edges])) == num_edges > 30
+    return control.used_memory() - before
+
+
+@fake
+def test_nothing_on_the_device_grows_with_the_edges_of_a_graph_on_the_host():
+    """Rows, neighbours, weights and the users' ids of edges are read in place."""
+    assert 0 < memory_taken_by(10) == memory_taken_by(40) < 20_000 * 10 * 4
