@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -138,7 +139,6 @@ class BatchOn {
   bool with_edges() const { return with_edges_; }
   bool disjoint() const { return disjoint_; }
   std::size_t num_hops() const { return plan_->num_hops(); }
-  const GraphArrays& graph(std::size_t relation) const { return plan_->graphs[relation]; }
   const parallel::HopRecord& record(std::size_t hop, std::size_t relation) const {
     return head_.records.host[hop * relations_.size() + relation];
   }
@@ -196,6 +196,9 @@ class BatchOn {
     std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
       return relations_[a].source < relations_[b].source;
     });
+    first_relations_.assign(types_.size() + 1, 0);
+    for (const DeviceRelation& r : relations_) ++first_relations_[index(r.source) + 1];
+    std::partial_sum(first_relations_.begin(), first_relations_.end(), first_relations_.begin());
   }
 
   // Makes room, tells the device what to draw, and has it drawn.
@@ -271,8 +274,8 @@ class BatchOn {
     write_seeds();
     for (std::size_t t = 0; t < types_.size(); ++t) {
       parallel::Stream& stream = head_.streams.host[t] = types_[t].stream();
-      stream.first_relation = num_relations_before(static_cast<int32_t>(t));
-      stream.end_relation = num_relations_before(static_cast<int32_t>(t) + 1);
+      stream.first_relation = first_relations_[t];
+      stream.end_relation = first_relations_[t + 1];
     }
     for (std::size_t k = 0; k < order_.size(); ++k) {
       const std::size_t r = order_[k];
@@ -309,11 +312,6 @@ class BatchOn {
         words = std::copy(excluded.words().begin(), excluded.words().end(), words);
       }
     }
-  }
-
-  int64_t num_relations_before(int32_t source) const {
-    return std::count_if(relations_.begin(), relations_.end(),
-                         [&](const DeviceRelation& r) { return r.source < source; });
   }
 
   void find_excluded() {
@@ -385,6 +383,8 @@ class BatchOn {
   Backend& backend_;
   std::vector<DeviceRelation> relations_;
   std::vector<std::size_t> order_;
+  std::vector<int64_t>
+      first_relations_;  // by node type of the neighbours, in that order; and the end
   bool with_edges_;
   bool disjoint_;
   std::vector<TypeMemory<Backend>> types_;

@@ -20,8 +20,6 @@ inline void check_fault(const Fault& fault) {
                                " does not lie within the edges");
     case Fault::kNoSuchNeighbor:
       throw std::out_of_range("node " + detail + " does not exist, but an edge leads to it");
-    case Fault::kNoSuchEntry:
-      throw std::out_of_range("edge " + detail + " has no name");
     default:
       throw std::runtime_error("a device reported fault " + std::to_string(fault.code) + " (" +
                                detail + ")");

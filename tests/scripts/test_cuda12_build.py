@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+
+import script_modules
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "cuda12_build"
 
 
 @pytest.fixture(scope="module")
 def script():
-    if not SCRIPT.exists():
-        pytest.skip("khop is tested without its repository")
-    loader = importlib.machinery.SourceFileLoader("cuda12_build", str(SCRIPT))
-    module = importlib.util.module_from_spec(
-        importlib.util.spec_from_loader("cuda12_build", loader)
-    )
-    sys.modules["cuda12_build"] = module
-    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
-    loader.exec_module(module)
-    sys.dont_write_bytecode = before
-    return module
+    return script_modules.load("cuda12_build")
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import os
 import re
 import subprocess
@@ -14,6 +12,7 @@ from random import Random
 import pytest
 
 import fuzz_targets
+import script_modules
 from fuzz_mutations import bytes_changed, json_changed
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz"
@@ -22,12 +21,7 @@ pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="khop is tested with
 
 @pytest.fixture(scope="module")
 def script():
-    loader = importlib.machinery.SourceFileLoader("khop_fuzz", str(SCRIPT))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("khop_fuzz", loader))
-    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
-    loader.exec_module(module)
-    sys.dont_write_bytecode = before
-    return module
+    return script_modules.load("fuzz")
 
 
 def test_a_short_run_finds_nothing():

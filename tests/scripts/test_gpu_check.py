@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
-import sys
 import time
 from pathlib import Path
 
 import pytest
+
+import script_modules
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_check"
 SUMMARY = "========= ERROR SUMMARY: 2 errors\n"
@@ -18,15 +17,7 @@ PASSED = "12 passed, 3 deselected, 1 warning in 4.56s\n"
 
 @pytest.fixture(scope="module")
 def script():
-    if not SCRIPT.exists():
-        pytest.skip("khop is tested without its repository")
-    loader = importlib.machinery.SourceFileLoader("gpu_check", str(SCRIPT))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
-    sys.modules["gpu_check"] = module
-    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
-    loader.exec_module(module)
-    sys.dont_write_bytecode = before
-    return module
+    return script_modules.load("gpu_check")
 
 
 @pytest.fixture

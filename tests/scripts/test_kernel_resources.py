@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import script_modules
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "kernel_resources"
 
@@ -48,17 +48,7 @@ needs_demangler = pytest.mark.skipif(shutil.which("c++filt") is None, reason="no
 
 @pytest.fixture(scope="module")
 def script():
-    if not SCRIPT.exists():
-        pytest.skip("khop is tested without its repository")
-    loader = importlib.machinery.SourceFileLoader("kernel_resources", str(SCRIPT))
-    module = importlib.util.module_from_spec(
-        importlib.util.spec_from_loader("kernel_resources", loader)
-    )
-    sys.modules["kernel_resources"] = module
-    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
-    loader.exec_module(module)
-    sys.dont_write_bytecode = before
-    return module
+    return script_modules.load("kernel_resources")
 
 
 @pytest.fixture

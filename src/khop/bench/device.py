@@ -220,7 +220,7 @@ def _rate(place: Place, row: Row) -> Row:
 
 
 def _model(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
-    """What the model makes of the first batch."""
+    """Prediction of the model for the first batch."""
     number, batch = seeds.of_turn(0)[0]
     counts = kernel.counts(batch.numpy(), number)
     seconds = predict(counts, as_graph=name == RECORDED).seconds

@@ -20,12 +20,12 @@ from khop.bench.measure import Row, Turn
 from khop.typing import Int64Array
 
 SECTOR = 32
-_ROOM = 1 << 22  # entries up to which a batch's bounds are made room for
+_ROOM = 1 << 22  # entries, of all node types, up to which a batch's bounds are made room for
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a GPU is assumed to do.
+    """Rates and latencies that are assumed of a GPU.
 
     Attributes:
         name: of it.
@@ -77,7 +77,7 @@ H100 = Gpu(
 
 
 class Hop(NamedTuple):
-    """What a hop has drawn, all edge types together.
+    """Sizes of a hop, all edge types together.
 
     Attributes:
         rows: that were drawn from.
@@ -96,7 +96,7 @@ class Hop(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """What was drawn in a batch.
+    """Sizes of a batch.
 
     Attributes:
         seeds: of all node types.
@@ -121,7 +121,7 @@ class Counts:
 
 @dataclass
 class Work:
-    """What a step does.
+    """Work of a step.
 
     Attributes:
         step: name of it.
@@ -152,7 +152,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a batch is predicted to take.
+    """Prediction for a batch.
 
     Attributes:
         gpu: on which GPU.
@@ -188,7 +188,7 @@ class Prediction:
 
 
 def predict(counts: Counts, gpu: Gpu = H100, as_graph: bool = False) -> Prediction:
-    """What drawing a batch and writing it takes.
+    """Predict how long drawing a batch and writing it takes.
 
     Args:
         counts: of the batch.
@@ -291,7 +291,7 @@ def model_row(group: str, name: str, seconds: float) -> Row:
 
 
 class Batch(NamedTuple):
-    """A batch as it was batch.
+    """A batch as it was drawn.
 
     Attributes:
         nodes: ids of each node type, in order.
@@ -315,7 +315,7 @@ class Batch(NamedTuple):
 
 
 def count(batch: Batch) -> Counts:
-    """What the model needs of a batch."""
+    """Count what the model needs of a batch."""
     num_hops = len(batch.edges_per_hop[0])
     hops = [_count_hop(batch, hop) for hop in range(num_hops)]
     seeds = sum(per_hop[0] for per_hop in batch.nodes_per_hop)
@@ -355,5 +355,5 @@ def _table_bytes(batch: Batch) -> int:
             found[source] += frontier[destination] * batch.fanouts[relation][hop]
         positions = [p + f for p, f in zip(positions, found, strict=True)]
         frontier = found
-    rooms = [min(p, _ROOM) for p in positions]
+    rooms = [min(p, _ROOM // len(positions)) for p in positions]
     return sum(8 << max(10, math.ceil(math.log2(2 * max(room, 1)))) for room in rooms)

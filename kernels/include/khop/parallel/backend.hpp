@@ -127,7 +127,6 @@ struct Fault {
     kNoSuchRow,       // detail: the node
     kCorruptRow,      // detail: the row
     kNoSuchNeighbor,  // detail: the id
-    kNoSuchEntry,     // detail: the entry's place
   };
   uint64_t code;
   int64_t detail;
