@@ -23,8 +23,10 @@ class BatchMemory {
         scratch_(backend),
         candidates_(backend) {}
 
-  // Rows that need words to work in are drawn by so many threads at most, each with its own.
+  // Rows that need words to work in are drawn by so many threads at most, each with its own, and by
+  // fewer where these would be more than so many in all (256 MiB).
   static constexpr int64_t kScratchThreads = int64_t{1} << 16;
+  static constexpr int64_t kScratchWords = int64_t{1} << 25;
 
   // Makes room for all hops. Returns whether anything has moved.
   bool reserve(const std::vector<HopBounds>& hops, const Room& learned) {
@@ -45,7 +47,9 @@ class BatchMemory {
     moved |= ranks_.reserve(most.edges + 1);
     if (most.is_filtered) moved |= candidates_.reserve(most.rows, most.candidates);
     most_candidates_ = most.candidates;
-    threads_ = std::min(kScratchThreads, std::max<int64_t>(most.rows, 1));
+    const int64_t words = std::max<int64_t>(most.words_per_thread, 1);
+    threads_ = std::min({kScratchThreads, kScratchWords / words, most.rows});
+    threads_ = std::max<int64_t>(threads_, 1);
     const int64_t own = product(threads_, most.words_per_thread);
     moved |=
         scratch_.reserve(std::max(own + std::min(kSharedScratch, learned.eager), learned.scratch));
