@@ -27,9 +27,10 @@ import numpy as np
 import zmq
 
 from khop.channel.message import pack, unpack
-from khop.distributed.child import ChildProcess, wait_for_message
-from khop.distributed.keys import JobKeys
-from khop.distributed.transport import Endpoint, PartitionClient
+from khop.distributed.processes.child import ChildProcess, wait_for_message
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.keys import JobKeys
+from khop.distributed.rpc.partition_client import PartitionClient
 from khop.partition import PartitionFolder
 
 _ROWS = 2000  # of 520 bytes with their id: a sampler's request, whose reply fits a frame
@@ -64,7 +65,7 @@ def khop_fetch(folder: PartitionFolder, keys: JobKeys | None) -> Iterator[Callab
         "curve": None if keys is None else keys.for_servers().curve(),
         "num_threads": 1,
     }
-    server = ChildProcess("khop.distributed.server", config)
+    server = ChildProcess("khop.distributed.rpc.partition_server", config)
     try:
         message = wait_for_message(server.line)
         assert message is not None
@@ -95,9 +96,9 @@ def khop_fetch(folder: PartitionFolder, keys: JobKeys | None) -> Iterator[Callab
 
 def frames_of(folder: PartitionFolder) -> tuple[list[int], list[int]]:
     """Sizes of the frames of a request and of its reply."""
-    from khop.distributed.handler import RequestHandler
-    from khop.distributed.wire import PROTOCOL
-    from khop.partition.part import Part
+    from khop.distributed.rpc.partition_handler import RequestHandler
+    from khop.distributed.rpc.protocol import PROTOCOL
+    from khop.storage.part import Part
 
     first = folder.meta.node_types[0].bounds[_PART]
     header = {"op": "fetch", "kind": "node", "index": 0, "names": ["id", "x"]}

@@ -40,11 +40,11 @@ from torch_geometric.data import Data
 from khop import _native
 from khop.datasets import DebianPackages, PowerLaw
 from khop.partition import PartitionFolder, RandomPartitioner, frequency_partition
-from khop.partition.part import Part
 from khop.sampler.engine import Engine
 from khop.sampler.requests import HopRequest, RowSet, SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
+from khop.storage.part import Part
 
 FANOUTS = (15, 10, 5)
 BATCH_SIZE = 1024

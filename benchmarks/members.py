@@ -41,13 +41,13 @@ from khop.channel.control import Op
 from khop.channel.layout import Layout
 from khop.channel.message import pack, unpack
 from khop.codec import to_json
-from khop.distributed.child import ChildProcess, wait_for_message
-from khop.distributed.keys import ClientKeys, JobKeys
-from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.loaders.sampling_options import collect_spec
+from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.distributed.remote import messages as m
-from khop.distributed.remote.link import Link
-from khop.distributed.sampling import collect_spec
-from khop.distributed.wire import PROTOCOL, request_header
+from khop.distributed.rpc.connection import Connection
+from khop.distributed.rpc.keys import ClientKeys, JobKeys
+from khop.distributed.rpc.protocol import PROTOCOL, request_header
+from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.partition import PartitionFolder, RandomPartitioner
 from khop.sampler.spec import SamplingSpec
 
@@ -187,7 +187,7 @@ class Honest:
 
     def __init__(self, address: str, keys: ClientKeys, spec: PipelineSpec) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._link = Link(self._context, keys.credentials(), keys.endpoint(address))
+        self._link = Connection(self._context, keys.credentials(), keys.endpoint(address))
         self._spec = _session("honest", spec)
         self._number = 0
         self._layouts: dict[int, Layout] = {}
@@ -267,7 +267,7 @@ def graph_server(root: Path, keys: JobKeys) -> Iterator[tuple[int, str]]:
         master = f"127.0.0.1:{probe.getsockname()[1]}"
     config = {"root": str(root), "rank": 0, "num_servers": 1, "num_clients": 0, "master": master}
     config["keys"] = keys.for_servers().to_json()
-    process = ChildProcess("khop.distributed.remote.program", config)
+    process = ChildProcess("khop.distributed.remote.server.main", config)
     try:
         message = wait_for_message(process.line)
         assert message is not None and message.op is Op.READY, message

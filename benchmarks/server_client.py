@@ -41,15 +41,13 @@ from khop.bench.settings import default_cache
 from khop.channel.control import Op
 from khop.channel.layout import Record
 from khop.channel.message import pack
-from khop.distributed.child import ChildProcess, wait_for_message
-from khop.distributed.group import SamplerGroup
-from khop.distributed.keys import JobKeys
-from khop.distributed.peers import run
-from khop.distributed.pipeline import Pipeline, PipelineSpec
+from khop.distributed.loaders.sampling_options import collect_spec
+from khop.distributed.partitions.shared_client import run
+from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.batch_checks import BatchChecks, BatchSchema
-from khop.distributed.remote.connection import RemoteClient
-from khop.distributed.remote.link import Link
+from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
+from khop.distributed.remote.client.local_sampler import LocalSamplerFactory
+from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.messages import (
     Acknowledge,
     Batch,
@@ -59,14 +57,16 @@ from khop.distributed.remote.messages import (
     new_secret,
     read_text,
 )
-from khop.distributed.remote.nearby import NearbyStarter
-from khop.distributed.sampling import collect_spec
-from khop.distributed.transport import Credentials, Endpoint
-from khop.distributed.wire import request_header
+from khop.distributed.rpc.connection import Connection
+from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.keys import JobKeys
+from khop.distributed.rpc.protocol import request_header
+from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
+from khop.distributed.sampling.pool import SamplerPool
 from khop.partition import PartitionFolder, RandomPartitioner
-from khop.partition.part import Part
 from khop.sampler.plan import EpochPlan
 from khop.sampler.spec import SamplingSpec
+from khop.storage.part import Part
 
 FANOUTS = (15, 10, 5)
 BATCH_SIZE = 1024
@@ -88,7 +88,7 @@ def graph_server(root: Path, keys: JobKeys | None = None) -> Iterator[tuple[Serv
     config = {"root": str(root), "rank": 0, "num_servers": 1, "num_clients": 0, "master": master}
     config["keys"] = None if keys is None else keys.for_servers().to_json()
     config["buffer_limit"] = 64 << 30
-    process = ChildProcess("khop.distributed.remote.program", config)
+    process = ChildProcess("khop.distributed.remote.server.main", config)
     try:
         message = wait_for_message(process.line)
         assert message is not None and message.op is Op.READY, message
@@ -102,7 +102,7 @@ def graph_server(root: Path, keys: JobKeys | None = None) -> Iterator[tuple[Serv
         process.close()
 
 
-def statistics_of(watcher: RemoteClient) -> dict[str, Any]:
+def statistics_of(watcher: DirectoryClient) -> dict[str, Any]:
     """What the server has counted."""
     found: dict[str, Any] = read_text(watcher.request(0, Statistics()).arrays, "the server")
     return found
@@ -128,9 +128,11 @@ def overhead(arguments: argparse.Namespace) -> None:
         wanted = remote_config(servers, folder, spec, ring)
         common = [None], 4, False, ring, 0, None
         groups = {
-            "worker mode": SamplerGroup(local_config(folder, spec), *common),
-            "shared memory": SamplerGroup(wanted, *common, program=NearbyStarter(watcher, [0])),
-            "sent": SamplerGroup(wanted, *common, program=receiver),
+            "worker mode": SamplerPool(local_config(folder, spec), *common),
+            "shared memory": SamplerPool(
+                wanted, *common, program=LocalSamplerFactory(watcher, [0])
+            ),
+            "sent": SamplerPool(wanted, *common, program=receiver),
         }
         times: dict[str, list[float]] = {name: [] for name in groups}
         for turn in range(arguments.turns + 1):
@@ -171,7 +173,7 @@ def processor_seconds(pid: int) -> float:
 
 def receiver(config: Any, memory: Any) -> ChildProcess:
     """What brings batches from servers."""
-    return ChildProcess("khop.distributed.remote.receiver", config, memory)
+    return ChildProcess("khop.distributed.remote.client.receiver", config, memory)
 
 
 def local_config(folder: PartitionFolder, spec: PipelineSpec) -> dict[str, Any]:
@@ -215,7 +217,7 @@ def remote_config(
     }
 
 
-def epoch_of(group: SamplerGroup, plan: EpochPlan, columns: Any) -> float:
+def epoch_of(group: SamplerPool, plan: EpochPlan, columns: Any) -> float:
     """Seconds of an epoch, from its first batch on."""
     epoch = group.open_epoch(7, plan, columns)
     group.take(epoch, 0)
@@ -271,7 +273,7 @@ class Client:
     ) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         endpoint = Endpoint(address, servers.server_key)
-        self.link = Link(self._context, servers.credentials, endpoint)
+        self.link = Connection(self._context, servers.credentials, endpoint)
         self._name = name
         self._next = 0
         self.batches = 0
@@ -362,9 +364,9 @@ def clients(arguments: argparse.Namespace) -> None:
 
 
 @contextlib.contextmanager
-def watching(servers: Servers) -> Iterator[RemoteClient]:
+def watching(servers: Servers) -> Iterator[DirectoryClient]:
     """Somebody who only looks."""
-    client = RemoteClient(servers)
+    client = DirectoryClient(servers)
     try:
         yield client
     finally:

@@ -42,9 +42,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from khop.distributed.key_files import read_client_keys, write_keys
-from khop.distributed.keys import ClientKeys
-from khop.distributed.transport import PartitionClient
+from khop.distributed.rpc.key_files import read_client_keys, write_keys
+from khop.distributed.rpc.keys import ClientKeys
+from khop.distributed.rpc.partition_client import PartitionClient
 from khop.partition import RandomPartitioner
 
 ATTACKS = ("idle", "stalled", "full", "handshakes")

@@ -252,7 +252,7 @@ def load_parts(task: Task, args: argparse.Namespace, rank: int, world_size: int)
         frequency_partition(task.graph, args.parts, world_size, args.fanout, cache_ratio=0.1)
     dist.barrier()
     dataset = DistDataset().load(args.parts, partition_idx=rank)
-    src, dst = dataset.home_edges()
+    src, dst = dataset.owned_edges()
     wanted = task.graph.edge_index[0] * dataset.num_nodes + task.graph.edge_index[1]
     known = np.isin(src * dataset.num_nodes + dst, wanted.numpy())
     if dataset.num_edges != task.graph.num_edges or not known.all():

@@ -21,19 +21,19 @@ import numpy as np
 from fuzz_mutations import bytes_changed, json_changed
 from khop import codec
 from khop.channel.message import pack, unpack
-from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote import messages as m
-from khop.distributed.remote.checks import Allowed, SessionChecks
-from khop.distributed.remote.directory import Directory
-from khop.distributed.remote.server import GraphServer
-from khop.distributed.remote.session_table import SessionTable
-from khop.distributed.remote.sessions import Host
-from khop.distributed.remote.source import Source
-from khop.distributed.remote.statistics import ServerCounters
-from khop.distributed.wire import request_header
-from khop.partition.folder import PartitionFolder
+from khop.distributed.remote.server.counters import ServerCounters
+from khop.distributed.remote.server.directory import Directory
+from khop.distributed.remote.server.graph_server import GraphServer
+from khop.distributed.remote.server.identity import Source
+from khop.distributed.remote.server.session import Host
+from khop.distributed.remote.server.session_table import SessionTable
+from khop.distributed.remote.server.validation import Allowed, SessionValidator
+from khop.distributed.rpc.protocol import request_header
+from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.sampler.collect import CollectSpec
 from khop.sampler.spec import SamplingSpec
+from khop.storage.folder import PartitionFolder
 
 RANKS = 3
 SECRETS = ["red", "green", "blue"]
@@ -74,7 +74,7 @@ class ControlPlane:
         counters = ServerCounters(0, [0], "", lambda: self.sessions.state())  # noqa: PLW0108
         host = Host({}, [0], folder.num_parts, {}, None, counters.batch, counters.sampler_restarted)
         allowed = Allowed(buffer_bytes=1 << 30, sessions=8)
-        self.sessions = SessionTable(SessionChecks(folder.meta), host, counters, allowed)
+        self.sessions = SessionTable(SessionValidator(folder.meta), host, counters, allowed)
         self.server = _Server(
             None, self.sessions, None, [0], {}, counters, self.directory, None, 0,
             ipc_path=None, tcp_host=None, curve=None,

@@ -10,9 +10,9 @@ from typing import Any
 
 from fuzz_mutations import bytes_changed, json_changed
 from khop import codec
-from khop.distributed import wire
-from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote import messages
+from khop.distributed.rpc import protocol as wire
+from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 from khop.sampler.collect import CollectSpec
 from khop.sampler.link_spec import LinkSpec

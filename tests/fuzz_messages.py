@@ -14,13 +14,13 @@ from random import Random
 import numpy as np
 
 from fuzz_mutations import bytes_changed, json_changed, text_changed
+from khop.channel.arena import ArenaReader, create_memory
 from khop.channel.control import BATCH, ONE, ControlLine, Message, Op, socket_pair
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record, read_record
 from khop.channel.message import ArraySpec, Block, pack, read_block, unpack
-from khop.channel.ring import RingReader, create_memory
-from khop.distributed.keys import ClientKeys, JobKeys, ServerKeys
-from khop.distributed.sampler_process import SamplerProcess
-from khop.distributed.wire import rebuild_error
+from khop.distributed.rpc.keys import ClientKeys, JobKeys, ServerKeys
+from khop.distributed.rpc.protocol import rebuild_error
+from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.errors import ProtocolError, SecurityError
 from khop.trace.requests import Answered, Segment, pack_records, unpack_records
 
@@ -196,7 +196,7 @@ def control(root: Path) -> Run:
     described = _layout()
     record = Record(described, [5, 4])
     memory = create_memory(1 << 16, "khop-fuzz")
-    shared = RingReader(memory)
+    shared = ArenaReader(memory)
     record.write(memoryview(shared.lease(4096, record.nbytes, None)))
     sampler = SamplerProcess(0, _NoProcess(), shared, None, True)  # type: ignore[arg-type]
     sampler.learn(described)

@@ -16,15 +16,15 @@ import numpy as np
 from fuzz_mutations import bytes_changed, json_changed, text_changed
 from khop import _native
 from khop.channel.message import pack, unpack
-from khop.distributed.handler import RequestHandler
-from khop.distributed.wire import PROTOCOL, describe_error, rebuild_error
+from khop.distributed.rpc.partition_handler import RequestHandler
+from khop.distributed.rpc.protocol import PROTOCOL, describe_error, rebuild_error
 from khop.errors import FolderError, ProtocolError
-from khop.partition.folder import PartitionFolder
-from khop.partition.folder.meta import meta_of, sealed
-from khop.partition.folder.npy import parse_header
-from khop.partition.part import Part
 from khop.sampler.replies import check_drawn, check_found, check_rows
 from khop.sampler.requests import HopRequest, RowSet
+from khop.storage.folder import PartitionFolder
+from khop.storage.folder.meta import meta_of, sealed
+from khop.storage.folder.npy import parse_header
+from khop.storage.part import Part
 
 Run = Callable[[Random], None]
 _REPLY_BYTES = 4 << 20

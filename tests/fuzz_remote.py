@@ -15,18 +15,14 @@ import zmq
 
 from control_plane import CLIENTS, SOURCES, ControlPlane
 from fuzz_mutations import bytes_changed, json_changed, text_changed
+from khop.channel.arena import ArenaWriter, create_memory
 from khop.channel.control import ControlLine, socket_pair
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
 from khop.channel.message import pack, unpack
-from khop.channel.ring import RingWriter, create_memory
 from khop.codec import to_json
-from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.remote.answers import GraphAnswers
-from khop.distributed.remote.batch_checks import BatchChecks, BatchSchema
-from khop.distributed.remote.checks import SessionChecks, columns_of
-from khop.distributed.remote.directory import Directory
-from khop.distributed.remote.incoming import Incoming, Layouts
-from khop.distributed.remote.link import Link
+from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
+from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
+from khop.distributed.remote.client.server_session import OPEN, RemoteSession
 from khop.distributed.remote.messages import (
     Addresses,
     Alive,
@@ -49,14 +45,18 @@ from khop.distributed.remote.messages import (
     read_text,
     text_array,
 )
-from khop.distributed.remote.remote_session import OPEN, RemoteSession
-from khop.distributed.remote.source import Source
-from khop.distributed.wire import PROTOCOL, read_request, request_header
+from khop.distributed.remote.server.directory import Directory
+from khop.distributed.remote.server.graph_handler import GraphRequestHandler
+from khop.distributed.remote.server.identity import Source
+from khop.distributed.remote.server.validation import SessionValidator, columns_of
+from khop.distributed.rpc.connection import Connection
+from khop.distributed.rpc.protocol import PROTOCOL, read_request, request_header
+from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError, RendezvousError, SecurityError
-from khop.partition.folder import PartitionFolder
 from khop.sampler.collect import CollectSpec
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.spec import SamplingSpec
+from khop.storage.folder import PartitionFolder
 
 Run = Callable[[Random], None]
 
@@ -66,7 +66,7 @@ _REFUSALS = {"ProtocolError", "IndexError", "ValueError", "KeyError"}
 def graph(root: Path) -> Run:
     """Requests about the graph as a whole."""
     folder = PartitionFolder(root)
-    answer = GraphAnswers(folder, folder.meta, 0, [0, 1])
+    answer = GraphRequestHandler(folder, folder.meta, 0, [0, 1])
     common = {"protocol": PROTOCOL, "id": 5}
     ids = np.arange(8)
     edges = {"edge_type": 0, "partition": 0, "begin": 0, "end": 20, "step": 3}
@@ -149,7 +149,7 @@ _NAMES = {
 def session(root: Path) -> Run:
     """What a client asks for when it opens a session, and the seeds of its batches."""
     meta = PartitionFolder(root).meta
-    checks = SessionChecks(meta)
+    checks = SessionValidator(meta)
     sampling = SamplingSpec([[3, 2]] * len(meta.edge_types), with_edge=True)
     collect = CollectSpec(
         [list(t.attrs) for t in meta.node_types],
@@ -241,7 +241,7 @@ class _Receiving:
         session = SessionSpec(
             "s", "secret", "c", self.spec, 1, 1 << 20, 1, 4, None, 0, 1.0, 1 << 20
         )
-        self.remote = RemoteSession(session, 0, Link(zmq.Context.instance()))
+        self.remote = RemoteSession(session, 0, Connection(zmq.Context.instance()))
         self.remote.state, self.remote.opening = OPEN, 2
         described = [text_array(json.loads(json.dumps(layout.to_json())))]
         chunk = {"session": "s", "batch_id": 1, "offset": 0, "nbytes": len(self.raw), "layout": 0}
@@ -262,7 +262,7 @@ def incoming(root: Path) -> Run:
     """What a graph server sends to receivers: events, layouts, chunks, batches, replies."""
     del root
     server = _Receiving()
-    ring = RingWriter(create_memory(1 << 20, "khop-fuzz"))
+    ring = ArenaWriter(create_memory(1 << 20, "khop-fuzz"))
     ours, theirs = socket_pair()
     line = ControlLine(ours)
     reader = ControlLine(theirs)
@@ -275,7 +275,7 @@ def incoming(root: Path) -> Run:
 
     def take_chunk(random: Random, chunk: Chunk, raw: Any) -> None:
         layout = server.remote.layouts.get(chunk.layout)
-        batch = Incoming(ring, chunk.nbytes)  # MemoryError: it says that it is very large
+        batch = BatchReassembler(ring, chunk.nbytes)  # MemoryError: it says that it is very large
         try:
             step, at = random.choice((64, 500, len(raw))), chunk.offset
             while layout is not None and at < len(raw):

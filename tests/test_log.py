@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from khop import log
-from khop.distributed.child import ChildProcess, wait_for_message
+from khop.distributed.processes.child import ChildProcess, wait_for_message
 
 EVENTS = log.get("khop.some.module")
 
@@ -169,7 +169,7 @@ def test_the_environment():
 CHILD = """
 import sys
 from khop import log
-from khop.distributed.child import start_up
+from khop.distributed.processes.child import start_up
 
 def main():
     line, message = start_up()
@@ -211,6 +211,6 @@ def test_processes_that_are_started(speak, events, tmp_path, capfd, monkeypatch)
 
 def test_configuration_is_no_operation_of_its_own():
     """What children hear travels with their configuration."""
-    settings = log.of_child("khop.distributed.server", {"part": 1})
+    settings = log.of_child("khop.distributed.rpc.partition_server", {"part": 1})
     assert json.loads(json.dumps(settings)) == settings
     assert settings["who"]["role"] == "server"

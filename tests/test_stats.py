@@ -10,8 +10,8 @@ import torch
 
 import links
 from khop.loader import LinkNeighborLoader, NeighborLoader
-from khop.stats import LoaderStats, Tally
-from khop.trace.clock import Made
+from khop.stats import LoaderStats, StatsAccumulator
+from khop.trace.clock import BatchTimings
 
 
 def check_times(stats, wall, num_makers):
@@ -138,12 +138,12 @@ def test_sparse_attributes_have_no_bytes(data):
 
 
 def make_stats():
-    tally = Tally(2)
+    tally = StatsAccumulator(2)
     sizes = (1000, 2500, 800, 150, 50)
     ms = 1_000_000
     for overflows, trainer in ((0, (5, 1, 44)), (1, (0, 0, 50))):
         spent = [n * ms for n in (6, 3, 0, 1, 0)]
-        made = Made(7, 7, 0, 4_000, 500, overflows, *spent)
+        made = BatchTimings(7, 7, 0, 4_000, 500, overflows, *spent)
         tally.add(tuple(n * ms for n in trainer), 25 * ms, 32, sizes, made)
     return tally.snapshot(restarts=3)
 

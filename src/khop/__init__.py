@@ -22,6 +22,7 @@ __getattr__, __dir__, _names = attach(
             "log",
             "metrics",
             "partition",
+            "storage",
             "sampler",
             "stats",
             "trace",

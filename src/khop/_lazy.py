@@ -18,15 +18,15 @@ def attach(
 
     Args:
         package: the package's `__name__`.
-        names: public name -> module that defines it, relative to the package. A name that equals
-            its module is the module itself.
+        names: public name -> module that defines it, relative to the package (one more dot in
+            front: to the package around it). A name that equals its module is the module itself.
     """
 
     def __getattr__(name: str) -> Any:
         module = names.get(name)
         if module is None:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        loaded = importlib.import_module(f"{package}.{module}")
+        loaded = importlib.import_module(f".{module}", package)
         return loaded if name == module else getattr(loaded, name)
 
     def __dir__() -> list[str]:

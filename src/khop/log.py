@@ -143,7 +143,7 @@ def of_child(program: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """What a process that this one starts has to know to speak as this one does.
 
     Args:
-        program: its module, 'khop.distributed.worker' for example.
+        program: its module, 'khop.distributed.sampling.worker' for example.
         config: its configuration; 'part', 'rank' and 'number' in it are its partition, its rank
             (default: this process's) and which of several it is.
 

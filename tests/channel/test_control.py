@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from khop.channel.arena import create_memory
 from khop.channel.control import (
     MAX_LARGE_PAYLOAD,
     MAX_PAYLOAD,
@@ -21,7 +22,6 @@ from khop.channel.control import (
     Op,
     socket_pair,
 )
-from khop.channel.ring import create_memory
 from khop.errors import ProtocolError
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from khop.channel.arena import create_memory
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record, read_record
-from khop.channel.ring import create_memory
 from khop.data.arrays import DTYPES, storage_dtype
 from khop.errors import ProtocolError
 

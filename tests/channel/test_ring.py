@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from khop.channel.ring import RingReader, RingWriter, SlotAllocator, create_memory
+from khop.channel.arena import ArenaReader, ArenaWriter, SlotAllocator, create_memory
 from khop.errors import ProtocolError
 
 _PAGE = 4096
@@ -82,7 +82,7 @@ def ring():
     """Writer and reader of a ring of 16 pages."""
     descriptor = create_memory(_CAPACITY)
     try:
-        return RingWriter(descriptor), RingReader(descriptor)
+        return ArenaWriter(descriptor), ArenaReader(descriptor)
     finally:
         os.close(descriptor)  # mappings outlive it
 
@@ -185,7 +185,7 @@ def test_memory_that_can_shrink_is_not_mapped(kind, tmp_path):
             os.ftruncate(descriptors[0], 4096)
     try:
         with pytest.raises(ProtocolError, match="can be made smaller"):
-            RingReader(descriptors[0])
+            ArenaReader(descriptors[0])
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

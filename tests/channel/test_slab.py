@@ -9,8 +9,8 @@ import pytest
 from torch.utils.dlpack import from_dlpack
 
 from khop import _native
+from khop.channel.device_arena import DeviceArenaReader, DeviceArray, Scratch, arrays_of, open_slab
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
-from khop.channel.slab import DeviceArray, Scratch, SlabReader, arrays_of, open_slab
 from khop.errors import ProtocolError
 
 CAPACITY = 16 * 4096
@@ -36,9 +36,9 @@ def device():
     return _native.emulated_device(0)
 
 
-def make_slab(device, mark=lambda: ()):
+def make_device_arena(device, mark=lambda: ()):
     """Both sides of a slab."""
-    reader = SlabReader(device, CAPACITY, mark)
+    reader = DeviceArenaReader(device, CAPACITY, mark)
     descriptors = [os.dup(d) for d in reader.descriptors]
     writer = open_slab(device, reader.described, descriptors)
     for descriptor in descriptors:
@@ -64,7 +64,7 @@ def write(writer, count, batch=0):
 
 def test_what_is_written_is_read(device):
     """By name, dtype and shape, through DLPack; numbers come from the head."""
-    writer, reader = make_slab(device)
+    writer, reader = make_device_arena(device)
     places = [write(writer, count, batch) for batch, count in enumerate((5, 0, 700))]
     for batch, (place, count) in enumerate(zip(places, (5, 0, 700), strict=True)):
         received = reader.lease(*place, {3: LAYOUT}, lambda slot: None)
@@ -84,7 +84,7 @@ def test_a_slot_is_free_when_the_device_has_done_with_it(device):
         moments.append(Moment())
         return moments[-1:]
 
-    writer, reader = make_slab(device, mark)
+    writer, reader = make_device_arena(device, mark)
     places = [write(writer, 10, batch) for batch in range(2)]
     first, second = (reader.lease(*p, {3: LAYOUT}, freed.append) for p in places)
     view = from_dlpack(first.arrays[0].capsule())[3:]
@@ -127,7 +127,7 @@ def test_a_slot_whose_moment_cannot_be_had(device):
             raise found
         return [] if found is None else [found]
 
-    writer, reader = make_slab(device, mark)
+    writer, reader = make_device_arena(device, mark)
     places = [write(writer, 10, batch) for batch in range(2)]
     leases = [reader.lease(*place, {3: LAYOUT}, freed.append) for place in places]
     leases.pop(0)  # Captured
@@ -147,7 +147,7 @@ def test_a_slot_whose_moment_cannot_be_had(device):
 
 def test_who_keeps_batches_gets_copies(device):
     """From half of the slab on."""
-    writer, reader = make_slab(device)
+    writer, reader = make_device_arena(device)
     kept = [reader.lease(*write(writer, 700), {3: LAYOUT}, lambda slot: None) for _ in range(5)]
     assert [received.must_copy for received in kept] == [
         2 * i * kept[0].layout.shapes([700])[2] > CAPACITY for i in range(5)
@@ -155,7 +155,7 @@ def test_who_keeps_batches_gets_copies(device):
 
 
 def test_tensors_outlive_both_sides(device):
-    writer, reader = make_slab(device)
+    writer, reader = make_device_arena(device)
     received = reader.lease(*write(writer, 10, 4), {3: LAYOUT}, lambda slot: None)
     ids = from_dlpack(received.arrays[0].capsule())
     del writer, reader, received
@@ -165,7 +165,7 @@ def test_tensors_outlive_both_sides(device):
 
 def test_batches_that_are_none(device):
     """Heads that are too short, of unknown layouts, slots outside the slab, and sizes that lie."""
-    writer, reader = make_slab(device)
+    writer, reader = make_device_arena(device)
     offset, nbytes, head = write(writer, 10)
     for place, message in [
         ((offset, nbytes, b"abc"), "no layout"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from khop.cli.board import ALARM, HEAD, Column, Table, as_json, duration, render, size
 from khop.cli.forms import check_picture, check_table
 from khop.cli.look import Look, Lost, rates, session_rates
-from khop.distributed.remote.statistics import ServerCounters
+from khop.distributed.remote.server.counters import ServerCounters
 from khop.errors import ProtocolError
 
 

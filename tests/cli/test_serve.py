@@ -19,9 +19,10 @@ import jobs
 
 from khop.cli.serve import parse_bytes
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.connection import RemoteClient
+from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.messages import DescribeGraph, RegisterClient, read_text
-from khop.distributed.transport import Endpoint, PartitionClient
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.partition_client import PartitionClient
 from khop.partition import RandomPartitioner
 
 
@@ -63,7 +64,7 @@ def test_serve(folder, tmp_path):
     def registration(secret):
         return RegisterClient(0, secret, 1, 1, "c", 1)
 
-    client = RemoteClient(Servers(master), registration, timeout=30.0)
+    client = DirectoryClient(Servers(master), registration, timeout=30.0)
     table = client.wait_for_servers()
     socket = Path(table.servers[0].addresses.ipc.removeprefix("ipc://"))
     assert socket.is_socket()

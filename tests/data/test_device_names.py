@@ -10,7 +10,7 @@ from khop import _native
 from khop.data import Graph, Topology
 from khop.data.device import current_gpu, full_name, parse_device
 from khop.distributed import MpDistSamplingWorkerOptions, RemoteDistSamplingWorkerOptions
-from khop.distributed.delivery import Destination
+from khop.distributed.loaders.device_transfer import TargetDevice
 from khop.sampler import NeighborSampler
 from khop.sampler.device import TorchDevice
 
@@ -102,10 +102,10 @@ def test_a_graph_of_mode_cuda(opened, monkeypatch):
 
 def test_destinations(gpus):
     for name in ("cuda", torch.device("cuda")):
-        assert Destination(name).device == "cuda:2"
-    assert Destination("cuda:3").torch_device == torch.device("cuda", 3)
+        assert TargetDevice(name).device == "cuda:2"
+    assert TargetDevice("cuda:3").torch_device == torch.device("cuda", 3)
     with pytest.raises(RuntimeError, match=r"'cuda:4' cannot be used.*4 CUDA devices"):
-        Destination("cuda:4")
+        TargetDevice("cuda:4")
 
 
 def test_sampler_processes(gpus, monkeypatch):

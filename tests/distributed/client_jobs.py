@@ -38,7 +38,7 @@ def job_client(arguments):
     batches = jobs.same_batches(loader, twin)
     few = share[: 40 + 25 * context.rank]  # 2 batches on rank 0, 3 on rank 1
     sizes = [batch.batch_size for batch in DistNeighborLoader(None, [3], few, jobs.BATCH_SIZE)]
-    edges = context.graph.home_edges()
+    edges = context.graph.owned_edges()
     shutdown_client()
     return {
         "share": share.tolist(),

@@ -7,7 +7,7 @@ import signal
 import jobs
 
 from khop.distributed import DistDataset, init_client, shutdown_client
-from khop.distributed.remote.serving import start_server
+from khop.distributed.remote.launch import start_server
 
 
 class Cluster:

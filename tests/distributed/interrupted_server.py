@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from khop.distributed import server
+from khop.distributed.rpc import partition_server as server
 
 _unlink = Path.unlink
 

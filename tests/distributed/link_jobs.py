@@ -52,7 +52,7 @@ def job_links(arguments):
     twins.same_epochs(loader, twin, 2)
     edges = DistLinkNeighborLoader(dataset, [], 64, worker_options=options)
     seen = torch.cat([batch.n_id[batch.edge_label_index] for batch in edges], dim=1)
-    assert torch.equal(seen, torch.from_numpy(dataset.home_edges()))
+    assert torch.equal(seen, torch.from_numpy(dataset.owned_edges()))
     return {
         "share": share.tolist(),
         "batches": [num_batches, len(edges)],

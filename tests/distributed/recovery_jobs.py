@@ -28,10 +28,10 @@ def job_moved(arguments):
     Amid an epoch, which the second trainer may have all batches of by then. It begins another when
     the port is taken: what that asks goes to the old address at first, in vain.
     """
-    from khop.distributed.launch import LaunchedServer
+    from khop.distributed.partitions.server_process import PartitionServerProcess
 
     loader, reference, rank = _loaders(arguments)
-    start_again, taken = LaunchedServer.start_again, Path(arguments["ready"] + ".taken")
+    start_again, taken = PartitionServerProcess.start_again, Path(arguments["ready"] + ".taken")
     others = []
 
     def start_elsewhere(server):
@@ -41,9 +41,9 @@ def job_moved(arguments):
         taken.touch()
         start_again(server)
 
-    LaunchedServer.start_again = start_elsewhere
+    PartitionServerProcess.start_again = start_elsewhere
     before = loader.data.service().endpoints()
-    servers = loader.data.service().whereabouts.keeper.servers
+    servers = loader.data.service().endpoint_registry.keeper.servers
     batches = []
     for number, batch in enumerate(loader):
         if rank == 0 and number == 1:

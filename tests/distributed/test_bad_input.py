@@ -29,7 +29,7 @@ def dataset(folder_of):
 
 def test_folder_of_another_version(folder_of, tmp_path):
     """The error names both versions."""
-    from khop.partition.folder.meta import sealed
+    from khop.storage.folder.meta import sealed
 
     root = tmp_path / "other"
     shutil.copytree(folder_of("random", 1), root)

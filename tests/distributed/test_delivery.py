@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
-from khop.distributed.delivery import Destination, Mover
+from khop.distributed.loaders.device_transfer import DeviceTransfer, TargetDevice
 from khop.errors import FolderError
 from khop.loader import NeighborLoader
 from khop.partition import RandomPartitioner
@@ -36,7 +36,7 @@ def make_loader(source, devices="cpu", to_device="emulated", seeds=SEEDS, batch_
 def wait_until_made(iterator, batch):
     """Until the samplers have made a batch."""
     end = time.monotonic() + 10
-    while not iterator._loader._maker.has_arrived(iterator._epoch, batch):
+    while not iterator._loader._backend.has_arrived(iterator._epoch, batch):
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -115,11 +115,11 @@ def test_a_device_that_fails(folder_of, tmp_path):
     (torch.device("cpu"), None, torch.device("cpu")),
 ])  # fmt: skip
 def test_destinations(to_device, device, where):
-    destination = Destination(to_device)
+    destination = TargetDevice(to_device)
     assert (destination.device, destination.torch_device) == (device, where)
     assert destination.is_device == (device is not None)
     batch = jobs.make_graph(20, 40)
-    mover = Mover(destination)
+    mover = DeviceTransfer(destination)
     assert mover.finish(mover.start(batch)).x.tolist() == batch.x.tolist()
     assert mover.mark() == []
     mover.close()
@@ -127,6 +127,6 @@ def test_destinations(to_device, device, where):
 
 def test_destinations_that_are_none():
     with pytest.raises(ValueError, match="device must be"):
-        Destination("emulated:x")
+        TargetDevice("emulated:x")
     with pytest.raises(RuntimeError, match="Expected one of"):
-        Destination("gpu")
+        TargetDevice("gpu")

@@ -108,7 +108,7 @@ def test_mixed_samplers(parts_of, device):
     with node_loaders(
         "homogeneous", parts_of("homogeneous", 1), SEEDS, devices, to_device=device
     ) as (loader, twin):
-        assert [s.slab is not None for s in loader._maker._samplers] == [True, False, False]
+        assert [s.slab is not None for s in loader._backend._samplers] == [True, False, False]
         for _ in range(2):
             same_epoch(loader, twin)
 
@@ -194,7 +194,7 @@ def test_samplers_need_no_torch():
     code = (
         "import sys; sys.modules['torch'] = None; "
         f"sys.path[:] = {sys.path!r}; "
-        "import khop.distributed.worker, khop.distributed.device_slots; "
+        "import khop.distributed.sampling.worker, khop.distributed.sampling.device_slots; "
         "import khop.sampler.collect_device, khop.sampler.device_engine"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -223,7 +223,7 @@ def reference(graph):
 def test_kept_batches(graph, folder_of):
     """Batches outlive their loader and its samplers, also those that found no room in the slab."""
     loader = make_loader(folder_of("random", 1), "emulated", channel_size="200KB")
-    slab = loader._maker._samplers[0].slab
+    slab = loader._backend._samplers[0].slab
     kept = list(loader)
     assert 0 < slab.bytes_leased <= slab.capacity
     loader.shutdown()
@@ -237,7 +237,7 @@ def test_slots_come_back(graph, folder_of):
     twin = reference(graph)
     for _ in range(3):
         assert jobs.same_batches(loader, twin) == len(twin)
-    sampler = loader._maker._samplers[0]
+    sampler = loader._backend._samplers[0]
     assert sampler.ring.bytes_leased == 0
     sampler.slab.give_back()
     assert sampler.slab.bytes_leased == 0
@@ -257,7 +257,7 @@ def test_no_room_in_the_slab(graph, folder_of, size):
 def test_locked_rings(graph, folder_of):
     """A sampler's device copies to pages that the sampler has locked."""
     loader = make_loader(folder_of("random", 1), "emulated:3", pin_memory=True)
-    assert loader._maker._samplers[0].slab is None  # the trainer's is another device
+    assert loader._backend._samplers[0].slab is None  # the trainer's is another device
     assert jobs.same_batches(loader, reference(graph)) == len(loader)
     loader.shutdown()
 
@@ -268,7 +268,7 @@ def test_killed_sampler(graph, folder_of):
     batches = []
     for number, batch in enumerate(loader):
         if number == 2:
-            os.kill(loader._maker.pids[0], signal.SIGKILL)
+            os.kill(loader._backend.pids[0], signal.SIGKILL)
         batches.append(batch)
     assert loader.stats().restarts == 1
     assert jobs.same_batches(batches, reference(graph)) == len(loader)

@@ -20,11 +20,9 @@ import torch
 from faults import FEW_AHEAD, RECOVERED, SOON, make_loader, make_reference, within
 
 from khop.channel.control import ONE, Op
-from khop.distributed import (
-    child,
-    making,
-    shutdown_worker_group,
-)
+from khop.distributed import shutdown_worker_group
+from khop.distributed.loaders import backends as making
+from khop.distributed.processes import child
 from khop.errors import FolderError, SamplerDiedError
 
 
@@ -36,7 +34,7 @@ def test_killed_samplers_are_replaced(graph, folder_of, num_parts):
     with within(SOON):
         for number, batch in enumerate(loader):
             if number in (1, 4, 5):
-                os.kill(loader._maker.pids[number % 2], signal.SIGKILL)
+                os.kill(loader._backend.pids[number % 2], signal.SIGKILL)
             batches.append(batch.clone())
     assert jobs.same_batches(batches, make_reference(graph)) == len(loader)
     assert 1 <= loader.stats().restarts <= 3  # one that owes nothing is not missed
@@ -46,7 +44,7 @@ def test_sampler_killed_between_epochs(graph, folder_of):
     """A sampler that died while nobody iterated."""
     loader, reference = make_loader(folder_of("random", 2), 2), make_reference(graph)
     assert jobs.same_batches(loader, reference)
-    os.kill(loader._maker.pids[0], signal.SIGKILL)
+    os.kill(loader._backend.pids[0], signal.SIGKILL)
     with within(SOON):
         assert jobs.same_batches(loader, reference) == len(loader)
 
@@ -64,7 +62,7 @@ def test_sampler_killed_too_often(folder_of):
     )
     iterator = iter(loader)
     next(iterator)
-    os.kill(loader._maker.pids[0], signal.SIGKILL)
+    os.kill(loader._backend.pids[0], signal.SIGKILL)
     with within(SOON), pytest.raises(SamplerDiedError, match=_KILLED_ONCE):
         list(iterator)
     with within(SOON), pytest.raises(SamplerDiedError):
@@ -77,15 +75,15 @@ def test_standby(graph, folder_of, num_parts):
     loader = make_loader(
         folder_of("random", num_parts), num_parts, 1, channel_size=FEW_AHEAD, standby=True
     )
-    standby = loader._maker._program
+    standby = loader._backend._program
     batches, successors = [], []
     with within(RECOVERED):
         for number, batch in enumerate(loader):
             if number in (1, 9):
                 successors.append(standby.pid)
-                os.kill(loader._maker.pids[0], signal.SIGKILL)
+                os.kill(loader._backend.pids[0], signal.SIGKILL)
             if number in (8, 18):
-                assert loader._maker.pids == successors[-1:]
+                assert loader._backend.pids == successors[-1:]
             batches.append(batch.clone())
     assert jobs.same_batches(batches, make_reference(graph)) == len(loader)
     assert len({*successors, standby.pid}) == 3
@@ -123,7 +121,7 @@ def test_last_words_of_a_sampler(folder_of, capfd):
     )
     iterator = iter(loader)
     next(iterator)
-    os.kill(loader._maker.pids[0], signal.SIGSEGV)
+    os.kill(loader._backend.pids[0], signal.SIGSEGV)
     with within(SOON), pytest.raises(SamplerDiedError) as caught:
         list(iterator)
     said = str(caught.value)
@@ -213,7 +211,7 @@ def test_sampler_that_cannot_begin(folder_of, tmp_path):
     shutil.copytree(folder_of("random", 1), root)
     loader = make_loader(root, 1, num_workers=1)
     shutil.move(root, tmp_path / "elsewhere")
-    os.kill(loader._maker.pids[0], signal.SIGKILL)
+    os.kill(loader._backend.pids[0], signal.SIGKILL)
     for _ in range(2):
         with within(SOON), pytest.raises(FolderError, match=r"no partition folder(.|\n)*sampler"):
             list(loader)
@@ -240,14 +238,14 @@ def test_sampler_that_does_not_listen_for_a_while(graph, folder_of):
     """More is said to a busy sampler than its line holds: nothing of it is lost, nothing hangs."""
     loader, reference = make_loader(folder_of("random", 1), 1), make_reference(graph)
     assert jobs.same_batches(loader, reference) == len(loader)
-    for pid in loader._maker.pids:
+    for pid in loader._backend.pids:
         os.kill(pid, signal.SIGSTOP)
-    lines = [sampler.process.line for sampler in loader._maker._samplers]
+    lines = [sampler.process.line for sampler in loader._backend._samplers]
     for line in lines:
         for _ in range(2000):
             line.post(Op.CLOSE_EPOCH, ONE.pack(10**6))  # of no epoch
     assert all(line.has_unsent for line in lines)
-    wake = threading.Timer(0.5, lambda: [os.kill(p, signal.SIGCONT) for p in loader._maker.pids])
+    wake = threading.Timer(0.5, lambda: [os.kill(p, signal.SIGCONT) for p in loader._backend.pids])
     wake.start()
     with within(SOON):
         assert jobs.same_batches(loader, reference) == len(loader)
@@ -351,7 +349,7 @@ def test_samplers_and_servers_run_without_torch(graph, folder_of, tmp_path, monk
     blocked = subprocess.run([sys.executable, "-c", check], capture_output=True, check=False)
     assert b"not for samplers" in blocked.stderr
     # Children search where the parent does, so they would find these first.
-    program = child._program("khop.distributed.worker")
+    program = child._program("khop.distributed.sampling.worker")
     assert f"= ['{tmp_path}'" in program
     loader = make_loader(folder_of("random", 2), 2, max_restarts=0)
     assert jobs.same_batches(loader, make_reference(graph)) == len(loader)

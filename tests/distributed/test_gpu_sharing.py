@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from khop.distributed import MpDistSamplingWorkerOptions
-from khop.distributed.delivery import Destination
-from khop.distributed.gpu_sharing import warn_of_shared_gpus
-from khop.distributed.making import _devices
+from khop.distributed.loaders.backends import _devices
+from khop.distributed.loaders.device_transfer import TargetDevice
+from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 
 SHARED = ["cuda:0", "cuda:1", None, "cuda:0", "emulated:0", "emulated:0"]
 
@@ -49,9 +49,9 @@ def test_one_sampler_a_gpu(pipes):
 ])  # fmt: skip
 def test_a_loader_of_two_samplers(pipes, monkeypatch, num_partitions, to_device, count):
     """Of several partitions they work on a GPU only where it is the trainer's."""
-    monkeypatch.setattr("khop.distributed.making.check_device", lambda device, what: None)
+    monkeypatch.setattr("khop.distributed.loaders.backends.check_device", lambda device, what: None)
     data = SimpleNamespace(graph_mode="CUDA", num_partitions=num_partitions)
-    destination = Destination(None)
+    destination = TargetDevice(None)
     destination.device = to_device
     options = MpDistSamplingWorkerOptions(2, worker_devices=["cuda:0"])
     with warnings.catch_warnings(record=True) as said:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop.channel.message import pack, unpack
-from khop.distributed.handler import RequestHandler
-from khop.distributed.wire import PROTOCOL
+from khop.distributed.rpc.partition_handler import RequestHandler
+from khop.distributed.rpc.protocol import PROTOCOL
 from khop.partition import PartitionFolder
-from khop.partition.part import Part
+from khop.storage.part import Part
 
 PART = 1
 CITES = list(twins.heterogeneous().edge_types).index(twins.CITES)

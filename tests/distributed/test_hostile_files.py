@@ -12,10 +12,10 @@ import torch
 
 from forging import forge
 from khop.distributed import DistDataset
-from khop.distributed.reader import PartitionReader
+from khop.distributed.partitions.reader import PartitionReader
 from khop.errors import FolderError
 from khop.partition import PartitionFolder
-from khop.partition.folder import edge_path, node_path
+from khop.storage.folder import edge_path, node_path
 from khop.typing import EDGE, NODE
 
 

@@ -13,9 +13,9 @@ import pytest
 import zmq
 
 from khop.cli.main import main
-from khop.distributed.child import ChildProcess, wait_for_message
-from khop.distributed.key_files import read_client_keys, read_server_keys, write_keys
-from khop.distributed.keys import ClientKeys, JobKeys, ServerKeys, check_secured
+from khop.distributed.processes.child import ChildProcess, wait_for_message
+from khop.distributed.rpc.key_files import read_client_keys, read_server_keys, write_keys
+from khop.distributed.rpc.keys import ClientKeys, JobKeys, ServerKeys, check_secured
 from khop.errors import SecurityError
 
 
@@ -216,7 +216,7 @@ def test_secrets_are_in_no_command_line_or_environment(tmp_path: Path) -> None:
         "curve": keys.for_servers().curve(),
         "num_threads": 1,
     }
-    child = ChildProcess("khop.distributed.server", config)
+    child = ChildProcess("khop.distributed.rpc.partition_server", config)
     try:
         seen = Path(f"/proc/{child.pid}/cmdline").read_bytes()
         seen += Path(f"/proc/{child.pid}/environ").read_bytes()

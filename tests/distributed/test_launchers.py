@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.distributed import init_worker_group
-from khop.distributed.launchers import find_place, first_host
+from khop.distributed.job.launch_environment import find_place, first_host
 from khop.errors import RendezvousError
 
 LAUNCHERS = re.compile("(SLURM|OMPI|PMI|PMIX)_|(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$")
@@ -281,7 +281,7 @@ def test_port_that_another_program_has(monkeypatch):
         other.bind(("0.0.0.0", 0))
         other.listen()
         port = other.getsockname()[1]
-        monkeypatch.setattr("khop.distributed.launchers._FIRST_PORT", port - 7)
+        monkeypatch.setattr("khop.distributed.job.launch_environment._FIRST_PORT", port - 7)
         for name, value in {**step(0, 2, 1), "SLURM_JOB_ID": "7"}.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(RendezvousError, match=f"127.0.0.1:{port}.*set MASTER_PORT"):
@@ -289,6 +289,6 @@ def test_port_that_another_program_has(monkeypatch):
 
 
 def test_launchers_need_no_torch():
-    program = "import sys, khop.distributed.launchers as l; l.find_place(); "
+    program = "import sys, khop.distributed.job.launch_environment as l; l.find_place(); "
     program += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

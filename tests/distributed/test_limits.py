@@ -16,16 +16,17 @@ import zmq
 
 from khop.channel.control import ControlLine, socket_pair
 from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES, pack, unpack
-from khop.distributed.handler import RequestHandler, refusal
-from khop.distributed.limits import Limits, RateLimiter, Unread, degrees_of, pieces
-from khop.distributed.server import PartitionServer
-from khop.distributed.transport import Endpoint, PartitionClient
-from khop.distributed.wire import PROTOCOL
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.limits import Limits, RateLimiter, SendBacklog, degrees_of, pieces
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.rpc.partition_handler import RequestHandler, refusal
+from khop.distributed.rpc.partition_server import PartitionServer
+from khop.distributed.rpc.protocol import PROTOCOL
 from khop.errors import ProtocolError
 from khop.partition import PartitionFolder
-from khop.partition.part import Part
 from khop.sampler.collect import fetch_rows
 from khop.sampler.requests import HopRequest, RowSet
+from khop.storage.part import Part
 
 PART = 1
 CITES = list(twins.heterogeneous().edge_types).index(twins.CITES)
@@ -360,7 +361,7 @@ def test_a_peer_that_does_not_read_is_refused(part, repeats, count, bound):
             waiting = sum(w.nbytes for w in list(server._unread._peers.values()))
             reply = sum(map(len, RequestHandler(part)(big)))
             refusals = 512 * count
-            assert waiting <= bound + 2 * max(reply, Unread.STEP) + refusals
+            assert waiting <= bound + 2 * max(reply, SendBacklog.STEP) + refusals
             assert draws(client, part)
 
 

@@ -321,7 +321,11 @@ def test_link_split(folder_of, strategy, side):
                 assert max(counts) - min(counts) <= 1
                 assert all(torch.equal(s, torch.sort(s).values) for s in shares)
                 _is_at_home(
-                    dataset, links[side], (link_type or ("node",) * 3)[2 * side], homes, shares
+                    dataset,
+                    links[side],
+                    (link_type or ("node",) * 3)[2 * side],
+                    homes,
+                    shares,
                 )
 
 
@@ -371,7 +375,7 @@ def test_killed_samplers_are_replaced(folder_of):
         for _ in range(2):  # of the first, all may have been made when they are killed
             for batch in ours:
                 if len(kept) in (1, 6):
-                    os.kill(ours._maker.pids[len(kept) % 2], signal.SIGKILL)
+                    os.kill(ours._backend.pids[len(kept) % 2], signal.SIGKILL)
                 kept.append(batch.clone())
         for own, other in zip(kept, [*twin, *twin], strict=True):
             twins.same_batch(own, other)

@@ -12,8 +12,8 @@ import zmq
 from test_limits import client_of, draws, part, serving  # noqa: F401
 
 from khop.channel.message import FRAME_BYTES
-from khop.distributed.keys import JobKeys
-from khop.distributed.listener import ConnectionLimiter, Listener, raise_descriptor_limit
+from khop.distributed.rpc.keys import JobKeys
+from khop.distributed.rpc.listener import ConnectionLimiter, Listener, raise_descriptor_limit
 
 
 def address_of(server):

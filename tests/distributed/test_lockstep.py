@@ -6,9 +6,9 @@ import time
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from khop.distributed import lockstep
-from khop.distributed.lockstep import Lockstep
-from khop.distributed.rendezvous import Rendezvous
+from khop.distributed.job import barrier as lockstep
+from khop.distributed.job.barrier import MonitoredBarrier
+from khop.distributed.job.rendezvous import Rendezvous
 from khop.errors import PartitionUnavailableError, RendezvousError
 
 
@@ -26,7 +26,7 @@ def run_trainers(*programs, timeout=1.5):
     def run(rank, program):
         try:
             rendezvous = Rendezvous(store, "test", rank, len(programs), timeout)
-            with Lockstep(rendezvous, "work") as together:
+            with MonitoredBarrier(rendezvous, "work") as together:
                 results[rank] = program(together)
         except Exception as error:
             results[rank] = error
@@ -110,7 +110,7 @@ def test_silence_ends_all():
     alone = Rendezvous(HashStore(), "test", 0, 2, 1.0)
     with (
         pytest.raises(RendezvousError, match=r"has not been heard of for \d s.*has not begun"),
-        Lockstep(alone, "work") as together,
+        MonitoredBarrier(alone, "work") as together,
     ):
         together.exchange("begin", 0)
     assert time.monotonic() - begin < 10

@@ -10,20 +10,21 @@ import pytest
 import twins
 
 from khop.channel.control import ControlLine, socket_pair
-from khop.distributed.handler import RequestHandler
-from khop.distributed.peers import run
-from khop.distributed.server import PartitionServer
-from khop.distributed.transport import Endpoint, PartitionClient
-from khop.distributed.wire import rebuild_error
+from khop.distributed.partitions.shared_client import run
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.rpc.partition_handler import RequestHandler
+from khop.distributed.rpc.partition_server import PartitionServer
+from khop.distributed.rpc.protocol import rebuild_error
 from khop.errors import ProtocolError
 from khop.partition import PartitionFolder
-from khop.partition.part import Part
 from khop.sampler.collect import Collector, CollectSpec
 from khop.sampler.engine import Engine
 from khop.sampler.replies import check_drawn, check_found, check_rows
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
+from khop.storage.part import Part
 
 
 @pytest.fixture(scope="module")

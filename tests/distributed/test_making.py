@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
-from khop.distributed.making import plan_ring
-from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.sampling import collect_spec, sampling_spec
+from khop.distributed.loaders.backends import plan_ring
+from khop.distributed.loaders.sampling_options import collect_spec, sampling_spec
+from khop.distributed.sampling.pipeline import PipelineSpec
 
 
 def plan_of(root, batch_size, **options):

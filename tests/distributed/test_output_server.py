@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from khop.channel.message import pack, unpack
 from khop.distributed.inference.files import RowSpec, RowWriter, Share, check_shares, output_file
-from khop.distributed.inference.server import OutputHandler
-from khop.distributed.wire import PROTOCOL
+from khop.distributed.inference.output_server import OutputHandler
+from khop.distributed.rpc.protocol import PROTOCOL
 
 GOOD = {
     "op": "rows",
@@ -118,6 +118,6 @@ def test_runs_without_torch():
     """The program can be imported where torch cannot."""
     code = (
         "import sys; sys.modules['torch'] = sys.modules['torch_geometric'] = None; "
-        f"sys.path[:] = {sys.path!r}; import khop.distributed.inference.server"
+        f"sys.path[:] = {sys.path!r}; import khop.distributed.inference.output_server"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,10 +14,10 @@ import jobs
 import pytest
 import torch
 
-from khop.channel.ring import RingReader, create_memory
+from khop.channel.arena import ArenaReader, create_memory
 from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
-from khop.distributed.delivery import Destination, Mover
-from khop.distributed.pinning import pinning
+from khop.distributed.loaders.device_transfer import DeviceTransfer, TargetDevice
+from khop.distributed.loaders.pinned_memory import pinning
 from khop.loader import NeighborLoader
 
 SEEDS = jobs.seeds_of_rank(0)
@@ -136,7 +136,7 @@ def test_copies_that_the_user_does_not_wait_for(gpu, graph, folder_of, to_device
     for batch in loader:
         copies.append(gpu.copy(batch.x))
         del batch
-    assert loader._maker._samplers[0].ring.bytes_leased == 0
+    assert loader._backend._samplers[0].ring.bytes_leased == 0
     gpu.finish()
     twin = NeighborLoader(graph, jobs.FANOUTS, SEEDS, batch_size=16, seed=5)
     assert len(copies) == len(twin)
@@ -153,17 +153,17 @@ def test_what_is_pinned(gpu):
         ("cpu", False, True),
         ("emulated", False, False),
     ]:
-        destination = Destination(to_device, pin_memory=True)
+        destination = TargetDevice(to_device, pin_memory=True)
         assert (destination.pins_rings, destination.pins_batches) == (rings, batches)
         assert (pinning(destination) is not None) == rings
-        plain = Destination(to_device)
+        plain = TargetDevice(to_device)
         assert (plain.pins_rings, plain.pins_batches) == (False, False)
         assert pinning(plain) is None
 
 
 def make_ring(nbytes=8192):
     descriptor = create_memory(nbytes)
-    ring = RingReader(descriptor)
+    ring = ArenaReader(descriptor)
     os.close(descriptor)
     return ring
 
@@ -171,7 +171,7 @@ def make_ring(nbytes=8192):
 def test_a_ring_is_registered_while_it_is_mapped(gpu):
     """On the destination's GPU: the call would take memory of whichever is current."""
     ring = make_ring()
-    pinning(Destination("cuda:1", pin_memory=True))(ring)
+    pinning(TargetDevice("cuda:1", pin_memory=True))(ring)
     assert gpu.locked == {ring.address: (8192, 1)}
     kept = ring.lease(0, 64, None)
     del ring
@@ -188,7 +188,7 @@ def test_a_driver_that_refuses(gpu, monkeypatch):
     monkeypatch.setattr(torch, "ones", lambda *size, device: launched.append(device))
     gpu.refuses = True
     with pytest.raises(RuntimeError, match=r"cudaHostRegister failed for 8192 bytes.*channel_size"):
-        pinning(Destination("cuda:1", pin_memory=True))(make_ring())
+        pinning(TargetDevice("cuda:1", pin_memory=True))(make_ring())
     assert launched == [torch.device("cuda", 1)]
 
 
@@ -205,7 +205,7 @@ class Batch:
 def test_a_slot_that_is_copied_to_a_gpu(gpu):
     """It goes back when the copy has been made, not when the batch is gone."""
     ring, freed = make_ring(), []
-    mover = Mover(Destination("cuda:1", pin_memory=True))
+    mover = DeviceTransfer(TargetDevice("cuda:1", pin_memory=True))
     moving = mover.start(Batch(torch.from_numpy(ring.lease(4096, 64, freed.append))))
     mover.finish(moving)
     del moving

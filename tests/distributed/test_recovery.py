@@ -14,13 +14,13 @@ import pytest
 import recovery_jobs
 from faults import FEW_AHEAD, RECOVERED, SOON, make_loader, make_reference, within
 
-from khop.distributed.recovery import keeper
+from khop.distributed.partitions import supervisor as keeper
 from khop.errors import PartitionUnavailableError
 
 
 def server_pids(loader):
     """Process ids of the servers that this trainer keeps."""
-    servers = loader.data.service().whereabouts.keeper.servers
+    servers = loader.data.service().endpoint_registry.keeper.servers
     return [server.process.pid for server in servers.values()]
 
 
@@ -49,10 +49,10 @@ def test_servers_that_die_come_back(graph, folder_of, num_workers, number):
 
     with within(RECOVERED):
         assert jobs.same_batches(with_fault(loader, kill), make_reference(graph)) == len(loader)
-        while service.whereabouts.keeper.num_restarts < 2:
+        while service.endpoint_registry.keeper.num_restarts < 2:
             time.sleep(0.01)
     assert len(set(kills)) == 2
-    assert service.whereabouts.keeper.num_restarts == 2
+    assert service.endpoint_registry.keeper.num_restarts == 2
     assert service.endpoints() == before
 
 
@@ -102,7 +102,7 @@ def test_server_whose_place_is_not_safe_any_more(graph, folder_of):
         assert jobs.same_batches(batches, make_reference(graph)) == len(loader)
     assert loader.data.service().endpoints()[1] != before
     with within(SOON):  # and a sampler that begins now looks there at once
-        os.kill(loader._maker.pids[0], signal.SIGKILL)
+        os.kill(loader._backend.pids[0], signal.SIGKILL)
         assert len(list(loader)) == len(loader)
 
 
@@ -123,7 +123,7 @@ def test_server_that_stops_for_a_while(graph, folder_of, num_workers):
         assert jobs.same_batches(batches, make_reference(graph)) == len(loader)
     for timer in timers:
         timer.join()
-    assert loader.data.service().whereabouts.keeper.num_restarts == 0
+    assert loader.data.service().endpoint_registry.keeper.num_restarts == 0
 
 
 @pytest.mark.parametrize(

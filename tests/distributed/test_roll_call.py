@@ -7,7 +7,7 @@ import time
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from khop.distributed.roll_call import call_roll
+from khop.distributed.job.generation import establish_generation
 from khop.errors import RendezvousError
 
 
@@ -18,7 +18,7 @@ def call(store, world_size, delays, timeout=5.0):
     def run(rank, delay):
         time.sleep(delay)
         try:
-            results[rank] = call_roll(store, "group", rank, world_size, timeout)
+            results[rank] = establish_generation(store, "group", rank, world_size, timeout)
         except RendezvousError as error:
             results[rank] = error
 

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from khop.channel.control import ControlLine, socket_pair
-from khop.distributed.inference.client import OutputClient
 from khop.distributed.inference.files import OutputSlices, RowSpec, RowWriter, Share, output_file
+from khop.distributed.inference.output_client import OutputClient
+from khop.distributed.inference.output_server import OutputHandler
 from khop.distributed.inference.rows import AttributeSlices, RowReader
-from khop.distributed.inference.server import OutputHandler
-from khop.distributed.server import PartitionServer, RequestHandler
-from khop.distributed.transport import Endpoint, PartitionClient
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.rpc.partition_server import PartitionServer, RequestHandler
 from khop.errors import PartitionUnavailableError
 from khop.partition import PartitionFolder
-from khop.partition.part import Part
+from khop.storage.part import Part
 
 
 @contextlib.contextmanager

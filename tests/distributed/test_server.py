@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 from khop import _native
 from khop.channel.control import ControlLine, Op, socket_pair
 from khop.channel.message import pack, unpack
-from khop.distributed.child import ChildProcess
-from khop.distributed.server import PartitionServer, RequestHandler
-from khop.distributed.transport import Credentials, Endpoint, PartitionClient
-from khop.distributed.wire import PROTOCOL
+from khop.distributed.processes.child import ChildProcess
+from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.rpc.partition_server import PartitionServer, RequestHandler
+from khop.distributed.rpc.protocol import PROTOCOL
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.partition import PartitionFolder
-from khop.partition.part import Part
 from khop.sampler.requests import HopRequest, RowSet
+from khop.storage.part import Part
 
 
 @pytest.fixture

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from khop.distributed.hosts import host_identity
-from khop.distributed.remote.addresses import endpoint_of, local_socket
-from khop.distributed.remote.messages import Addresses, ServerEntry
-from khop.distributed.remote.nearby import _connected
-from khop.distributed.socket_files import (
+from khop.distributed.processes.hosts import host_identity
+from khop.distributed.processes.socket_files import (
     is_own_socket,
     lines_path,
     peer_of,
     remove_socket,
     socket_folder,
 )
-from khop.distributed.transport import Endpoint
+from khop.distributed.remote.addresses import endpoint_of, local_socket
+from khop.distributed.remote.client.local_sampler import _connected
+from khop.distributed.remote.messages import Addresses, ServerEntry
+from khop.distributed.rpc.endpoint import Endpoint
 
 HOUR = 3600
 OTHER = 65534

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.distributed import DistDataset, node_split
-from khop.distributed.split import deal
+from khop.distributed.loaders.split import deal
 from khop.partition import RangeBook
 from khop.sampler.plan import EpochPlan
 

@@ -18,7 +18,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput, SamplerO
 
 import oracle
 from khop.distributed import DistDataset, PartitionSampler
-from khop.distributed.transport import PartitionClient
+from khop.distributed.rpc.partition_client import PartitionClient
 from khop.loader import NeighborLoader
 from khop.partition import RandomPartitioner
 from khop.sampler import NeighborSampler

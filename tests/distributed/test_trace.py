@@ -9,10 +9,10 @@ import pytest
 
 import khop
 from khop.channel.message import pack, unpack
-from khop.distributed.handler import RequestHandler
-from khop.distributed.wire import PROTOCOL
+from khop.distributed.rpc.partition_handler import RequestHandler
+from khop.distributed.rpc.protocol import PROTOCOL
 from khop.partition import PartitionFolder
-from khop.partition.part import Part
+from khop.storage.part import Part
 from traces import Trace
 
 
@@ -97,7 +97,7 @@ def test_a_partition_alone(folder_of, tmp_path):
     check_batches(second, batches, epoch=1)
     assert not [s for s in second.spans if s.thread == "requests"]
     assert set(second.processes.values()) == {"trainer (rank 0)", "sampler 0"}
-    assert not loader._maker._samplers[0].process.line.has_unsent
+    assert not loader._backend._samplers[0].process.line.has_unsent
 
 
 def test_batches_are_the_same(folder_of, graph, tmp_path):
@@ -115,7 +115,7 @@ def test_a_sampler_is_killed(folder_of, tmp_path):
     with khop.trace.record(tmp_path / "out.json"):
         epoch = iter(loader)
         next(epoch)
-        os.kill(loader._maker.pids[0], signal.SIGKILL)
+        os.kill(loader._backend.pids[0], signal.SIGKILL)
         list(epoch)
         batches = list(loader)
     trace = Trace(tmp_path / "out.json")

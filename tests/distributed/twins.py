@@ -22,14 +22,14 @@ from khop.distributed import (
     DistDataset,
     MpDistSamplingWorkerOptions,
 )
-from khop.distributed.context import require_context
-from khop.distributed.handler import RequestHandler
-from khop.distributed.server import PartitionServer
-from khop.distributed.service import PartitionService
-from khop.distributed.socket_files import remove_socket
+from khop.distributed.job.context import require_context
+from khop.distributed.partitions.service import PartitionService
+from khop.distributed.processes.socket_files import remove_socket
+from khop.distributed.rpc.partition_handler import RequestHandler
+from khop.distributed.rpc.partition_server import PartitionServer
 from khop.partition import RandomPartitioner
-from khop.partition.part import Part
 from khop.sampler import NeighborSampler
+from khop.storage.part import Part
 
 # Graphs ---------------------------------------------------------------------------------------
 

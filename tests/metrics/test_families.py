@@ -5,10 +5,10 @@ from dataclasses import fields
 
 import prometheus
 from khop import metrics
-from khop.distributed.remote.statistics import ServerCounters
+from khop.distributed.remote.server.counters import ServerCounters
 from khop.loader import NeighborLoader
-from khop.stats import LoaderStats, Tally
-from khop.trace.clock import Made
+from khop.stats import LoaderStats, StatsAccumulator
+from khop.trace.clock import BatchTimings
 
 
 def value(read, name, **labels):
@@ -56,8 +56,8 @@ def test_nothing_of_a_loaders_statistics_is_left_out():
 
 def test_reading_while_a_loader_counts():
     """Whoever reads meanwhile sees each batch once, whole, and sums that never fall."""
-    tally, done, seen = Tally(1), threading.Event(), []
-    made = Made(*[1] * len(Made._fields))
+    tally, done, seen = StatsAccumulator(1), threading.Event(), []
+    made = BatchTimings(*[1] * len(BatchTimings._fields))
 
     def look():
         while not done.is_set():

@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from khop.partition import PartitionFolder
-from khop.partition.folder import edge_attr_path, edge_path
+from khop.storage.folder import edge_attr_path, edge_path
 
 
 @dataclass

@@ -14,8 +14,8 @@ from khop import _native
 from khop.data import Topology
 from khop.data.times import time_keys
 from khop.partition import FolderSummary, PartitionFolder, RandomPartitioner, verify_folder
-from khop.partition.folder import edge_path, time_path
-from khop.partition.part import Part
+from khop.storage.folder import edge_path, time_path
+from khop.storage.part import Part
 from khop.typing import EDGE, NODE
 
 STRATEGIES = {"in": "by_dst", "out": "by_src"}

@@ -20,7 +20,7 @@ from khop.partition import (
     verify_folder,
 )
 from khop.partition.balance import assign_balanced, even_sizes
-from khop.partition.folder import cache_path
+from khop.storage.folder import cache_path
 from khop.typing import NODE
 
 

@@ -14,9 +14,9 @@ import pytest
 from forging import forge, set_in
 from khop.errors import FolderError
 from khop.partition import PartitionFolder, RandomPartitioner, verify_folder
-from khop.partition.folder import edge_path, map_path, node_path, split_path
-from khop.partition.folder.npy import parse_header
-from khop.partition.part import Part
+from khop.storage.folder import edge_path, map_path, node_path, split_path
+from khop.storage.folder.npy import parse_header
+from khop.storage.part import Part
 from khop.typing import NODE
 
 EDGE = ("node", "to", "node")

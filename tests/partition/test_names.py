@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop.partition import GraphSource, PartitionFolder, RandomPartitioner, verify_folder
-from khop.partition.folder import edge_folder, safe_name
+from khop.storage.folder import edge_folder, safe_name
 
 HOSTILE = [
     "../../x",

@@ -16,7 +16,7 @@ import pytest
 
 from khop.errors import FolderError
 from khop.partition import PartitionFolder, RandomPartitioner, verify_folder
-from khop.partition.folder import map_path
+from khop.storage.folder import map_path
 from khop.typing import NODE
 
 

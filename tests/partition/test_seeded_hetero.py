@@ -8,9 +8,9 @@ import torch
 from torch_geometric.data import HeteroData
 
 from khop.partition import FolderSummary, PartitionFolder, frequency_partition, verify_folder
-from khop.partition.folder import cache_path
 from khop.partition.seeds import joined
 from khop.partition.source import GraphSource
+from khop.storage.folder import cache_path
 
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 

@@ -12,7 +12,8 @@ import pytest
 from forging import forge, set_in
 from khop.errors import FolderError
 from khop.partition import FrequencyPartitioner, GraphSource, PartitionFolder, verify_folder
-from khop.partition.folder import (
+from khop.partition.source import NodeSource
+from khop.storage.folder import (
     cache_attr_path,
     cache_path,
     edge_attr_path,
@@ -22,7 +23,6 @@ from khop.partition.folder import (
     node_path,
     split_path,
 )
-from khop.partition.source import NodeSource
 from khop.typing import EDGE, NODE
 
 

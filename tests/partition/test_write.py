@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from khop.partition import PartitionFolder, RandomPartitioner, verify_folder
-from khop.partition.folder import FolderWriter
+from khop.storage.folder import FolderWriter
 
 STEPS = ["nodes of type 'node'", "edges of type ('node', 'to', 'node')", "checksums"]
 

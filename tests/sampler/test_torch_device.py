@@ -9,7 +9,13 @@ import torch
 from torch.utils.dlpack import from_dlpack
 from torch_geometric.data import Data
 
-from khop.sampler.device import TorchDevice, hand_over, on_stream, tensors_in, tensors_within
+from khop.sampler.device import (
+    TorchDevice,
+    on_stream,
+    tensors_in,
+    tensors_within,
+    wait_and_record_stream,
+)
 
 
 class Stream:
@@ -45,7 +51,7 @@ def stream(monkeypatch):
 def test_tensors_are_handed_over(stream):
     """The stream waits once, and memory of torch's is kept for it."""
     tensors = [torch.arange(3).as_subclass(OnGpu) for _ in range(2)]
-    hand_over([*tensors, torch.arange(3)], "moment")
+    wait_and_record_stream([*tensors, torch.arange(3)], "moment")
     assert stream.waits == ["moment"]
     assert [tensor.recorded for tensor in tensors] == [[stream], [stream]]
 
@@ -56,7 +62,7 @@ def test_memory_that_is_not_torchs(stream):
     `record_stream` of memory that it has not given is an error of its backend cudaMallocAsync.
     """
     tensor = from_dlpack(np.arange(3)).as_subclass(OnGpu)
-    hand_over([tensor, tensor[1:]], "moment")
+    wait_and_record_stream([tensor, tensor[1:]], "moment")
     assert stream.waits == ["moment"]
     assert not hasattr(tensor, "recorded")
 
@@ -92,7 +98,7 @@ def test_memory_before_torch_could_tell(stream, monkeypatch):
     """Before torch 2.3 storages do not say whether torch allocated them: all are recorded."""
     tensor = from_dlpack(np.arange(3)).as_subclass(OnGpu)
     monkeypatch.setattr(OnGpu, "untyped_storage", lambda self: object(), raising=False)
-    hand_over([tensor], "moment")
+    wait_and_record_stream([tensor], "moment")
     assert tensor.recorded == [stream]
 
 

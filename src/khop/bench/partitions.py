@@ -26,7 +26,7 @@ from khop.bench.measure import Row, Turn
 from khop.bench.peers import touch
 from khop.bench.settings import BATCH_SIZE
 from khop.distributed import MpDistSamplingWorkerOptions
-from khop.stats import TRAINER_PHASES
+from khop.metrics.loader_stats import TRAINER_PHASES
 from khop.trace.clock import PHASES
 
 _PARTS = (1, 2)

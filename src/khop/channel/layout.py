@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from khop.channel.ring import create_memory
+from khop.channel.arena import create_memory
 from khop.data.arrays import storage_dtype
 from khop.errors import ProtocolError
 from khop.typing import Array, Int64Array
@@ -231,7 +231,7 @@ class Received(NamedTuple):
 
     Attributes:
         layout: its layout.
-        arrays: views of its arrays, in the layout's order; `khop.channel.slab.DeviceArray`s of a
+        arrays: views of its arrays, in the layout's order; `khop.channel.device_arena.DeviceArray`s of a
             batch that lies in a device's memory.
         numbers: its sizes and counters; see `Layout.places`.
         extras: what has no fixed length, if there is any.

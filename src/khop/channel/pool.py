@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from khop.channel.ring import Lease, advise_huge_pages
+from khop.channel.arena import Lease, advise_huge_pages
 from khop.typing import Array
 
 # Below this the C library's own reuse is as good.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from khop.channel.arena import create_memory, map_memory
 from khop.channel.message import ArraySpec, Block, read_block
-from khop.channel.ring import create_memory, map_memory
 from khop.typing import Array
 
 

@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes new keys, never over old ones; or changes who is let in."""
-    from khop.distributed.key_files import add_client, revoke_client, write_keys
-    from khop.distributed.keys import KEY_FILE_VARIABLE
+    from khop.distributed.rpc.key_files import add_client, revoke_client, write_keys
+    from khop.distributed.rpc.keys import KEY_FILE_VARIABLE
 
     again = "copy server.key to the servers and start them again, one after the other"
     if arguments.revoke is not None:

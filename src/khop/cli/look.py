@@ -15,7 +15,7 @@ from typing import Any
 from khop.cli.forms import check_picture, check_table
 from khop.distributed.remote import messages
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.connection import RemoteClient, Reply
+from khop.distributed.remote.directory_client import DirectoryClient, Reply
 from khop.errors import KhopError, ProtocolError
 
 LOST_AFTER = 3.0
@@ -24,7 +24,7 @@ LOST_AFTER = 3.0
 _REQUEST_SECONDS = 10.0
 
 Picture = Mapping[str, Any]
-"""From `khop.distributed.remote.statistics.ServerCounters.snapshot`."""
+"""From `khop.distributed.remote.server.counters.ServerCounters.snapshot`."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Watcher:
 
     def __init__(self, servers: Servers, timeout: float) -> None:
         self._master = servers.master
-        self._client = RemoteClient(servers, timeout=_REQUEST_SECONDS)
+        self._client = DirectoryClient(servers, timeout=_REQUEST_SECONDS)
         self._asked: dict[int | None, Future[Reply]] = {}
         self._heard: dict[int | None, float] = {}
         self._why: dict[int | None, str] = {}

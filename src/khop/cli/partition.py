@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments)
     _clean_up_when_terminated()
     from khop.partition import FolderSummary, PartitionFolder
-    from khop.partition.folder import check_output
+    from khop.storage.folder import check_output
 
     check_output(arguments.output, arguments.overwrite)
     from khop.cli.sources import read_source

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from khop.partition.folder import PartitionFolder, edge_path
 from khop.partition.summary import FolderSummary, balance
+from khop.storage.folder import PartitionFolder, edge_path
 from khop.typing import Int64Array
 
 _KINDS = {"nodes": "#4c72b0", "edges": "#dd8452", "training seeds": "#55a868"}

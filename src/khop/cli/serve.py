@@ -76,9 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM, Ctrl-C, or the last client has gone."""
     # Imported here: `khop --help` needs none of it.
     from khop.channel.control import ControlLine, socket_pair
-    from khop.distributed.child import explain_crashes
-    from khop.distributed.key_files import read_server_keys
-    from khop.distributed.remote.program import serve
+    from khop.distributed.processes.child import explain_crashes
+    from khop.distributed.remote.server.main import serve
+    from khop.distributed.rpc.key_files import read_server_keys
     from khop.log import identify, speak
 
     speak("info")
@@ -135,7 +135,7 @@ def read_labels(folder: str, given: list[str]) -> dict[int, Array]:
         ValueError: a type that is missing or unknown, or a file that holds no array.
     """
     from khop.data.files import load_npy
-    from khop.partition.folder import PartitionFolder
+    from khop.storage.folder import PartitionFolder
 
     found: dict[int, Any] = {}
     names = [t.name for t in PartitionFolder(folder).meta.node_types] if given else []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from khop.cli.board import Line
     from khop.cli.look import Look, Watcher
-    from khop.distributed.keys import ClientKeys, ServerKeys
+    from khop.distributed.rpc.keys import ClientKeys, ServerKeys
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 1.0
@@ -78,7 +78,7 @@ def _address(text: str) -> str:
 
 def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
     """Keys of a client; those of a server serve, too."""
-    from khop.distributed.key_files import read_client_keys, read_server_keys
+    from khop.distributed.rpc.key_files import read_client_keys, read_server_keys
     from khop.errors import SecurityError
 
     try:

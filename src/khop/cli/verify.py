@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints every problem; the exit code is 1 if there are any."""
     from khop.partition import PartitionFolder, verify_folder
-    from khop.partition.folder import check_is_folder
+    from khop.storage.folder import check_is_folder
 
     check_is_folder(arguments.folder)
     problems = verify_folder(arguments.folder)

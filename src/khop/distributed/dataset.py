@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 from khop.data.files import check_regular, load_npy
-from khop.distributed.context import WorkerContext, require_context
-from khop.distributed.graph import LoaderGraph
-from khop.distributed.peers import Peers
-from khop.distributed.reader import PartitionReader
-from khop.distributed.service import PartitionService
-from khop.distributed.stores import PartitionStores
-from khop.partition.folder import FolderMeta, PartitionFolder
-from khop.partition.part import Part
+from khop.distributed.graph import PartitionedGraph
+from khop.distributed.job.context import WorkerContext, require_context
+from khop.distributed.partitions.reader import PartitionReader
+from khop.distributed.partitions.service import PartitionService
+from khop.distributed.partitions.shared_client import SharedClient
+from khop.distributed.stores.dataset_stores import PartitionStores
+from khop.storage.folder import FolderMeta, PartitionFolder
+from khop.storage.part import Part
 from khop.typing import EDGE, NODE, EdgeType, Int64Array, IntArray, NodeType
 
 
-class DistDataset(PartitionStores, LoaderGraph):
+class DistDataset(PartitionStores, PartitionedGraph):
     """One partition of a folder, and the way to the others.
 
         dataset = DistDataset().load('products-parts', partition_idx=rank)
@@ -33,7 +33,8 @@ class DistDataset(PartitionStores, LoaderGraph):
 
     It also is PyG's `FeatureStore` and `GraphStore` of the whole graph, read-only and by original
     ids: `torch_geometric.loader.NodeLoader((dataset, dataset), PartitionSampler(dataset, ...))`
-    makes batches with attributes of nodes and edges (`khop.distributed.stores`). Where there are
+    makes batches with attributes of nodes and edges (`khop.distributed.stores.dataset_stores`).
+    Where there are
     several partitions, the first rows that are read connect all trainers: all must read then.
 
     Attributes:
@@ -54,7 +55,7 @@ class DistDataset(PartitionStores, LoaderGraph):
         self.node_labels: dict[NodeType, Tensor] = {}
         self._also_serve: list[int] = []
         self._service: PartitionService | None = None
-        self._peers: Peers | None = None
+        self._peers: SharedClient | None = None
         self._reader: PartitionReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -181,11 +182,11 @@ class DistDataset(PartitionStores, LoaderGraph):
         return self.opened.id_map(node_type)[original].astype(np.int64)
 
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
-        """Original ids of ids of the folder's numbering; see `LoaderGraph`."""
+        """Original ids of ids of the folder's numbering; see `PartitionedGraph`."""
         return self.opened.original_ids(node_type)[new_ids].astype(np.int64)
 
-    def home_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """This trainer's share of all edges; see `LoaderGraph`.
+    def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
+        """This trainer's share of all edges; see `PartitionedGraph`.
 
         Those of its home partition, and of the partitions that it serves and that are nobody's
         home; trainers that have a partition in common take turns.
@@ -193,9 +194,9 @@ class DistDataset(PartitionStores, LoaderGraph):
         place = self.edge_place(edge_type)
         rank, shares = self.context.rank, []
         for part in range(self.num_partitions):
-            keepers = self.service().keepers(part)
-            if rank in keepers:
-                turn = slice(keepers.index(rank), None, len(keepers))
+            owners = self.service().owners(part)
+            if rank in owners:
+                turn = slice(owners.index(rank), None, len(owners))
                 shares.append(Part(self.opened, part).edge_ends(place)[:, turn])
         return np.concatenate(shares, axis=1)
 
@@ -215,7 +216,7 @@ class DistDataset(PartitionStores, LoaderGraph):
             )
         return self._service
 
-    def peers(self) -> Peers:
+    def peers(self) -> SharedClient:
         """This process's connections to the other partitions; made by all trainers together.
 
         Raises:
@@ -228,7 +229,9 @@ class DistDataset(PartitionStores, LoaderGraph):
                     "or call dataset.peers(), before the loader starts them"
                 )
             service = self.service()
-            self._peers = Peers(service.endpoints(), service.credentials, service.whereabouts)
+            self._peers = SharedClient(
+                service.endpoints(), service.credentials, service.endpoint_registry
+            )
         return self._peers
 
     @property

@@ -1,7 +1,7 @@
 """What loaders must know of a partitioned graph, wherever it lies.
 
 A trainer that has a partition of its own knows it from the folder (`khop.distributed.dataset`), a
-client of graph servers asks these (`khop.distributed.remote.graph`).
+client of graph servers asks these (`khop.distributed.remote.client.served_graph`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from torch import Tensor
 
 from khop.data.arrays import check_range, to_array, to_ids
-from khop.distributed.context import TrainerContext
-from khop.partition.folder import FolderMeta
+from khop.distributed.job.context import TrainerContext
+from khop.storage.folder import FolderMeta
 from khop.typing import EDGE, NODE, ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 
-class LoaderGraph(abc.ABC):
+class PartitionedGraph(abc.ABC):
     """A partitioned graph as loaders see it.
 
     Attributes:
@@ -53,7 +53,7 @@ class LoaderGraph(abc.ABC):
         """Home partition of each trainer."""
 
     @abc.abstractmethod
-    def home_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
+    def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
         """This trainer's share of all edges, by original ids: each edge is one trainer's.
 
         Args:
@@ -166,7 +166,7 @@ class LoaderGraph(abc.ABC):
 
 
 def seeds_of(
-    graph: LoaderGraph, seeds: ArrayLike, what: str, node_type: NodeType = NODE
+    graph: PartitionedGraph, seeds: ArrayLike, what: str, node_type: NodeType = NODE
 ) -> tuple[Int64Array, Int64Array]:
     """Seeds as users give them.
 

@@ -17,11 +17,10 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from khop.cores import available_cores
 from khop.loader.arguments import WorkerType, wants_processes
 from khop.loader.background import BackgroundIterator
+from khop.loader.collator import Collator, drawn_of_data, drawn_of_hetero_data
 from khop.loader.device import DeviceJoiner, OnDevice
 from khop.loader.epochs import EpochKeys, KeyedBatch, PlannedBatches, SeedPositions
 from khop.loader.fingerprint import describe_sampling, digest
-from khop.loader.given import GivenBatches
-from khop.loader.join import Joiner, drawn_of_data, drawn_of_hetero_data
 from khop.loader.profile import (
     DrawnBatch,
     LoaderProfile,
@@ -29,15 +28,16 @@ from khop.loader.profile import (
     size_of_drawn,
     size_of_output,
 )
-from khop.loader.resume import Course, EpochProgress, Identity, Resumable
+from khop.loader.resume import EpochCursor, EpochProgress, LoaderFingerprint, Stateful
 from khop.loader.stores import StoreJoiner, is_pair_of_stores
 from khop.loader.torch_workers import LazyEpoch, TorchEpoch, torch_iterator
+from khop.loader.user_sampler import UserBatchSampler
+from khop.metrics.loader_stats import LoaderStats
 from khop.sampler.device import TorchDevice
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.plan import EpochPlan
-from khop.sampler.pyg_output import DrawnSubgraph, output_on_host
-from khop.stats import LoaderStats
+from khop.sampler.pyg_output import SampledSubgraph, output_on_host
 
 # Nanoseconds of drawing from which another thread is asked to draw the next batches meanwhile, and
 # how many until that is looked at again.
@@ -45,7 +45,7 @@ _WORTH_A_THREAD = 2_000_000
 _BATCHES_BESIDE = 64
 
 
-class EpochLoader(Resumable):
+class EpochLoader(Stateful):
     """Stands before one of PyG's loaders, whose batches it makes with khop's kernels.
 
     Epochs are planned by index, batches are made here, in threads or in torch's worker processes,
@@ -87,7 +87,7 @@ class EpochLoader(Resumable):
         """Samples a batch of the loader's input."""
         raise NotImplementedError
 
-    def _draw_planned(self, positions: KeyedBatch) -> tuple[DrawnSubgraph, Any]:
+    def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
         """Samples a batch with khop's own sampler; returns the sampler's metadata, too."""
         raise NotImplementedError
 
@@ -123,10 +123,10 @@ class EpochLoader(Resumable):
         self._shuffle = bool(kwargs.get("shuffle") or False)
         rank = _rank()
         self._keys = EpochKeys(seed, rank if stream is None else stream, self.generator)
-        self._course = Course(self._keys, rank)
+        self._cursor = EpochCursor(self._keys, rank)
         self._begun: EpochProgress | None = None
         # Threads of the background share the cores; worker processes have one each.
-        self._joiner = Joiner(max(1, _threads() // max(1, self.num_workers)))
+        self._joiner = Collator(max(1, _threads() // max(1, self.num_workers)))
         self._device_joiner: DeviceJoiner | None = None
         self._device_joiner = self._make_device_joiner()
         self._profile = LoaderProfile(self.num_workers)
@@ -166,7 +166,7 @@ class EpochLoader(Resumable):
         self._joiner.forget()
         if self._device_joiner is not None:
             self._device_joiner.forget()
-        progress = self._course.begin()
+        progress = self._cursor.begin()
         if self._in_processes:
             self._begun = progress
             epoch: Any = super().__iter__()  # type: ignore[misc]
@@ -180,10 +180,10 @@ class EpochLoader(Resumable):
                 "which they were: leave it out to save or load a loader's state"
             )
 
-    def _identity(self) -> Identity:
+    def _identity(self) -> LoaderFingerprint:
         """What the loader must have in common with one whose state it takes over."""
         seeds, sampling = self._digests
-        return Identity(
+        return LoaderFingerprint(
             seeds=seeds,
             sampling=sampling,
             batch_size=self.batch_size,
@@ -223,7 +223,7 @@ class EpochLoader(Resumable):
 
     def _get_iterator(self) -> Any:
         """Torch's iterator, whose workers end with the loader."""
-        self._begun = self._begun or self._course.begin()
+        self._begun = self._begun or self._cursor.begin()
         return torch_iterator(self, super()._get_iterator, self._begun)  # type: ignore[misc]
 
     def _iterate_here(self, progress: EpochProgress) -> Iterator[Any]:
@@ -241,10 +241,10 @@ class EpochLoader(Resumable):
         """What torch's own iterators walk along: the epoch's batches, keyed."""
         return LazyEpoch(self)
 
-    def _batches(self, progress: EpochProgress) -> PlannedBatches | GivenBatches:
+    def _batches(self, progress: EpochProgress) -> PlannedBatches | UserBatchSampler:
         """What is still to be made of an epoch."""
         if self._given:
-            return GivenBatches(self.batch_sampler, progress, self._num_seeds)
+            return UserBatchSampler(self.batch_sampler, progress, self._num_seeds)
         plan = EpochPlan(self._num_seeds, self.batch_size, self.drop_last)
         return PlannedBatches(plan, progress.run_key, self._shuffle, progress.delivered)
 
@@ -294,7 +294,7 @@ class EpochLoader(Resumable):
     def _join_drawn(self, drawn: DrawnBatch) -> Timed:
         """Joins what was drawn with its attributes; runs in threads."""
         began, subgraph = monotonic_ns(), drawn.subgraph
-        if not isinstance(subgraph, DrawnSubgraph):
+        if not isinstance(subgraph, SampledSubgraph):
             batch = self._join(subgraph)
         elif self._device_joiner is not None:
             device_joiner = self._device_joiner
@@ -305,7 +305,7 @@ class EpochLoader(Resumable):
             batch = self._joined_with(self._joiner, subgraph, drawn.metadata)
         return Timed(batch, drawn, get_native_id(), began, monotonic_ns())
 
-    def _joined_with(self, joiner: Joiner, drawn: DrawnSubgraph, metadata: Any) -> Any:
+    def _joined_with(self, joiner: Collator, drawn: SampledSubgraph, metadata: Any) -> Any:
         batch = self._joined(drawn, joiner)
         self._annotate(batch, metadata)
         return batch
@@ -385,7 +385,7 @@ class EpochLoader(Resumable):
             drawn = drawn_of_hetero_data(out, self.data)
         return None if drawn is None else self._joined(drawn, self._joiner)
 
-    def _joined(self, drawn: DrawnSubgraph, joiner: Joiner) -> Any:
+    def _joined(self, drawn: SampledSubgraph, joiner: Collator) -> Any:
         if isinstance(self.data, Data):
             return joiner.join_data(self.data, drawn)
         return joiner.join_hetero_data(self.data, drawn)

@@ -10,16 +10,16 @@ from torch import Tensor
 
 from khop.data import Feature
 from khop.data.device_feature import DeviceFeature
-from khop.loader.join import Joiner
+from khop.loader.collator import Collator
 from khop.sampler.device import (
     DeviceOptions,
     TorchDevice,
-    hand_over,
     tensors_in,
     tensors_of,
     tensors_within,
+    wait_and_record_stream,
 )
-from khop.sampler.pyg_output import DrawnSubgraph
+from khop.sampler.pyg_output import SampledSubgraph
 from khop.typing import NODE, ArrayLike, EdgeType, NodeType
 
 Hotness = ArrayLike | Mapping[NodeType, ArrayLike]
@@ -34,11 +34,11 @@ class OnDevice(NamedTuple):
     def taken(self) -> Any:
         """The batch, for torch's current stream."""
         if self.written is not None:
-            hand_over(tensors_in(self.batch), self.written)
+            wait_and_record_stream(tensors_in(self.batch), self.written)
         return self.batch
 
 
-class DeviceJoiner(Joiner):
+class DeviceJoiner(Collator):
     """Joins batches in the memory of a device, on a stream beside the one that draws.
 
     Args:
@@ -61,7 +61,7 @@ class DeviceJoiner(Joiner):
         """A device stays in its process."""
         raise TypeError("a loader with a device stays in its process: use worker_type='thread'")
 
-    def join(self, join: Callable[[Any], Any], drawn: DrawnSubgraph) -> OnDevice:
+    def join(self, join: Callable[[Any], Any], drawn: SampledSubgraph) -> OnDevice:
         """Makes a batch.
 
         Args:
@@ -69,7 +69,7 @@ class DeviceJoiner(Joiner):
             drawn: what was drawn.
         """
         with self.device.lock, self.device.scope():
-            hand_over(tensors_of(drawn), drawn.written)
+            wait_and_record_stream(tensors_of(drawn), drawn.written)
             try:
                 batch = join(drawn)
                 if self.device.native.is_cuda:
@@ -80,13 +80,13 @@ class DeviceJoiner(Joiner):
             return OnDevice(batch, written)
 
     def forget(self) -> None:
-        """As of `Joiner`; called by the user's thread when an epoch begins."""
+        """As of `Collator`; called by the user's thread when an epoch begins."""
         super().forget()
         self._begun = self.device.mark_of_user()
 
     def use(self, value: Any) -> None:
-        """As of `Joiner`. What was written to a GPU before the epoch began is waited for."""
-        hand_over(tensors_within(value), self._begun)
+        """As of `Collator`. What was written to a GPU before the epoch began is waited for."""
+        wait_and_record_stream(tensors_within(value), self._begun)
 
     def feature(
         self, value: Any, kind: NodeType | EdgeType | None, name: str, of_nodes: bool

@@ -29,7 +29,7 @@ from khop.sampler.device import DeviceOptions
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.pyg_links import LinkOptions, link_metadata
-from khop.sampler.pyg_output import DrawnSubgraph
+from khop.sampler.pyg_output import SampledSubgraph
 from khop.sampler.source import as_input
 
 
@@ -204,7 +204,7 @@ class LinkNeighborLoader(
     def _inputs(self) -> LinkInputs:
         return LinkInputs(self.link_sampler, self.input_data, self._options)
 
-    def _draw_planned(self, positions: KeyedBatch) -> tuple[DrawnSubgraph, Any]:
+    def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
         links, tags = self._inputs.take(positions.positions)
         sampler = self._inputs.sampler
         drawn, seeds = self.link_sampler.draw_links(sampler, links, positions.key)

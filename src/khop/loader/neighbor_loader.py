@@ -28,7 +28,7 @@ from khop.loader.epochs import KeyedBatch
 from khop.loader.inputs import NodeInputs
 from khop.sampler.device import DeviceOptions
 from khop.sampler.neighbor import BatchKey, NeighborSampler
-from khop.sampler.pyg_output import DrawnSubgraph
+from khop.sampler.pyg_output import SampledSubgraph
 from khop.sampler.source import as_input, open_input
 from khop.typing import NODE
 
@@ -179,7 +179,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
     def _inputs(self) -> NodeInputs:
         return NodeInputs(self.node_sampler, self.input_data)
 
-    def _draw_planned(self, positions: KeyedBatch) -> tuple[DrawnSubgraph, Any]:
+    def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
         seeds, metadata = self._inputs.take(positions.positions)
         return self.node_sampler.draw_nodes(seeds, positions.key), metadata
 

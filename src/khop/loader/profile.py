@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from khop.loader.resume import EpochProgress
-from khop.sampler.pyg_output import DrawnSubgraph
-from khop.stats import Tally
-from khop.trace.clock import Made, Phase, Segment
+from khop.metrics.loader_stats import StatsAccumulator
+from khop.metrics.watch import DeliveryWatch
+from khop.sampler.pyg_output import SampledSubgraph
+from khop.trace.clock import BatchTimings, Phase, Segment
 from khop.trace.recording import current
-from khop.trace.watch import DeliveryWatch
 
 
 class DrawnBatch(NamedTuple):
@@ -73,7 +73,7 @@ class LoaderProfile:
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
         self._num_epochs = 0
-        self.tally = Tally(num_threads)
+        self.tally = StatsAccumulator(num_threads)
 
     def __reduce__(self) -> tuple[type[LoaderProfile], tuple[int]]:
         """Another process counts for itself."""
@@ -131,7 +131,7 @@ class WatchedEpoch(Iterator[Any]):
             idle = drawn.began - self._ended.get(thread, drawn.began)
             self._ended[thread] = ended
         work = drawn.ended - drawn.began, ended - joining, 0, idle, 0
-        made = Made(process, thread, ended, nbytes, 0, 0, *work)
+        made = BatchTimings(process, thread, ended, nbytes, 0, 0, *work)
         if current() is not None:
             self._record(timed, idle)
         sizes = nodes, edges, nodes, 0, 0
@@ -163,7 +163,7 @@ def _name_of(native_id: int) -> str:
     return f"worker thread {number}" if number.isdecimal() else "worker thread"
 
 
-def size_of_drawn(drawn: DrawnSubgraph) -> tuple[int, int]:
+def size_of_drawn(drawn: SampledSubgraph) -> tuple[int, int]:
     """Nodes and edges of what khop's sampler drew."""
     if len(drawn.nodes) == len(drawn.edge_index) == 1:
         return drawn.nodes[0].numel(), drawn.edge_index[0].shape[1]

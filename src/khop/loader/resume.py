@@ -2,9 +2,10 @@
 
 A batch is a function of its epoch's key, its number and its seeds. So a loader need not remember
 what it has delivered or made ahead: the key of the epoch and the number of batches that the user
-has seen are enough. `Course` makes an `EpochProgress` for each epoch, which the epoch's iterator
-moves on as batches are handed out; `Course.state` writes down the one that was begun last, with
-what tells the loader from others, and `Course.load` prepares another course to go on there.
+has seen are enough. `EpochCursor` makes an `EpochProgress` for each epoch, which the epoch's
+iterator moves on as batches are handed out; `EpochCursor.state` writes down the one that was begun
+last, with what tells the loader from others, and `EpochCursor.load` prepares another course to go
+on there.
 Samplers that users bring along have a memory of their own: see `khop.loader.replay`.
 """
 
@@ -59,7 +60,7 @@ class EpochProgress:
 
 
 @dataclass(frozen=True)
-class Identity:
+class LoaderFingerprint:
     """What a loader must have in common with the one whose state it takes over.
 
     Attributes:
@@ -85,12 +86,12 @@ _DESCRIBED = {
 }
 
 
-class Resumable:
+class Stateful:
     """A loader that can write down how far it has come."""
 
-    _course: Course
+    _cursor: EpochCursor
 
-    def _identity(self) -> Identity:
+    def _identity(self) -> LoaderFingerprint:
         """What the loader must have in common with one whose state it takes over."""
         raise NotImplementedError
 
@@ -109,7 +110,7 @@ class Resumable:
             ValueError: torch's workers deliver batches in any order (`in_order=False`).
         """
         self._check_resumable()
-        return self._course.state(self._identity())
+        return self._cursor.state(self._identity())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Lets the next epoch go on where a loader like this one was.
@@ -134,10 +135,10 @@ class Resumable:
                 a `sampler` of the user's does not name the seeds that it named before.
         """
         self._check_resumable()
-        self._course.load(state_dict, self._identity())
+        self._cursor.load(state_dict, self._identity())
 
 
-class Course:
+class EpochCursor:
     """A loader's way through its epochs.
 
     Args:
@@ -160,8 +161,8 @@ class Course:
         self._last = progress
         return progress
 
-    def state(self, identity: Identity) -> dict[str, Any]:
-        """How far the loader has come; see `Resumable.state_dict`.
+    def state(self, identity: LoaderFingerprint) -> dict[str, Any]:
+        """How far the loader has come; see `Stateful.state_dict`.
 
         Args:
             identity: of the loader.
@@ -183,8 +184,8 @@ class Course:
         }
         return {f"{_PREFIX}{self._rank}": entry}
 
-    def load(self, state: Mapping[str, Any], identity: Identity) -> None:
-        """Prepares to go on where a loader was; see `Resumable.load_state_dict`.
+    def load(self, state: Mapping[str, Any], identity: LoaderFingerprint) -> None:
+        """Prepares to go on where a loader was; see `Stateful.load_state_dict`.
 
         Args:
             state: what `state` returned.
@@ -212,7 +213,7 @@ class Course:
             self._next = EpochProgress(run_key, entry["delivered"], replay=_replay(entry))
 
     def _entry(
-        self, state: Mapping[str, Any], identity: Identity
+        self, state: Mapping[str, Any], identity: LoaderFingerprint
     ) -> tuple[Mapping[str, Any], bool]:
         """The entry to go by, and whether a loader with this one's seeds and stream wrote it."""
         entries = {
@@ -255,7 +256,7 @@ def _is_given(entry: Mapping[str, Any]) -> bool:
     return entry.get("num_batches") is None or entry.get("sampler_digest") is not None
 
 
-def _check(entry: Mapping[str, Any], identity: Identity, is_own: bool) -> None:
+def _check(entry: Mapping[str, Any], identity: LoaderFingerprint, is_own: bool) -> None:
     """Raises ValueError unless the loader that wrote a state was like this one."""
     if entry.get("version") != VERSION:
         raise ValueError(
@@ -288,7 +289,7 @@ _PLACE = (
 )
 
 
-def _check_place(entry: Mapping[str, Any], identity: Identity) -> None:
+def _check_place(entry: Mapping[str, Any], identity: LoaderFingerprint) -> None:
     """Raises ValueError for a place that no loader can be at."""
     for name, limit in (("epochs", None), ("run_key", 2**64), ("delivered", None)):
         value = entry[name]

@@ -114,7 +114,8 @@ class StoreJoiner:
 
 
 def _by_edge_id(attr: TensorAttr, edge: Tensor) -> TensorAttr:
-    # An attribute may say itself how it is asked for by edge id (`khop.distributed.stores`).
+    # An attribute may say itself how it is asked for by edge id
+    # (`khop.distributed.stores.dataset_stores`).
     ask = getattr(attr, "by_edge_id", None)
     return with_index(attr, edge) if ask is None else ask(edge)
 

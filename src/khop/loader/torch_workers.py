@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from khop.loader.epochs import KeyedBatch
+from khop.loader.profile import LoaderProfile
 from khop.loader.resume import EpochProgress
-from khop.trace.watch import UNKNOWN, DeliveryWatch
+from khop.metrics.watch import UNKNOWN, DeliveryWatch
 
-if TYPE_CHECKING:
-    from khop.loader.base import EpochLoader
+
+class EpochLoader(Protocol):
+    """What is needed of a `khop.loader.base.EpochLoader`, which is a torch `DataLoader`."""
+
+    generator: Any
+    persistent_workers: bool
+    _begun: EpochProgress | None
+    _profile: LoaderProfile
+
+    def __len__(self) -> int: ...
+
+    def filter_fn(self, out: Any) -> Any: ...
+
+    def _batches(self, progress: EpochProgress) -> Iterable[KeyedBatch]: ...
 
 
 def torch_iterator(loader: EpochLoader, make: Callable[[], Any], progress: EpochProgress) -> Any:

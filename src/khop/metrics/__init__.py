@@ -5,11 +5,19 @@ A trainer that wants to be watched says so in one line::
     khop.metrics.serve(9400, lambda: khop.metrics.of_loaders({"train": train, "test": test}))
 
 `khop serve --metrics-port` does the same for a graph server. `text` has Prometheus's format,
-`families` says what becomes of loaders' statistics and of a server's picture of itself, `http`
-answers whoever scrapes.
+`loader_stats` counts a loader's batches (`khop.stats` for users), `watch` times the thread that
+iterates, `families` turns a server's snapshot into metrics, `http` serves the page. Imports no
+torch.
 """
 
-from khop.metrics.families import of_loaders, of_server
-from khop.metrics.http import MetricsServer, serve
+from khop._lazy import attach
 
-__all__ = ["MetricsServer", "of_loaders", "of_server", "serve"]
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "MetricsServer": "http",
+        "of_loaders": "loader_stats",
+        "of_server": "families",
+        "serve": "http",
+    },
+)

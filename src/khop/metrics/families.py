@@ -1,4 +1,4 @@
-"""What loaders and graph servers have counted, as metrics.
+"""Families of metrics, and those of a graph server.
 
 Names begin with `khop_loader_` and `khop_server_`; times are seconds, sizes bytes. Everything that
 only grows is a counter: rates are what the reader makes of it. Of the process of a server there are
@@ -7,48 +7,20 @@ also the figures that Prometheus's own clients call `process_...`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from khop.distributed.remote.statistics import REQUEST_BUCKETS
+from khop.metrics.buckets import REQUEST_BUCKETS
 from khop.metrics.text import Family, Labels, expose
-from khop.stats import LoaderStats
-
-
-class HasStats(Protocol):
-    """A loader."""
-
-    def stats(self) -> LoaderStats:
-        """What it has done so far."""
-
-
-def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) -> str:
-    """Statistics of loaders, as text for Prometheus. Any thread may ask for it at any time.
-
-    Args:
-        loaders: loaders by the name that the label 'loader' shall have.
-        labels: further labels, {'rank': 0} for example.
-    """
-    return of_stats(
-        ({**(labels or {}), "loader": name}, loader.stats()) for name, loader in loaders.items()
-    )
-
-
-def of_stats(stats: Iterable[tuple[Labels, LoaderStats]]) -> str:
-    """Statistics of loaders, each with its labels, as text for Prometheus."""
-    families = _Families("khop_loader_")
-    for labels, counted in stats:
-        _add_loader(families, counted, labels)
-    return expose(families.values())
 
 
 def of_server(picture: Mapping[str, Any]) -> str:
     """A graph server's picture of itself, as text for Prometheus.
 
     Args:
-        picture: from `khop.distributed.remote.statistics.ServerCounters.snapshot`.
+        picture: from `khop.distributed.remote.server.counters.ServerCounters.snapshot`.
     """
-    families = _Families("khop_server_")
+    families = Families("khop_server_")
     _add_server(families, picture)
     _add_work(families, picture)
     for session in picture["sessions"]:
@@ -57,7 +29,7 @@ def of_server(picture: Mapping[str, Any]) -> str:
     return expose([*families.values(), *_of_process(picture)])
 
 
-class _Families(dict[str, Family]):
+class Families(dict[str, Family]):
     """Metrics by name, made when they get their first sample."""
 
     def __init__(self, prefix: str) -> None:
@@ -81,33 +53,7 @@ class _Families(dict[str, Family]):
         return self.setdefault(name, Family(name, kind, help))
 
 
-def _add_loader(families: _Families, stats: LoaderStats, labels: Labels) -> None:
-    for name, help, value in (
-        ("batches", "Batches delivered.", stats.batches),
-        ("seeds", "Seeds (of link loaders: links) in them.", stats.seeds),
-        ("nodes", "Nodes in them.", stats.nodes),
-        ("edges", "Edges in them.", stats.edges),
-        ("delivered_bytes", "Bytes of the batches.", stats.delivered_bytes),
-        ("remote_bytes", "Bytes that came from other partitions.", stats.remote_bytes),
-        ("ready_seconds", "How long batches lay ready before they were taken, summed up; "
-         "its rate is the mean queue depth.", stats.ready_seconds),
-        ("overflows", "Batches that found no room in the ring.", stats.overflows),
-        ("sampler_restarts", "Samplers that died and were started again.", stats.restarts),
-    ):  # fmt: skip
-        families.counter(name, help, value, labels)
-    for source, count in stats.rows.items():
-        help = "Rows of nodes, by where they came from: home partition, copies, other partitions."
-        families.counter("rows", help, count, {**labels, "source": source})
-    for phase, seconds in stats.trainer_seconds.items():
-        help = "The trainer's time: waiting for batches, collating, consuming."
-        families.counter("trainer_seconds", help, seconds, {**labels, "phase": phase})
-    for phase, seconds in stats.sampler_seconds.items():
-        help = "Time of those who make batches, summed over them, by what they did."
-        families.counter("sampler_seconds", help, seconds, {**labels, "phase": phase})
-    families.gauge("samplers", "Sampler processes or threads.", stats.num_samplers, labels)
-
-
-def _add_server(families: _Families, picture: Mapping[str, Any]) -> None:
+def _add_server(families: Families, picture: Mapping[str, Any]) -> None:
     labels = {"rank": picture["rank"]}
     told = {
         "version": picture["version"],
@@ -130,7 +76,7 @@ def _add_server(families: _Families, picture: Mapping[str, Any]) -> None:
     families.counter("sampler_restarts", help, picture["sampler_restarts"], labels)
 
 
-def _add_work(families: _Families, picture: Mapping[str, Any]) -> None:
+def _add_work(families: Families, picture: Mapping[str, Any]) -> None:
     labels = {"rank": picture["rank"]}
     batches = picture["batches"]
     for name, help, value in (
@@ -153,7 +99,7 @@ def _add_work(families: _Families, picture: Mapping[str, Any]) -> None:
         families.counter("refused", help, count, {**labels, "reason": reason})
 
 
-def _add_session(families: _Families, session: Mapping[str, Any], labels: Labels) -> None:
+def _add_session(families: Families, session: Mapping[str, Any], labels: Labels) -> None:
     names = {name: session[name] for name in ("session", "loader", "client")}
     labels = {**labels, **names}
     samplers = session["samplers"]

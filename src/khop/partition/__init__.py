@@ -1,4 +1,4 @@
-"""Cutting a graph into parts, and the folder that holds them."""
+"""Partitioners: tools that cut a graph, once, into the folders of `khop.storage`."""
 
 from khop._lazy import attach
 
@@ -7,10 +7,10 @@ __getattr__, __dir__, __all__ = attach(
     {
         "FrequencyPartitioner": "frequency",
         "GraphSource": "source",
-        "PartitionFolder": "folder",
+        "PartitionFolder": ".storage.folder",
         "PartitionerBase": "base",
         "RandomPartitioner": "random",
-        "RangeBook": "book",
+        "RangeBook": ".storage.book",
         "FolderSummary": "summary",
         "frequency_partition": "seeded",
         "verify_folder": "verify",

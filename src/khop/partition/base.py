@@ -17,7 +17,10 @@ import numpy as np
 from khop.data import Feature
 from khop.data.arrays import narrowest_int, storage_dtype, to_array
 from khop.partition.draws import DrawAttrs
-from khop.partition.folder import (
+from khop.partition.numbering import Numbering
+from khop.partition.rows import RowWriter
+from khop.partition.source import GraphSource, NodeSource
+from khop.storage.folder import (
     FolderMeta,
     FolderWriter,
     NodeTypeMeta,
@@ -30,9 +33,6 @@ from khop.partition.folder import (
     split_path,
     time_path,
 )
-from khop.partition.numbering import Numbering
-from khop.partition.rows import RowWriter
-from khop.partition.source import GraphSource, NodeSource
 from khop.typing import Array, ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 _DIRECTIONS: dict[str, EdgeDir] = {"by_dst": "in", "by_src": "out"}

@@ -13,8 +13,8 @@ from typing import Any
 
 from khop.data.times import time_keys
 from khop.data.weights import weight_values
-from khop.partition.folder import TimeMeta
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.storage.folder import TimeMeta
 from khop.typing import Array, EdgeType, Int64Array, NodeType
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from khop.partition.book import RangeBook
+from khop.storage.book import RangeBook
 from khop.typing import Int64Array, IntArray
 
 

@@ -9,15 +9,15 @@ import numpy as np
 from khop import _native
 from khop.data.arrays import narrowest_int
 from khop.partition.draws import DrawAttrs
-from khop.partition.folder import (
+from khop.partition.numbering import Numbering
+from khop.partition.source import EdgeSource
+from khop.storage.folder import (
     EdgeTypeMeta,
     FolderWriter,
     attr_metas,
     edge_attr_path,
     edge_path,
 )
-from khop.partition.numbering import Numbering
-from khop.partition.source import EdgeSource
 from khop.typing import EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 

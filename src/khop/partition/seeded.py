@@ -17,12 +17,12 @@ from khop import _native
 from khop.data.arrays import check_range, to_int64
 from khop.partition.balance import Scores, assign_balanced, even_sizes
 from khop.partition.base import Progress
-from khop.partition.folder import FolderMeta, check_output
 from khop.partition.frequency import FrequencyPartitioner
 from khop.partition.seeds import adjacency, communities, joined, split_seeds
 from khop.partition.source import GraphSource, NodeSource
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
 from khop.sampler.spec import SamplingSpec
+from khop.storage.folder import FolderMeta, check_output
 from khop.typing import NODE, Array, Int64Array, IntArray, NodeType, NumNeighbors
 
 # Above any probability: a part's own seeds come first.

@@ -10,7 +10,7 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import check_count, to_ids
-from khop.partition.folder.paths import RESERVED_NAMES
+from khop.storage.folder.paths import RESERVED_NAMES
 from khop.typing import EDGE, NODE, ArrayLike, EdgeType, IntArray, NodeType
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from khop.errors import FolderError
-from khop.partition.folder import NodeTypeMeta, PartitionFolder
+from khop.storage.folder import NodeTypeMeta, PartitionFolder
 from khop.typing import NodeType
 
 TRAIN_MASK = "train_mask"

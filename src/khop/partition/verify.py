@@ -9,7 +9,8 @@ import numpy as np
 
 from khop.data.arrays import storage_dtype
 from khop.errors import FolderError
-from khop.partition.folder import (
+from khop.partition.verify_draws import check_edge_draws, check_node_times
+from khop.storage.folder import (
     AttrMeta,
     EdgeTypeMeta,
     NodeTypeMeta,
@@ -23,7 +24,6 @@ from khop.partition.folder import (
     node_path,
     sha256_of,
 )
-from khop.partition.verify_draws import check_edge_draws, check_node_times
 from khop.typing import Array, IntArray
 
 

@@ -10,7 +10,7 @@ from khop import _native
 from khop.data import Feature
 from khop.data.times import time_keys
 from khop.data.weights import weight_values
-from khop.partition.folder import (
+from khop.storage.folder import (
     EdgeTypeMeta,
     NodeTypeMeta,
     PartitionFolder,

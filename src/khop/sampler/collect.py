@@ -5,8 +5,9 @@ of the rest, which are asked before anything is copied here. Arrays are named `n
 and `e<type>.<attribute>`; `id` holds original node ids, `edge_id` original edge ids, `edge_index`
 the endpoints' numbers in the batch, `t<type>` the trees of a disjoint batch's nodes, and `s.<name>`
 what the caller adds, seeds' places for example. Counters of a batch: `batch` (its index),
-`nodes` and `edges` (how many), `rows` (see `ROWS`), `made` (see `khop.trace.clock.Made`), and
-`n<type>.hops` and `e<type>.hops`, the nodes and edges of each hop.
+`nodes` and `edges` (how many), `rows` (see `khop.trace.clock.ROWS`), `made` (see
+`khop.trace.clock.BatchTimings`), and `n<type>.hops` and `e<type>.hops`, the nodes and edges of each
+hop.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from khop.channel.pool import BufferPool
 from khop.codec import Distinct
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
-from khop.partition.part import Part
 from khop.sampler.replies import Checked, check_rows
 from khop.sampler.requests import RemoteParts, Ticket
-from khop.trace.clock import Made
+from khop.storage.part import Part
+from khop.trace.clock import ROWS, BatchTimings
 from khop.typing import Array, Int64Array
 
 # Rows of other parts come in replies of at most this size: each array fits one frame, which is not
@@ -39,9 +40,6 @@ _REPLY_BYTES = FRAME_BYTES
 _INT64 = np.dtype(np.int64)
 
 Allocate = Callable[[Record], Mapping[str, Array]]
-
-ROWS = ("local", "cached", "remote")
-"""Where rows of nodes come from: this part, its copies of others' hot rows, the others."""
 
 
 @dataclass(frozen=True)
@@ -333,7 +331,7 @@ class Collector:
             CounterLayout("nodes", 1),
             CounterLayout("edges", 1),
             CounterLayout("rows", len(ROWS)),
-            CounterLayout("made", len(Made._fields)),
+            CounterLayout("made", len(BatchTimings._fields)),
         ]
         if self._spec.counts_hops:
             counters += [

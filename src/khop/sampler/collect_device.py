@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from khop import _native
+from khop.channel.device_arena import DeviceArray, Scratch
 from khop.channel.layout import Record
-from khop.channel.slab import DeviceArray, Scratch
 from khop.data.device_feature import DeviceFeature
-from khop.partition.part import Part
-from khop.sampler.collect import ROWS, Allocate, Collector, CollectSpec, Table, array_name
+from khop.sampler.collect import Allocate, Collector, CollectSpec, Table, array_name
 from khop.sampler.requests import RemoteParts, Ticket
+from khop.storage.part import Part
+from khop.trace.clock import ROWS
 from khop.typing import Array, Int64Array, IntArray
 
 

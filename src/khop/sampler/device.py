@@ -24,9 +24,9 @@ from khop.data import Graph
 from khop.data.device import check_device, open_device
 from khop.sampler.collect_device import EdgeNames
 from khop.sampler.device_engine import DeviceEngine
-from khop.sampler.drawer import Drawer
+from khop.sampler.drawer import SubgraphSampler
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
-from khop.sampler.pyg_output import DrawnSubgraph
+from khop.sampler.pyg_output import SampledSubgraph
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.typing import ArrayLike, NodeType
@@ -120,7 +120,7 @@ class TorchDevice:
         return contextlib.nullcontext() if self._stream is None else on_stream(self._stream)
 
     def mark(self) -> Any:
-        """The moment when all that was asked for so far is done; for `hand_over`.
+        """The moment when all that was asked for so far is done; for `wait_and_record_stream`.
 
         Torch has no streams on an emulated device: that is waited for.
         """
@@ -147,7 +147,7 @@ def on_stream(stream: Any) -> Iterator[None]:
         yield
 
 
-def tensors_of(drawn: DrawnSubgraph) -> list[Tensor]:
+def tensors_of(drawn: SampledSubgraph) -> list[Tensor]:
     """The tensors of a drawn subgraph."""
     edges = [edge for edge in drawn.edges if edge is not None]
     return [*drawn.nodes, *drawn.edge_index, *edges, *(drawn.trees or ())]
@@ -174,7 +174,7 @@ def tensors_within(value: Any) -> list[Tensor]:
     return [value]
 
 
-def hand_over(tensors: Iterable[Tensor], moment: Any) -> None:
+def wait_and_record_stream(tensors: Iterable[Tensor], moment: Any) -> None:
     """Gives tensors to torch's current stream, which waits for the moment when they are written.
 
     Memory of torch's is kept until that stream has done with it, also if the tensor is gone before.
@@ -229,7 +229,7 @@ class DeviceWriter:
         self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
         self._names = names
 
-    def write(self, subgraph: Any) -> DrawnSubgraph:
+    def write(self, subgraph: Any) -> SampledSubgraph:
         """A subgraph that the engine returned; the device's lock and scope are held."""
         num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
         num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]
@@ -248,7 +248,7 @@ class DeviceWriter:
             backward=self._backward,
         )
         counts_hops = self._spec.counts_hops
-        return DrawnSubgraph(
+        return SampledSubgraph(
             nodes=list(itertools.islice(parts, len(num_nodes))),
             trees=list(itertools.islice(parts, len(num_placed))) or None,
             edge_index=[next(parts).view(2, n) for n in num_edges],
@@ -273,11 +273,11 @@ def names_on(device: TorchDevice, graph: Graph, spec: SamplingSpec, mode: str) -
     return EdgeNames(device.native, given, len(graph.edge_types), mode)
 
 
-class DeviceDrawer(Drawer):
+class DeviceDrawer(SubgraphSampler):
     """A drawer whose batches a device draws.
 
     Args:
-        graph, spec, backward: as of `Drawer`.
+        graph, spec, backward: as of `SubgraphSampler`.
         device: who draws.
         graphs: the graph there, from `graphs_on`.
         names: the users' edge ids there, from `names_on`.
@@ -299,21 +299,21 @@ class DeviceDrawer(Drawer):
         self._engine = DeviceEngine(self.view, spec, device.native, graphs, cuda_graph)
         self._writer = DeviceWriter(graph, spec, backward, device, names)
 
-    def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> DrawnSubgraph:
-        """As of `Drawer`; says when the tensors will have been written."""
+    def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> SampledSubgraph:
+        """As of `SubgraphSampler`; says when the tensors will have been written."""
         with self._device.lock, self._device.scope():
             drawn = super().draw_nodes(seeds, run_key, batch)
             return drawn._replace(written=self._device.mark())
 
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
-    ) -> tuple[DrawnSubgraph, LinkSeeds]:
-        """As of `Drawer`; says when the tensors will have been written."""
+    ) -> tuple[SampledSubgraph, LinkSeeds]:
+        """As of `SubgraphSampler`; says when the tensors will have been written."""
         with self._device.lock, self._device.scope():
             drawn, seeds = super().draw_links(sampler, links, run_key, batch)
             return drawn._replace(written=self._device.mark()), seeds
 
     def _wait_for_tensors(self) -> None:
-        """As of `Drawer`. Torch's own work on a GPU comes after the kernels', on their stream."""
+        """As of `SubgraphSampler`. Torch's own work on a GPU follows on their stream."""
         if not self._device.native.is_cuda:
             self._device.native.synchronize()

@@ -7,13 +7,13 @@ from typing import Any
 from khop.data import Graph
 from khop.sampler.engine import Engine, finish
 from khop.sampler.link import Links, LinkSampler, LinkSeeds, link_of_tree
-from khop.sampler.pyg_output import DrawnSubgraph, SubgraphWriter
+from khop.sampler.pyg_output import SampledSubgraph, SubgraphWriter
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
 
 
-class Drawer:
+class SubgraphSampler:
     """Draws batches from a graph in memory on the CPU. Safe to use from several threads.
 
     Args:
@@ -28,13 +28,13 @@ class Drawer:
         self._engine = Engine(self.view, spec)
         self._writer: Any = SubgraphWriter(graph, spec, backward)
 
-    def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> DrawnSubgraph:
+    def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> SampledSubgraph:
         """The neighbourhood of seeds."""
         return self._written(self._engine.sample_local([seeds], run_key, batch))
 
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
-    ) -> tuple[DrawnSubgraph, LinkSeeds]:
+    ) -> tuple[SampledSubgraph, LinkSeeds]:
         """The neighbourhood of links, and where in it their ends are."""
         subgraph, seeds = finish(sampler.sample(self._engine, links, run_key, batch))
         drawn = self._written(subgraph)
@@ -47,8 +47,8 @@ class Drawer:
     def _wait_for_tensors(self) -> None:
         """Called before torch reads what was written: on the CPU it is there."""
 
-    def _written(self, subgraph: Any) -> DrawnSubgraph:
+    def _written(self, subgraph: Any) -> SampledSubgraph:
         """A drawn subgraph as tensors; its buffers are then free for the next."""
-        drawn: DrawnSubgraph = self._writer.write(subgraph)
+        drawn: SampledSubgraph = self._writer.write(subgraph)
         self._engine.release(subgraph)
         return drawn

@@ -27,17 +27,17 @@ from khop.sampler.device import (
     DeviceDrawer,
     DeviceOptions,
     TorchDevice,
-    hand_over,
     names_on,
     tensors_of,
+    wait_and_record_stream,
 )
 from khop.sampler.device_engine import graphs_on
-from khop.sampler.drawer import Drawer
+from khop.sampler.drawer import SubgraphSampler
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.link_spec import ExcludeSeedEdges
 from khop.sampler.pyg_links import LinkOptions, LinkSamplers, link_metadata, links_of
-from khop.sampler.pyg_output import DrawnSubgraph, to_pyg
+from khop.sampler.pyg_output import SampledSubgraph, to_pyg
 from khop.sampler.requests import SeedSet
 from khop.sampler.seed_times import seed_times
 from khop.sampler.source import graph_of
@@ -208,7 +208,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         by_type = {t: list(hops) for t, hops in zip(graph.edge_types, spec.fanouts, strict=False)}
         self._num_neighbors = by_type if graph.is_heterogeneous else list(spec.fanouts[0])
         if self._device is None:
-            self._drawer = Drawer(graph, spec, self._backward)
+            self._drawer = SubgraphSampler(graph, spec, self._backward)
         else:
             as_graph = self._device_options.cuda_graph
             if self._edge_names is None:  # which edges have ids does not depend on fan-outs
@@ -291,7 +291,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         if kwargs:
             raise TypeError(f"unexpected arguments {list(kwargs)}")
         drawn = self.draw_nodes(self.seed_set(index), key)
-        hand_over(tensors_of(drawn), drawn.written)
+        wait_and_record_stream(tensors_of(drawn), drawn.written)
         return to_pyg(drawn, self.graph, (index.input_id, index.time))
 
     def seed_set(self, index: NodeSamplerInput) -> SeedSet:
@@ -303,7 +303,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         times = seed_times(self.graph, node_type, seeds, index.time)
         return SeedSet(self.graph.node_types.index(node_type), seeds, times)
 
-    def draw_nodes(self, seeds: SeedSet, key: BatchKey | None = None) -> DrawnSubgraph:
+    def draw_nodes(self, seeds: SeedSet, key: BatchKey | None = None) -> SampledSubgraph:
         """Draws the neighbourhood of seeds that `seed_set` made, or of some of them.
 
         Args:
@@ -358,12 +358,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         check_request(index, EdgeSamplerInput)
         sampler = self.link_sampler(index.input_type, options)
         drawn, seeds = self.draw_links(sampler, links_of(index, self.graph, sampler.spec), key)
-        hand_over(tensors_of(drawn), drawn.written)
+        wait_and_record_stream(tensors_of(drawn), drawn.written)
         return to_pyg(drawn, self.graph, link_metadata(index, sampler.spec, seeds))
 
     def draw_links(
         self, sampler: LinkSampler, links: Links, key: BatchKey | None = None
-    ) -> tuple[DrawnSubgraph, LinkSeeds]:
+    ) -> tuple[SampledSubgraph, LinkSeeds]:
         """Draws the neighbourhood of links that `links_of` made, or of some of them.
 
         Args:

@@ -36,7 +36,7 @@ class LinkOptions(NamedTuple):
     exclude: ExcludeSeedEdges = False
 
 
-class _Kept(NamedTuple):
+class _Supervised(NamedTuple):
     wanted: tuple[Any, ...]
     weights: tuple[Tensor | None, Tensor | None]
     sampler: LinkSampler
@@ -59,7 +59,7 @@ class LinkSamplers:
     def __init__(self, graph: Graph, disjoint: bool = False) -> None:
         self._graph = graph
         self._disjoint = disjoint
-        self._kept: _Kept | None = None
+        self._kept: _Supervised | None = None
 
     def get(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
         """The sampler of links of one type.
@@ -76,7 +76,7 @@ class LinkSamplers:
         weights = (neg.src_weight, neg.dst_weight) if neg else (None, None)
         kept = self._kept  # another thread may replace it
         if kept is None or not kept.is_for(wanted, weights):
-            kept = _Kept(wanted, weights, self._make(link_type, options))
+            kept = _Supervised(wanted, weights, self._make(link_type, options))
             self._kept = kept
         return kept.sampler
 

@@ -19,7 +19,7 @@ from khop.typing import Int64Array
 _INT64 = np.dtype(np.int64)
 
 
-class DrawnSubgraph(NamedTuple):
+class SampledSubgraph(NamedTuple):
     """A batch's subgraph, an entry for each node type or edge type, in the graph's order.
 
     Attributes:
@@ -30,7 +30,8 @@ class DrawnSubgraph(NamedTuple):
         nodes_per_hop: number of seeds, then of the nodes that each hop added; None where hops
             cannot be told apart.
         edges_per_hop: number of edges that each hop added, likewise.
-        written: when a device has written the tensors (`khop.sampler.device.hand_over`); None: they
+        written: when a device has written the tensors
+        (`khop.sampler.device.wait_and_record_stream`); None: they
             are.
     """
 
@@ -59,7 +60,7 @@ class SubgraphWriter:
         names = [t.edge_ids for t in graph.topologies.values()]
         self._output = _native.SubgraphOutput(names, backward)
 
-    def write(self, subgraph: _native.Subgraph) -> DrawnSubgraph:
+    def write(self, subgraph: _native.Subgraph) -> SampledSubgraph:
         """A subgraph that the engine returned."""
         num_nodes, num_edges, node_hops, edge_hops = self._output.sizes(subgraph)
         nodes = [self._empty(n) for n in num_nodes]
@@ -69,7 +70,7 @@ class SubgraphWriter:
         trees = [self._empty(n) for n in num_nodes] if self._spec.disjoint else None
         self._output.write(subgraph, nodes, ends, edges, trees)
         wrap, counts_hops = torch.from_numpy, self._spec.counts_hops
-        return DrawnSubgraph(
+        return SampledSubgraph(
             [wrap(n) for n in nodes],
             [wrap(e) for e in ends],
             [None if e is None else wrap(e) for e in edges],
@@ -83,7 +84,7 @@ class SubgraphWriter:
 
 
 def to_pyg(
-    drawn: DrawnSubgraph, graph: Graph, metadata: tuple[Any, ...]
+    drawn: SampledSubgraph, graph: Graph, metadata: tuple[Any, ...]
 ) -> SamplerOutput | HeteroSamplerOutput:
     """A subgraph in PyG's form; every type of a heterogeneous graph is there.
 

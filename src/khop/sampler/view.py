@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from khop import _native
 from khop.data import Graph
-from khop.partition.part import Part
+from khop.storage.part import Part
 
 
 class GraphView:

@@ -23,6 +23,9 @@ class Phase:
 PHASES = ("sampling", "gathering", "remote", "idle", "other")
 """Names of the phases that count."""
 
+ROWS = ("local", "cached", "remote")
+"""Where rows of nodes come from: this part, its copies of others' hot rows, the others."""
+
 
 class Segment(NamedTuple):
     """A stretch of time in a phase, for a batch; in nanoseconds of CLOCK_MONOTONIC."""
@@ -34,7 +37,7 @@ class Segment(NamedTuple):
     ended: int
 
 
-class Made(NamedTuple):
+class BatchTimings(NamedTuple):
     """What a batch cost where it was made.
 
     Attributes:
@@ -98,11 +101,11 @@ class PhaseClock:
         remote_bytes: int = 0,
         overflows: int = 0,
         maker: tuple[int, int] = (0, 0),
-    ) -> Made:
+    ) -> BatchTimings:
         """What a batch cost that was ready when the present phase began; the next begins there."""
         sampling, gathering, remote, idle, other, _ = self._spent
         self._spent = [0, 0, 0, 0, 0, 0]
-        return Made(
+        return BatchTimings(
             *maker,
             self.since,
             nbytes,

@@ -194,7 +194,7 @@ class OwnRecords:
 
 def _rank_and_world_size() -> tuple[int, int]:
     """This trainer's; nothing is imported for it that the process does not use already."""
-    distributed = sys.modules.get("khop.distributed.context")
+    distributed = sys.modules.get("khop.distributed.job.context")
     context = None if distributed is None else distributed.get_context()
     if context is not None:
         return context.rank, context.world_size

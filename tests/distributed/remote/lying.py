@@ -10,13 +10,13 @@ import numpy as np
 import zmq
 
 from khop.channel.message import pack, unpack
-from khop.distributed.peers import run
-from khop.distributed.pipeline import Pipeline
+from khop.distributed.partitions.shared_client import run
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.answers import GraphAnswers
 from khop.distributed.remote.messages import text_array
+from khop.distributed.remote.server.graph_handler import GraphRequestHandler
+from khop.distributed.sampling.pipeline import Pipeline
 from khop.partition import PartitionFolder
-from khop.partition.part import Part
+from khop.storage.part import Part
 
 CHUNK = 1 << 20
 
@@ -43,7 +43,7 @@ class ScriptedServer:
         self.change = lambda op, messages: messages
         self.asked = []
         self.layout = None
-        self._graph = GraphAnswers(folder, folder.meta, 0, [0])
+        self._graph = GraphRequestHandler(folder, folder.meta, 0, [0])
         self._num_parts, self._fingerprint = folder.meta.num_parts, folder.fingerprint
         self._pipeline = None if spec is None else Pipeline(Part(folder, 0), spec, None)
         self._context = zmq.Context()

@@ -9,16 +9,16 @@ from dataclasses import asdict
 import numpy as np
 import torch
 
+from khop.channel.arena import ArenaReader, create_memory
 from khop.channel.control import Op
 from khop.channel.layout import Layout
-from khop.channel.ring import RingReader, create_memory
 from khop.channel.shared import share
 from khop.codec import to_json
-from khop.distributed.child import ChildProcess
-from khop.distributed.remote.batch_checks import BatchSchema
+from khop.distributed.processes.child import ChildProcess
+from khop.distributed.remote.client.batch_checks import BatchSchema
 from khop.distributed.remote.messages import new_secret
-from khop.distributed.sampler_process import SamplerProcess
-from khop.distributed.wire import rebuild_error
+from khop.distributed.rpc.protocol import rebuild_error
+from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.loader.epochs import EpochKeys
 from khop.partition import PartitionFolder
 from khop.sampler.collect import CollectSpec
@@ -77,8 +77,8 @@ class Trainer:
         }
         ring = create_memory(ring_bytes)
         shared = [] if arrays is None else [share(arrays)]
-        process = ChildProcess("khop.distributed.remote.receiver", config, [ring, *shared])
-        self.receiver = SamplerProcess(0, process, RingReader(ring), None, False)
+        process = ChildProcess("khop.distributed.remote.client.receiver", config, [ring, *shared])
+        self.receiver = SamplerProcess(0, process, ArenaReader(ring), None, False)
         for descriptor in [ring, *shared]:
             os.close(descriptor)
         self.epochs = 0
@@ -92,7 +92,7 @@ class Trainer:
         order = epoch_order(plan.num_seeds, key, shuffle)
         columns = np.ascontiguousarray(seeds if order is None else seeds[:, order])
         memory = create_memory(columns.nbytes)
-        view = RingReader(memory).lease(0, columns.nbytes, None)
+        view = ArenaReader(memory).lease(0, columns.nbytes, None)
         view[:] = columns.reshape(-1).view(np.uint8)
         self.epochs += 1
         message = {

@@ -17,16 +17,16 @@ import jobs
 from khop.channel.control import Op
 from khop.channel.layout import Layout, read_record
 from khop.channel.message import pack
-from khop.distributed.child import ChildProcess, wait_for_message
+from khop.distributed.processes.child import ChildProcess, wait_for_message
+from khop.distributed.processes.socket_files import remove_socket
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.connection import RemoteClient
-from khop.distributed.remote.link import Link
+from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.messages import RegisterClient, Statistics, read_text
-from khop.distributed.socket_files import remove_socket
-from khop.distributed.transport import Endpoint
-from khop.distributed.wire import PROTOCOL
+from khop.distributed.rpc.connection import Connection
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.protocol import PROTOCOL
 
-PROGRAM = "khop.distributed.remote.program"
+PROGRAM = "khop.distributed.remote.server.main"
 
 
 class Graph:
@@ -102,7 +102,7 @@ def client_of(graph, rank=None, num_clients=0, **options):
             name = f"client {rank}"
             return RegisterClient(rank, secret, num_servers, num_clients, name, os.getpid())
 
-    client = RemoteClient(graph.servers, registration, **{"timeout": 20.0, **options})
+    client = DirectoryClient(graph.servers, registration, **{"timeout": 20.0, **options})
     try:
         yield client
     finally:
@@ -133,7 +133,7 @@ class RawSession:
 
     def __init__(self, context, endpoint, pipeline, name="raw", credentials=None, **options):
         self.name = name
-        self.link = Link(context, credentials, endpoint)
+        self.link = Connection(context, credentials, endpoint)
         self.options = {
             "client": name,
             "pipeline": pipeline,

@@ -13,10 +13,8 @@ from receiving import collect_all, training
 from serving import client_of, serving
 
 from khop.channel.shared import share
-from khop.distributed.child import ChildProcess
-from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.remote.answers import MAX_ROWS, GraphAnswers, with_labels
-from khop.distributed.remote.batch_checks import BatchSchema
+from khop.distributed.processes.child import ChildProcess
+from khop.distributed.remote.client.batch_checks import BatchSchema
 from khop.distributed.remote.messages import (
     DescribeGraph,
     DeviceCount,
@@ -27,10 +25,12 @@ from khop.distributed.remote.messages import (
     ToOriginalIds,
     read_text,
 )
+from khop.distributed.remote.server.graph_handler import MAX_ROWS, GraphRequestHandler, with_labels
+from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError, RendezvousError
 from khop.partition import PartitionFolder
-from khop.partition.folder.meta import meta_of
 from khop.sampler.spec import SamplingSpec
+from khop.storage.folder.meta import meta_of
 
 
 def test_about_the_graph(graph, folder_of):
@@ -89,7 +89,7 @@ def test_about_the_graph(graph, folder_of):
 def test_replies_are_bounded(folder_of):
     """Nobody gets more rows at a time than `MAX_ROWS`, whatever they ask for."""
     folder = PartitionFolder(folder_of("random", 1))
-    answers = GraphAnswers(folder, folder.meta, 0, [0])
+    answers = GraphRequestHandler(folder, folder.meta, 0, [0])
     with pytest.raises(ProtocolError, match="more than"):
         answers._to_new_ids(ToNewIds(0), [np.zeros(MAX_ROWS + 1, np.int64)])
 
@@ -151,8 +151,8 @@ def run_to_error(served, **config):
     from serving import PROGRAM
 
     from khop.channel.control import Op
-    from khop.distributed.child import wait_for_message
-    from khop.distributed.wire import rebuild_error
+    from khop.distributed.processes.child import wait_for_message
+    from khop.distributed.rpc.protocol import rebuild_error
 
     process = ChildProcess(PROGRAM, {**served.config, **config})
     try:

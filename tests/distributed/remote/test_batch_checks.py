@@ -15,22 +15,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from receiving import collect_all
 
+from khop.channel.arena import ArenaWriter, create_memory
 from khop.channel.control import ControlLine, Op, socket_pair
 from khop.channel.layout import Layout
-from khop.channel.ring import RingWriter, create_memory
 from khop.codec import from_json, to_json
-from khop.distributed.peers import run
-from khop.distributed.pipeline import Pipeline, PipelineSpec
-from khop.distributed.remote.batch_checks import BatchChecks, BatchSchema
-from khop.distributed.remote.incoming import Incoming, Layouts
-from khop.distributed.remote.link import Link
+from khop.distributed.partitions.shared_client import run
+from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
+from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
+from khop.distributed.remote.client.server_session import OPEN, RemoteSession
 from khop.distributed.remote.messages import SessionSpec
-from khop.distributed.remote.remote_session import OPEN, RemoteSession
+from khop.distributed.rpc.connection import Connection
+from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.errors import ProtocolError
 from khop.partition import PartitionFolder
-from khop.partition.part import Part
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.spec import SamplingSpec
+from khop.storage.part import Part
 
 NUM_SEEDS = 24
 
@@ -207,17 +207,17 @@ def test_layouts_are_told_once_and_are_not_many(folder_of):
 
 
 def test_extras_that_a_trainer_could_not_read():
-    ring = RingWriter(memory := create_memory(1 << 16))
+    ring = ArenaWriter(memory := create_memory(1 << 16))
     jobs.os.close(memory)
     ours, theirs = map(ControlLine, socket_pair())
     layout = Layout(0, [], [])
     try:
         for extras in ("[1]", "3", "{", '{"a": "' + "x" * 40_000 + '"}', "[" * 5000):
-            batch = Incoming(ring, 64)
+            batch = BatchReassembler(ring, 64)
             with pytest.raises(ProtocolError, match="beside a batch"):
                 batch.announce(ours, 1, 2, layout, extras)
             batch.abandon()
-        Incoming(ring, 64).announce(ours, 1, 2, layout, '{"a": 1}')
+        BatchReassembler(ring, 64).announce(ours, 1, 2, layout, '{"a": 1}')
         assert theirs.receive().op is Op.BATCH
     finally:
         ours.close()
@@ -225,9 +225,9 @@ def test_extras_that_a_trainer_could_not_read():
 
 
 def test_chunks_that_do_not_follow():
-    ring = RingWriter(memory := create_memory(1 << 16))
+    ring = ArenaWriter(memory := create_memory(1 << 16))
     jobs.os.close(memory)
-    batch = Incoming(ring, 64)
+    batch = BatchReassembler(ring, 64)
     for offset, size in ((0, 0), (1, 5), (0, 65), (2**62, 1), (-1, 5)):
         with pytest.raises(ProtocolError, match="of a batch of 64 bytes"):
             batch.write(offset, np.zeros(size, np.uint8))
@@ -242,7 +242,7 @@ def remote(folder_of):
     options |= {"worker_devices": None, "max_restarts": 0, "timeout": 1.0, "credits": 1 << 20}
     named = {"session": "s", "secret": "x", "client": "c", "pipeline": spec}
     context = zmq.Context()
-    session = RemoteSession(SessionSpec(**named, **options), 0, Link(context))
+    session = RemoteSession(SessionSpec(**named, **options), 0, Connection(context))
     session.state, session.opening = OPEN, 3
     yield session
     session.link.close()

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from receiving import check_same, collect_all, training
 from serving import client_of, serving, sessions, statistics, wait_until
 
-from khop.distributed.keys import JobKeys
-from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.remote.batch_checks import BatchSchema
+from khop.distributed.remote.client.batch_checks import BatchSchema
+from khop.distributed.rpc.keys import JobKeys
+from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import PartitionUnavailableError, SamplerDiedError
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder

@@ -59,7 +59,7 @@ def test_whose_home_is_where(folder_of):
             with servers.client(rank) as context:
                 assert context.graph.homes == [0, 1, 0]
                 shares.append(node_split("train_mask"))
-                edges.append(torch.from_numpy(context.graph.home_edges()))
+                edges.append(torch.from_numpy(context.graph.owned_edges()))
     graph = jobs.make_graph()
     assert torch.equal(torch.cat(shares).sort().values, graph.train_mask.nonzero().view(-1))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1

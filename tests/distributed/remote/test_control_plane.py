@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 from control_plane import CLIENTS, RANKS, SOURCES, ControlPlane
 from khop.channel.message import pack
 from khop.distributed.remote.messages import Ping
-from khop.distributed.remote.source import Source, Turns
-from khop.distributed.wire import request_header
+from khop.distributed.remote.server.identity import Source, Turns
+from khop.distributed.rpc.protocol import request_header
 
 
 @pytest.mark.parametrize("num_clients", [RANKS, 0])

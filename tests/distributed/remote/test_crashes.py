@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import serving
 
-from khop.distributed.socket_files import remove_socket
-from khop.distributed.transport import Endpoint, PartitionClient
+from khop.distributed.processes.socket_files import remove_socket
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.partition_client import PartitionClient
 
 SENTENCE = "ends by SIGBUS: it read a part of a mapped file that is no longer there"
 

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from khop import codec
-from khop.distributed.hosts import host_identity
-from khop.distributed.remote import directory as module
-from khop.distributed.remote.directory import Directory
+from khop.distributed.processes.hosts import host_identity
 from khop.distributed.remote.messages import (
     Addresses,
     Goodbye,
@@ -21,7 +19,9 @@ from khop.distributed.remote.messages import (
     WaitFor,
     incarnation_of,
 )
-from khop.distributed.remote.source import Source
+from khop.distributed.remote.server.directory import Directory
+from khop.distributed.remote.server.graph_server import directory as module
+from khop.distributed.remote.server.identity import Source
 from khop.errors import ProtocolError, RendezvousError, SecurityError
 
 # Who talks: a graph server, two trainers with keys of their own, and anybody of a job with one key.

@@ -23,12 +23,12 @@ from serving import client_of, raw_session, serving, sessions, wait_until
 
 from khop.channel.message import pack, unpack
 from khop.codec import to_json
-from khop.distributed.keys import JobKeys
-from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote import messages
-from khop.distributed.remote.agreement import Agreement
+from khop.distributed.remote.client.directory_rendezvous import DirectoryRendezvous
 from khop.distributed.remote.messages import Lookup, Ping, RegisterClient, read_table
-from khop.distributed.wire import PROTOCOL, request_header
+from khop.distributed.rpc.keys import JobKeys
+from khop.distributed.rpc.protocol import PROTOCOL, request_header
+from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.partition import PartitionFolder
 from khop.sampler.spec import SamplingSpec
 
@@ -182,7 +182,7 @@ def test_replies_stay_small(member, honest):
     assert len(honest.hear("n", ranks, 0.0)) == len(reply["ranks"])
     for rank in ranks:
         member.ask({"op": "publish", "rank": rank, "secret": "h", "name": "group/n"}, [text])
-    agreement = Agreement(honest, "group", 0, 1, 20.0)
+    agreement = DirectoryRendezvous(honest, "group", 0, 1, 20.0)
     assert len(agreement.hear("n", ranks, "publish")) == len(agreement.told("n", ranks)) == 40
 
 

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from lying import contents, scripted
 from receiving import check_same, collect_all, training
 
-from khop.distributed.pipeline import PipelineSpec
+from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder

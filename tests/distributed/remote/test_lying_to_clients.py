@@ -22,9 +22,9 @@ from serving import client_of, wait_until
 
 from khop.channel.control import ControlLine, Op, socket_pair
 from khop.distributed import init_client, shutdown_client
-from khop.distributed.hosts import host_identity
+from khop.distributed.processes.hosts import host_identity
+from khop.distributed.remote.client.local_sampler import LocalSampler
 from khop.distributed.remote.messages import Ping, WaitFor, text_array
-from khop.distributed.remote.nearby import NearbyProcess
 from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
 from khop.typing import EDGE, NODE
 
@@ -297,7 +297,7 @@ def test_ids_that_do_not_exist(server):
         for op, ask in (
             ("to_new_ids", lambda: graph.to_new_ids(ids, "ids")),
             ("to_original_ids", lambda: graph.to_original_ids(ids)),
-            ("home_edges", lambda: graph.home_edges(EDGE)),
+            ("home_edges", lambda: graph.owned_edges(EDGE)),
         ):
             right = ask()
             for lie in IDS.values():
@@ -410,7 +410,7 @@ def test_samplers_of_this_machine_that_are_none(tmp_path):
         (99, b"", [line]),
     ):
         with local_server(path, (op, payload, descriptors)), pytest.raises(ProtocolError):
-            NearbyProcess(str(path), {}, [])
+            LocalSampler(str(path), {}, [])
         assert num_descriptors() == before, payload
     os.close(file)
     for end in (stream, ours, pair[1]):
@@ -422,7 +422,7 @@ def test_ends_of_samplers_that_are_none(tmp_path):
     started = (Op.READY, b'{"pid": 7}', [pair[1].fileno()])
     for payload in (b"[]", b"{}", b'{"status": 1, "task": null, "log": ""}', b"{"):
         with local_server(path, started, (Op.ERROR, payload, [pair[1].fileno()])):
-            process = NearbyProcess(str(path), {}, [])
+            process = LocalSampler(str(path), {}, [])
             before = num_descriptors()
             for ask in (process.exit_status, process.last_task, process.log_tail):
                 with contextlib.suppress(ProtocolError):
@@ -431,7 +431,7 @@ def test_ends_of_samplers_that_are_none(tmp_path):
             process.close()
     said = b'{"status": "was killed", "task": [1, 2], "log": "end"}'
     with local_server(path, started, (Op.ERROR, said, [])):
-        process = NearbyProcess(str(path), {}, [])
+        process = LocalSampler(str(path), {}, [])
         assert process.exit_status() == "was killed"
         assert (process.last_task(), process.log_tail()) == ((1, 2), "end")
         assert not process.ended_with_server

@@ -20,18 +20,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from serving import client_of, serving, wait_until
 
+from khop.channel.arena import create_memory
 from khop.channel.control import ControlLine, Op
-from khop.channel.ring import create_memory
 from khop.codec import to_json
 from khop.distributed import (
     DistLinkNeighborLoader,
     DistNeighborLoader,
     RemoteDistSamplingWorkerOptions,
 )
-from khop.distributed.context import get_context
+from khop.distributed.job.context import get_context
+from khop.distributed.processes.socket_files import lines_path
+from khop.distributed.remote.client.local_sampler import LocalSampler
 from khop.distributed.remote.messages import Ping
-from khop.distributed.remote.nearby import NearbyProcess
-from khop.distributed.socket_files import lines_path
 from khop.errors import PartitionUnavailableError, ProtocolError, SamplerDiedError
 from khop.loader import LinkNeighborLoader, NeighborLoader
 
@@ -82,7 +82,7 @@ def test_who_makes_batches(servers, options, near):
     """Samplers of the servers in rings of the trainer, or one receiver; the same batches."""
     loader, reference = remote_loader(**options), twin()
     assert [jobs.same_batches(loader, reference) for _ in range(2)] == [20, 20]
-    pids = loader._maker.pids
+    pids = loader._backend.pids
     assert [is_child(pid) for pid in pids] == ([False] * near or [True])
     loader.shutdown()
     assert jobs.wait_for_ends(pids) == []
@@ -130,11 +130,11 @@ def test_a_killed_sampler(servers):
     batches = []
     for number, batch in enumerate(loader):
         if number in (2, 6):
-            os.kill(loader._maker.pids[number // 6], signal.SIGKILL)
+            os.kill(loader._backend.pids[number // 6], signal.SIGKILL)
         batches.append(batch.clone())
     assert jobs.same_batches(batches, twin()) == len(loader)
     assert loader.stats().restarts == 2
-    assert not any(is_child(pid) for pid in loader._maker.pids)
+    assert not any(is_child(pid) for pid in loader._backend.pids)
 
 
 def test_a_sampler_killed_too_often(servers):
@@ -142,7 +142,7 @@ def test_a_sampler_killed_too_often(servers):
     loader = remote_loader(max_restarts=0, buffer_size="64KB")
     iterator = iter(loader)
     next(iterator)
-    os.kill(loader._maker.pids[0], signal.SIGKILL)
+    os.kill(loader._backend.pids[0], signal.SIGKILL)
     with pytest.raises(SamplerDiedError, match="was killed by SIGKILL"):
         list(iterator)
 
@@ -153,7 +153,7 @@ def test_a_killed_server(servers):
     batches = []
     for number, batch in enumerate(loader):
         if number == 3:
-            pids = loader._maker.pids
+            pids = loader._backend.pids
             servers.kill(1)
             assert jobs.wait_for_ends(pids) == []
             servers.restart(1)
@@ -165,7 +165,7 @@ def test_a_server_that_is_back(servers):
     """From the next epoch on its samplers write into the trainer's memory again."""
     loader, reference = remote_loader(server_rank=1, num_workers=2), twin()
     kept = [batch.clone() for batch in loader]
-    pids = loader._maker.pids
+    pids = loader._backend.pids
     remote = get_context().remote
     before = remote.table.servers[1].incarnation
     servers.kill(1)
@@ -173,11 +173,11 @@ def test_a_server_that_is_back(servers):
     running = iter(loader)  # nobody is there: receivers wait for it
     servers.restart(1)
     kept += [batch.clone() for batch in running]
-    receivers = loader._maker.pids
+    receivers = loader._backend.pids
     assert all(map(is_child, receivers))
     remote.wait_for_table(lambda t: t.servers[1].incarnation != before, "the successor")
     kept += [batch.clone() for batch in loader]
-    assert not any(map(is_child, loader._maker.pids))
+    assert not any(map(is_child, loader._backend.pids))
     assert jobs.wait_for_ends(receivers) == []
     assert jobs.same_batches(kept, [batch for _ in range(3) for batch in reference]) == 60
 
@@ -190,12 +190,12 @@ def test_a_server_that_refuses(servers, monkeypatch):
         asked.append(arguments)
         raise PartitionUnavailableError("no")
 
-    monkeypatch.setattr(NearbyProcess, "__init__", refuse)
+    monkeypatch.setattr(LocalSampler, "__init__", refuse)
     loader, reference = remote_loader(num_workers=2), twin()
-    pids = loader._maker.pids
+    pids = loader._backend.pids
     assert [jobs.same_batches(loader, reference) for _ in range(2)] == [20, 20]
     assert len(asked) == 2
-    assert loader._maker.pids == pids
+    assert loader._backend.pids == pids
 
 
 def test_a_client_that_goes(servers):
@@ -203,15 +203,15 @@ def test_a_client_that_goes(servers):
     entry = wait_for_server()
     path = lines_path(entry["addresses"]["ipc"].removeprefix("ipc://"))
     loader = remote_loader()
-    sampler = loader._maker._samplers[0]
-    session = loader._maker._config["session"]
+    sampler = loader._backend._samplers[0]
+    session = loader._backend._config["session"]
     spec = {
         **{name: value for name, value in session.items() if name != "loader"},
         "session": "x/0", "depth": 4, "timeout": 10.0, "credits": 1 << 16,
     }  # fmt: skip
     config = {"spec": spec, "number": 0, "has_arrays": False}
     memory = create_memory(1 << 20)
-    process = NearbyProcess(path, config, [memory])
+    process = LocalSampler(path, config, [memory])
     process._server.close()
     assert jobs.wait_for_ends([process.pid]) == []
     with pytest.raises(EOFError):
@@ -222,7 +222,7 @@ def test_a_client_that_goes(servers):
     specs = [{"spec": {**spec, **bad}} for bad in ({"num_workers": 0}, {"pipeline": {}})]
     for bad in ({"has_arrays": True}, {"number": -1}, *specs):
         with pytest.raises(ProtocolError, match="graph server of this machine"):
-            NearbyProcess(path, {**config, **bad}, [memory])
+            LocalSampler(path, {**config, **bad}, [memory])
     os.close(memory)
     assert jobs.wait_for_ends([sampler.process.pid], 0.2) == [sampler.process.pid]
 
@@ -282,7 +282,7 @@ def test_other_users_are_not_let_in(servers):
     code = (
         "import os, socket, sys, zmq\n"
         "from khop.channel.message import pack\n"
-        "from khop.distributed.wire import PROTOCOL\n"
+        "from khop.distributed.rpc.protocol import PROTOCOL\n"
         "os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))\n"
         "end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
         "end.settimeout(10)\n"

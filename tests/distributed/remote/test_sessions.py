@@ -20,18 +20,17 @@ from receiving import check_same, collect_all, training
 from serving import client_of, raw_session, serving, sessions, statistics, wait_until
 
 from khop.channel.message import pack, unpack
-from khop.distributed.handler import pack_or_refuse
-from khop.distributed.limits import Unread
-from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.remote.checks import Allowed, SessionChecks
-from khop.distributed.remote.messages import Batch, Open, SessionSpec
-from khop.distributed.remote.outbox import CHUNK_BYTES
-from khop.distributed.remote.server import _Peer
-from khop.distributed.remote.session_table import SessionTable
-from khop.distributed.remote.sessions import Host
-from khop.distributed.remote.source import Source
-from khop.distributed.remote.statistics import ServerCounters
-from khop.distributed.wire import PROTOCOL
+from khop.distributed.remote.messages import CHUNK_BYTES, Batch, Open, SessionSpec
+from khop.distributed.remote.server.counters import ServerCounters
+from khop.distributed.remote.server.graph_server import _Peer
+from khop.distributed.remote.server.identity import Source
+from khop.distributed.remote.server.session import SessionEnvironment
+from khop.distributed.remote.server.session_table import SessionTable
+from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
+from khop.distributed.rpc.limits import SendBacklog
+from khop.distributed.rpc.partition_handler import pack_or_refuse
+from khop.distributed.rpc.protocol import PROTOCOL
+from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder, RandomPartitioner
 from khop.sampler.spec import SamplingSpec
@@ -127,8 +126,10 @@ def session_table(root):
     counters = ServerCounters(0, [0], "", lambda: table.state())  # noqa: PLW0108
     sampler = {"root": str(root), "credentials": None, "graph_mode": "CPU", "feature_mode": "CPU"}
     callbacks = counters.batch, counters.sampler_restarted
-    host = Host({**sampler, "pin_memory": False}, [0], 1, {}, None, *callbacks)
-    table = SessionTable(SessionChecks(PartitionFolder(root).meta), host, counters, Allowed())
+    host = SessionEnvironment({**sampler, "pin_memory": False}, [0], 1, {}, None, *callbacks)
+    table = SessionTable(
+        SessionValidator(PartitionFolder(root).meta), host, counters, SessionLimits()
+    )
     try:
         yield table
     finally:
@@ -369,7 +370,7 @@ def test_replies_of_the_loop_count_as_unread():
         dealer.connect("ipc://@khop-test-unread")
         dealer.send(b"")
         router.recv_multipart()
-        unread = Unread()
+        unread = SendBacklog()
         source = Source((0, b"peer"), "somebody")
         peer = _Peer(source, 1, lambda _, name, frames: unread.send(router, name, frames))
         sent = 0

@@ -7,7 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
-from khop.distributed.remote.statistics import OTHER, REQUEST_BUCKETS, ServerCounters
+from khop.distributed.remote.server.counters import OTHER, ServerCounters
+from khop.metrics.buckets import REQUEST_BUCKETS
 
 
 def counters():
@@ -149,7 +150,7 @@ def test_figures_of_the_process(tmp_path):
 
 def test_without_torch():
     code = (
-        "import sys, khop.log, khop.metrics, khop.distributed.remote.statistics as s;"
+        "import sys, khop.log, khop.metrics, khop.distributed.remote.server.counters as s;"
         "khop.metrics.of_server(s.ServerCounters(0, [], '').snapshot());"
         "assert not {'torch', 'zmq', 'asyncio'} & set(sys.modules)"
     )

@@ -27,9 +27,9 @@ from khop.cli import look as look_module
 from khop.cli.look import Watcher
 from khop.cli.main import main
 from khop.distributed import DistNeighborLoader, RemoteDistSamplingWorkerOptions
-from khop.distributed.keys import JobKeys
-from khop.distributed.pipeline import PipelineSpec
 from khop.distributed.remote.addresses import Servers
+from khop.distributed.rpc.keys import JobKeys
+from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import PartitionUnavailableError
 from khop.partition import PartitionFolder
 from khop.sampler.spec import SamplingSpec

@@ -15,9 +15,9 @@ from pathlib import Path
 from khop.bench.soak.network import TwoHosts
 
 _PROGRAMS = {
-    "khop.distributed.worker": "sampler",
-    "khop.distributed.server": "server",
-    "khop.distributed.remote.receiver": "receiver",
+    "khop.distributed.sampling.worker": "sampler",
+    "khop.distributed.rpc.partition_server": "server",
+    "khop.distributed.remote.client.receiver": "receiver",
     "khop.cli.main": "server",  # khop serve
 }
 _YOUNG = 2.0  # seconds

@@ -150,7 +150,7 @@ class _Soak:
         return GraphServer(rank, arguments, log, self._prefix(rank))
 
     def _server_key(self) -> str:
-        from khop.distributed.key_files import write_keys
+        from khop.distributed.rpc.key_files import write_keys
 
         folder = self._folder / "keys"
         if not folder.exists():

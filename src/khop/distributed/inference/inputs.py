@@ -11,9 +11,9 @@ from torch import Tensor
 
 from khop.distributed.dataset import DistDataset
 from khop.distributed.inference.rows import AttributeSlices, RowReader
-from khop.distributed.transport import PartitionClient
+from khop.distributed.rpc.partition_client import PartitionClient
 from khop.loader.collate import to_tensor
-from khop.partition.part import Part
+from khop.storage.part import Part
 from khop.typing import Array, NodeType
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from khop import _native
-from khop.partition.part import Part
+from khop.storage.part import Part
 from khop.typing import Array, Int64Array, IntArray
 
 Range = tuple[int, int]

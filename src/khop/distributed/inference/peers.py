@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from khop.distributed.context import WorkerContext
 from khop.distributed.dataset import DistDataset
-from khop.distributed.inference.client import OutputClient
 from khop.distributed.inference.files import PROBE, Share, check_shares, clear_folder
 from khop.distributed.inference.neighborhoods import FullNeighbors
-from khop.distributed.launch import LaunchedServer, endpoint_of
-from khop.distributed.lockstep import Lockstep
-from khop.distributed.recovery.whereabouts import Whereabouts
-from khop.distributed.service import Claim, PartitionService
-from khop.distributed.transport import PartitionClient
+from khop.distributed.inference.output_client import OutputClient
+from khop.distributed.job.barrier import MonitoredBarrier
+from khop.distributed.job.context import WorkerContext
+from khop.distributed.partitions.endpoint_registry import EndpointRegistry
+from khop.distributed.partitions.server_process import PartitionServerProcess, endpoint_of
+from khop.distributed.partitions.service import Claim, PartitionService
+from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import RendezvousError
-from khop.partition.part import Part
+from khop.storage.part import Part
 
 
 class InferencePeers:
@@ -47,10 +47,15 @@ class InferencePeers:
     """
 
     def __init__(
-        self, context: WorkerContext, lockstep: Lockstep, name: str, data: DistDataset, root: Path
+        self,
+        context: WorkerContext,
+        barrier: MonitoredBarrier,
+        name: str,
+        data: DistDataset,
+        root: Path,
     ) -> None:
         self._context = context
-        self._lockstep = lockstep
+        self._lockstep = barrier
         self._name = name
         self._service: PartitionService = data.service()
         self._data = data
@@ -62,7 +67,7 @@ class InferencePeers:
         self.visible: list[int] = [context.rank]
         self.folder_client: PartitionClient | None = None
         self.output_client: OutputClient | None = None
-        self._whereabouts = Whereabouts(context, f"{name}/outputs")
+        self._endpoint_registry = EndpointRegistry(context, f"{name}/outputs")
         self._uses_network = False
 
     @property
@@ -151,9 +156,9 @@ class InferencePeers:
         blind = [hosts[r] for r in everybody if rank not in visible[r]]
         server = None
         if blind:
-            server = LaunchedServer(
+            server = PartitionServerProcess(
                 context,
-                "khop.distributed.inference.server",
+                "khop.distributed.inference.output_server",
                 {
                     "number": rank,
                     "output_root": str(self.root),
@@ -166,17 +171,17 @@ class InferencePeers:
                 far=any(host != context.host for host in blind),
                 credentials=self._service.credentials,
             )
-            self._whereabouts.keep(rank, server)
+            self._endpoint_registry.keep(rank, server)
         said = self._lockstep.exchange("servers", server and server.announcement)
         endpoints = {}
         for other in everybody:
             if other not in self.visible:
                 is_near = hosts[other] == context.host
-                self._whereabouts.find(other, other, is_near)
+                self._endpoint_registry.find(other, other, is_near)
                 endpoints[other] = endpoint_of(said[other], is_near)
         if endpoints:
             self.output_client = OutputClient(endpoints, self._service.credentials, timeout)
-            self._whereabouts.follow(self.output_client)
+            self._endpoint_registry.follow(self.output_client)
 
     def end(self, wait: bool) -> None:
         """Ends this trainer's server, when no other needs it any more."""
@@ -186,11 +191,11 @@ class InferencePeers:
         with contextlib.suppress(RuntimeError):  # RendezvousError included: they have ended
             rendezvous.tell(f"{self._name}/closed", True)
             if wait:
-                rendezvous.hear_all(f"{self._name}/closed", "close their outputs")
+                rendezvous.all_gather(f"{self._name}/closed", "close their outputs")
         self._end_server()
 
     def _end_server(self) -> None:
-        self._whereabouts.close(
+        self._endpoint_registry.close(
             f"has ended: trainer {self._context.rank} needs its outputs no more"
         )
 

@@ -1,4 +1,7 @@
-"""Graph servers, and trainers ("clients") that load no partition themselves. Imports no torch.
+"""Graph servers, and trainers ("clients") that load no partition themselves.
+
+`server` runs in graph servers and imports no torch, `client` in trainers and their receivers;
+`messages`, `addresses` and `directory_client` serve both, and `launch` has `init_server`.
 
 A *graph server* (`program`, `khop serve`) answers the partition requests of other servers' samplers
 as a partition server does, and runs sampler processes on clients' behalf. Server 0, at the
@@ -6,7 +9,7 @@ well-known address, also keeps the *directory*: who serves what, where; who the 
 they tell each other. The directory is soft state: everybody registers again every second, so any
 server may die and come back, server 0 included, at the same address or another.
 
-A client's loader runs the same `SamplerGroup` as in worker mode, but its processes are *receivers*
+A client's loader runs the same `SamplerPool` as in worker mode, but its processes are *receivers*
 (`receiver`): they ask graph servers for batches and write them into the trainer's ring as they
 arrive. To the trainer they are samplers: order, restarts, kept batches and errors are the same
 code.
@@ -14,15 +17,16 @@ code.
     trainer <- ring, line -> receiver <- ZeroMQ -> graph server <- ring, line -> sampler
 
 A client on the machine of its servers needs no receiver: they start samplers that write into its
-rings themselves (`hosting`, on the server's side; `nearby`, on the client's).
+rings themselves (`local_samplers`, on the server's side; `nearby`, on the client's).
 
 What is said
 ============
 Requests, replies and events are the dataclasses of `remote.messages` (and, to a partition, of
-`khop.distributed.wire`): a JSON header and arrays, as `khop.channel.message` packs them. The header
-of a request has `op`, `protocol` and `id`, an integer of the asker's choice; the reply has the same
-`id`, and `error` ({'type', 'message'}) if it was refused. Requests are only ever named; those names
-are all there are. They may be repeated: each says all that its answer depends on.
+`khop.distributed.rpc.protocol`): a JSON header and arrays, as `khop.channel.message` packs them.
+The header of a request has `op`, `protocol` and `id`, an integer of the asker's choice; the reply
+has the same `id`, and `error` ({'type', 'message'}) if it was refused. Requests are only ever
+named; those names are all there are. They may be repeated: each says all that its answer depends
+on.
 
 Who may ask what follows from the connection (`remote.source`): its key, or its user here. A request
 for a session that the server does not have, or that another connection has opened, is refused with
@@ -47,5 +51,5 @@ JSON of Op.CONFIG; its first descriptor is the ring, then `share()`d arrays if `
                     PartitionUnavailableError, or ProtocolError if its server has sent nonsense
     has_arrays      whether weights of negatives come along
 
-`SamplerGroup` adds `device` and `slab`, which receivers ignore.
+`SamplerPool` adds `device` and `slab`, which receivers ignore.
 """

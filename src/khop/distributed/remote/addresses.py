@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
-from khop.distributed.hosts import host_identity
+from khop.distributed.processes.hosts import host_identity
+from khop.distributed.processes.socket_files import is_own_socket
 from khop.distributed.remote.messages import ServerEntry
-from khop.distributed.socket_files import is_own_socket
-from khop.distributed.transport import Credentials, Endpoint
+from khop.distributed.rpc.endpoint import Credentials, Endpoint
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,46 @@ def local_socket(entry: ServerEntry) -> str | None:
         return None
     path = near.removeprefix("ipc://")
     return path if is_own_socket(path) else None
+
+
+def address_of(host: str, port: int | str) -> str:
+    """'HOST:PORT', as ZeroMQ has it.
+
+    Raises:
+        ValueError: no port.
+    """
+    number = -1
+    with contextlib.suppress(TypeError, ValueError):
+        number = int(port)
+    if not 0 < number < 1 << 16:
+        raise ValueError(f"master_port must be a port, 1 to 65535 (got {port!r})")
+    if not host or not isinstance(host, str):
+        raise ValueError(f"master_addr must be an address or a name (got {host!r})")
+    return f"[{host}]:{number}" if ":" in host and not host.startswith("[") else f"{host}:{number}"
+
+
+def check_place(num_servers: int, num_clients: int, role: str, rank: int) -> None:
+    """Check the numbers that a process of a job with graph servers was given.
+
+    Args:
+        num_servers: number of servers.
+        num_clients: number of clients; 0: any number.
+        role: 'server' or 'client', what the process is.
+        rank: its rank among those.
+
+    Raises:
+        TypeError: one of them is no integer.
+        ValueError: one of them is too small, or the rank too large.
+    """
+    for name, value, low in (
+        ("num_servers", num_servers, 1),
+        ("num_clients", num_clients, 0),
+        (f"{role}_rank", rank, 0),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an integer (got {value!r})")
+        if value < low:
+            raise ValueError(f"{name} must be at least {low} (got {value})")
+    count = num_servers if role == "server" else num_clients
+    if count and rank >= count:
+        raise ValueError(f"{role}_rank {rank} is not one of {count} {role}s (0 to {count - 1})")

@@ -1,8 +1,8 @@
 """All that clients and servers say to a graph server, and what it says to them.
 
-A request is a dataclass below (`khop.distributed.wire` says how it travels), with the arrays that
-its docstring names. The reply has the fields of the request's `reply`, or `error`. Both sides read
-with `khop.codec`, so what is said here is what is checked. Imports no torch.
+A request is a dataclass below (`khop.distributed.rpc.protocol` says how it travels), with the
+arrays that its docstring names. The reply has the fields of the request's `reply`, or `error`. Both
+sides read with `khop.codec`, so what is said here is what is checked. Imports no torch.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from khop import codec
+from khop.channel.message import FRAME_BYTES
 from khop.codec import INT64, AtMost, Between, Distinct, Id, Name, Word
-from khop.distributed.pipeline import PipelineSpec
-from khop.distributed.wire import Request
+from khop.distributed.rpc.protocol import Request
+from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 from khop.typing import Array
 
@@ -28,6 +29,9 @@ MAX_CLIENTS = 2048
 MAX_SERVERS = 512
 MAX_WAIT = 10.0
 MAX_DEPTH = 4096
+CHUNK_BYTES = FRAME_BYTES  # of a batch, in one event
+LEAST_CHUNK = 4096  # bytes that a chunk counts for at least of what may be in flight
+MAX_ROWS = 4 << 20  # of a reply; whoever wants more asks for the next piece
 MAX_WORKERS = 256
 
 # Everybody's name is sent to every server, every second.
@@ -86,7 +90,7 @@ class ServerEntry:
         incarnation: changes when it is started again.
         parts: partitions that it serves.
         addresses: where.
-        host: its machine; see `khop.distributed.hosts.host_identity`.
+        host: its machine; see `khop.distributed.processes.hosts.host_identity`.
         pid: its process.
         silent: seconds since it was heard of.
     """
@@ -419,7 +423,7 @@ class LayoutEvent:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Bytes of a batch, in order; carries them, uint8, at most `outbox.CHUNK_BYTES`.
+    """Bytes of a batch, in order; carries them, uint8, at most `CHUNK_BYTES`.
 
     Attributes:
         session: whose it is.
@@ -460,7 +464,7 @@ EVENTS: Mapping[str, type] = {e.event: e for e in (LayoutEvent, Chunk, Failed)}
 
 @dataclass(frozen=True)
 class HostedSampler:
-    """What a client of the server's machine asks for, over a local socket; see `hosting`.
+    """What a client of the server's machine asks for, over a local socket; see `local_samplers`.
 
     Attributes:
         spec: what its sampler shall do; `secret` is not looked at.

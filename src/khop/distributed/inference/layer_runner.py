@@ -1,0 +1,245 @@
+"""Runs one layer over the nodes that a trainer computes, and writes what comes out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from khop.data.arrays import DTYPES, to_array
+from khop.distributed.inference.files import RowSpec, RowWriter, Share, output_file
+from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, described
+from khop.distributed.inference.layers import Layer
+from khop.distributed.inference.neighborhoods import FullNeighbors, Neighborhood, Range
+from khop.distributed.inference.peers import InferencePeers
+from khop.loader.collate import to_tensor
+from khop.storage.folder import FolderMeta
+from khop.typing import Array
+
+Task = TypeVar("Task")
+Made = TypeVar("Made")
+_BATCHES_AHEAD = 2
+
+
+class _Batch(NamedTuple):
+    """A batch as it was read; no rows of node types without input."""
+
+    neighborhood: Neighborhood
+    rows: list[Array | None]
+
+
+class LayerRunner:
+    """Runs layers.
+
+    Args:
+        meta: what the partition folder holds.
+        edge_attrs: the edge attributes that layers get.
+        device: where they run.
+        stored: name of the dtype of floating-point outputs on disk; None: that of the layer.
+        bipartite: give layers pairs of all nodes' and own nodes' rows.
+        batch_size: nodes of a batch.
+        max_edges: edges of a batch.
+    """
+
+    def __init__(
+        self,
+        meta: FolderMeta,
+        edge_attrs: EdgeAttrs,
+        device: torch.device,
+        stored: str | None,
+        bipartite: bool,
+        batch_size: int,
+        max_edges: int,
+    ) -> None:
+        self._meta = meta
+        self._edge_attrs = edge_attrs
+        self._device = device
+        self._stored = stored
+        self._bipartite = bipartite
+        self._batch_size = batch_size
+        self._max_edges = max_edges
+
+    def run(
+        self,
+        layer: Layer,
+        number: int,
+        inputs: Sequence[LayerInput | None],
+        peers: InferencePeers,
+        check: Callable[[], None],
+    ) -> list[RowSpec | None]:
+        """Computes a layer's output for all nodes that this trainer computes.
+
+        Args:
+            layer: the layer.
+            number: its number.
+            inputs: what it gets, a node type each.
+            peers: who computes what, and where files go.
+            check: called between batches; raises if the others have given up.
+
+        Returns:
+            What the rows of each node type are, None for types that it gave none of.
+
+        Raises:
+            ValueError, TypeError: the layer returns something else than rows.
+        """
+        files = _LayerFiles(self._meta, number, peers, self._stored)
+        for share, neighbors in peers.own:
+            with (
+                files.of_share(share),
+                contextlib.closing(self._read_ahead(neighbors, share, inputs)) as batches,
+            ):
+                for batch in batches:
+                    check()
+                    output = self._call(layer, batch, inputs)
+                    files.take_in(output, batch.neighborhood.seeds)
+        return files.specs
+
+    def _read_ahead(
+        self, neighbors: FullNeighbors, share: Share, inputs: Sequence[LayerInput | None]
+    ) -> Generator[_Batch, None, None]:
+        def read(ranges: list[Range]) -> _Batch:
+            neighborhood = neighbors.read(ranges)
+            rows = [
+                None if given is None else given.reader.read(ids)
+                for given, ids in zip(inputs, neighborhood.nodes, strict=True)
+            ]
+            return _Batch(neighborhood, rows)
+
+        return _made_ahead(read, neighbors.batches(share.ranges, self._batch_size, self._max_edges))
+
+    def _call(self, layer: Layer, batch: _Batch, inputs: Sequence[LayerInput | None]) -> Any:
+        neighborhood, device = batch.neighborhood, self._device
+        x: dict[str, Tensor] = {}
+        own: dict[str, Tensor] = {}
+        for i, node_type in enumerate(self._meta.node_types):
+            rows, given = batch.rows[i], inputs[i]
+            if rows is None or given is None:
+                continue
+            read = to_tensor(rows, given.reader.slices.dtype).to(device)
+            x[node_type.name] = given.finish(read)
+            low, high = neighborhood.seeds[i]
+            own[node_type.name] = x[node_type.name][: high - low]
+        edges = {
+            t.name: to_tensor(ends).to(device)
+            for t, ends in zip(self._meta.edge_types, neighborhood.edge_index, strict=True)
+        }
+        attrs = self._edge_attrs.arguments(neighborhood.edge_attrs, device)
+        if self._meta.heterogeneous:
+            return layer((x, own) if self._bipartite else x, edges, attrs, 0)
+        (nodes,), (targets,), (edge_index,) = x.values(), own.values(), edges.values()
+        pair = (nodes, targets)
+        return layer(pair if self._bipartite else nodes, edge_index, attrs, len(targets))
+
+
+class _LayerFiles:
+    """Takes in a layer's output, batch by batch: checks it, and writes it to the share's files."""
+
+    def __init__(
+        self, meta: FolderMeta, layer: int, peers: InferencePeers, stored: str | None
+    ) -> None:
+        self._meta = meta
+        self._layer = layer
+        self._peers = peers
+        self._stored = stored
+        self._share: Share | None = None
+        self._writers: dict[int, RowWriter] = {}
+        self.specs: list[RowSpec | None] = [None] * len(meta.node_types)
+
+    @contextlib.contextmanager
+    def of_share(self, share: Share) -> Generator[None, None, None]:
+        """Files of a share; they appear when all of it went well."""
+        self._share = share
+        self._writers = {}
+        try:
+            yield
+            for writer in self._writers.values():
+                writer.finish()
+        finally:
+            for writer in self._writers.values():
+                writer.abandon()
+
+    def take_in(self, output: Any, seeds: Sequence[Range]) -> None:
+        """Writes the rows of a batch's own nodes.
+
+        Args:
+            output: what the layer returned.
+            seeds: ranges of the batch's own nodes, a node type each.
+        """
+        for node_type, rows in self._by_type(output).items():
+            low, high = seeds[node_type]
+            name = self._meta.node_types[node_type].name
+            if not isinstance(rows, Tensor) or rows.dim() == 0 or rows.size(0) < high - low:
+                raise ValueError(
+                    f"layer {self._layer} must return a row for each of a batch's {high - low} "
+                    f"nodes of type '{name}' (got {described(rows)})"
+                )
+            spec = self._check_spec(node_type, rows)
+            if low < high:
+                own = rows[: high - low].to("cpu", getattr(torch, spec.stored))
+                self._writer(node_type, spec).append(to_array(own)[0])
+
+    def _by_type(self, output: Any) -> dict[int, Any]:
+        if not self._meta.heterogeneous:
+            return {0: output}
+        if not isinstance(output, Mapping):
+            raise TypeError(
+                f"layer {self._layer} of a heterogeneous graph must return a dictionary of rows by "
+                f"node type (got {described(output)})"
+            )
+        places = {t.name: i for i, t in enumerate(self._meta.node_types)}
+        unknown = [name for name in output if name not in places]
+        if unknown:
+            raise ValueError(
+                f"layer {self._layer} returned rows of {unknown}, but node types are {list(places)}"
+            )
+        return {places[name]: rows for name, rows in output.items() if rows is not None}
+
+    def _check_spec(self, node_type: int, rows: Tensor) -> RowSpec:
+        computed = str(rows.dtype).removeprefix("torch.")
+        stored = self._stored if self._stored and rows.is_floating_point() else computed
+        if stored not in DTYPES:
+            raise TypeError(
+                f"layer {self._layer} returned rows of dtype {computed}: khop stores "
+                f"{', '.join(DTYPES)}"
+            )
+        spec = RowSpec(stored, computed, tuple(rows.shape[1:]))
+        known = self.specs[node_type]
+        if known is not None and known != spec:
+            raise ValueError(
+                f"layer {self._layer} returned rows of shape {spec.shape} ({spec.computed}) after "
+                f"rows of shape {known.shape} ({known.computed})"
+            )
+        self.specs[node_type] = spec
+        return spec
+
+    def _writer(self, node_type: int, spec: RowSpec) -> RowWriter:
+        if node_type not in self._writers:
+            assert self._share is not None
+            name = self._meta.node_types[node_type].name
+            file = output_file(self._peers.root, self._layer, name, self._share.file_name)
+            self._writers[node_type] = RowWriter(file, spec, self._share.num_rows(node_type))
+        return self._writers[node_type]
+
+
+def _made_ahead(make: Callable[[Task], Made], tasks: Iterable[Task]) -> Generator[Made, None, None]:
+    """Makes things in one thread, a few ahead; closing waits for the one being made.
+
+    Sockets and files that the thread uses can therefore be closed afterwards.
+    """
+    due: deque[Future[Made]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="khop-reader") as executor:
+        try:
+            for task in tasks:
+                due.append(executor.submit(make, task))
+                if len(due) > _BATCHES_AHEAD:
+                    yield due.popleft().result()
+            while due:
+                yield due.popleft().result()
+        finally:
+            for future in due:
+                future.cancel()

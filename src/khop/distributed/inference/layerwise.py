@@ -1,0 +1,230 @@
+"""`layerwise_inference`: a model's output for every node, each neighbourhood whole.
+
+    layer 0   rows of the partition folder ──> own nodes ──> layer-0/<type>/part-<p>.npy
+    layer 1   rows of all layer-0 files ─────> own nodes ──> layer-1/<type>/part-<p>.npy
+    ...
+
+Trainers compute the nodes of their home partitions, batch by batch, with all in-neighbours; one
+hop a layer, so nothing is computed twice. After a layer they wait for one another. A thread reads
+the next batches while a layer runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from khop.distributed.dataset import DistDataset
+from khop.distributed.inference.files import OutputSlices, RowSpec, output_file, remove_outputs
+from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, NodeInputs
+from khop.distributed.inference.layer_runner import LayerRunner
+from khop.distributed.inference.layers import as_layers, device_of, takes_pairs
+from khop.distributed.inference.peers import InferencePeers
+from khop.distributed.inference.result import LayerwiseOutputs, NodeOutputs
+from khop.distributed.inference.rows import RowReader
+from khop.distributed.job.barrier import MonitoredBarrier
+from khop.distributed.job.context import require_context
+from khop.typing import NodeType
+
+
+def layerwise_inference(
+    data: DistDataset,
+    model: Any,
+    output_dir: str | os.PathLike[str],
+    *,
+    x: str | Callable[[Tensor], Tensor] | Mapping[NodeType, Any] = "x",
+    edge_attrs: Sequence[str] = (),
+    batch_size: int = 4096,
+    max_edges: int = 1 << 20,
+    device: Any = None,
+    dtype: torch.dtype | str | None = None,
+    bipartite: bool | None = None,
+    overwrite: bool = False,
+    rpc_timeout: float = 180.0,
+) -> LayerwiseOutputs:
+    """Computes a model's output for all nodes, layer by layer; equal to one forward of the graph.
+
+    All trainers of the group call it together. Each computes the nodes of its home partition (and
+    of partitions that it serves and that are nobody's home), so every node is computed once a
+    layer. Memory is bounded by the batches; a layer's output goes to files, and the next layer
+    reads those rows that it needs. Trainers that have `output_dir` in common read each other's
+    files there; others ask for rows over the network.
+
+    Args:
+        data: the trainer's partition, of a folder that serves in-neighbours ('by_dst') or is
+            homogeneous.
+        model: PyG `BasicGNN` (`GraphSAGE`, `GAT`, `GIN`, `PNA`, `EdgeCNN`), or a list of layers in
+            evaluation mode. A layer is called as `layer(x, edge_index)`, of a heterogeneous graph
+            `layer(x_dict, edge_index_dict)`, with the nodes of a batch and their in-neighbours. It
+            returns rows (a dictionary of rows by node type), of which the batch's own nodes come
+            first; the rest is left out. What it computes for a node may depend only on the node and
+            its in-neighbours.
+        output_dir: where outputs are written; must be empty or absent. Only the last layer's stay.
+        x: what the first layer gets: name of a node attribute, or a callable that makes rows of
+            [n] int64 original ids (an `Embedding`); {node type: such} where types differ. A name
+            stands for all types that have it.
+        edge_attrs: names of edge attributes that layers get as further arguments, of a
+            heterogeneous graph as dictionaries of the edge types that have them.
+        batch_size: nodes computed at a time.
+        max_edges: edges of a batch, for memory's sake: a batch has fewer nodes rather than more
+            edges, but for a single node that has more.
+        device: where layers run; default: where the model's parameters are, else the CPU.
+        dtype: floating-point dtype that outputs are stored in ('float16', 'bfloat16', 'float32',
+            'float64'); layers get them back in the dtype that they were computed in. Default: that
+            dtype.
+        bipartite: give layers x as the pair (rows of all nodes of the batch, rows of its own
+            nodes), so that they compute no more than is needed; many of PyG's convolutions take
+            such pairs. Of heterogeneous graphs a pair of dictionaries. Default: do so for PyG's
+            models of `SAGEConv`, `GATConv`, `GATv2Conv`, `GINConv` and `EdgeConv`.
+        overwrite: replace outputs that are in `output_dir`.
+        rpc_timeout: seconds that a request to another trainer may take.
+
+    Returns:
+        The last layer's outputs: `out[ids]` (`out[node_type][ids]`), `.local`, `.gather_all()`.
+
+    Raises:
+        ValueError, TypeError, KeyError: bad arguments, or layers that return something else.
+        FileExistsError: `output_dir` is not empty.
+        RendezvousError: another trainer has failed or ended, or does not do the same.
+        PartitionUnavailableError: rows of another trainer cannot be had.
+
+    The scheme is that of `inference` in PyG's `BasicGNN` and DGL's layer-wise inference.
+    """
+    context = require_context()
+    name = f"layerwise_inference-{context.number('inference')}"
+    # The others hear of a failure first; then what they may be reading goes.
+    with (
+        contextlib.ExitStack() as on_failure,
+        MonitoredBarrier(context.rendezvous, name) as barrier,
+    ):
+        _check_arguments(data, batch_size, max_edges)
+        layers = as_layers(model, bool(edge_attrs))
+        inputs, attrs = NodeInputs(data, x), EdgeAttrs(data, edge_attrs)
+        runner = LayerRunner(
+            data.meta,
+            attrs,
+            device_of(model, device),
+            _stored(dtype),
+            takes_pairs(model) if bipartite is None else bipartite,
+            batch_size,
+            max_edges,
+        )
+        peers = InferencePeers(context, barrier, name, data, Path(output_dir))
+        on_failure.callback(peers.close)
+        peers.meet(attrs.by_type, len(layers), overwrite, rpc_timeout)
+        on_failure.callback(_discard, peers, len(layers))
+        given = inputs.of_first_layer(peers.parts, data.partition_idx, peers.folder_client)
+        for number, layer in enumerate(layers):
+            with torch.no_grad():
+                own = runner.run(layer, number, given, peers, barrier.check)
+            told = barrier.exchange(f"layer-{number}", [s and s.to_json() for s in own])
+            specs = _agree_on_specs(told, peers, number)
+            if number > 0:  # nobody reads them any more
+                remove_outputs(peers.root, number - 1, [share for share, _ in peers.own])
+            given = _inputs_of_next(data, peers, number, specs)
+        outputs = _outputs(data, peers, len(layers) - 1, given)
+        on_failure.pop_all()
+    return outputs
+
+
+def _discard(peers: InferencePeers, num_layers: int) -> None:
+    """Removes what a failed inference has written: its output folder can be used again."""
+    for layer in range(num_layers):
+        remove_outputs(peers.root, layer, [share for share, _ in peers.own])
+
+
+def _check_arguments(data: Any, batch_size: Any, max_edges: Any) -> None:
+    if not isinstance(data, DistDataset):
+        raise TypeError(f"data must be a DistDataset (got '{type(data).__name__}')")
+    for name, value in (("batch_size", batch_size), ("max_edges", max_edges)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an integer (got {value!r})")
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1 (got {value})")
+    if data.meta.heterogeneous and data.meta.edge_dir != "in":
+        raise ValueError(
+            f"'{data.opened.root}' was partitioned for out-neighbours, but messages of a "
+            "heterogeneous graph flow along its edges: partition again with "
+            "edge_assign_strategy='by_dst' (--edge-dir in)"
+        )
+
+
+def _stored(dtype: torch.dtype | str | None) -> str | None:
+    """Name of the dtype that outputs are stored in; None: that of the layer."""
+    if dtype is None:
+        return None
+    name = str(dtype).removeprefix("torch.")
+    if name not in ("float16", "bfloat16", "float32", "float64"):
+        raise ValueError(f"dtype must be float16, bfloat16, float32 or float64 (got '{dtype}')")
+    return name
+
+
+def _agree_on_specs(
+    told: Sequence[Sequence[Any]], peers: InferencePeers, layer: int
+) -> list[RowSpec | None]:
+    """What a layer's rows are, from what each trainer has seen; a trainer may have no nodes."""
+    agreed: list[RowSpec | None] = []
+    for node_type in range(len(told[0])):
+        seen = {
+            r: RowSpec.from_json(specs[node_type])
+            for r, specs in enumerate(told)
+            if specs[node_type]
+        }
+        if len(set(seen.values())) > 1:
+            raise ValueError(f"layer {layer} gave trainers rows of different kinds: {seen}")
+        lacking = [
+            share.rank
+            for share in peers.shares
+            if share.num_rows(node_type) and share.rank not in seen
+        ]
+        if seen and lacking:
+            raise ValueError(
+                f"layer {layer} gave trainers {sorted(seen)} rows of a node type (number "
+                f"{node_type}) of which it gave trainers {lacking} none"
+            )
+        agreed.append(next(iter(seen.values()), None))
+    return agreed
+
+
+def _inputs_of_next(
+    data: DistDataset, peers: InferencePeers, layer: int, specs: Sequence[RowSpec | None]
+) -> list[LayerInput | None]:
+    """What the layer after `layer` gets, a node type each."""
+    given: list[LayerInput | None] = []
+    for i, (node_type, spec) in enumerate(zip(data.meta.node_types, specs, strict=True)):
+        if spec is None:
+            given.append(None)
+            continue
+        slices = OutputSlices(
+            peers.root,
+            peers.shares,
+            layer,
+            (i, node_type.name),
+            spec,
+            peers.visible,
+            peers.output_client,
+        )
+        dtype: torch.dtype = getattr(torch, spec.computed)
+        given.append(LayerInput(RowReader(slices), partial(Tensor.to, dtype=dtype)))
+    return given
+
+
+def _outputs(
+    data: DistDataset, peers: InferencePeers, layer: int, given: Sequence[LayerInput | None]
+) -> LayerwiseOutputs:
+    nodes = {}
+    for node_type, rows in zip(data.meta.node_types, given, strict=True):
+        if rows is not None:
+            files = [
+                (share, output_file(peers.root, layer, node_type.name, share.file_name))
+                for share, _ in peers.own
+            ]
+            nodes[node_type.name] = NodeOutputs(data, node_type.name, rows.reader, files)
+    return LayerwiseOutputs(peers.root, nodes, peers.end, peers.clients)

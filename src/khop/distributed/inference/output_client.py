@@ -1,0 +1,35 @@
+"""Asks other trainers for rows of their layer-wise outputs."""
+
+from __future__ import annotations
+
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.rpc.partition_connection import Request
+from khop.distributed.rpc.protocol import OutputRows
+from khop.typing import Int64Array
+
+
+class OutputClient(PartitionClient):
+    """Connections to the servers of other trainers' outputs; keys of endpoints are ranks."""
+
+    what = "outputs of trainer"
+
+    def rows(
+        self, rank: int, layer: int, node_type: int, file_name: str, rows: Int64Array
+    ) -> Request:
+        """Asks for rows of one of a trainer's files.
+
+        Args:
+            rank: the trainer.
+            layer: the layer.
+            node_type: index of the node type.
+            file_name: name of the file, one that the trainer has announced.
+            rows: [n] their places in the file.
+
+        Raises:
+            RuntimeError: the connections have been closed.
+        """
+        if not self._connections:
+            raise RuntimeError(
+                f"rows of trainer {rank} cannot be read any more: the outputs have been closed"
+            )
+        return self._send(rank, OutputRows(layer, node_type, file_name), [rows])

@@ -1,0 +1,81 @@
+"""Serves the rows of one trainer's layer-wise outputs to trainers that do not see its files.
+
+The trainer says at the start where its files are and how they are called. Requests choose among
+these by name and number: no path is made of anything that comes from the network. Sockets are those
+of the partition server. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from khop import _native
+from khop.data.files import load_npy
+from khop.distributed.inference.files import output_file
+from khop.distributed.rpc.partition_handler import FrameHandler
+from khop.distributed.rpc.partition_server import run_server
+from khop.distributed.rpc.protocol import OutputRows, check_index, ids_of
+from khop.errors import ProtocolError
+from khop.typing import Array, NodeType
+
+
+class OutputHandler(FrameHandler):
+    """Answers requests for rows of a trainer's outputs.
+
+    Args:
+        rank: the trainer.
+        root: folder of its outputs.
+        num_layers: number of layers.
+        node_types: names of the node types.
+        file_names: its files of each layer and node type.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        root: str,
+        num_layers: int,
+        node_types: Sequence[NodeType],
+        file_names: Sequence[str],
+    ) -> None:
+        super().__init__("the output server of trainer", rank, {OutputRows: self._rows})
+        self._root = Path(root)
+        self._num_layers = num_layers
+        self._node_types = node_types
+        self._file_names = frozenset(file_names)
+        self._opened: dict[tuple[int, int, str], Array] = {}
+
+    def _rows(self, asked: OutputRows, arrays: list[Array]) -> list[Array]:
+        layer = check_index(asked.layer, self._num_layers, "layer")
+        node_type = check_index(asked.node_type, len(self._node_types), "node_type")
+        if asked.file not in self._file_names:
+            raise ProtocolError("no such file of outputs")
+        table = self._open(layer, node_type, asked.file)
+        rows = ids_of(arrays)
+        out = np.empty((len(rows), *table.shape[1:]), table.dtype)
+        _native.gather(table, rows, out)
+        return [out]
+
+    def _open(self, layer: int, node_type: int, name: str) -> Array:
+        key = (layer, node_type, name)
+        opened = self._opened.get(key)
+        if opened is None:
+            file = output_file(self._root, layer, self._node_types[node_type], name)
+            opened = load_npy(file, "r")
+            # Trainers go on together: nobody needs another layer's any more. Other threads see the
+            # old dictionary or the new one.
+            kept = {k: v for k, v in self._opened.items() if k[0] == layer}
+            self._opened = {**kept, key: opened}
+        return opened
+
+
+def main() -> None:
+    """Serves a trainer's outputs."""
+    run_server(
+        lambda c: OutputHandler(
+            c["number"], c["output_root"], c["num_layers"], c["node_types"], c["file_names"]
+        )
+    )

@@ -1,0 +1,145 @@
+"""Trainers that take the same steps, for as long as all of them are well.
+
+A step may take one trainer hours longer than another, so waiting for the others cannot end after a
+fixed time, as it does in a rendezvous. Each trainer says every second that it is alive. Waiting
+ends when all have arrived, when one says that it has failed, or when one has said nothing for the
+rendezvous's timeout: because it was killed, or never came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from khop.distributed.job.rendezvous import Rendezvous
+from khop.distributed.rpc.protocol import describe_error
+from khop.errors import RendezvousError
+
+_BEAT_SECONDS = 1.0
+_LONGEST_PAUSE = 0.2
+
+
+class MonitoredBarrier:
+    """What the trainers of a group do together. All make one, in order, and enter it.
+
+    An exception that leaves the context is told to the others, which raise RendezvousError where
+    they next `check` or `exchange`; also in place of an OSError, which may come of the others' end:
+    files and servers that have gone.
+
+    Args:
+        rendezvous: how the trainers tell each other things.
+        name: of what they do; no two have the same.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, name: str) -> None:
+        self._rendezvous = rendezvous
+        self._name = name
+        self._others = [r for r in range(rendezvous.world_size) if r != rendezvous.rank]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="khop-lockstep", daemon=True)
+        self._failure: RendezvousError | None = None
+
+    def __enter__(self) -> MonitoredBarrier:
+        if self._others:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if not self._others:
+            return
+        self._thread.join()
+        if error is None or error is self._failure:
+            return
+        if isinstance(error, OSError):
+            self._hear_of_failures()
+            self.check()
+        with contextlib.suppress(RuntimeError):  # the store has gone: the others see that too
+            self._rendezvous.tell(f"{self._name}/failed", describe_error(error))
+
+    def _beat(self) -> None:
+        """Says that this trainer is alive, and hears which have failed."""
+        count = 0
+        while self._failure is None and not self._stop.wait(_BEAT_SECONDS if count else 0):
+            count += 1
+            try:
+                self._rendezvous.tell(f"{self._name}/alive", count)
+            except RuntimeError as error:
+                self._failure = self._store_has_gone(error)
+            self._hear_of_failures()
+
+    def _hear_of_failures(self) -> None:
+        try:
+            failed = self._rendezvous.told(f"{self._name}/failed", self._others)
+        except RendezvousError as error:
+            self._failure = error
+            return
+        for rank, described in failed.items():
+            self._failure = RendezvousError(
+                f"trainer {self._rendezvous.rank} cannot go on with {self._name}: trainer {rank} "
+                f"has failed with {described['type']}: {described['message']}"
+            )
+
+    def _store_has_gone(self, error: RuntimeError) -> RendezvousError:
+        return RendezvousError(
+            f"trainer {self._rendezvous.rank} cannot reach the job's store: {error}"
+        )
+
+    def check(self) -> None:
+        """Raises RendezvousError if another trainer has failed, as far as is known here."""
+        if self._failure is not None:
+            raise self._failure
+
+    def exchange(self, step: str, value: Any) -> list[Any]:
+        """Tells all trainers a value and waits for theirs.
+
+        Args:
+            step: its name; all trainers must take the same steps.
+            value: anything that JSON can hold.
+
+        Returns:
+            The values of all trainers, in the order of ranks.
+
+        Raises:
+            RendezvousError: a trainer has failed, or has been silent for too long.
+        """
+        name = f"{self._name}/{step}"
+        try:
+            self._rendezvous.tell(name, value)
+        except RuntimeError as error:
+            raise self._store_has_gone(error) from None
+        pause, last_look = 0.005, time.monotonic()
+        heard: dict[int, tuple[int | None, float]] = dict.fromkeys(self._others, (None, last_look))
+        while not self._rendezvous.all_published(name):
+            self.check()
+            self._stop.wait(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            if time.monotonic() - last_look > _BEAT_SECONDS:
+                last_look = time.monotonic()
+                self._look_for_silence(name, heard)
+        told = self._rendezvous.told(name, range(self._rendezvous.world_size))
+        return [told[rank] for rank in sorted(told)]
+
+    def _look_for_silence(self, name: str, heard: dict[int, tuple[int | None, float]]) -> None:
+        """Raises if a trainer that has not arrived has not been heard of for too long."""
+        now = time.monotonic()
+        arrived = self._rendezvous.told(name, self._others)
+        beats = self._rendezvous.told(f"{self._name}/alive", self._others)
+        for rank, (beat, since) in heard.items():
+            if beats.get(rank) != beat or rank in arrived:
+                heard[rank] = (beats.get(rank), now)
+            elif now - since > self._rendezvous.timeout:
+                self._failure = RendezvousError(
+                    f"trainer {self._rendezvous.rank} waits in {self._name} for trainer {rank}, "
+                    f"which has not been heard of for {now - since:.0f} s: it has ended, or has "
+                    "not begun"
+                )
+                raise self._failure

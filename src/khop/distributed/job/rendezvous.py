@@ -1,0 +1,175 @@
+"""How trainers find each other: through the job's torch.distributed store."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
+from torch.distributed.constants import default_pg_timeout
+
+from khop.distributed.job.launch_environment import Place
+from khop.errors import RendezvousError
+
+
+class SharedValues(Protocol):
+    """How trainers tell each other things: through a job's store, or through graph servers."""
+
+    rank: int
+    world_size: int
+
+    def tell(self, name: str, value: Any) -> None:
+        """Publishes this trainer's value."""
+
+    def all_gather(self, name: str, what: str) -> list[Any]:
+        """Waits for the values of all trainers, in the order of ranks; see `Rendezvous.hear`."""
+
+
+class Rendezvous:
+    """Values that the trainers of a job tell each other, by name.
+
+    Args:
+        store: the job's store.
+        prefix: of all names, so that groups do not meet.
+        rank: this trainer.
+        world_size: number of trainers.
+        timeout: seconds to wait for a trainer.
+    """
+
+    def __init__(
+        self, store: Store, prefix: str, rank: int, world_size: int, timeout: float
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self.rank = rank
+        self.world_size = world_size
+        self.timeout = timeout
+
+    def separate(self) -> Rendezvous:
+        """The same with a connection of its own, for another thread.
+
+        A connection to a store does one thing at a time, which may be to wait for a minute. Stores
+        of torch before 2.8 cannot connect again: these are shared.
+        """
+        store: Any = self._store
+        with contextlib.suppress(AttributeError, RuntimeError):
+            store = store.clone()
+        return Rendezvous(store, self._prefix, self.rank, self.world_size, self.timeout)
+
+    def own_store(self) -> Store:
+        """The store as one in which only these trainers have ever written."""
+        return PrefixStore(f"{self._prefix}/torch", self._store)
+
+    def _key(self, name: str, rank: int) -> str:
+        return f"{self._prefix}/{name}/{rank}"
+
+    def tell(self, name: str, value: Any) -> None:
+        """Publishes this trainer's value."""
+        self._store.set(self._key(name, self.rank), json.dumps(value))
+
+    def hear(self, name: str, ranks: Iterable[int], what: str) -> dict[int, Any]:
+        """Waits for the values of other trainers.
+
+        Args:
+            name: of the value.
+            ranks: of the trainers.
+            what: what the trainers have to do for it, for the error message.
+
+        Raises:
+            RendezvousError: a trainer did not publish its value in time; names the trainers.
+        """
+        ranks = list(ranks)
+        keys = [self._key(name, rank) for rank in ranks]
+        try:
+            if keys:
+                self._store.wait(keys, timedelta(seconds=self.timeout))
+        except RuntimeError as error:
+            missing = [r for r, k in zip(ranks, keys, strict=True) if not self._has(k)]
+            raise RendezvousError(
+                f"trainer {self.rank} waited {self.timeout:.0f} s for trainer(s) {missing} to "
+                f"{what}; they have ended, are late, or do not do so. ({error})"
+            ) from None
+        return {r: json.loads(self._store.get(k)) for r, k in zip(ranks, keys, strict=True)}
+
+    def all_gather(self, name: str, what: str) -> list[Any]:
+        """Waits for the values of all trainers, in the order of ranks."""
+        heard = self.hear(name, range(self.world_size), what)
+        return [heard[rank] for rank in range(self.world_size)]
+
+    def told(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
+        """The values that trainers have published already, without waiting.
+
+        Raises:
+            RendezvousError: the store has gone, with the trainer or launcher that had it.
+        """
+        try:
+            keys = {rank: self._key(name, rank) for rank in ranks}
+            known = {rank: key for rank, key in keys.items() if self._store.check([key])}
+            return {rank: json.loads(self._store.get(key)) for rank, key in known.items()}
+        except RuntimeError as error:
+            raise self._store_has_gone(error) from None
+
+    def all_published(self, name: str) -> bool:
+        """Whether all trainers have published their value; RendezvousError as `told`."""
+        try:
+            return bool(self._store.check([self._key(name, r) for r in range(self.world_size)]))
+        except RuntimeError as error:
+            raise self._store_has_gone(error) from None
+
+    def _store_has_gone(self, error: RuntimeError) -> RendezvousError:
+        return RendezvousError(f"trainer {self.rank} cannot reach the job's store: {error}")
+
+    def _has(self, key: str) -> bool:
+        with contextlib.suppress(RuntimeError):
+            return bool(self._store.check([key]))
+        return False
+
+
+def job_store(place: Place, timeout: float) -> Store:
+    """The store that the job has, or one where its launcher says that trainer 0 is.
+
+    Args:
+        place: this trainer's.
+        timeout: seconds to wait for trainer 0.
+
+    Raises:
+        RendezvousError: several trainers, and nothing says where they meet; or it cannot be
+            reached.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return dist.distributed_c10d._get_default_store()
+    rank, world_size, address, port = place.rank, place.world_size, place.master, place.port
+    if world_size == 1:
+        return HashStore()
+    if address is None or port is None:
+        raise RendezvousError(
+            f"trainers of a group of {world_size} cannot find each other: start them with "
+            "torchrun or srun, or call torch.distributed.init_process_group first, or set "
+            "MASTER_ADDR (the machine of trainer 0) and MASTER_PORT (a free port there) for all of "
+            "them, with mpirun: -x MASTER_ADDR=... -x MASTER_PORT=29500"
+        )
+    agent_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        store = TCPStore(
+            address,
+            port,
+            world_size,
+            is_master=rank == 0 and not agent_has_store,
+            timeout=timedelta(seconds=timeout),
+            wait_for_workers=False,
+            # init_process_group may be called later with the same address.
+            multi_tenant=True,
+        )
+        # From here on everything says how long it waits, but for a process group that is given it.
+        store.set_timeout(default_pg_timeout)
+        return store if place.job is None else PrefixStore(place.job, store)
+    except RuntimeError as error:
+        advice = "" if place.job is None else "; set MASTER_PORT if another program has this port"
+        raise RendezvousError(
+            f"trainer {rank} cannot reach the job's store at {address}:{port}: {error}{advice}"
+        ) from None

@@ -1,0 +1,259 @@
+"""What makes a loader's batches, in this process or others, and the memory that it needs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator, Mapping
+from dataclasses import asdict
+
+import numpy as np
+
+from khop.channel.layout import Received, Record
+from khop.channel.pool import BufferPool
+from khop.data.device import check_device
+from khop.distributed.dataset import DistDataset
+from khop.distributed.graph import PartitionedGraph
+from khop.distributed.loaders.device_transfer import (
+    DeviceArenaFactory,
+    DeviceTransfer,
+    TargetDevice,
+)
+from khop.distributed.loaders.pinned_memory import pinning
+from khop.distributed.options import (
+    CollocatedDistSamplingWorkerOptions,
+    MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+    WorkerOptions,
+)
+from khop.distributed.remote.client.backend import create_remote_backend
+from khop.distributed.remote.client.served_graph import ServedGraph
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.sampling.buffer_plan import RingPlan, plan_memory
+from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
+from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
+from khop.distributed.sampling.pool import Program, SamplerPool, start_sampler
+from khop.distributed.sampling.standby import Standby
+from khop.sampler.plan import EpochPlan
+from khop.sampler.requests import Ticket
+from khop.storage.folder import FolderMeta
+from khop.storage.part import Part
+from khop.trace.clock import Phase
+from khop.trace.recording import OwnRecords
+from khop.typing import Array, Int64Array
+
+_UINT8 = np.dtype(np.uint8)
+
+
+class InProcessBackend:
+    """Makes batches in the trainer's own process.
+
+    Args:
+        part: the part at hand.
+        spec: what batches shall be.
+        client: the other partitions, if there are any.
+        weights: see `Pipeline`.
+    """
+
+    num_samplers = 0
+    num_restarts = 0
+
+    def __init__(
+        self,
+        part: Part,
+        spec: PipelineSpec,
+        client: PartitionClient | None,
+        weights: Mapping[str, Array],
+    ) -> None:
+        self._client = client
+        self._records = OwnRecords()
+        self._pipeline = Pipeline(part, spec, client, weights, self._records.clock)
+        self._pool = BufferPool()
+        self._epochs: dict[int, tuple[int, EpochPlan, Int64Array]] = {}
+        self._num_epochs = 0
+
+    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0) -> int:
+        """Begins an epoch; see `SamplerPool.open_epoch`."""
+        del first  # batches are made when they are asked for
+        number = self._num_epochs
+        self._num_epochs += 1
+        self._epochs[number] = (run_key, plan, columns)
+        return number
+
+    def close_epoch(self, number: int) -> None:
+        """Ends an epoch."""
+        self._epochs.pop(number, None)
+
+    def has_arrived(self, number: int, batch: int) -> bool:
+        """Whether a batch is there before it is asked for: never."""
+        del number, batch
+        return False
+
+    def take(self, number: int, batch: int) -> Received:
+        """Makes a batch."""
+        run_key, plan, columns = self._epochs[number]
+        first, last = plan.bounds(batch)
+        memory: list[Array] = []
+
+        def allocate(record: Record) -> Mapping[str, Array]:
+            memory.append(self._pool.empty((record.nbytes,), _UINT8))
+            return record.write(memory[0].data)
+
+        own = np.ascontiguousarray(columns[:, first:last])
+        records, client = self._records, self._client
+        records.begin((number, batch))
+        bytes_before = 0
+        if client is not None:
+            client.log, bytes_before = records.log, client.bytes_received
+        try:
+            record = self._run(self._pipeline.make(own, run_key, batch, allocate))
+        finally:
+            records.end()
+        remote = 0 if client is None else client.bytes_received - bytes_before
+        record.note("made", records.clock.made(len(memory[0]), remote))
+        return record.layout.read(memory[0])._replace(extras=record.extras or None)
+
+    def _run(self, steps: Generator[list[Ticket], None, Record]) -> Record:
+        """Makes a batch, waiting for other partitions where it has to."""
+        clock = self._records.clock
+        while True:
+            try:
+                tickets = next(steps)
+            except StopIteration as stop:
+                record: Record = stop.value
+                return record
+            assert self._client is not None
+            phase = clock.phase
+            clock.enter(Phase.REMOTE)
+            self._client.wait(tickets)  # type: ignore[arg-type]
+            clock.enter(phase)
+
+    def close(self) -> None:
+        """Closes the connections to other partitions."""
+        self._epochs.clear()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def create_backend(
+    data: PartitionedGraph,
+    spec: PipelineSpec,
+    options: WorkerOptions | None,
+    plan: EpochPlan,
+    weights: Mapping[str, Array],
+    destination: TargetDevice,
+    transfer: DeviceTransfer,
+) -> SamplerPool | InProcessBackend:
+    """What makes a loader's batches: sampler processes, here or on graph servers, or this process.
+
+    Args:
+        data: the graph.
+        spec: what batches shall be.
+        options: how sampling is carried out; None: as is usual for the graph.
+        plan: how seeds make batches.
+        weights: of the ends of negatives; see `Pipeline`.
+        destination: where batches shall be.
+        transfer: brings them there.
+
+    Raises:
+        RuntimeError: a device of `worker_devices` cannot be used; says why.
+        ValueError: the dataset's graph is to stay on the CPU, which `worker_devices` contradicts.
+    """
+    if isinstance(data, ServedGraph):
+        options = options or RemoteDistSamplingWorkerOptions()
+        assert isinstance(options, RemoteDistSamplingWorkerOptions)
+        return create_remote_backend(data, spec, options, plan, weights, pinning(destination))
+    assert isinstance(data, DistDataset)
+    options = options or CollocatedDistSamplingWorkerOptions()
+    if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
+        return _make_samplers(data, spec, options, plan, weights, destination, transfer)
+    client = data.service().client(options.rpc_timeout)
+    return InProcessBackend(Part(data.opened, data.partition_idx), spec, client, weights)
+
+
+def _make_samplers(
+    data: DistDataset,
+    spec: PipelineSpec,
+    options: MpDistSamplingWorkerOptions,
+    plan: EpochPlan,
+    weights: Mapping[str, Array],
+    destination: TargetDevice,
+    transfer: DeviceTransfer,
+) -> SamplerPool:
+    """Sampler processes of this trainer; see `create_backend`."""
+    devices = _devices(data, options, destination)
+    service = data.service()
+    endpoints = service.endpoints()
+    config = {
+        "root": str(data.opened.root),
+        "part": data.partition_idx,
+        "pipeline": spec.to_json(),
+        "endpoints": {part: asdict(endpoint) for part, endpoint in endpoints.items()},
+        "credentials": None if service.credentials is None else asdict(service.credentials),
+        "timeout": options.rpc_timeout,
+        "concurrency": options.worker_concurrency,
+        "graph_mode": data.graph_mode,
+        "feature_mode": data.feature_mode,
+        "pin_memory": options.pin_memory,
+    }
+    ring = plan_ring(data.meta, spec, options, plan.batch_size)
+    num_sharing = sum(d is not None and d == destination.device for d in devices)
+    return SamplerPool(
+        config,
+        devices,
+        ring.depth,
+        ring.in_bulk,
+        ring.nbytes,
+        options.max_restarts,
+        service.endpoint_registry.subscribe(),
+        pinning(destination),
+        weights,
+        DeviceArenaFactory(destination, ring.nbytes, num_sharing, transfer),
+        program=_program(options, bool(endpoints)),
+    )
+
+
+def _program(options: MpDistSamplingWorkerOptions, has_others: bool) -> Program:
+    """What starts samplers."""
+    if not options.standby:
+        return start_sampler
+    imports = ["khop.distributed.rpc.partition_client"] if has_others else []
+    return Standby("khop.distributed.sampling.worker", options.num_workers, imports)
+
+
+def _devices(
+    data: DistDataset, options: MpDistSamplingWorkerOptions, destination: TargetDevice
+) -> list[str | None]:
+    """What each sampler works on; an error now is one in the trainer, before a process starts."""
+    devices = options.devices()
+    wanted = [device for device in devices if device is not None]
+    if not wanted:
+        return devices
+    for device in dict.fromkeys(wanted):
+        check_device(device, "worker_devices: device")
+    if data.graph_mode == "CPU":
+        raise ValueError(
+            f"worker_devices has '{wanted[0]}', but the dataset was loaded with graph_mode='CPU': "
+            "load it with 'CUDA' (the graph is copied to the device) or 'ZERO_COPY' (read in place)"
+        )
+    if data.num_partitions > 1:
+        warnings.warn(
+            f"of a folder of {data.num_partitions} partitions hops need rows of all of them: "
+            "samplers draw on the CPU, whatever worker_devices says, and gather on a device only "
+            "if to_device is the same; batches are the same in any case",
+            stacklevel=6,
+        )
+        devices = [device if device == destination.device else None for device in devices]
+    warn_of_shared_gpus(devices, is_here=True, stacklevel=6)
+    return devices
+
+
+def plan_ring(
+    meta: FolderMeta, spec: PipelineSpec, options: MpDistSamplingWorkerOptions, batch_size: int
+) -> RingPlan:
+    """Each sampler's shared memory; see `plan_memory`."""
+    size = options.channel_size
+    nbytes = None if size is None else max(int(size) // options.num_workers, 1 << 16)
+    return plan_memory(
+        meta, spec, batch_size, options.worker_concurrency, options.num_workers, nbytes
+    )

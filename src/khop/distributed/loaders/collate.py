@@ -1,0 +1,205 @@
+"""Batches as PyG has them, from what a pipeline wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+from torch_geometric.data import Data, HeteroData
+
+from khop.channel.device_arena import DeviceArray
+from khop.channel.layout import Layout, Received
+from khop.loader.collate import to_tensor
+from khop.storage.folder import FolderMeta
+from khop.typing import EdgeType, NodeType
+
+
+class Tensors(Mapping[str, Tensor]):
+    """A batch's arrays by their names, as `khop.sampler.collect` gives them.
+
+    Args:
+        index: {name: its place}.
+        tensors: in the order of their places.
+    """
+
+    __slots__ = ("_index", "_tensors")
+
+    def __init__(self, index: Mapping[str, int], tensors: Sequence[Tensor]) -> None:
+        self._index = index
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[self._index[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+
+def to_tensors(received: Received) -> list[Tensor]:
+    """Wraps a batch's arrays, in their order."""
+    if received.arrays and isinstance(received.arrays[0], DeviceArray):
+        # Complete before it was announced, so no stream needs to wait.
+        tensors = [from_dlpack(array.capsule()) for array in received.arrays]
+        return [tensor.clone() for tensor in tensors] if received.must_copy else tensors
+    if received.layout.has_bfloat16:
+        described = zip(received.arrays, received.layout.arrays, strict=True)
+        return [to_tensor(array, of.dtype) for array, of in described]
+    return [*map(torch.from_numpy, received.arrays)]
+
+
+def add_to(batch: Any, store_name: Any, values: Mapping[str, Any]) -> None:
+    """Sets attributes, none of them None, of a batch or of one of its stores, at once."""
+    store = batch._store if store_name is None else batch[store_name]
+    store._mapping.update(values)
+
+
+_Derived: TypeAlias = Callable[[Sequence[Tensor], Sequence[int]], Any]
+
+
+class _Recipe(NamedTuple):
+    """How batches of a layout become PyG's: what is the same for all of them.
+
+    Attributes:
+        derived: what follows a batch's tensors in the list of its values; each is computed of the
+            tensors and of the batch's numbers.
+        stores: of each of PyG's stores its name (None: that of `Data`), the names of its attributes
+            and where among the values they are.
+    """
+
+    derived: list[_Derived]
+    stores: list[tuple[Any, list[str], list[int]]]
+
+
+class Assembler:
+    """Makes PyG's batches, but for what concerns their seeds.
+
+    `Data` of a homogeneous folder, else `HeteroData`. What goes where is settled with the first
+    batch of a layout. Attributes are then put at once where PyG keeps them: a batch with 11 of
+    them takes 6 us, where setting one after the other took 36.
+
+    Args:
+        folder: what the folder holds.
+        labels: {node type: [num_nodes, ...]} labels that the folder does not hold, by original id.
+        edge_types: what the batch calls the folder's edge types; see `batch_edge_types`.
+    """
+
+    def __init__(
+        self,
+        folder: FolderMeta,
+        labels: Mapping[NodeType, Tensor],
+        edge_types: Sequence[EdgeType],
+    ) -> None:
+        self._folder = folder
+        self._labels = labels
+        self._edge_types = edge_types
+        self._recipes: dict[Layout, _Recipe] = {}
+
+    def assemble(self, received: Received, tensors: Sequence[Tensor]) -> Data | HeteroData:
+        """A batch.
+
+        Args:
+            received: as it was read.
+            tensors: its arrays, wrapped, in the same order.
+        """
+        recipe = self._recipes.get(received.layout)
+        if recipe is None:
+            recipe = self._recipes[received.layout] = self._recipe(received.layout)
+        values: list[Any] = [*tensors]
+        values.extend([derive(tensors, received.numbers) for derive in recipe.derived])
+        batch: Any = HeteroData() if self._folder.heterogeneous else Data()
+        for name, keys, places in recipe.stores:
+            add_to(batch, name, dict(zip(keys, map(values.__getitem__, places), strict=True)))
+        assembled: Data | HeteroData = batch
+        return assembled
+
+    def _recipe(self, layout: Layout) -> _Recipe:
+        derived: list[_Derived] = []
+        edges = [self._edge_attrs(i, layout, derived) for i in range(len(self._edge_types))]
+        if self._folder.heterogeneous:
+            types: list[Any] = [t.name for t in self._folder.node_types]
+            nodes = [self._node_attrs(i, layout, derived, {}) for i in range(len(types))]
+            named = [*zip(types, nodes, strict=True), *zip(self._edge_types, edges, strict=True)]
+        else:
+            named = [(None, self._node_attrs(0, layout, derived, edges[0]))]
+        return _Recipe(derived, [(name, [*found], [*found.values()]) for name, found in named])
+
+    def _node_attrs(
+        self, i: int, layout: Layout, derived: list[_Derived], edges: Mapping[str, int]
+    ) -> dict[str, int]:
+        """{attribute of a node type: its place}; `edges` stand where PyG has them."""
+
+        def derive(value: _Derived) -> int:
+            derived.append(value)
+            return len(layout.arrays) + len(derived) - 1
+
+        node_type, ids = self._folder.node_types[i], layout.index[f"n{i}.id"]
+        found = {**_delivered(layout, f"n{i}", node_type.attrs), **edges, "n_id": ids}
+        if node_type.name in self._labels:
+            labels = self._labels[node_type.name]
+            found["y"] = derive(lambda tensors, _: labels[tensors[ids]])
+        if "x" not in found:  # PyG cannot infer it
+            found["num_nodes"] = derive(lambda tensors, _: tensors[ids].numel())
+        if f"t{i}" in layout.index:
+            found["batch"] = layout.index[f"t{i}"]
+        if f"n{i}.hops" in layout.places:
+            found["num_sampled_nodes"] = derive(_numbers(layout, f"n{i}.hops"))
+        return found
+
+    def _edge_attrs(self, i: int, layout: Layout, derived: list[_Derived]) -> dict[str, int]:
+        """{attribute of an edge type: its place}."""
+        attrs = _delivered(layout, f"e{i}", self._folder.edge_types[i].attrs)
+        found = {"edge_index": layout.index[f"e{i}.edge_index"], **attrs}
+        if f"e{i}.edge_id" in layout.index:
+            found["e_id"] = layout.index[f"e{i}.edge_id"]
+        if f"e{i}.hops" in layout.places:
+            derived.append(_numbers(layout, f"e{i}.hops"))
+            found["num_sampled_edges"] = len(layout.arrays) + len(derived) - 1
+        return found
+
+
+def _delivered(layout: Layout, prefix: str, names: Iterable[str]) -> dict[str, int]:
+    """Those of a type's attributes that batches carry, and their places."""
+    places = {name: layout.index.get(f"{prefix}.{name}") for name in names}
+    return {name: place for name, place in places.items() if place is not None}
+
+
+def _numbers(layout: Layout, name: str) -> _Derived:
+    place = layout.places[name]
+    return lambda _, numbers: numbers[place]
+
+
+def batch_edge_types(folder: FolderMeta) -> list[EdgeType]:
+    """What batches call the edge types of a folder.
+
+    Edges of batches lead from neighbours to seeds. In a folder of out-neighbours they are the
+    reverses of the graph's: between types, `(a, 'r', b)` becomes `(b, 'rev_r', a)` and
+    `(a, 'rev_r', b)` becomes `(b, 'r', a)`, as with GraphLearn-for-PyTorch.
+
+    Raises:
+        ValueError: two edge types would have the same name.
+    """
+    names = [t.name for t in folder.edge_types]
+    if not folder.heterogeneous or folder.edge_dir == "in":
+        return names
+    turned = [_reverse(name) for name in names]
+    for i, name in enumerate(turned):
+        if name in turned[:i]:
+            raise ValueError(
+                f"edge types {names[turned.index(name)]} and {names[i]} have the same reverse "
+                f"{name}, by which batches of out-neighbours call them: rename one of them"
+            )
+    return turned
+
+
+def _reverse(edge_type: EdgeType) -> EdgeType:
+    src, relation, dst = edge_type
+    if src == dst:
+        return edge_type
+    bare = relation.removeprefix("rev_")
+    return dst, f"rev_{relation}" if bare == relation else bare, src

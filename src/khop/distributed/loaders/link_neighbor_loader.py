@@ -1,0 +1,224 @@
+"""`DistLinkNeighborLoader`: batches of links of a partitioned graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.sampler import NegativeSampling
+
+from khop.data.times import seed_time_keys
+from khop.distributed.dataset import DistDataset
+from khop.distributed.graph import PartitionedGraph
+from khop.distributed.loaders.base import DeliveryOptions, DistLoader
+from khop.distributed.loaders.collate import Tensors
+from khop.distributed.loaders.link_inputs import (
+    check_length,
+    joined,
+    link_input,
+    link_labels,
+    negative_weights,
+    split_links,
+)
+from khop.distributed.loaders.sampling_options import (
+    check_data,
+    collect_spec,
+    sampling_spec,
+    weight_of,
+)
+from khop.distributed.options import WorkerOptions
+from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.loader.collate import annotate_links
+from khop.loader.link_input import check_times
+from khop.sampler.link import link_of_tree
+from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
+from khop.sampler.pyg_links import binary_labels, repeat_rows
+from khop.sampler.spec import SamplingSpec
+from khop.typing import EdgeType, Int64Array
+
+
+class DistLinkNeighborLoader(DistLoader):
+    """Neighbourhoods of the ends of links and of negatives, drawn from all partitions.
+
+    Batches are those that `khop.loader.LinkNeighborLoader` makes of the whole graph with the same
+    links, `seed` and `stream`, bit for bit, negatives included, whatever the number of partitions
+    and samplers. Like `DistNeighborLoader`, each epoch delivers every link once, in order, in the
+    same number of batches on every trainer.
+
+    Args:
+        data: the trainer's partition; None for clients of graph servers, with
+            `RemoteDistSamplingWorkerOptions`.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        batch_size: links a batch.
+        edge_label_index: this trainer's links: [2, num_links] original ids of sources and
+            destinations, or None for the edges of this trainer's home partition, evenly shared by
+            the trainers that have the same one (a client: its share of the servers' edges); of a
+            heterogeneous graph (edge type, such links), or an edge type. `link_split` divides a
+            list of links among trainers. With a list of graph servers, a list of links for each
+            (and so `edge_label` and `edge_label_time`, or all in one): each batch has links of one
+            list, and comes from its server; lists take turns.
+        edge_label: [num_links, ...] labels of links; with binary negatives, labels from 0 on become
+            those from 1 on, and 0 is for negatives.
+        neg_sampling: PyG's `NegativeSampling`, or a dictionary or mode for one: 'binary' draws
+            negative pairs, 'triplet' negative destinations for each source, uniformly or by
+            `src_weight` and `dst_weight`, [num_nodes] by original id. Default: no negatives.
+        shuffle, drop_last, with_edge, with_weight, edge_dir, collect_features, to_device,
+            random_seed, worker_options: as for `DistNeighborLoader`.
+        seed, stream, replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr,
+            transform, even_batches: as for `DistNeighborLoader`; `batch` of a disjoint batch counts
+            links.
+        neg_sampling_ratio: binary negatives a link; PyG's older name.
+        edge_label_time: [num_links] the time at which each link's ends see the graph; needed with
+            `time_attr`.
+        strict_negatives: draw negatives that are no edges of the graph, of whatever partition.
+        exclude_seed_edges: leave a batch's own links out of the neighbourhoods; see
+            `khop.loader.LinkNeighborLoader`.
+
+    Raises:
+        ValueError, TypeError, IndexError: bad arguments; says which, and what to do. While batches
+            are drawn, ValueError: there is no strict negative.
+        RendezvousError: trainers do not agree or do not arrive.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset | None,
+        num_neighbors: Any,
+        batch_size: int = 1,
+        edge_label_index: Any = None,
+        edge_label: Any = None,
+        neg_sampling: Any = None,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: str | None = None,
+        collect_features: bool = False,
+        to_device: Any = None,
+        random_seed: int | None = None,
+        worker_options: WorkerOptions | None = None,
+        *,
+        seed: int | None = None,
+        stream: int | None = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        neg_sampling_ratio: float | None = None,
+        edge_label_time: Any = None,
+        strict_negatives: bool = False,
+        exclude_seed_edges: ExcludeSeedEdges = False,
+        transform: Callable[[Any], Any] | None = None,
+        even_batches: bool = True,
+    ) -> None:
+        graph = check_data(data, edge_dir, worker_options)
+        check_times(edge_label_time, time_attr)
+        sampling = sampling_spec(
+            graph,
+            num_neighbors,
+            replace=replace,
+            with_edge=with_edge,
+            subgraph_type=subgraph_type,
+            disjoint=disjoint,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_of(graph, with_weight, weight_attr),
+        )
+        negatives = _negatives(neg_sampling, neg_sampling_ratio)
+        link_type, given = split_links(graph, edge_label_index)
+        spec = link_spec(
+            graph, sampling, link_type, negatives, strict_negatives, exclude_seed_edges
+        )
+        ends, lists = link_input(graph, link_type, given, worker_options)
+        columns = [*ends]
+        self._time: Tensor | None = None
+        if edge_label_time is not None:
+            edge_label_time = joined(edge_label_time, lists, "edge_label_time")
+            assert graph.meta.time_attr is not None
+            floating = graph.meta.time_attr.floating
+            columns.append(seed_time_keys(edge_label_time, floating, "edge_label_time"))
+            self._time = torch.as_tensor(edge_label_time)
+            check_length(self._time, ends.shape[1], "edge_label_time")
+        edge_label = joined(edge_label, lists, "edge_label")
+        self._label = link_labels(edge_label, ends.shape[1], negatives)
+        self._link, self._link_type = spec, link_type
+        super().__init__(
+            graph,
+            PipelineSpec(sampling, collect_spec(graph.meta, sampling, collect_features), link=spec),
+            np.stack(columns),
+            DeliveryOptions(
+                batch_size,
+                shuffle,
+                drop_last,
+                to_device,
+                random_seed,
+                worker_options,
+                seed,
+                stream,
+                transform,
+                even_batches,
+            ),
+            negative_weights(graph, link_type, negatives),
+            lists,
+        )
+
+    def _described_seeds(self) -> list[Any]:
+        link_type = self._link_type if self.data.meta.heterogeneous else None
+        lists = self._plan.lists
+        described = [link_type, *self._columns[:2], self._time]
+        return described if lists is None else [*described, np.asarray(lists)]
+
+    def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
+        count = len(positions)
+        places = torch.from_numpy(positions)
+        time = None if self._time is None else self._time[places]
+        for name, trees in tensors.items():
+            if name.startswith("t"):
+                trees.copy_(link_of_tree(trees, count))
+        if self._link.mode == "triplet":
+            names = ("src_index", "dst_pos_index", "dst_neg_index")
+            metadata = (places, *(tensors[f"s.{name}"] for name in names), time)
+        else:
+            label = None if self._label is None else self._label[places]
+            if self._link.mode == "binary":
+                num_negatives = self._link.num_negatives(count)
+                label = binary_labels(label, count, num_negatives)
+                time = None if time is None else repeat_rows(time, count + num_negatives)
+            metadata = (places, tensors["s.edge_label_index"], label, time)
+        link_type = self._link_type if self.data.meta.heterogeneous else None
+        annotate_links(batch, link_type, metadata, self._link.mode == "triplet")
+
+
+def _negatives(neg_sampling: Any, ratio: float | None) -> NegativeSampling | None:
+    if neg_sampling is not None and ratio:
+        raise ValueError("pass neg_sampling or neg_sampling_ratio, not both")
+    if ratio:
+        return NegativeSampling("binary", ratio)
+    return NegativeSampling.cast(neg_sampling)
+
+
+def link_spec(
+    data: PartitionedGraph,
+    sampling: SamplingSpec,
+    link_type: EdgeType,
+    negatives: NegativeSampling | None,
+    strict: bool,
+    exclude: ExcludeSeedEdges,
+) -> LinkSpec:
+    """What batches of links of a dataset shall be; see `LinkSpec.create`."""
+    return LinkSpec.create(
+        [t.name for t in data.meta.node_types],
+        [t.name for t in data.meta.edge_types],
+        link_type,
+        edge_dir=data.meta.edge_dir,
+        disjoint=sampling.disjoint,
+        mode=None if negatives is None else negatives.mode.value,
+        amount=1 if negatives is None else negatives.amount,
+        strict=strict,
+        exclude=exclude,
+    )

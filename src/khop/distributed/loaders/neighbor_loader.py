@@ -1,0 +1,238 @@
+"""`DistNeighborLoader` and `DistSubGraphLoader`: batches of nodes of a partitioned graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from khop.distributed.dataset import DistDataset
+from khop.distributed.loaders.base import DeliveryOptions, DistLoader
+from khop.distributed.loaders.collate import Tensors, add_to
+from khop.distributed.loaders.node_inputs import node_input
+from khop.distributed.loaders.sampling_options import (
+    check_data,
+    collect_spec,
+    sampling_spec,
+    seed_times,
+    weight_of,
+)
+from khop.distributed.options import WorkerOptions
+from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.typing import Int64Array
+
+
+class DistNeighborLoader(DistLoader):
+    """Neighbourhoods of seed nodes, drawn from all partitions, as PyG `Data` or `HeteroData`.
+
+    Batches are those that `khop.loader.NeighborLoader` makes of the whole graph with the same
+    seeds, `seed` and `stream`, bit for bit, whatever the number of partitions and samplers. Each
+    epoch delivers every seed once, in the loader's order. By default all trainers make the same
+    number of batches, so that DDP cannot hang: trainers with fewer seeds make smaller ones.
+
+    Args:
+        data: the trainer's partition; None for clients of graph servers, with
+            `RemoteDistSamplingWorkerOptions`.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        input_nodes: this trainer's seeds: original ids, a boolean mask over all nodes, or None for
+            all nodes; of a heterogeneous graph (node type, such seeds), or a node type for all of
+            its nodes. `node_split` makes even shares; the name of a boolean attribute,
+            'train_mask', stands for this trainer's share of its nodes (`input_id` are their ids
+            then). With a list of graph servers, a list of seeds for each: each batch has seeds of
+            one list, and comes from its server; lists take turns.
+        batch_size: seeds a batch.
+        shuffle: draw a new order each epoch.
+        drop_last: leave out a last batch that would be smaller (on every trainer).
+        with_edge: deliver `e_id` and edge attributes.
+        with_weight: draw neighbours by the weights that the folder was partitioned with.
+        edge_dir: 'in' or 'out'; default, and only possibility: the folder's. Edges of batches
+            point towards the seeds: with 'out' they are the graph's turned round, and edges of
+            `(a, 'r', b)` are of type `(b, 'rev_r', a)`, those of `(a, 'rev_r', b)` of
+            `(b, 'r', a)`.
+        collect_features: deliver node attributes, and edge attributes if `with_edge`; if False,
+            labels (`y`) only.
+        to_device: where batches shall be; default: where they are made. To a GPU they are copied on
+            a stream of their own, one batch ahead (`MpDistSamplingWorkerOptions.pin_memory` makes
+            that fast), unless samplers work there (`worker_devices`): then they already are there.
+            Use a batch on the stream that was current when it was handed out, or let this wait.
+        random_seed: makes epochs reproducible; default: each epoch takes a seed from torch's
+            default generator.
+        worker_options: `MpDistSamplingWorkerOptions` (sampler processes),
+            `CollocatedDistSamplingWorkerOptions` (default: sample in this process) or
+            `RemoteDistSamplingWorkerOptions` (sampler processes of graph servers; default, and only
+            possibility, of clients).
+        seed: another name for `random_seed`, that of `khop.loader.NeighborLoader`.
+        stream: separates the draws of trainers; default: the trainer's rank.
+        replace: draw with replacement.
+        input_time: [number of seeds] the time at which each seed looks at the graph; default: the
+            seeds' own times.
+        subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
+            'induced' (all edges among the drawn nodes).
+        disjoint: give each seed a subgraph of its own, told apart by `batch`; temporal sampling
+            always does.
+        temporal_strategy: 'uniform', or 'last': the latest neighbours.
+        time_attr: draw only neighbours (or edges) whose time is not later than the seed's. The
+            attribute that the folder was partitioned with. Rows of a folder with times are in
+            order of these: without `time_attr` its batches are those of the in-memory loader of
+            the edges in that order.
+        weight_attr: draw by this attribute, that the folder was partitioned with.
+        transform: applied to each batch, in this process.
+        even_batches: make the same number of batches on every trainer. All trainers must then make
+            the loader. False, for loaders that only some trainers make, or where numbers may
+            differ (use `torch.distributed.algorithms.Join` with DDP then).
+
+    Raises:
+        ValueError, TypeError, IndexError: bad arguments; says which, and what to do.
+        RendezvousError: trainers do not agree or do not arrive.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset | None,
+        num_neighbors: Any,
+        input_nodes: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: str | None = None,
+        collect_features: bool = False,
+        to_device: Any = None,
+        random_seed: int | None = None,
+        worker_options: WorkerOptions | None = None,
+        *,
+        seed: int | None = None,
+        stream: int | None = None,
+        replace: bool = False,
+        input_time: Any = None,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        even_batches: bool = True,
+    ) -> None:
+        graph = check_data(data, edge_dir, worker_options)
+        if input_time is not None and time_attr is None:
+            raise ValueError("input_time is given, but not time_attr: pass both or neither")
+        sampling = sampling_spec(
+            graph,
+            num_neighbors,
+            replace=replace,
+            with_edge=with_edge,
+            subgraph_type=subgraph_type,
+            disjoint=disjoint,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_of(graph, with_weight, weight_attr),
+        )
+        seeds = node_input(graph, input_nodes, worker_options)
+        self._seed_type, self._input_id = seeds.node_type, seeds.input_id
+        self._seeds = seeds.ids
+        columns = [graph.to_new_ids(seeds.ids, "input_nodes", self._seed_type)]
+        if sampling.temporal:
+            columns.append(seed_times(graph, self._seed_type, columns[0], input_time, "input_time"))
+        self._input_time = None if input_time is None else torch.as_tensor(input_time)
+        seed_place = [t.name for t in graph.meta.node_types].index(self._seed_type)
+        super().__init__(
+            graph,
+            PipelineSpec(
+                sampling, collect_spec(graph.meta, sampling, collect_features), seed_place
+            ),
+            np.stack(columns),
+            DeliveryOptions(
+                batch_size,
+                shuffle,
+                drop_last,
+                to_device,
+                random_seed,
+                worker_options,
+                seed,
+                stream,
+                transform,
+                even_batches,
+            ),
+            lists=seeds.lists,
+        )
+
+    def _described_seeds(self) -> list[Any]:
+        seed_type = self._seed_type if self.data.meta.heterogeneous else None
+        lists = self._plan.lists
+        described = [seed_type, self._seeds, self._input_time]
+        return described if lists is None else [*described, np.asarray(lists)]
+
+    def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
+        del tensors
+        values: dict[str, Any] = {"input_id": torch.from_numpy(self._input_id[positions])}
+        if self._input_time is not None:
+            values["seed_time"] = self._input_time[torch.from_numpy(positions)]
+        values["batch_size"] = len(positions)
+        add_to(batch, self._seed_type if self.data.meta.heterogeneous else None, values)
+
+
+class DistSubGraphLoader(DistNeighborLoader):
+    """All edges among seeds and their neighbours; `khop.loader.SubGraphLoader`, distributed.
+
+    A batch holds the seeds, the neighbours drawn hop by hop, and every edge of the graph between
+    two of them, also between nodes of other partitions. `mapping` says where in the batch the seeds
+    are. With `disjoint=True` each seed has a subgraph of its own, told apart by `batch`.
+
+    Args:
+        data: the trainer's partition; None for clients of graph servers, with
+            `RemoteDistSamplingWorkerOptions`.
+        input_nodes: this trainer's seeds, as for `DistNeighborLoader`.
+        num_neighbors: fan-out of each hop; -1 takes all neighbours; None: no hops, the subgraph of
+            the seeds alone.
+        batch_size, shuffle, drop_last, with_edge, with_weight, edge_dir, collect_features,
+            to_device, random_seed, worker_options: as for `DistNeighborLoader`.
+        **kwargs: its other arguments, but for `subgraph_type`.
+
+    Raises:
+        TypeError: `subgraph_type` is given.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset | None,
+        input_nodes: Any = None,
+        num_neighbors: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: str | None = None,
+        collect_features: bool = False,
+        to_device: Any = None,
+        random_seed: int | None = None,
+        worker_options: WorkerOptions | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if "subgraph_type" in kwargs:
+            raise TypeError("a DistSubGraphLoader's batches are induced: leave subgraph_type out")
+        super().__init__(
+            data,
+            [] if num_neighbors is None else num_neighbors,
+            input_nodes,
+            batch_size,
+            shuffle,
+            drop_last,
+            with_edge,
+            with_weight,
+            edge_dir,
+            collect_features,
+            to_device,
+            random_seed,
+            worker_options,
+            subgraph_type="induced",
+            **kwargs,
+        )
+
+    def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
+        super()._annotate(batch, tensors, positions)
+        store = batch[self._seed_type] if self.data.meta.heterogeneous else batch
+        store.mapping = torch.arange(len(positions))

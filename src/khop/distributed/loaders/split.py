@@ -1,0 +1,157 @@
+"""Dividing seeds among trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from khop.distributed.dataset import last_loaded
+from khop.distributed.graph import PartitionedGraph, seeds_of
+from khop.distributed.job.context import get_context
+from khop.distributed.loaders.link_inputs import link_ends
+from khop.distributed.remote.client.membership import ClientContext
+from khop.storage.book import RangeBook
+from khop.typing import EDGE, ArrayLike, EdgeType, Int64Array, NodeType
+
+
+def node_split(
+    nodes: ArrayLike | str,
+    dataset: PartitionedGraph | None = None,
+    *,
+    node_type: NodeType | None = None,
+    rank: int | None = None,
+    homes: Sequence[int] | None = None,
+) -> Tensor:
+    """This trainer's share of some nodes: even counts, mostly local, the same on every run.
+
+    Counts of trainers differ by at most one. Each trainer gets nodes of its home partition as far
+    as its count allows; what is left over goes to trainers with too few at home. Every node goes
+    to exactly one trainer. All trainers must call it with the same nodes.
+
+    Args:
+        nodes: [n] original ids, a boolean mask over all nodes, or the name of a boolean node
+            attribute of the folder, 'train_mask' for example.
+        dataset: default: the dataset that was loaded last; in clients of graph servers, what
+            these serve.
+        node_type: their node type; needed if the graph has several.
+        rank: whose share; default: this trainer's.
+        homes: home partition of each trainer; default: what the trainers of the group have loaded;
+            of clients, partitions of the servers that they take turns at.
+
+    Returns:
+        [m] int64 original ids, in the order of the folder's numbering.
+
+    Raises:
+        KeyError: no such boolean attribute.
+        IndexError, TypeError, ValueError: ids that do not exist or are no integers.
+    """
+    dataset = dataset or _default_graph()
+    node_type, _ = dataset.seed_type(node_type, "node_type")
+    if isinstance(nodes, str):
+        new_ids = dataset.split(node_type, nodes)
+    else:
+        ids, _ = seeds_of(dataset, nodes, "nodes", node_type)
+        new_ids = np.sort(dataset.to_new_ids(ids, "nodes", node_type))
+    rank, homes = _trainer(dataset, rank, homes)
+    share = deal(new_ids, dataset.meta.node_type(node_type).book, homes)[rank]
+    return torch.from_numpy(dataset.to_original_ids(share, node_type))
+
+
+def link_split(
+    edge_label_index: ArrayLike,
+    dataset: PartitionedGraph | None = None,
+    *,
+    link_type: EdgeType | None = None,
+    rank: int | None = None,
+    homes: Sequence[int] | None = None,
+) -> Tensor:
+    """This trainer's share of some links: as `node_split`, by whose home a link's row is.
+
+    A link is at home with the node whose neighbours the folder holds: its destination, or its
+    source in a folder of out-neighbours. All trainers must call it with the same links.
+
+    Args:
+        edge_label_index: [2, n] original ids of sources and destinations.
+        dataset: default: the dataset that was loaded last; in clients of graph servers, what
+            these serve.
+        link_type: their edge type; needed if the graph has several.
+        rank: whose share; default: this trainer's.
+        homes: home partition of each trainer; default: what the trainers of the group have loaded;
+            of clients, partitions of the servers that they take turns at.
+
+    Returns:
+        [m] int64 places of this trainer's links: `edge_label_index[:, places]`, and
+        `edge_label[places]`.
+
+    Raises:
+        IndexError, TypeError, ValueError: ends that do not exist or are no integers.
+    """
+    dataset = dataset or _default_graph()
+    if dataset.meta.heterogeneous and (isinstance(link_type, str) or len(link_type or ()) != 3):
+        raise ValueError(
+            "links of a heterogeneous graph need link_type=(source, relation, target) (got "
+            f"{link_type!r})"
+        )
+    link_type = link_type or EDGE
+    side = 1 if dataset.edge_dir == "in" else 0
+    node_type = link_type[2 * side]
+    ends = link_ends(dataset, link_type, edge_label_index)
+    new_ids = dataset.to_new_ids(ends[side], "edge_label_index", node_type)
+    order = np.argsort(new_ids, kind="stable")
+    bounds = np.searchsorted(new_ids[order], dataset.meta.node_type(node_type).bounds)
+    rank, homes = _trainer(dataset, rank, homes)
+    share = deal(np.arange(len(order)), RangeBook(bounds.tolist()), homes)[rank]
+    return torch.from_numpy(np.sort(order[share]))
+
+
+def _default_graph() -> PartitionedGraph:
+    """What this client's servers serve, or the dataset that was loaded last."""
+    context = get_context()
+    return context.graph if isinstance(context, ClientContext) else last_loaded()
+
+
+def _trainer(
+    dataset: PartitionedGraph, rank: int | None, homes: Sequence[int] | None
+) -> tuple[int, Sequence[int]]:
+    """Whose share is asked for, and the trainers' homes."""
+    if homes is None:
+        homes = dataset.homes
+    rank = dataset.context.rank if rank is None else rank
+    if not 0 <= rank < len(homes):
+        raise ValueError(f"rank {rank} is not one of {len(homes)} trainers")
+    return rank, homes
+
+
+def deal(new_ids: Int64Array, book: RangeBook, homes: Sequence[int]) -> list[Int64Array]:
+    """Deals ids out to trainers.
+
+    Args:
+        new_ids: [n] ids, ascending.
+        book: who owns which id.
+        homes: home partition of each trainer.
+
+    Returns:
+        The ids of each trainer, ascending.
+    """
+    world = len(homes)
+    quota = [len(new_ids) // world + (r < len(new_ids) % world) for r in range(world)]
+    shares: list[list[Int64Array]] = [[] for _ in homes]
+    left = []
+    starts = np.searchsorted(new_ids, book.bounds)
+    for part in range(book.num_parts):
+        ids = new_ids[starts[part] : starts[part + 1]]
+        residents = [r for r, home in enumerate(homes) if home == part]
+        for i, r in enumerate(residents):  # residents of a part share it evenly
+            count = min(quota[r], -(-len(ids) // (len(residents) - i)))
+            shares[r].append(ids[:count])
+            quota[r] -= count
+            ids = ids[count:]
+        left.append(ids)
+    rest = np.concatenate(left) if left else new_ids[:0]
+    for r in range(world):
+        shares[r].append(rest[: quota[r]])
+        rest = rest[quota[r] :]
+    return [np.sort(np.concatenate(share)) for share in shares]

@@ -1,0 +1,191 @@
+"""Where servers are, as far as this trainer knows: the table that all its clients look into.
+
+News come from this trainer's keeper and from its herald, in their threads. Those who ask servers
+take them in their own: a client in this process looks when it has lost a server (`follow`), sampler
+processes hear of it through their trainer, which polls a `EndpointWatcher`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from khop.distributed.job.context import WorkerContext
+from khop.distributed.partitions.failure_detector import FailureDetector
+from khop.distributed.partitions.server_process import PartitionServerProcess, endpoint_of
+from khop.distributed.partitions.supervisor import ServerSupervisor
+from khop.distributed.rpc.endpoint import Endpoint, EndpointUpdate
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.errors import PartitionUnavailableError
+
+
+class EndpointWatcher:
+    """A reader's own view of what changes, for its thread; made by `EndpointRegistry.subscribe`."""
+
+    def __init__(self, endpoint_registry: EndpointRegistry) -> None:
+        self._endpoint_registry = endpoint_registry
+        self._news = endpoint_registry.news
+        self._seen: dict[int, EndpointUpdate] = {}
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        weakref.finalize(self, os.close, self._event)
+
+    def fileno(self) -> int:
+        """Readable when there are changes."""
+        return self._event
+
+    def notify(self) -> None:
+        """Makes it readable; from any thread."""
+        os.eventfd_write(self._event, 1)
+
+    def changes(self) -> dict[int, EndpointUpdate]:
+        """What has become of servers since the last call, by key."""
+        try:
+            os.eventfd_read(self._event)
+        except BlockingIOError:
+            return {}
+        new = {key: news for key, news in list(self._news.items()) if self._seen.get(key) != news}
+        self._seen.update(new)
+        return new
+
+    def latest(self, key: int) -> EndpointUpdate | None:
+        """The last update of a server; None if it is where it was at first."""
+        return self._news.get(key)
+
+    def look_for(self, key: int) -> None:
+        """See `EndpointRegistry.look_for`."""
+        self._endpoint_registry.look_for(key)
+
+    def check_servers(self) -> None:
+        """See `EndpointRegistry.check_servers`."""
+        self._endpoint_registry.check_servers()
+
+
+class EndpointRegistry:
+    """The servers of a group of trainers, its own kept running.
+
+    Args:
+        context: the trainer's group.
+        name: of the service; no two have the same.
+
+    Attributes:
+        news: what has become of servers that are not where they were at first, by key.
+        keeper: keeps this trainer's servers.
+    """
+
+    def __init__(self, context: WorkerContext, name: str) -> None:
+        self._context = context
+        self._failure_detector = FailureDetector(context.rendezvous, name, self._take_in)
+        self.keeper = ServerSupervisor(self._own_moved, self._own_ended)
+        self._served: dict[int, str] = {}
+        self._keepers: dict[int, int] = {}
+        self._is_near: dict[int, bool] = {}
+        self.news: dict[int, EndpointUpdate] = {}
+        self._own_failure: str | None = None
+        self._subscriptions: weakref.WeakSet[EndpointWatcher] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def keep(self, key: int, server: PartitionServerProcess) -> None:
+        """Keeps a server of this trainer running."""
+        self._served[key] = server.what
+        self.keeper.keep(key, server)
+        if self._context.world_size > 1:
+            self._failure_detector.start_heartbeat()
+
+    def find(self, key: int, rank: int, is_near: bool) -> None:
+        """Says whose server this trainer asks.
+
+        Args:
+            key: the server's.
+            rank: the trainer that keeps it.
+            is_near: it is on this machine.
+        """
+        self._keepers[key] = rank
+        self._is_near[key] = is_near
+
+    def look_for(self, key: int) -> None:
+        """Looks for a server that is lost; what is found is news. Returns at once."""
+        rank = self._keepers[key]
+        if rank != self._context.rank:  # of its own the keeper knows first
+            self._failure_detector.look_for(key, rank)
+
+    def follow(self, client: PartitionClient) -> None:
+        """Lets a client of this process find servers that it has lost."""
+        applied: dict[int, EndpointUpdate] = {}
+        looked: dict[int, float] = {}
+
+        def look(key: int, since: float) -> None:
+            del since
+            news = self.news.get(key)
+            if news is not None and applied.get(key) != news:
+                applied[key] = news
+                apply(client, key, news)
+            elif time.monotonic() - looked.get(key, 0.0) > 1.0:
+                looked[key] = time.monotonic()
+                self.look_for(key)
+
+        client.on_lost = look
+
+    def subscribe(self) -> EndpointWatcher:
+        """A reader's own view of the news."""
+        subscription = EndpointWatcher(self)
+        with self._lock:
+            self._subscriptions.add(subscription)
+        if self.news:
+            subscription.notify()
+        return subscription
+
+    def check_servers(self) -> None:
+        """Raises PartitionUnavailableError if one of this trainer's servers has been given up."""
+        if self._own_failure is not None:
+            raise PartitionUnavailableError(
+                f"{self._own_failure}: other trainers cannot go on without it"
+            )
+
+    def _take_in(self, key: int, news: Mapping[str, Any]) -> None:
+        if "ended" in news:
+            self._publish(key, str(news["ended"]))
+        else:
+            self._publish(key, endpoint_of(news["moved"], self._is_near[key]))
+
+    def _publish(self, key: int, news: EndpointUpdate) -> None:
+        self.news[key] = news
+        self._notify()
+
+    def _notify(self) -> None:
+        with self._lock:
+            for subscription in self._subscriptions:
+                subscription.notify()
+
+    def _own_moved(self, key: int, announcement: Mapping[str, Any]) -> None:
+        self._failure_detector.tell(key, {"moved": announcement})
+        if self._keepers.get(key) == self._context.rank:
+            self._publish(key, endpoint_of(announcement, self._is_near[key]))
+
+    def _own_ended(self, key: int, why: str) -> None:
+        self._failure_detector.tell(key, {"ended": why})
+        self._own_failure = f"the server of {self._served[key]} {why}"
+        if self._keepers.get(key) == self._context.rank:
+            self.news[key] = why
+        self._notify()
+
+    def close(self, why: str) -> None:
+        """Ends this trainer's servers.
+
+        Args:
+            why: the reason, for those who still ask them; nobody does if all have finished.
+        """
+        servers = [] if self._context.others_have_finished else list(self.keeper.servers)
+        self._failure_detector.close(dict.fromkeys(servers, why))
+        self.keeper.close()
+
+
+def apply(client: PartitionClient, key: int, news: EndpointUpdate) -> None:
+    """Lets a client act on news."""
+    if isinstance(news, Endpoint):
+        client.relocate(key, news)
+    else:
+        client.give_up(key, news)

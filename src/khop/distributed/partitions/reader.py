@@ -1,0 +1,249 @@
+"""Reads a partitioned graph from one place: rows of attributes, or all of them, and its edges.
+
+Rows come from the home part, from its copies of hot rows, and from the servers of the other parts.
+What is read as a whole comes from all parts that are mapped on this machine and over the network
+from the others, and is put in the order of original ids.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from khop.data.arrays import narrowest_int, storage_dtype
+from khop.distributed.partitions.shared_client import SharedClient, run
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.sampler.collect import Collector, CollectSpec, Table
+from khop.sampler.replies import check_drawn, check_rows
+from khop.sampler.requests import HopRequest, RowSet
+from khop.storage.folder import AttrMeta, EdgeTypeMeta, NodeTypeMeta, PartitionFolder, edge_array
+from khop.storage.part import Part
+from khop.typing import Array, Int64Array, IntArray
+
+# Rows asked for in one request when everything is read, and requests on their way at a time.
+_CHUNK_BYTES = 8 << 20
+_MAX_CHUNK = 1 << 18
+_IN_FLIGHT = 4
+
+
+class PartitionReader:
+    """Reads all parts of a folder.
+
+    Args:
+        folder: the partition folder.
+        home: the part at hand.
+    """
+
+    def __init__(self, folder: PartitionFolder, home: int) -> None:
+        self._folder = folder
+        self._meta = folder.meta
+        self._home = home
+        self._positions: dict[int, IntArray] = {}
+
+    @cached_property
+    def part(self) -> Part:
+        """The home part."""
+        return Part(self._folder, self._home)
+
+    def table(self, kind: str, index: int, names: Sequence[str]) -> Table:
+        """Names attributes of a node type ('node') or edge type ('edge') by its index."""
+        return Table(kind, index, list(names), self._types(kind)[index].bounds)
+
+    def _types(self, kind: str) -> Sequence[NodeTypeMeta | EdgeTypeMeta]:
+        return self._meta.node_types if kind == "node" else self._meta.edge_types
+
+    def rows(
+        self, wanted: Sequence[tuple[Table, Int64Array]], peers: Callable[[], SharedClient]
+    ) -> list[dict[str, Array]]:
+        """Rows of attributes; all requests go out together.
+
+        Args:
+            wanted: attributes, and the new ids of nodes or positions of edges.
+            peers: returns the connections to other partitions.
+
+        Returns:
+            {name: rows} for each table; 'id' and 'edge_id' are original ids.
+        """
+        with self.session(peers) as client:
+            return self.rows_with(wanted, client)
+
+    def rows_with(
+        self, wanted: Sequence[tuple[Table, Int64Array]], client: PartitionClient | None
+    ) -> list[dict[str, Array]]:
+        """As `rows`, with a client that the caller has."""
+        read: list[dict[str, Array]] = run(
+            Collector(self.part, CollectSpec(), client).read(wanted), client
+        )
+        return read
+
+    def session(self, peers: Callable[[], SharedClient]) -> Any:
+        """Context manager of a client; of None if there is but one part."""
+        return nullcontext() if self._meta.num_parts == 1 else peers().client()
+
+    def attribute(
+        self, kind: str, index: int, name: str, peers: Callable[[], SharedClient]
+    ) -> Array:
+        """[count, ...] a whole attribute by original id, in its storage dtype."""
+        meta = self._types(kind)[index]
+        attr = meta.attrs[name]
+        # Zeros, for what damaged ids leave out must not be what was in memory before.
+        out = np.zeros((meta.count, *attr.shape), storage_dtype(attr.dtype))
+        for _, values, ids in self._all_rows(kind, index, name, peers):
+            out[ids] = values
+        return out
+
+    def positions(
+        self, index: int, edge_ids: Int64Array, peers: Callable[[], SharedClient]
+    ) -> Int64Array:
+        """Positions of edges among the stored, by their original ids.
+
+        A table of all edges of the type is made when it is first needed, from the parts' lists of
+        original ids, and kept: 4 bytes an edge below 2^31 of them, else 8.
+        """
+        if index not in self._positions:
+            count = self._meta.edge_types[index].count
+            table = np.full(count, -1, narrowest_int(count))
+            with self._folder.complete(table, self._edge_ids(index)):
+                for first, ids, _ in self._all_rows("edge", index, "edge_id", peers):
+                    table[ids] = np.arange(first, first + len(ids))
+            self._positions[index] = table
+        return self._positions[index][edge_ids].astype(np.int64)
+
+    def edge_list(
+        self, index: int, peers: Callable[[], SharedClient]
+    ) -> tuple[Int64Array, Int64Array]:
+        """[num_edges] sources and destinations of an edge type, all of original ids."""
+        rows_type, columns_type = self._ends(index)
+        row_ids, column_ids = (
+            self._folder.original_ids(self._meta.node_types[t].name)
+            for t in (rows_type, columns_type)
+        )
+        count = self._meta.edge_types[index].count
+        rows, columns = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+        with self._folder.complete(rows, self._edge_ids(index)):
+            for owners, neighbors, edge_ids in self._all_edges(index, peers):
+                rows[edge_ids] = row_ids[owners]
+                columns[edge_ids] = column_ids[neighbors]
+        return (columns, rows) if self._meta.edge_dir == "in" else (rows, columns)
+
+    def _ends(self, index: int) -> tuple[int, int]:
+        """Node types of rows and of neighbours."""
+        neighbors, rows = self.part.relations[index]
+        return rows, neighbors
+
+    def _edge_ids(self, index: int) -> str:
+        return f"list of original ids of edge type {self._meta.edge_types[index].name}"
+
+    def _all_rows(
+        self, kind: str, index: int, name: str, peers: Callable[[], SharedClient]
+    ) -> Iterator[tuple[int, Array, Array]]:
+        """(first row, values, original ids) in pieces, of all parts."""
+        id_name = "id" if kind == "node" else "edge_id"
+        bounds = self._types(kind)[index].bounds
+        names = [name] if name == id_name else [name, id_name]
+        for part, (first, last) in enumerate(itertools.pairwise(bounds)):
+            if first == last:
+                continue
+            if self._folder.has_part(part):
+                opened = self.part if part == self._home else Part(self._folder, part)
+                feature = opened.node_feature if kind == "node" else opened.edge_feature
+                arrays = [feature(index, n).array for n in names]
+                yield first, arrays[0], arrays[-1]
+                continue
+            chunk = self._chunk(kind, index, name)
+            with peers().client() as client:
+                for starts in _groups(first, last, chunk):
+                    tickets = [
+                        client.fetch(part, kind, index, np.arange(a, min(a + chunk, last)), names)
+                        for a in starts
+                    ]
+                    client.wait(tickets)
+                    for start, ticket in zip(starts, tickets, strict=True):
+                        count = min(chunk, last - start)
+                        arrays = self._check_rows(kind, index, names, part, count, ticket.result())
+                        yield start, arrays[0], arrays[-1]
+
+    def _check_rows(
+        self,
+        kind: str,
+        index: int,
+        names: Sequence[str],
+        part: int,
+        count: int,
+        arrays: list[Array],
+    ) -> list[Array]:
+        """The rows of a reply, which are what was asked for."""
+        meta = self._types(kind)[index]
+        expected: list[tuple[str, str, tuple[int, ...]]] = []
+        for name in names:
+            attr = meta.attrs.get(name, AttrMeta("int64"))
+            expected.append((name, attr.dtype, (count, *attr.shape)))
+        return check_rows(arrays, part, expected, meta.count)
+
+    def _chunk(self, kind: str, index: int, name: str) -> int:
+        attr = self._types(kind)[index].attrs.get(name)
+        width = 8
+        if attr is not None:
+            width += storage_dtype(attr.dtype).itemsize * int(np.prod(attr.shape, dtype=np.int64))
+        return max(1, min(_MAX_CHUNK, _CHUNK_BYTES // width))
+
+    def _all_edges(
+        self, index: int, peers: Callable[[], SharedClient]
+    ) -> Iterator[tuple[Array, Array, Array]]:
+        """(rows, neighbours, original edge ids) in pieces, of all parts; ends are new ids."""
+        row_bounds = self._meta.node_types[self._ends(index)[0]].bounds
+        edge_bounds = self._meta.edge_types[index].bounds
+        for part in range(self._meta.num_parts):
+            rows = np.arange(row_bounds[part], row_bounds[part + 1])
+            if edge_bounds[part] == edge_bounds[part + 1]:
+                continue
+            if self._folder.has_part(part):
+                edge_type = self._meta.edge_types[index].name
+                indptr, neighbors, ids = (
+                    edge_array(self._folder, part, edge_type, name)
+                    for name in ("indptr", "indices", "edge_id")
+                )
+                yield np.repeat(rows, np.diff(indptr)), neighbors, ids
+                continue
+            with peers().client() as client:
+                num_edges = edge_bounds[part + 1] - edge_bounds[part]
+                chunk = max(1, min(_MAX_CHUNK, _CHUNK_BYTES * len(rows) // (16 * num_edges)))
+                for start in range(0, len(rows), chunk):
+                    asked = rows[start : start + chunk]
+                    yield self._edges_of_server(client, part, index, asked)
+
+    def _edges_of_server(
+        self, client: PartitionClient, part: int, index: int, rows: Int64Array
+    ) -> tuple[Array, Array, Array]:
+        """(rows, neighbours, original edge ids) of all edges of some rows of another part."""
+        edge_type = self._meta.edge_types[index]
+        every = HopRequest(fanout=-1, replace=False, with_edge=True, key=0)
+        drawn = client.sample(part, index, RowSet(rows), every)
+        client.wait([drawn])
+        counts, neighbors, positions = check_drawn(
+            drawn.result(),
+            part,
+            len(rows),
+            True,
+            self._meta.neighbor_type(edge_type).count,
+            edge_type.bounds[part : part + 2],
+        )
+        assert positions is not None
+        fetched = client.fetch(part, "edge", index, positions, ["edge_id"])
+        client.wait([fetched])
+        (ids,) = self._check_rows(
+            "edge", index, ["edge_id"], part, len(positions), fetched.result()
+        )
+        return np.repeat(rows, counts), neighbors, ids
+
+
+def _groups(first: int, last: int, chunk: int) -> Iterator[list[int]]:
+    """First rows of the chunks, as many together as shall be on their way at a time."""
+    starts = list(range(first, last, chunk))
+    for i in range(0, len(starts), _IN_FLIGHT):
+        yield starts[i : i + _IN_FLIGHT]

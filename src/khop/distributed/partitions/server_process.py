@@ -1,0 +1,150 @@
+"""Starting a server for other trainers, with sockets that only they can use.
+
+Trainers of the same machine reach a server at `ipc://` in a folder that only the owner can enter,
+those of others at `tcp://` with CURVE keys of the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from khop.channel.control import Message, Op
+from khop.cores import half_of_cores
+from khop.distributed.job.context import WorkerContext
+from khop.distributed.processes.child import ChildProcess, wait_for_message
+from khop.distributed.processes.socket_files import remove_socket, socket_folder
+from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.protocol import rebuild_error
+from khop.errors import PartitionUnavailableError, RendezvousError
+
+
+class PartitionServerProcess:
+    """A server process of this trainer.
+
+    Args:
+        context: the trainer's group.
+        module: the program, `khop.distributed.rpc.partition_server` for example.
+        config: what it shall serve; sockets and keys are added here.
+        what: what it serves, for error messages: 'partition 3'.
+        near: trainers of this machine need it.
+        far: trainers of other machines need it.
+        credentials: the job's keys; None: no CURVE.
+
+    Raises:
+        RendezvousError: other machines need it, but cannot reach this one's address.
+        PartitionUnavailableError: it ended before it could serve.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        module: str,
+        config: Mapping[str, Any],
+        what: str,
+        near: bool,
+        far: bool,
+        credentials: Credentials | None,
+    ) -> None:
+        if far and context.address.startswith("127."):
+            raise RendezvousError(
+                f"trainers of other machines need {what} from this one, whose address came out as "
+                f"{context.address}: pass host= to init_worker_group"
+            )
+        self._module = module
+        self.what = what
+        self._socket = str(socket_folder() / "server") if near else None
+        curve, self._server_key = None, None
+        if far and credentials is not None:
+            public, secret = zmq.curve_keypair()
+            self._server_key = public.decode()
+            curve = {
+                "public": self._server_key,
+                "secret": secret.decode(),
+                "clients": [credentials.public],
+            }
+        self._config: dict[str, Any] = {
+            **config,
+            "ipc_path": self._socket,
+            "tcp_host": context.address if far else None,
+            "tcp_port": None,
+            "curve": curve,
+            "num_threads": half_of_cores(1, 4),
+        }
+        self.announcement: dict[str, str | None] = {}
+        """What other trainers have to know; see `endpoint_of`."""
+        self.process = ChildProcess(module, self._config)
+        try:
+            self._wait_for_addresses()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_for_addresses(self) -> None:
+        message = wait_for_message(self.process.line)
+        if message is not None and message.op is Op.ERROR:
+            raise rebuild_error(message.json(), f"the server of {self.what}")
+        if message is None:
+            raise PartitionUnavailableError(
+                f"the server of {self.what} did not start: it {self.process.exit_status()}"
+            )
+        self.learn_addresses(message)
+
+    def learn_addresses(self, ready: Message) -> bool:
+        """Takes note of where the server listens; returns whether it is not where it was.
+
+        Args:
+            ready: what it says when it does.
+        """
+        addresses = ready.json()["addresses"]
+        before = self.announcement
+        self.announcement = {
+            "ipc": addresses.get("ipc"),
+            "tcp": addresses.get("tcp"),
+            "key": self._server_key,
+        }
+        return self.announcement != before
+
+    def start_again(self) -> None:
+        """Starts a server that has ended, at the same addresses and with the same keys if it can.
+
+        Returns without waiting: the server says where it is; see `learn_addresses`.
+        """
+        self.process.close()
+        if self._socket is not None:
+            path = str(_kept_or_new_folder(Path(self._socket).parent) / "server")
+            if path != self._socket:
+                remove_socket(self._socket)
+            self._socket = path
+        tcp = self.announcement.get("tcp")
+        port = None if tcp is None else int(tcp.rpartition(":")[2])
+        self._config.update(ipc_path=self._socket, tcp_port=port)
+        self.process = ChildProcess(self._module, self._config)
+
+    def close(self) -> None:
+        """Ends the server; harmless if called again."""
+        self.process.close()
+        if self._socket is not None:  # a server that was killed has left its own behind
+            remove_socket(self._socket)
+
+
+def endpoint_of(announcement: Mapping[str, Any], is_near: bool) -> Endpoint:
+    """How to reach a server that another trainer has announced, on this machine or another."""
+    if is_near:
+        return Endpoint(announcement["ipc"])
+    return Endpoint(announcement["tcp"], announcement["key"])
+
+
+def _kept_or_new_folder(folder: Path) -> Path:
+    """The folder if only the owner can enter it; a server that was told to end has removed it."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return folder if is_ours and not status.st_mode & 0o077 else socket_folder()

@@ -1,0 +1,206 @@
+"""Which trainer's machine serves which partition, and the servers that this trainer runs.
+
+The trainers of a group open the same folder, each with a home partition. They tell each other what
+they have, check that together they have everything, and then the first trainer on a machine that
+has a partition which others need starts its server, and keeps it running: see `endpoint_registry`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import zmq
+
+from khop.distributed.job.context import WorkerContext
+from khop.distributed.partitions.endpoint_registry import EndpointRegistry
+from khop.distributed.partitions.server_process import PartitionServerProcess, endpoint_of
+from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.errors import RendezvousError
+from khop.storage.folder import PartitionFolder
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a trainer says it has."""
+
+    host: str
+    address: str
+    fingerprint: str
+    home: int
+    parts: list[int]
+
+
+class PartitionService:
+    """The partitions of a folder, as this trainer reaches them. All trainers make one, in order.
+
+    Args:
+        context: the trainer's group.
+        folder: the partition folder.
+        home: this trainer's partition.
+        also_serve: further partitions that this trainer's machine serves.
+
+    Raises:
+        RendezvousError: trainers that have different folders, or a partition that none has.
+    """
+
+    def __init__(
+        self, context: WorkerContext, folder: PartitionFolder, home: int, also_serve: list[int]
+    ) -> None:
+        self._context = context
+        self._folder = folder
+        self._name = f"service-{context.number('service')}"
+        self.endpoint_registry = EndpointRegistry(context, self._name)
+        """Where the servers are, if not where they were at first."""
+        self.home = home
+        claim = Claim(
+            context.host, context.address, folder.fingerprint, home, sorted({home, *also_serve})
+        )
+        context.rendezvous.tell(f"{self._name}/claim", asdict(claim))
+        heard = context.rendezvous.all_gather(
+            f"{self._name}/claim", "make a loader or node split of its DistDataset"
+        )
+        self._claims = [Claim(**c) for c in heard]
+        self._check_claims()
+        self._endpoints: dict[int, Endpoint] | None = None
+        self.credentials: Credentials | None = None
+
+    @property
+    def claims(self) -> list[Claim]:
+        """What each trainer has."""
+        return self._claims
+
+    @property
+    def homes(self) -> list[int]:
+        """Home partition of each trainer."""
+        return [claim.home for claim in self._claims]
+
+    def owners(self, part: int) -> list[int]:
+        """Trainers that a partition falls to: those at home in it, else those that serve it."""
+        at_home = [r for r, claim in enumerate(self._claims) if claim.home == part]
+        return at_home or [r for r, claim in enumerate(self._claims) if part in claim.parts]
+
+    def _check_claims(self) -> None:
+        mine = self._claims[self._context.rank]
+        for rank, claim in enumerate(self._claims):
+            if claim.fingerprint != mine.fingerprint:
+                raise RendezvousError(
+                    f"trainers {self._context.rank} and {rank} have loaded different partition "
+                    f"folders ('{self._folder.root}' is {mine.fingerprint}, theirs is "
+                    f"{claim.fingerprint}): copy the same folder to all machines"
+                )
+        served = {part for claim in self._claims for part in claim.parts}
+        missing = sorted(set(range(self._folder.num_parts)) - served)
+        if missing:
+            raise RendezvousError(
+                f"the folder has {self._folder.num_parts} partitions, but the "
+                f"{self._context.world_size} trainer(s) load only {sorted(served)}: nobody serves "
+                f"{missing}. Start a trainer for each partition, partition the graph into "
+                f"{self._context.world_size}, or name the others in "
+                "DistDataset.load(..., also_serve=[...]) on a machine that has them"
+            )
+
+    def endpoints(self) -> dict[int, Endpoint]:
+        """Where each partition but the home is served, as far as is known; starts own servers."""
+        if self._endpoints is None:
+            self._start_servers()
+            self._endpoints = self._find_endpoints()
+        news = self.endpoint_registry.news
+        return {part: _newest(news.get(part), e) for part, e in self._endpoints.items()}
+
+    def client(self, timeout: float) -> PartitionClient | None:
+        """Connections to the other partitions; None if there are none.
+
+        Args:
+            timeout: seconds that a request may take.
+        """
+        endpoints = self.endpoints()
+        if not endpoints:
+            return None
+        client = PartitionClient(endpoints, self.credentials, timeout)
+        self.endpoint_registry.follow(client)
+        return client
+
+    def _needed_by(self, part: int, server: int) -> tuple[bool, bool]:
+        """Whether trainers of this host, and of others, need a partition that `server` has."""
+        users = [
+            claim
+            for rank, claim in enumerate(self._claims)
+            if claim.home != part and self._server_of(part, rank) == server
+        ]
+        host = self._claims[server].host
+        return any(c.host == host for c in users), any(c.host != host for c in users)
+
+    def _server_of(self, part: int, user: int) -> int:
+        """The trainer whose server a user asks for a partition: on its own host if possible."""
+        having = [r for r, c in enumerate(self._claims) if part in c.parts]
+        near = [r for r in having if self._claims[r].host == self._claims[user].host]
+        return (near or having)[0]
+
+    def _start_servers(self) -> None:
+        rank = self._context.rank
+        crosses_hosts = len({c.host for c in self._claims}) > 1
+        uses_curve = crosses_hosts and not self._context.insecure
+        if uses_curve:
+            self.credentials = self._share_credentials()
+        announced: dict[str, dict[str, str | None]] = {}
+        for part in self._claims[rank].parts:
+            near, far = self._needed_by(part, rank)
+            if near or far:
+                announced[str(part)] = self._start_server(part, near, far)
+        self._context.rendezvous.tell(f"{self._name}/servers", announced)
+        if announced:
+            self._context.keep_for_others(self.close)
+
+    def _share_credentials(self) -> Credentials:
+        if not zmq.has("curve"):
+            raise RendezvousError(
+                "this libzmq has no CURVE: install pyzmq's own wheel, or pass insecure=True to "
+                "init_worker_group on a closed network"
+            )
+        if self._context.rank == 0:
+            public, secret = zmq.curve_keypair()
+            key = Credentials(public.decode(), secret.decode())
+            self._context.rendezvous.tell(f"{self._name}/key", asdict(key))
+        heard = self._context.rendezvous.hear(f"{self._name}/key", [0], "make the job's key")
+        return Credentials(**heard[0])
+
+    def _start_server(self, part: int, near: bool, far: bool) -> dict[str, str | None]:
+        server = PartitionServerProcess(
+            self._context,
+            "khop.distributed.rpc.partition_server",
+            {"root": str(self._folder.root), "part": part},
+            f"partition {part}",
+            near,
+            far,
+            self.credentials,
+        )
+        self.endpoint_registry.keep(part, server)
+        return server.announcement
+
+    def _find_endpoints(self) -> dict[int, Endpoint]:
+        rank = self._context.rank
+        wanted = {
+            part: self._server_of(part, rank)
+            for part in range(self._folder.num_parts)
+            if part != self.home
+        }
+        heard = self._context.rendezvous.hear(
+            f"{self._name}/servers", set(wanted.values()), "start a partition server"
+        )
+        found = {}
+        for part, server in wanted.items():
+            is_near = self._claims[server].host == self._context.host
+            self.endpoint_registry.find(part, server, is_near)
+            found[part] = endpoint_of(heard[server][str(part)], is_near)
+        return found
+
+    def close(self) -> None:
+        """Ends this trainer's servers."""
+        self.endpoint_registry.close(
+            f"has ended: trainer {self._context.rank} has finished or failed"
+        )
+
+
+def _newest(news: Endpoint | str | None, at_first: Endpoint) -> Endpoint:
+    return news if isinstance(news, Endpoint) else at_first

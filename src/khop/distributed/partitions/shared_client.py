@@ -1,0 +1,100 @@
+"""The other partitions, as a process that samples or reads by itself reaches them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.sampler.requests import Ticket
+
+if TYPE_CHECKING:
+    from khop.distributed.partitions.endpoint_registry import EndpointRegistry
+
+
+class SharedClient:
+    """Connections to the servers of other partitions: one client a process, one user at a time.
+
+    Survives `fork` and pickling: another process connects for itself. ZeroMQ's sockets must not be
+    used by two threads, so threads take turns.
+
+    Args:
+        endpoints: where each other partition is served.
+        credentials: the job's keys.
+        whereabouts: finds servers that are lost, for clients of this process. Others have to wait
+            for them to come back where they were.
+    """
+
+    def __init__(
+        self,
+        endpoints: Mapping[int, Endpoint],
+        credentials: Credentials | None = None,
+        endpoint_registry: EndpointRegistry | None = None,
+    ) -> None:
+        self._endpoints = dict(endpoints)
+        self._credentials = credentials
+        self._endpoint_registry = endpoint_registry
+        self._owner = os.getpid()
+        self._start()
+
+    def _start(self) -> None:
+        # By process id: a forked process must use neither its parent's sockets nor its locks.
+        self._clients: dict[int, PartitionClient] = {}
+        self._locks: dict[int, threading.Lock] = {}
+        weakref.finalize(self, _close, self._clients)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where the servers are; connections stay here."""
+        return {
+            "_endpoints": self._endpoints,
+            "_credentials": self._credentials,
+            "_whereabouts": None,
+            "_owner": self._owner,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restores it in another process."""
+        self.__dict__.update(state)
+        self._start()
+
+    @contextmanager
+    def client(self) -> Iterator[PartitionClient]:
+        """This process's client; waits until no other thread uses it."""
+        process = os.getpid()
+        with self._locks.setdefault(process, threading.Lock()):
+            if process not in self._clients:
+                client = PartitionClient(self._endpoints, self._credentials)
+                if self._endpoint_registry is not None and process == self._owner:
+                    self._endpoint_registry.follow(client)
+                self._clients[process] = client
+            yield self._clients[process]
+
+
+def _close(clients: dict[int, PartitionClient]) -> None:
+    client = clients.pop(os.getpid(), None)
+    if client is not None:
+        client.close()
+
+
+def run(steps: Generator[list[Ticket], None, Any], client: PartitionClient | None) -> Any:
+    """Runs a generator of the engine or the collector to its end.
+
+    Args:
+        steps: yields the tickets that it waits for.
+        client: waits for them; None where there are no other partitions.
+
+    Returns:
+        What the generator returns.
+    """
+    try:
+        while True:
+            tickets = next(steps)
+            assert client is not None
+            client.wait(tickets)  # type: ignore[arg-type]
+    except StopIteration as stop:
+        return stop.value

@@ -1,0 +1,177 @@
+"""Keeps a trainer's servers running: a thread that starts those again that die.
+
+Other trainers wait for a server while the trainer that started it may be in its own training step,
+or wait for them in a collective: a thread sees to it, asleep until a server ends. A server comes
+back at the same socket, port and keys, so that connections to it come back by themselves; if it
+cannot, others are told where it is (`on_moved`). One that dies again and again as soon as it is up
+is given up (`on_given_up`): what it is asked for kills it, or it cannot work at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from khop import log
+from khop.channel.control import Message, Op
+from khop.distributed.partitions.server_process import PartitionServerProcess
+
+# A server that dies within so many seconds of its start counts as not having worked.
+_SOON = 2.0
+_MAX_IN_A_ROW = 5
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_log = log.get(__name__)
+
+
+@dataclass
+class _Supervised:
+    """A server that is kept running."""
+
+    server: PartitionServerProcess
+    began: float
+    start_at: float | None = None
+    quick_deaths: int = 0
+    last_error: str = ""
+
+
+class ServerSupervisor:
+    """Starts this trainer's servers again when they die.
+
+    Args:
+        on_moved: called with a server's key and what other trainers have to know, if it came back
+            at another address; in the keeper's thread.
+        on_given_up: called with the key and the reason when a server is given up; likewise.
+
+    Attributes:
+        num_restarts: how often servers were started again.
+        last_return: when one of them was last ready again (`time.monotonic`); None: none was.
+    """
+
+    def __init__(
+        self,
+        on_moved: Callable[[int, Mapping[str, Any]], None],
+        on_given_up: Callable[[int, str], None],
+    ) -> None:
+        self._on_moved = on_moved
+        self._on_given_up = on_given_up
+        self._kept: dict[int, _Supervised] = {}
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._is_closing = False
+        self._owner = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="khop-keeper", daemon=True)
+        self.num_restarts = 0
+        self.last_return: float | None = None
+
+    def keep(self, key: int, server: PartitionServerProcess) -> None:
+        """Looks after a server from here on, and ends it with `close`."""
+        self._kept[key] = _Supervised(server, time.monotonic())
+        if not self._thread.is_alive():
+            self._thread.start()
+        os.eventfd_write(self._wake, 1)
+
+    @property
+    def servers(self) -> dict[int, PartitionServerProcess]:
+        """The servers by key."""
+        return {key: kept.server for key, kept in list(self._kept.items())}
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            lines = self._lines()
+            poller = select.poll()
+            for descriptor in (self._wake, *lines):
+                poller.register(descriptor, select.POLLIN)
+            for descriptor, _ in poller.poll(self._timeout_ms()):
+                if descriptor == self._wake:
+                    os.eventfd_read(self._wake)
+                elif not self._is_closing:
+                    self._listen(*lines[descriptor])
+            if not self._is_closing:
+                self._start_due()
+
+    def _lines(self) -> dict[int, tuple[int, _Supervised]]:
+        """The control lines of servers that run."""
+        running = [(key, k) for key, k in list(self._kept.items()) if k.start_at is None]
+        return {kept.server.process.line.fileno(): (key, kept) for key, kept in running}
+
+    def _timeout_ms(self) -> float | None:
+        """Until the next server is to be started."""
+        due = [kept.start_at for kept in list(self._kept.values()) if kept.start_at is not None]
+        return None if not due else max(0.0, min(due) - time.monotonic()) * 1000 + 1
+
+    def _listen(self, key: int, kept: _Supervised) -> None:
+        try:
+            while (message := kept.server.process.line.receive()) is not None:
+                self._take_in(key, kept, message)
+        except EOFError:
+            self._on_exit(key, kept)
+
+    def _take_in(self, key: int, kept: _Supervised, message: Message) -> None:
+        if message.op is Op.READY:
+            kept.began = self.last_return = time.monotonic()
+            server = kept.server
+            _log.info("server-up", f"the server of {server.what} is up", pid=server.process.pid)
+            if kept.server.learn_addresses(message):
+                self._on_moved(key, kept.server.announcement)
+        elif message.op is Op.ERROR:
+            kept.last_error = str(message.json().get("message"))
+
+    def _on_exit(self, key: int, kept: _Supervised) -> None:
+        """Decides what becomes of a server that has ended."""
+        now = time.monotonic()
+        process = kept.server.process
+        status = process.exit_status()
+        kept.quick_deaths = kept.quick_deaths + 1 if now - kept.began < _SOON else 0
+        if kept.quick_deaths >= _MAX_IN_A_ROW:
+            del self._kept[key]
+            kept.server.close()
+            error = f" ({kept.last_error})" if kept.last_error else ""
+            why = (
+                f"has ended for good: its process (pid {process.pid}) {status}{error}, and the "
+                f"{kept.quick_deaths - 1} before it ended within {_SOON:g} s of their start, too"
+            )
+            _log.error("server-given-up", f"the server of {kept.server.what} {why}")
+            self._on_given_up(key, why)
+            return
+        pause = 0.0
+        if kept.quick_deaths > 1:
+            pause = min(_FIRST_PAUSE * 2 ** (kept.quick_deaths - 2), _LONGEST_PAUSE)
+        kept.start_at = now + pause
+        _log.warning(
+            "server-restarted",
+            f"the server of {kept.server.what} {status}: it is started again",
+            pid=process.pid,
+            restarts=self.num_restarts + 1,
+        )
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for key, kept in list(self._kept.items()):
+            if kept.start_at is not None and now >= kept.start_at:
+                kept.start_at = None
+                kept.began = now
+                self.num_restarts += 1
+                try:
+                    kept.server.start_again()
+                except OSError as error:  # no processes or descriptors left, or no room for a file
+                    kept.last_error = str(error)
+                    self._on_exit(key, kept)
+
+    def close(self) -> None:
+        """Ends the servers, and the thread."""
+        if self._is_closing or os.getpid() != self._owner:
+            return
+        self._is_closing = True
+        os.eventfd_write(self._wake, 1)
+        if self._thread.is_alive():
+            self._thread.join()
+        for kept in self._kept.values():
+            with contextlib.suppress(OSError):
+                kept.server.close()
+        self._kept.clear()
+        os.close(self._wake)

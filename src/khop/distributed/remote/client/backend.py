@@ -1,0 +1,117 @@
+"""How a client's loader gets its batches: from samplers on servers, through a receiver or not.
+
+A receiver is a process beside the trainer that fetches batches from servers. Where all servers are
+on the client's machine there is none: their samplers write into the trainer's rings.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from khop import codec
+from khop.channel.arena import ArenaReader
+from khop.distributed.options import RemoteDistSamplingWorkerOptions
+from khop.distributed.processes.child import ChildProcess
+from khop.distributed.remote.client.batch_checks import BatchSchema
+from khop.distributed.remote.client.local_sampler import LocalSamplerFactory
+from khop.distributed.remote.client.membership import require_client
+from khop.distributed.remote.client.served_graph import ServedGraph
+from khop.distributed.remote.messages import new_secret
+from khop.distributed.sampling.buffer_plan import RingPlan, plan_memory
+from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
+from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.distributed.sampling.pool import SamplerPool
+from khop.sampler.plan import EpochPlan
+from khop.typing import Array
+
+
+def create_remote_backend(
+    graph: ServedGraph,
+    spec: PipelineSpec,
+    options: RemoteDistSamplingWorkerOptions,
+    plan: EpochPlan,
+    weights: Mapping[str, Array],
+    pin: Callable[[ArenaReader], None] | None,
+) -> SamplerPool:
+    """What makes a client's batches, as far as its trainer sees it.
+
+    Args:
+        graph: what the servers serve.
+        spec: what batches shall be.
+        options: how sampling is carried out.
+        plan: how seeds make batches.
+        weights: of the ends of negatives; see `khop.distributed.sampling.pipeline.Pipeline`.
+        pin: registers a ring with CUDA; None: do not.
+
+    Raises:
+        TypeError, ValueError: bad options.
+    """
+    context = require_client()
+    ranks = options.servers(context.rank, context.num_servers())
+    warn_of_shared_gpus(options.devices(), is_here=False, stacklevel=5)
+    starter = LocalSamplerFactory(context.remote, ranks)
+    is_near = options.shared_memory and not any(options.devices()) and starter.all_are_near()
+    if is_near:
+        num_processes = options.num_workers * len(ranks)
+        concurrency = options.worker_concurrency
+    else:
+        num_processes = 1
+        in_flight = options.num_workers * options.worker_concurrency * len(ranks)
+        concurrency = max(options.prefetch_size, in_flight)
+    size = None if options.buffer_size is None or not is_near else int(options.buffer_size)
+    nbytes = None if size is None else max(size // num_processes, 1 << 16)
+    ring = plan_memory(graph.meta, spec, plan.batch_size, concurrency, num_processes, nbytes)
+    near: dict[str, Any] = {"program": starter, "is_makeshift": starter.is_fallback}
+    group = SamplerPool(
+        _config(graph, spec, options, ranks, ring, 1 if is_near else options.num_workers),
+        [None] * num_processes,
+        ring.depth,
+        ring.in_bulk,
+        ring.nbytes,
+        options.max_restarts,
+        None,
+        pin,
+        weights,
+        **(near if is_near else {"program": _start_receiver}),
+    )
+    context.keep(group)
+    return group
+
+
+def _config(
+    graph: ServedGraph,
+    spec: PipelineSpec,
+    options: RemoteDistSamplingWorkerOptions,
+    ranks: Sequence[int],
+    ring: RingPlan,
+    num_workers: int,
+) -> dict[str, Any]:
+    """What a receiver has to know; see `khop.distributed.remote`."""
+    context = require_client()
+    servers, devices = context.servers, options.devices()
+    return {
+        "master": asdict(servers.directory),
+        "credentials": None if servers.credentials is None else asdict(servers.credentials),
+        "servers": list(ranks),
+        "session": {
+            "loader": uuid.uuid4().hex,
+            "secret": new_secret(),
+            "client": context.worker_name,
+            "pipeline": spec.to_json(),
+            "num_workers": num_workers,
+            "buffer_bytes": options.buffer_size or ring.nbytes,
+            "concurrency": options.worker_concurrency,
+            "worker_devices": devices if any(devices) else None,
+            "max_restarts": options.max_restarts,
+        },
+        "schema": codec.to_json(BatchSchema.create(graph.meta, spec)),
+        "depth": ring.depth,
+        "timeout": options.rpc_timeout,
+    }
+
+
+def _start_receiver(config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:
+    return ChildProcess("khop.distributed.remote.client.receiver", config, memory)

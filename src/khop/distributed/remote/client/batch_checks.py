@@ -1,0 +1,248 @@
+"""Checks of batches that graph servers send, made by receivers before trainers see them.
+
+A server that is damaged or hostile must not do more than fail a batch: indices outside of a batch
+make kernels read memory that is not theirs, and end a process on a GPU. So the arrays of a layout
+must be those that the loader has asked for, and of each batch the counters must agree with its
+sizes, `edge_index` with its numbers of nodes, and ids with the graph. Each array is read once.
+
+Batches of sampler processes are not checked: in worker mode, and on the machine of a graph server
+(`nearby`), they come from processes of the trainer's own user, who can do all that the trainer can.
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from khop.channel.layout import Layout, Received
+from khop.codec import Id
+from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.errors import ProtocolError
+from khop.sampler.link_spec import LinkSpec
+from khop.storage.folder import FolderMeta
+from khop.trace.clock import ROWS, BatchTimings
+from khop.typing import Array
+
+# Nanoseconds, bytes and process ids alike.
+_MOST = 1 << 62
+
+
+@dataclass(frozen=True)
+class BatchSchema:
+    """What batches of a graph must be: as much of the graph's description as checks need.
+
+    Attributes:
+        num_nodes: of the graph, by node type.
+        num_edges: of the graph, by edge type.
+        ends: node types of the rows of `edge_index`, by edge type: neighbours, then seeds.
+        arrays: name, dtype and axes of each array of a batch, as a layout has them.
+        counters: name and length of each counter.
+    """
+
+    num_nodes: list[Id]
+    num_edges: list[Id]
+    ends: list[tuple[Id, Id]]
+    arrays: list[tuple[str, str, list[int]]]
+    counters: list[tuple[str, Id]]
+
+    @classmethod
+    def create(cls, meta: FolderMeta, spec: PipelineSpec) -> BatchSchema:
+        """The schema of a loader's batches.
+
+        Args:
+            meta: what the graph holds.
+            spec: what batches shall be.
+        """
+        places = {t.name: i for i, t in enumerate(meta.node_types)}
+        ends = [
+            (places[meta.neighbor_type(t).name], places[meta.row_type(t).name])
+            for t in meta.edge_types
+        ]
+        return cls(
+            [t.count for t in meta.node_types],
+            [t.count for t in meta.edge_types],
+            ends,
+            [*_stored_arrays(meta, spec), *_link_arrays(meta, spec)],
+            _counters(meta, spec),
+        )
+
+
+def _stored_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str, list[int]]]:
+    """What `khop.sampler.collect` writes of nodes and edges."""
+    num_types, collect = len(meta.node_types), spec.collect
+    arrays: list[tuple[str, str, list[int]]] = []
+    for i, node_type in enumerate(meta.node_types):
+        arrays.append((f"n{i}.id", "int64", [-1 - i]))
+        if collect.with_trees:
+            arrays.append((f"t{i}", "int64", [-1 - i]))
+        for name in collect.node_attrs[i]:
+            attr = node_type.attrs[name]
+            arrays.append((f"n{i}.{name}", attr.dtype, [-1 - i, *attr.shape]))
+    for i, edge_type in enumerate(meta.edge_types):
+        axis = -1 - num_types - i
+        arrays.append((f"e{i}.edge_index", "int64", [2, axis]))
+        if collect.with_edge[i]:
+            arrays.append((f"e{i}.edge_id", "int64", [axis]))
+            for name in collect.edge_attrs[i]:
+                attr = edge_type.attrs[name]
+                arrays.append((f"e{i}.{name}", attr.dtype, [axis, *attr.shape]))
+    return arrays
+
+
+def _link_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str, list[int]]]:
+    """What `khop.sampler.link` adds: where in the batch the ends of links are."""
+    if spec.link is None:
+        return []
+    axes = {"edge_label_index": 2}
+    if spec.link.mode == "triplet":
+        negatives = 1 if int(spec.link.amount) == 1 else 2
+        axes = {"src_index": 1, "dst_pos_index": 1, "dst_neg_index": negatives}
+    used = len(meta.node_types) + len(meta.edge_types)
+    arrays = []
+    for name, count in axes.items():
+        arrays.append((f"s.{name}", "int64", [-1 - used - axis for axis in range(count)]))
+        used += count
+    return arrays
+
+
+def _counters(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, int]]:
+    counters = [("batch", 1), ("nodes", 1), ("edges", 1), ("rows", len(ROWS))]
+    counters.append(("made", len(BatchTimings._fields)))
+    if spec.collect.counts_hops:
+        num_hops = spec.sampling.num_hops
+        counters += [(f"n{i}.hops", 1 + num_hops) for i in range(len(meta.node_types))]
+        counters += [(f"e{i}.hops", num_hops) for i in range(len(meta.edge_types))]
+    return counters
+
+
+class BatchChecks:
+    """Checks batches of one loader; all methods raise ProtocolError.
+
+    Args:
+        schema: what they must be.
+        spec: what they were asked to be.
+    """
+
+    def __init__(self, schema: BatchSchema, spec: PipelineSpec) -> None:
+        self._schema = schema
+        self._spec = spec
+        self._arrays = {name: (dtype, tuple(axes)) for name, dtype, axes in schema.arrays}
+        self._counters = dict(schema.counters)
+
+    def check_layout(self, layout: Layout) -> None:
+        """Whether a layout is that of the loader's batches, in any order."""
+        arrays = {a.name: (a.dtype, a.shape) for a in layout.arrays}
+        counters = {c.name: c.length for c in layout.counters}
+        for what, sent, wanted in (
+            ("arrays", arrays, self._arrays),
+            ("counters", counters, self._counters),
+        ):
+            if sent != wanted:
+                names = sorted(n for n in {*sent, *wanted} if sent.get(n) != wanted.get(n))
+                raise ProtocolError(
+                    f"a layout whose {what} {ascii(names[:8])[:400]} are not what was asked for"
+                )
+
+    def check_batch(self, layout: Layout, raw: Array, batch: int, num_seeds: int) -> None:
+        """Whether the contents of a batch hold together.
+
+        Args:
+            layout: its layout, which `check_layout` has accepted.
+            raw: [nbytes] uint8, the batch.
+            batch: its index in the epoch.
+            num_seeds: nodes or links that it was asked to begin with.
+        """
+        received = layout.read(raw)
+        arrays = dict(zip(layout.index, received.arrays, strict=True))
+        count = len(self._schema.num_nodes)
+        nodes = received.numbers[:count]
+        edges = received.numbers[count : count + len(self._schema.num_edges)]
+        self._check_counters(received, batch, nodes, edges)
+        for i, total in enumerate(self._schema.num_nodes):
+            _check_range(arrays[f"n{i}.id"], total, f"n{i}.id")
+        for i, (total, ends) in enumerate(
+            zip(self._schema.num_edges, self._schema.ends, strict=True)
+        ):
+            for row, node_type in zip(arrays[f"e{i}.edge_index"], ends, strict=True):
+                _check_range(row, nodes[node_type], f"e{i}.edge_index")
+            if f"e{i}.edge_id" in arrays:
+                _check_range(arrays[f"e{i}.edge_id"], total, f"e{i}.edge_id")
+        self._check_seeds(received, arrays, nodes, num_seeds)
+        for name, array in arrays.items():
+            if array.dtype == np.bool_:
+                _check_range(array.view(np.uint8), 2, name)
+
+    def _check_counters(
+        self, received: Received, batch: int, nodes: Sequence[int], edges: Sequence[int]
+    ) -> None:
+        counter = received.counter
+        sums = {"nodes": sum(nodes), "edges": sum(edges), "rows": sum(nodes)}
+        if self._spec.collect.counts_hops:
+            sums.update({f"n{i}.hops": size for i, size in enumerate(nodes)})
+            sums.update({f"e{i}.hops": size for i, size in enumerate(edges)})
+        for name, total in {"batch": batch, **sums}.items():
+            values = counter(name)
+            if sum(values) != total or min(values, default=0) < 0:
+                raise ProtocolError(
+                    f"a batch whose counters '{name}' are {values[:16]}, which must be positive "
+                    f"and {total} in all"
+                )
+        if not all(0 <= value < _MOST for value in counter("made")):
+            raise ProtocolError(f"a batch that was made with {counter('made')}")
+
+    def _check_seeds(
+        self,
+        received: Received,
+        arrays: Mapping[str, Array],
+        nodes: Sequence[int],
+        num_seeds: int,
+    ) -> None:
+        """Trees, the first nodes, and where the ends of links are."""
+        link, num_trees = self._spec.link, num_seeds
+        if link is None:
+            i = self._spec.seed_type
+            hops = received.counter(f"n{i}.hops")[0] if f"n{i}.hops" in self._counters else None
+            if nodes[i] < num_seeds or hops not in (None, num_seeds):
+                raise ProtocolError(f"a batch of {nodes[i]} nodes that begins without its seeds")
+        else:
+            num_trees = 2 * (num_seeds + link.num_negatives(num_seeds))
+            for name, shape, types in _ends_of_links(link, num_seeds):
+                array = arrays[f"s.{name}"]
+                if array.shape != shape:
+                    raise ProtocolError(f"a batch whose '{name}' is {array.shape}, not {shape}")
+                rows = [array] if len(types) == 1 else array
+                for row, node_type in zip(rows, types, strict=True):
+                    _check_range(row, nodes[node_type], f"s.{name}")
+        if self._spec.collect.with_trees:
+            for i in range(len(nodes)):
+                _check_range(arrays[f"t{i}"], num_trees, f"t{i}")
+
+
+def _ends_of_links(
+    link: LinkSpec, num_links: int
+) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """Name, shape and node types (of all of it, or of each row) of what says where ends are."""
+    src, dst, amount = link.src_type, link.dst_type, int(link.amount)
+    if link.mode != "triplet":
+        num_pairs = num_links + link.num_negatives(num_links)
+        return [("edge_label_index", (2, num_pairs), (src, dst))]
+    negatives = (num_links,) if amount == 1 else (num_links, amount)
+    return [
+        ("src_index", (num_links,), (src,)),
+        ("dst_pos_index", (num_links,), (dst,)),
+        ("dst_neg_index", negatives, (dst,)),
+    ]
+
+
+def _check_range(values: Array, below: int, name: str) -> None:
+    """Whether integers are at least 0 and below a bound, in one pass over them.
+
+    As unsigned numbers, those below 0 are the largest.
+    """
+    unsigned = values.view(np.uint64) if values.dtype == np.int64 else values
+    if values.size and int(unsigned.max()) >= below:
+        wrong = values.reshape(-1)[int(unsigned.argmax())]
+        raise ProtocolError(f"a batch whose '{name}' holds {wrong}, not 0 to {below - 1}")

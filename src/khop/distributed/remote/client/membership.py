@@ -1,0 +1,182 @@
+"""The trainer's side of graph servers: becoming a client, and leaving.
+
+A client is known to the directory by its rank for as long as it is heard of. It reads no folder:
+its loaders take `data=None` and learn of the graph from the servers (`served_graph`), which make
+their batches (`backend`).
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from khop.distributed.job.context import DistRole, TrainerContext, enter, get_context, leave
+from khop.distributed.remote.addresses import Servers, address_of, check_place
+from khop.distributed.remote.client.directory_rendezvous import DirectoryRendezvous
+from khop.distributed.remote.client.served_graph import ServedGraph
+from khop.distributed.remote.directory_client import DirectoryClient
+from khop.distributed.remote.messages import RegisterClient
+from khop.distributed.rpc.key_files import read_client_keys
+from khop.distributed.rpc.keys import check_secured
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from khop.distributed.sampling.pool import SamplerPool
+
+_DEFAULT_GROUP = "khop-clients"
+_MAX_GROUP_NAME = 48
+
+
+class ClientContext(TrainerContext):
+    """The place of a client. Made by `init_client`.
+
+    Attributes:
+        servers: where graph servers are found.
+        remote: asks them.
+        rendezvous: how clients tell each other things.
+    """
+
+    def __init__(
+        self, servers: Servers, num_servers: int, num_clients: int, rank: int, group_name: str
+    ) -> None:
+        self.servers = servers
+        self._num_servers = num_servers
+        self._num_clients = num_clients
+
+        def registration(secret: str) -> RegisterClient:
+            name = f"{group_name}_{rank}"
+            return RegisterClient(rank, secret, num_servers, num_clients, name, os.getpid())
+
+        self.remote = DirectoryClient(servers, registration)
+        agreement = DirectoryRendezvous(
+            self.remote, group_name, rank, num_clients, self.remote.timeout
+        )
+        super().__init__(DistRole.CLIENT, agreement, group_name)
+        self._groups: weakref.WeakSet[SamplerPool] = weakref.WeakSet()
+
+    @property
+    def global_world_size(self) -> int:
+        """Number of servers and clients."""
+        return self._num_servers + self._num_clients
+
+    @property
+    def global_rank(self) -> int:
+        """This client among servers and clients: servers come first."""
+        return self._num_servers + self.rank
+
+    def num_servers(self) -> int:
+        """Number of graph servers."""
+        return self._num_servers
+
+    def num_clients(self) -> int:
+        """Number of clients; 0: any number, that come and go."""
+        return self._num_clients
+
+    @cached_property
+    def graph(self) -> ServedGraph:
+        """What the servers serve; waits until all of them have registered.
+
+        Raises:
+            RendezvousError: they have not in time, or a partition is nobody's.
+            PartitionUnavailableError: a server does not answer.
+        """
+        return ServedGraph(self, self.remote, self._num_servers, self._num_clients)
+
+    def keep(self, group: SamplerPool) -> None:
+        """Takes note of a loader's processes: they end with the client."""
+        self._groups.add(group)
+
+    def close(self, wait: bool = True) -> None:
+        """Ends this client's loaders and says goodbye to the servers."""
+        del wait  # nobody needs a client
+        for group in list(self._groups):
+            group.close()
+        self.remote.close()
+
+
+def init_client(
+    num_servers: int,
+    num_clients: int,
+    client_rank: int,
+    master_addr: str,
+    master_port: int | str,
+    num_rpc_threads: int = 4,
+    client_group_name: str | None = None,
+    is_dynamic: bool = False,
+    *,
+    key_file: str | Path | None = None,
+    insecure: bool = False,
+    timeout: float = 60.0,
+) -> ClientContext:
+    """Makes this process a client of graph servers (`khop serve`, `init_server`).
+
+    Its loaders then take `data=None` and `RemoteDistSamplingWorkerOptions`.
+
+    Args:
+        num_servers: number of servers, as they were told.
+        num_clients: number of clients, as the servers were told; 0: any number, that come and go.
+        client_rank: this one among them.
+        master_addr: where server 0 listens.
+        master_port: its port.
+        num_rpc_threads: accepted, not needed: requests do not wait for each other.
+        client_group_name: default: 'khop-clients'. Clients of one group make loaders and splits
+            together.
+        is_dynamic: as `num_clients=0`.
+        key_file: the job's `client.key`, as `khop keygen` wrote it; default: $KHOP_KEY_FILE.
+            Servers at other addresses than loopback are reached with keys alone.
+        insecure: reach them without. For closed networks only.
+        timeout: seconds to wait for the servers.
+
+    Returns:
+        The context, as `get_context` will.
+
+    Raises:
+        RuntimeError: this process has a role already.
+        SecurityError: no keys, or a key file that cannot be used.
+        RendezvousError: the servers do not answer, or do not let this client in: its rank is taken,
+            or numbers differ.
+        ValueError: numbers that contradict each other.
+    """
+    del num_rpc_threads
+    num_clients = 0 if is_dynamic else num_clients
+    check_place(num_servers, num_clients, "client", client_rank)
+    keys = read_client_keys(key_file)
+    check_secured(master_addr, keys, insecure, "the graph servers")
+    servers = Servers(
+        address_of(master_addr, master_port),
+        None if keys is None else keys.server_key,
+        None if keys is None else keys.credentials(),
+    )
+    group_name = client_group_name or _DEFAULT_GROUP
+    if len(group_name) > _MAX_GROUP_NAME or not group_name.isprintable():
+        raise ValueError(
+            f"client_group_name must be at most {_MAX_GROUP_NAME} printable characters (got "
+            f"{group_name!r:.100})"
+        )
+
+    def register() -> ClientContext:
+        context = ClientContext(servers, num_servers, num_clients, client_rank, group_name)
+        try:
+            context.remote.wait_for_table(lambda _: True, "an answer", timeout)
+        except BaseException:
+            context.close()
+            raise
+        return context
+
+    return enter(register, DistRole.CLIENT)
+
+
+def shutdown_client() -> None:
+    """Ends this client's loaders and says goodbye to the servers. Called at exit by itself."""
+    leave(DistRole.CLIENT)
+
+
+def require_client() -> ClientContext:
+    """This client's context; RuntimeError if this process is none."""
+    context = get_context()
+    if not isinstance(context, ClientContext):
+        raise RuntimeError("this process is no client of graph servers: call init_client first")
+    return context

@@ -1,0 +1,428 @@
+"""The receiver: a process of a client that asks graph servers for batches, as a sampler makes them.
+
+To its trainer it is a sampler process: same control line, same ring. What it is asked for it asks
+of a server, with all that the batch depends on, and writes it into the ring as it arrives. Batches
+of a server that is lost are asked of another if they may be made by any, else of the same one when
+the directory knows it again. Single-threaded; sleeps until somebody speaks, or a second is over.
+Configuration: see `khop.distributed.remote`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import zmq
+
+from khop import codec, log
+from khop.channel.arena import ArenaWriter
+from khop.channel.control import MAX_PAYLOAD, ONE, ControlLine, Message, Op
+from khop.channel.message import pack
+from khop.channel.shared import read_shared
+from khop.distributed.processes.child import start_up
+from khop.distributed.remote.addresses import endpoint_of
+from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
+from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
+from khop.distributed.remote.client.server_session import (
+    CLOSED,
+    OPEN,
+    OPENING,
+    RemoteSession,
+    Wanted,
+)
+from khop.distributed.remote.messages import (
+    LEAST_CHUNK,
+    Alive,
+    Batch,
+    Cancel,
+    Chunk,
+    Close,
+    ErrorText,
+    Failed,
+    Held,
+    LayoutEvent,
+    Lookup,
+    Progress,
+    SessionSpec,
+    Table,
+    read_table,
+    read_text,
+)
+from khop.distributed.rpc.connection import Connection
+from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.protocol import describe_error, request_header
+from khop.distributed.sampling.control_messages import EpochInfo, decode_sample_request, read_epoch
+from khop.distributed.sampling.worker import described_error
+from khop.errors import PartitionUnavailableError, ProtocolError
+from khop.typing import Array
+
+_CREDITS = 8 << 20
+_BEAT = 1.0
+_TICK_MS = 250
+# Characters: JSON takes up to six bytes for one, and a control message holds two such texts.
+_MAX_ERROR = MAX_PAYLOAD // 16
+_MAX_FAULT = 1000
+_log = log.get(__name__)
+
+
+class Receiver:
+    """Runs the receiver's loop.
+
+    Args:
+        line: the control line.
+        config: from the trainer; see `khop.distributed.remote`.
+        ring: descriptor of the ring's memory; left open.
+        arrays: weights of negatives, by name.
+    """
+
+    def __init__(
+        self, line: ControlLine, config: Mapping[str, Any], ring: int, arrays: Mapping[str, Array]
+    ) -> None:
+        self._line = line
+        self._ring = ArenaWriter(ring)
+        self._arrays = dict(arrays)
+        self._timeout: float = config["timeout"]
+        self._depth: int = config["depth"]
+        loader = {k: v for k, v in config["session"].items() if k != "loader"}
+        session = {
+            **loader,
+            "session": f"{config['session']['loader']}/{config['number']}",
+            "depth": self._depth,
+            "timeout": self._timeout,
+            "credits": _CREDITS,
+        }
+        self._spec = codec.from_json(SessionSpec, session, "a receiver's configuration")
+        schema = codec.from_json(BatchSchema, config["schema"], "a receiver's configuration")
+        self._checks = BatchChecks(schema, self._spec.pipeline)
+        self._layouts = Layouts(line, self._checks.check_layout)
+        credentials = config["credentials"]
+        given = None if credentials is None else Credentials(**credentials)
+        self._server_key = config["master"]["server_key"]
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._directory = Connection(self._context, given, Endpoint(**config["master"]))
+        self._remotes = [
+            RemoteSession(self._spec, rank, Connection(self._context, given))
+            for rank in config["servers"]
+        ]
+        self._epochs: dict[int, EpochInfo] = {}
+        self._asked: deque[tuple[int, int]] = deque()
+        # Of no receiver before: a server may still have batches for one.
+        self._ids = int.from_bytes(os.urandom(5), "little") << 22
+        self._beat_at = 0.0
+
+    def run(self) -> None:
+        """Brings batches until the trainer closes the line.
+
+        Raises:
+            EOFError: the trainer closed it.
+        """
+        while True:
+            while (message := self._line.receive()) is not None:
+                self._handle(message)
+            self._beat()
+            self._listen_to_directory()
+            for remote in self._remotes:
+                self._listen(remote)
+            self._reassign()
+            self._ask()
+            self._expire()
+            self._sleep()
+
+    def _sleep(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._line.fileno(), zmq.POLLIN)
+        for link in (self._directory, *(remote.link for remote in self._remotes)):
+            for socket in link.sockets():
+                poller.register(socket, zmq.POLLIN)
+        poller.poll(_TICK_MS)
+
+    # The trainer --------------------------------------------------------------------------------
+
+    def _handle(self, message: Message) -> None:
+        if message.op is Op.SAMPLE:
+            freed, asked = decode_sample_request(message.payload)
+            for offset in freed:
+                self._ring.free(offset)
+            self._asked.extend(asked)
+        elif message.op is Op.FREE:
+            self._ring.free(ONE.unpack(message.payload)[0])
+        elif message.op is Op.OPEN_EPOCH:
+            self._open_epoch(message)
+        elif message.op is Op.CLOSE_EPOCH:
+            self._close_epoch(ONE.unpack(message.payload)[0])
+
+    def _open_epoch(self, message: Message) -> None:
+        opened = read_epoch(message)
+        self._epochs[opened.number] = opened
+
+    def _close_epoch(self, epoch: int) -> None:
+        self._epochs.pop(epoch, None)
+        self._asked = deque(a for a in self._asked if a[0] != epoch)
+        for remote in self._remotes:
+            unwanted = [w for w in remote.wanted.values() if w.epoch == epoch]
+            for wanted in unwanted:
+                wanted.drop_incoming()
+                del remote.wanted[wanted.id]
+            if unwanted:
+                remote.send(Cancel(remote.name, [w.id for w in unwanted]))
+
+    def _fail(self, wanted: Wanted, error: Mapping[str, str]) -> None:
+        wanted.drop_incoming()
+        self._line.send_json(Op.ERROR, {"epoch": wanted.epoch, "batch": wanted.batch, **error})
+
+    # Asking servers -----------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        """Asks for what the trainer wants, as much at a time as was agreed."""
+        while self._asked and sum(len(r.wanted) for r in self._remotes) < self._depth:
+            epoch, batch = self._asked.popleft()
+            self._ids += 1
+            place = self._epochs[epoch].plan.list_of(batch)
+            wanted = Wanted(self._ids, epoch, batch, place, time.monotonic())
+            self._assign(wanted)
+
+    def _assign(self, wanted: Wanted) -> None:
+        """Gives a batch to the server that shall make it, or to the least busy that can."""
+        if wanted.server is not None:
+            remote = self._remotes[wanted.server]
+        else:
+            able = [r for r in self._remotes if r.state == OPEN and r.refused is None]
+            able = able or [r for r in self._remotes if not r.is_lost] or self._remotes
+            remote = min(able, key=lambda r: len(r.wanted))
+        if not remote.wanted and remote.fault is None:
+            remote.progress = time.monotonic()
+        remote.wanted[wanted.id] = wanted
+        if remote.refused is not None:
+            del remote.wanted[wanted.id]
+            self._fail(wanted, remote.refused)
+        elif remote.state == OPEN:
+            self._order(remote, wanted)
+
+    def _order(self, remote: RemoteSession, wanted: Wanted) -> None:
+        epoch = self._epochs[wanted.epoch]
+        first, last = epoch.plan.bounds(wanted.batch)
+        columns = np.ascontiguousarray(epoch.columns[:, first:last])
+        remote.send(Batch(remote.name, wanted.id, wanted.batch, epoch.run_key), [columns])
+
+    def _beat(self) -> None:
+        """Every second: tells servers that the client lives, asks where lost ones are."""
+        now = time.monotonic()
+        if now < self._beat_at:
+            return
+        self._beat_at = now + _BEAT
+        for remote in self._remotes:
+            if remote.state == OPEN:
+                remote.send(Alive(remote.name))
+        if any(not remote.link.is_up for remote in self._remotes):
+            self._look_up()
+
+    def _look_up(self) -> None:
+        self._directory.send(pack(request_header(Lookup(), 0), []))
+
+    def _listen_to_directory(self) -> None:
+        """Follows servers to where the directory says that they are."""
+        try:
+            if self._directory.pump():
+                self._look_up()
+            for header, arrays, _ in self._directory.receive():
+                if "error" not in header:
+                    table = read_table(arrays, f"the directory at {self._directory.address}")
+                    for remote in self._remotes:
+                        self._locate(remote, table)
+        except Exception as error:
+            self._directory.refuse(f"cannot be used: {error}")
+            _log.warning("directory-refused", f"the directory: {error!r}")
+
+    def _locate(self, remote: RemoteSession, table: Table) -> None:
+        entry = table.servers.get(remote.rank)
+        if entry is not None and not remote.link.is_up:
+            try:
+                remote.link.relocate(endpoint_of(entry, self._server_key))
+            except Exception as error:
+                remote.link.refuse(f"cannot be at {entry.addresses}: {error}")
+
+    # Hearing servers ----------------------------------------------------------------------------
+
+    def _listen(self, remote: RemoteSession) -> None:
+        """Takes in what a server says; what cannot be ends its connection, and nothing else."""
+        try:
+            if remote.link.pump():
+                remote.connected()
+            if remote.may_open:
+                remote.open(self._arrays)
+            for header, arrays, _ in remote.link.receive():
+                self._take_in(remote, header, arrays)
+        except ConnectionError:
+            raise  # the trainer has gone
+        except Exception as error:
+            if not isinstance(error, ProtocolError):
+                _log.error("receiver-fault", f"{remote.where}: {error!r}", exc_info=error)
+            # What follows cannot be trusted either: begins anew.
+            remote.note_fault(str(error)[:_MAX_FAULT] or repr(error))
+        remote.acknowledge(_CREDITS // 4)
+        if not remote.link.is_up and remote.state != CLOSED:
+            remote.end()
+            remote.say("server-lost", remote.link.state())
+
+    def _take_in(
+        self, remote: RemoteSession, header: Mapping[str, Any], arrays: list[Array]
+    ) -> None:
+        """Takes in a message of a server; ProtocolError if it is none that it may send."""
+        message = remote.read(header, arrays)
+        if isinstance(message, Chunk):
+            self._take_chunk(remote, message, arrays[0])
+        elif isinstance(message, LayoutEvent):
+            layout = self._layouts.learn(read_text(arrays, "it"))
+            remote.learn(message.number, layout)
+        elif isinstance(message, Failed):
+            self._take_failure(remote, message)
+        elif isinstance(message, ErrorText):
+            self._take_error(remote, message, header.get("id"))
+        elif isinstance(message, Held):
+            self._opened(remote, message)
+        elif isinstance(message, Progress):
+            remote.waiting_for = message.waiting_for
+
+    def _take_chunk(self, remote: RemoteSession, chunk: Chunk, raw: Array) -> None:
+        layout = remote.layouts.get(chunk.layout)
+        if remote.state != OPEN or layout is None:
+            raise ProtocolError(f"a chunk of layout {chunk.layout}, which it has not described")
+        remote.unacked_bytes += max(len(raw), LEAST_CHUNK)
+        wanted = remote.wanted.get(chunk.batch_id)
+        if wanted is None:  # of an epoch that was closed
+            return
+        if wanted.incoming is None:
+            wanted.incoming = BatchReassembler(self._ring, chunk.nbytes)
+        if wanted.incoming.nbytes != chunk.nbytes:
+            raise ProtocolError(f"{chunk.nbytes} bytes for a batch of {wanted.incoming.nbytes}")
+        is_whole = wanted.incoming.write(chunk.offset, raw)
+        remote.arrived(wanted)
+        if is_whole:
+            first, last = self._epochs[wanted.epoch].plan.bounds(wanted.batch)
+            self._checks.check_batch(layout, wanted.incoming.raw, wanted.batch, last - first)
+            to_trainer = self._line, wanted.epoch, wanted.batch, layout, chunk.extras
+            wanted.incoming.announce(*to_trainer)
+            remote.completed(wanted)
+
+    def _take_failure(self, remote: RemoteSession, failed: Failed) -> None:
+        wanted = remote.wanted.pop(failed.batch_id, None)
+        if wanted is not None:
+            self._fail(wanted, _described(failed.error, remote))
+
+    def _opened(self, remote: RemoteSession, reply: Held) -> None:
+        remote.opened()
+        remote.say("session-open", f"has the session, and {len(reply.held)} of its batches")
+        at_hand = set(reply.held)
+        for wanted in remote.wanted.values():
+            if wanted.id not in at_hand:
+                self._order(remote, wanted)
+
+    def _take_error(self, remote: RemoteSession, error: ErrorText, number: int | None) -> None:
+        if number == remote.opening and remote.state == OPENING:
+            remote.refused = _described(error, remote)
+            refused, remote.wanted = remote.wanted, {}
+            for wanted in refused.values():
+                self._fail(wanted, remote.refused)
+        elif remote.state != OPEN:  # to what was asked of the session before
+            return
+        elif error.type == "LookupError":  # it has ended the session, or begun anew
+            remote.end()
+        else:
+            remote.complaint = f"{error.type}: {error.message[:_MAX_FAULT]}"
+
+    # What goes wrong ----------------------------------------------------------------------------
+
+    def _reassign(self) -> None:
+        """Gives batches of lost servers to others that may make them."""
+        able = [r for r in self._remotes if r.state == OPEN and r.refused is None]
+        for remote in self._remotes if able else ():
+            if remote.is_lost or (remote.fault is not None and remote.state == CLOSED):
+                movable = [w for w in remote.wanted.values() if w.server is None]
+                if movable:
+                    remote.say("batches-moved", f"cannot be used: others make {len(movable)}")
+                for wanted in movable:
+                    del remote.wanted[wanted.id]
+                    self._assign(wanted)
+
+    def _expire(self) -> None:
+        """Fails batches whose server has not got on for too long."""
+        now = time.monotonic()
+        for remote in self._remotes:
+            for wanted in list(remote.wanted.values()):
+                if now - max(wanted.asked, remote.progress) > self._timeout:
+                    del remote.wanted[wanted.id]
+                    remote.send(Cancel(remote.name, [wanted.id]))
+                    self._fail(wanted, describe_error(self._unavailable(remote, wanted)))
+
+    def _unavailable(self, remote: RemoteSession, wanted: Wanted) -> Exception:
+        """Why a batch is given up."""
+        waited = f"{time.monotonic() - wanted.asked:.1f} s (rpc_timeout is {self._timeout:g} s)"
+        if remote.fault is not None:
+            return ProtocolError(
+                f"{remote.where} has not made batch {wanted.batch} in {waited}: what it sent could "
+                f"not be taken in, {remote.num_faults} times without a batch between; the last "
+                f"time: {remote.fault}. Its khop is another, is damaged, or is not khop"
+            )
+        state = remote.link.state()
+        if remote.link.endpoint is None and not self._directory.is_up:
+            state += f"; the directory at {self._directory.address} {self._directory.state()}"
+        elif remote.waiting_for:
+            state += f", and says that {remote.waiting_for[:_MAX_FAULT]}"
+        elif remote.complaint:
+            state += f", and has refused a request: {remote.complaint}"
+        return PartitionUnavailableError(
+            f"{remote.where} has not made batch {wanted.batch} in {waited}: it {state}"
+        )
+
+    def close(self) -> None:
+        """Tells servers that the sessions are over, as far as they can be reached at once."""
+        for remote in self._remotes:
+            if remote.state != CLOSED:
+                remote.send(Close(remote.name))
+                remote.link.finish()
+        self._directory.close()
+        for remote in self._remotes:
+            remote.link.close()
+        self._context.term()
+
+
+def _described(error: ErrorText, remote: RemoteSession) -> dict[str, str]:
+    """An error of a server, as the trainer rebuilds it."""
+    return {
+        "type": error.type,
+        "message": f"{error.message[:_MAX_ERROR]}\n\nRaised on {remote.where}.",
+        "traceback": error.traceback[-_MAX_ERROR:],
+    }
+
+
+def main() -> None:
+    """Runs a receiver for the trainer at the other end of the control line."""
+    line, message = start_up()
+    receiver: Receiver | None = None
+    try:
+        config, memory = message.json(), message.descriptors
+        arrays: dict[str, Array] = {}
+        if config["has_arrays"]:
+            shared = memory.pop()
+            arrays = read_shared(shared)
+            os.close(shared)
+        receiver = Receiver(line, config, memory[0], arrays)
+        for descriptor in memory:
+            os.close(descriptor)
+        line.send_json(Op.READY, {})
+        receiver.run()
+    except (EOFError, ConnectionError):
+        pass  # the trainer has closed the line
+    except Exception as error:
+        with contextlib.suppress(ConnectionError):
+            line.send_json(Op.ERROR, {"epoch": None, "batch": None, **described_error(error)})
+        sys.exit(1)
+    finally:
+        if receiver is not None:
+            receiver.close()

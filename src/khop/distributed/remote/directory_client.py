@@ -1,0 +1,493 @@
+"""Requests to graph servers and their directory: what clients, servers and `khop top` ask with.
+
+A `DirectoryClient` has a thread of its own, which owns the sockets, tells the directory every
+second who this process is, follows servers that move, and asks again what a lost connection has
+swallowed. Requests are idempotent, so asking twice is harmless.
+
+What a server sends is checked before it is used; nonsense ends its connection, never the thread. If
+the thread should end all the same, all that waits for it fails at once with its reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import zmq
+
+from khop import log
+from khop.channel.message import pack
+from khop.distributed.remote import messages
+from khop.distributed.remote.addresses import Servers
+from khop.distributed.remote.messages import RegisterClient, RegisterServer, Table
+from khop.distributed.rpc.connection import Connection
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.protocol import Request, rebuild_error, request_header
+from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
+from khop.forks import check_process
+from khop.typing import Array
+
+_log = log.get(__name__)
+
+_BEAT = 1.0
+_CONTENDING_BEAT = 0.25
+_TICK_MS = 250
+_REGISTRATIONS = (RegisterServer, RegisterClient, messages.Lookup)
+
+
+class Reply(NamedTuple):
+    """What a server has answered.
+
+    Attributes:
+        fields: of the type that the request names as its `reply`.
+        arrays: what comes along.
+    """
+
+    fields: Any
+    arrays: list[Array]
+
+
+@dataclass
+class _Asked:
+    """A request that has not been answered."""
+
+    rank: int | None
+    request: Request
+    arrays: Sequence[Array]
+    deadline: float
+    began: float
+    future: Future[Reply] = field(default_factory=Future)
+
+
+class DirectoryClient:
+    """Asks graph servers.
+
+    Args:
+        servers: where they are found.
+        registration: called every second with this process's secret, for what the directory shall
+            know of it; None: it only looks (`khop top`).
+        timeout: seconds that a request may take by default.
+        on_table: called, in the client's thread, with what the directory answers to a registration.
+        on_refused: called with the error if the directory refuses the registration.
+
+    Attributes:
+        secret: proves to the directory that it is this process; see `messages.incarnation_of`.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        registration: Callable[[str], RegisterServer | RegisterClient] | None = None,
+        timeout: float = 60.0,
+        on_table: Callable[[Table], None] | None = None,
+        on_refused: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self._servers = servers
+        self.master = servers.master
+        self._registration = registration
+        self.timeout = timeout
+        self._on_table = on_table
+        self._on_refused = on_refused
+        self.secret = messages.new_secret()
+        self._table: Table | None = None
+        self._known = threading.Condition()
+        self._refused: Exception | None = None
+        self._published: dict[str, Array] = {}
+        # Set once the thread has ended, with its reason: nobody would answer what is submitted.
+        self._ended: Exception | None = None
+        self._submitting = threading.Lock()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._links: dict[int | None, Connection] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._submitted: deque[_Asked] = deque()
+        self._ids = itertools.count(1)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closing = False
+        self._owner = os.getpid()
+        self._beat_at = 0.0
+        self._beating: Future[Reply] | None = None
+        self._thread = threading.Thread(target=self._run, name="khop-remote", daemon=True)
+        self._thread.start()
+
+    # What other threads call --------------------------------------------------------------------
+
+    def submit(
+        self,
+        rank: int | None,
+        request: Request,
+        arrays: Sequence[Array] = (),
+        timeout: float | None = None,
+    ) -> Future[Reply]:
+        """Asks a server.
+
+        Args:
+            rank: which; None: the directory.
+            request: one of `khop.distributed.remote.messages`.
+            arrays: what it carries.
+            timeout: seconds that it may take.
+
+        Returns:
+            The reply, to come; or what the server has raised, ProtocolError if it is nonsense, or
+            PartitionUnavailableError that names server, address and elapsed time.
+
+        Raises:
+            RuntimeError: this client has been closed or has failed, or this process is a fork.
+            ProtocolError: the request is larger than servers accept.
+        """
+        check_process(self._owner, "connection to graph servers", "call init_client() there")
+        now = time.monotonic()
+        seconds = self.timeout if timeout is None else timeout
+        asked = _Asked(rank, request, list(arrays), now + seconds, now)
+        self._frames(2**53, asked)  # what cannot be sent fails here, not in the thread
+        with self._submitting:
+            if self._closing or self._ended is not None:
+                raise self._why_ended()
+            self._submitted.append(asked)
+        self._notify()
+        return asked.future
+
+    def request(
+        self,
+        rank: int | None,
+        request: Request,
+        arrays: Sequence[Array] = (),
+        timeout: float | None = None,
+    ) -> Reply:
+        """Asks a server and waits for the answer; see `submit`."""
+        return self.submit(rank, request, arrays, timeout).result()
+
+    def _notify(self) -> None:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            os.eventfd_write(self._wake, 1)
+
+    def _why_ended(self) -> RuntimeError:
+        said = "the connection to the graph servers has been closed"
+        return RuntimeError(said if self._closing else f"{said}: {self._ended!r}")
+
+    @property
+    def table(self) -> Table | None:
+        """What the directory has said last; None before it has."""
+        return self._table
+
+    def wait_for_table(
+        self, accept: Callable[[Table], bool], what: str, timeout: float | None = None
+    ) -> Table:
+        """Waits until the directory's table is as wanted.
+
+        Args:
+            accept: whether it is.
+            what: what is waited for, for the error message.
+            timeout: seconds.
+
+        Raises:
+            RendezvousError: the directory refuses this process, or time is over.
+        """
+        seconds = self.timeout if timeout is None else timeout
+        with self._known:
+            self._known.wait_for(
+                lambda: (
+                    self._refused is not None
+                    or self._ended is not None
+                    or (self._table is not None and accept(self._table))
+                ),
+                seconds,
+            )
+            if self._refused is not None:
+                raise self._refused
+            if self._table is not None and accept(self._table):
+                return self._table
+            if self._ended is not None:
+                raise self._why_ended()
+        master = self._links.get(None)
+        state = (
+            "" if self._table is not None or master is None else f"; the directory {master.state()}"
+        )
+        raise RendezvousError(
+            f"waited {seconds:.0f} s for {what} at the graph servers' directory, "
+            f"tcp://{self._servers.master}{state}"
+        )
+
+    def wait_for_servers(self, timeout: float | None = None) -> Table:
+        """Waits until all servers have registered, and checks that they serve all partitions.
+
+        Raises:
+            RendezvousError: they have not in time, or a partition is nobody's.
+        """
+        table = self.wait_for_table(
+            lambda table: len(table.servers) >= table.num_servers,
+            "all graph servers to register",
+            timeout,
+        )
+        served = {part for entry in table.servers.values() for part in entry.parts}
+        missing = sorted(set(range(table.num_parts)) - served)
+        if missing:
+            raise RendezvousError(
+                f"the folder has {table.num_parts} partitions, but the {table.num_servers} "
+                f"graph server(s) serve only {sorted(served)}: nobody serves {missing}. Start more "
+                "servers, or have them serve several (--part, once for each)"
+            )
+        return table
+
+    def tell(self, name: str, value: Any) -> None:
+        """Publishes a value of this client; said again to a directory that was started again."""
+        self._published[name] = messages.text_array(value)
+        self.request(None, self._publication(name), [self._published[name]])
+
+    def _publication(self, name: str) -> messages.Publish:
+        own = self._identity()
+        assert own is not None, "only what has registered publishes"
+        return messages.Publish(own.rank, self.secret, name)
+
+    def hear(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
+        """What clients have published, as soon as all have, or after `wait` seconds.
+
+        Of many long values those that fit one reply: whoever misses some asks for them again.
+
+        Raises:
+            ProtocolError: the directory answers nonsense.
+        """
+        own = self._identity()
+        rank = 0 if own is None else own.rank
+        request = messages.WaitFor(rank, self.secret, name, list(ranks), wait)
+        reply = self.request(None, request, timeout=self.timeout + wait)
+        where, text = self.name_of(None), messages.text_bytes(reply.arrays)
+        published: messages.Published = reply.fields
+        begins = [0, *published.ends[:-1]]
+        found = {}
+        try:
+            for rank, begin, end in zip(published.ranks, begins, published.ends, strict=True):
+                if rank not in request.ranks or not begin <= end <= len(text):
+                    raise ValueError(f"a value of client {rank} from {begin} to {end}")
+                found[rank] = json.loads(text[begin:end])
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"{where} sent no values of clients: {error}") from None
+        return found
+
+    def close(self, goodbye: bool = True) -> None:
+        """Says goodbye to the directory, if it can be reached within a second, and ends."""
+        if self._closing or os.getpid() != self._owner:
+            return
+        own = self._identity()
+        if goodbye and own is not None and self._refused is None and self._ended is None:
+            # Before the flag: nothing is registered after it.
+            self._registration = None
+            parting = messages.Goodbye(own.role, own.rank, self.secret)
+            with contextlib.suppress(Exception):
+                self.submit(None, parting, timeout=1.0).result(1.5)
+        self._closing = True
+        self._notify()
+        self._thread.join()
+        os.close(self._wake)
+
+    # The thread ---------------------------------------------------------------------------------
+
+    def _identity(self) -> RegisterServer | RegisterClient | None:
+        return None if self._registration is None else self._registration(self.secret)
+
+    def _run(self) -> None:
+        ended: Exception = RuntimeError("it was closed")
+        try:
+            self._links[None] = self._new_link(self._servers.directory)
+            while not self._closing:
+                self._sleep()
+                self._take_submitted()
+                self._beat()
+                for rank, link in list(self._links.items()):
+                    self._attend(rank, link)
+                self._expire()
+        except BaseException as error:
+            ended = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            _log.error(
+                "client-failed", f"asking graph servers has failed: {error!r}", exc_info=error
+            )
+        finally:
+            self._end(ended)
+
+    def _attend(self, rank: int | None, link: Connection) -> None:
+        """Follows a connection and takes in what has arrived; what is wrong with it ends it."""
+        try:
+            if link.pump():
+                self._ask_again(rank)
+            for header, arrays, _ in link.receive():
+                self._answer(rank, header, arrays)
+        except Exception as error:
+            link.refuse(f"it cannot be used: {error}")
+            _log.warning("server-refused", f"{self.name_of(rank)}: {error!r}")
+
+    def name_of(self, rank: int | None) -> str:
+        """A server, for messages; None: the directory."""
+        link = self._links.get(rank)
+        where = "" if link is None else f" at {link.address}"
+        return ("the directory" if rank is None else f"graph server {rank}") + where
+
+    def _new_link(self, endpoint: Endpoint | None) -> Connection:
+        return Connection(self._context, self._servers.credentials, endpoint)
+
+    def _sleep(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._wake, zmq.POLLIN)
+        for link in self._links.values():
+            for socket in link.sockets():
+                poller.register(socket, zmq.POLLIN)
+        poller.poll(_TICK_MS)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def _take_submitted(self) -> None:
+        while self._submitted:
+            self._ask(self._submitted.popleft())
+
+    def _ask(self, asked: _Asked) -> None:
+        number = next(self._ids)
+        try:
+            link = self._links.get(asked.rank)
+            if link is None:
+                link = self._links[asked.rank] = self._new_link(None)
+                self._locate(asked.rank)
+            link.send(self._frames(number, asked))
+        except Exception as error:  # it cannot be said
+            self._fail(asked, error)
+            return
+        self._asked[number] = asked
+
+    def _fail(self, asked: _Asked, error: Exception) -> None:
+        if asked.future.set_running_or_notify_cancel():
+            asked.future.set_exception(error)
+
+    def _frames(self, number: int, asked: _Asked) -> list[Any]:
+        return pack(request_header(asked.request, number), asked.arrays)
+
+    def _ask_again(self, rank: int | None) -> None:
+        """Sends again what a lost connection has swallowed; registration first.
+
+        A directory that was started again takes nothing else from who has not registered.
+        """
+        mine = [(n, a) for n, a in self._asked.items() if a.rank == rank]
+        if rank is None and self._beating is None and self._registration is not None:
+            self._register()
+        mine.sort(key=lambda entry: not isinstance(entry[1].request, _REGISTRATIONS))
+        for number, asked in mine:
+            self._links[rank].send(self._frames(number, asked))
+
+    def _locate(self, rank: int | None) -> None:
+        """Goes where the directory says that a server is; what cannot be an address is refused."""
+        entry = None if self._table is None or rank is None else self._table.servers.get(rank)
+        if entry is not None:
+            link = self._links[rank]
+            try:
+                link.relocate(self._servers.endpoint(entry))
+            except Exception as error:
+                link.refuse(f"the directory says it is at {entry.addresses}: {error}")
+
+    def _answer(self, rank: int | None, header: dict[str, Any], arrays: list[Array]) -> None:
+        number = header.get("id")
+        asked = self._asked.get(number) if type(number) is int else None
+        if asked is None or asked.rank != rank:  # answered twice, after a reconnection
+            return
+        del self._asked[number]  # type: ignore[arg-type]
+        where = self.name_of(rank)
+        if "error" in header:
+            self._fail(asked, rebuild_error(header["error"], where))
+            return
+        try:
+            reply = Reply(messages.read_reply(asked.request, header, where), arrays)
+        except ProtocolError as error:
+            self._fail(asked, error)
+            return
+        if asked.future.set_running_or_notify_cancel():
+            asked.future.set_result(reply)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for number, asked in list(self._asked.items()):
+            if asked.future.cancelled():
+                del self._asked[number]
+            elif now > asked.deadline:
+                del self._asked[number]
+                self._fail(asked, self._unavailable(asked))
+
+    def _unavailable(self, asked: _Asked) -> PartitionUnavailableError:
+        link = self._links[asked.rank]
+        who = "the graph servers' directory" if asked.rank is None else f"graph server {asked.rank}"
+        seconds = time.monotonic() - asked.began
+        return PartitionUnavailableError(
+            f"{who} at {link.address} did not answer '{asked.request.op}' in {seconds:.1f} s: it "
+            f"{link.state()}"
+        )
+
+    # Registering --------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Tells the directory that this process lives, and takes in what it says."""
+        if self._beating is not None and self._beating.done():
+            beating, self._beating = self._beating, None
+            self._take_table(beating)
+        now = time.monotonic()
+        if self._beating is None and now >= self._beat_at and not self._closing:
+            self._register()
+
+    def _register(self) -> None:
+        """Says to the directory who this process is, or asks what it knows."""
+        now = time.monotonic()
+        self._beat_at = now + _BEAT
+        asked = _Asked(None, self._identity() or messages.Lookup(), (), now + _BEAT * 5, now)
+        self._beating = asked.future
+        self._ask(asked)
+
+    def _take_table(self, beating: Future[Reply]) -> None:
+        error = beating.exception()
+        if isinstance(error, PartitionUnavailableError):
+            return  # it may come back
+        if error is not None:
+            with self._known:
+                self._refused = error if isinstance(error, Exception) else RuntimeError(str(error))
+                self._known.notify_all()
+            if self._on_refused is not None:
+                self._on_refused(self._refused)
+            return
+        try:
+            table = messages.read_table(beating.result().arrays, self.name_of(None))
+        except ProtocolError as malformed:
+            self._links[None].refuse(str(malformed))
+            return
+        if table.contending:  # another has this rank, and is perhaps dead
+            self._beat_at = time.monotonic() + _CONTENDING_BEAT
+            return
+        is_new = self._table is None or table.directory != self._table.directory
+        with self._known:
+            self._refused = None
+            self._table = table
+            self._known.notify_all()
+        for rank in self._links:
+            if rank is not None:
+                self._locate(rank)
+        if is_new and self._registration is not None:  # it has forgotten what it was told
+            now = time.monotonic()
+            for name, value in list(self._published.items()):
+                self._ask(_Asked(None, self._publication(name), [value], now + self.timeout, now))
+        if self._on_table is not None:
+            self._on_table(table)
+
+    def _end(self, why: Exception) -> None:
+        """Fails all that waits, now and later."""
+        with self._submitting:
+            self._ended = why
+            waiting = [*self._asked.values(), *self._submitted]
+        for asked in waiting:
+            self._fail(asked, self._why_ended())
+        with self._known:
+            self._known.notify_all()
+        if self._on_refused is not None and not self._closing:
+            self._on_refused(self._why_ended())  # who lives by the directory ends, too
+        for link in self._links.values():
+            link.close()
+        self._context.destroy(0)

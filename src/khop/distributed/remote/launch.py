@@ -1,0 +1,240 @@
+"""Running a graph server beside a Python process: `init_server`.
+
+The server itself is a process of its own (`remote.program`, the one that `khop serve` runs), which
+imports no torch. It ends when its clients have gone, or with the process that started it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from khop.channel.control import Op
+from khop.channel.shared import share
+from khop.distributed.dataset import DistDataset
+from khop.distributed.job.context import DistContext, DistRole, enter, get_context, leave
+from khop.distributed.processes.child import ChildProcess, wait_for_message
+from khop.distributed.processes.socket_files import remove_socket
+from khop.distributed.remote.addresses import address_of, check_place
+from khop.distributed.rpc.key_files import read_server_keys
+from khop.distributed.rpc.keys import check_secured
+from khop.distributed.rpc.protocol import rebuild_error
+from khop.errors import PartitionUnavailableError
+from khop.typing import Array
+
+_DEFAULT_GROUP = "khop-servers"
+_ENDED_WELL = "exited with status 0"
+
+
+class ServerContext(DistContext):
+    """The place of a process that runs a graph server. Made by `init_server`.
+
+    Attributes:
+        process: the server's process.
+        addresses: where it is reached.
+    """
+
+    def __init__(self, config: dict[str, Any], labels: dict[str, Array], group_name: str) -> None:
+        super().__init__(DistRole.SERVER, config["num_servers"], config["rank"], group_name)
+        self.addresses: dict[str, str] = {}
+        self._num_clients: int = config["num_clients"]
+        memory = [share(labels)] if labels else []
+        try:
+            self.process = ChildProcess("khop.distributed.remote.server.main", config, memory)
+        finally:
+            for descriptor in memory:
+                os.close(descriptor)
+        try:
+            self.addresses = self._wait_for_addresses()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_for_addresses(self) -> dict[str, str]:
+        message = wait_for_message(self.process.line)
+        if message is not None and message.op is Op.ERROR:
+            raise rebuild_error(message.json(), f"graph server {self.rank}")
+        if message is None:
+            raise PartitionUnavailableError(
+                f"graph server {self.rank} did not start: it {self.process.exit_status()}"
+            )
+        addresses: dict[str, str] = message.json()["addresses"]
+        return addresses
+
+    @property
+    def global_world_size(self) -> int:
+        """Number of servers and clients."""
+        return self.world_size + self._num_clients
+
+    def num_servers(self) -> int:
+        """Number of graph servers."""
+        return self.world_size
+
+    def num_clients(self) -> int:
+        """Number of clients; 0: any number, that come and go."""
+        return self._num_clients
+
+    def wait(self) -> None:
+        """Waits until the server has ended.
+
+        Raises:
+            PartitionUnavailableError: it was killed, or failed.
+        """
+        while (message := wait_for_message(self.process.line)) is not None:
+            if message.op is Op.ERROR:
+                raise rebuild_error(message.json(), f"graph server {self.rank}")
+        status = self.process.exit_status()
+        if status != _ENDED_WELL:
+            raise PartitionUnavailableError(
+                f"graph server {self.rank} (pid {self.process.pid}) {status}: start it again, its "
+                "clients go on where they were"
+            )
+
+    def close(self, wait: bool = True) -> None:
+        """Ends the server."""
+        del wait
+        self.process.close()
+        near = self.addresses.get("ipc")
+        if near is not None:  # a server that was killed has left its own behind
+            remove_socket(near.removeprefix("ipc://"))
+
+
+def init_server(
+    num_servers: int,
+    server_rank: int,
+    dataset: DistDataset,
+    master_addr: str,
+    master_port: int | str,
+    num_clients: int = 0,
+    num_rpc_threads: int = 16,
+    request_timeout: float = 180,
+    server_group_name: str | None = None,
+    is_dynamic: bool = False,
+    *,
+    key_file: str | Path | None = None,
+    insecure: bool = False,
+    host: str | None = None,
+) -> ServerContext:
+    """Starts a graph server for a dataset, in a process of its own that ends with this one.
+
+    `khop serve` does the same from the command line, on machines without torch. Call
+    `wait_and_shutdown_server` next.
+
+    Args:
+        num_servers: number of servers.
+        server_rank: this one among them. Server 0 also keeps the directory by which all find each
+            other.
+        dataset: what to serve: its partition, those of `also_serve`, and its node labels.
+        master_addr: where server 0 listens.
+        master_port: its port.
+        num_clients: number of clients: servers end by themselves when all of them have gone; 0: any
+            number, that come and go, and servers stay.
+        num_rpc_threads: accepted, not needed: servers take half of a machine's cores, 2 to 8.
+        request_timeout: seconds that a server may wait for another's rows.
+        server_group_name: default: 'khop-servers'.
+        is_dynamic: as `num_clients=0`.
+        key_file: the job's `server.key`, as `khop keygen` wrote it; default: $KHOP_KEY_FILE.
+            Without keys, servers listen at loopback alone.
+        insecure: listen elsewhere without keys. For closed networks only.
+        host: address by which others reach this server; default: that of the way to `master_addr`.
+
+    Returns:
+        The context, as `get_context` will.
+
+    Raises:
+        RuntimeError: this process has a role already, or the dataset holds nothing.
+        SecurityError: no keys, or a key file that cannot be used.
+        ValueError, TypeError: numbers that contradict each other; no dataset.
+    """
+    del num_rpc_threads
+    return enter(
+        lambda: start_server(
+            dataset,
+            num_servers,
+            server_rank,
+            address_of(master_addr, master_port),
+            0 if is_dynamic else num_clients,
+            timeout=request_timeout,
+            group_name=server_group_name,
+            key_file=key_file,
+            insecure=insecure,
+            host=host,
+        ),
+        DistRole.SERVER,
+    )
+
+
+def start_server(
+    dataset: DistDataset,
+    num_servers: int,
+    server_rank: int,
+    master: str,
+    num_clients: int = 0,
+    *,
+    timeout: float = 180.0,
+    lost_after: float = 30.0,
+    group_name: str | None = None,
+    key_file: str | Path | None = None,
+    insecure: bool = False,
+    host: str | None = None,
+) -> ServerContext:
+    """Starts a graph server, whatever this process is otherwise; see `init_server`.
+
+    Args:
+        dataset: what to serve.
+        num_servers: number of servers.
+        server_rank: this one among them.
+        master: 'HOST:PORT' of server 0.
+        num_clients: number of clients; 0: any number.
+        timeout: seconds that a server may wait for another's rows.
+        lost_after: seconds of silence after which a client counts as gone.
+        group_name: of the servers.
+        key_file: the job's `server.key`.
+        insecure: listen at other addresses than loopback without keys.
+        host: address by which others reach this server.
+    """
+    if not isinstance(dataset, DistDataset):
+        raise TypeError(f"dataset must be a DistDataset (got '{type(dataset).__name__}')")
+    check_place(num_servers, num_clients, "server", server_rank)
+    keys = read_server_keys(key_file)
+    for address in (master.rpartition(":")[0], host):
+        if address is not None:
+            check_secured(address, keys, insecure, f"graph server {server_rank}")
+    config = {
+        "root": str(dataset.opened.root),
+        "parts": dataset.parts,
+        "rank": server_rank,
+        "num_servers": num_servers,
+        "num_clients": num_clients,
+        "master": master,
+        "host": host,
+        "keys": None if keys is None else keys.to_json(),
+        "insecure": insecure,
+        "timeout": timeout,
+        "lost_after": lost_after,
+        "graph_mode": dataset.graph_mode,
+        "feature_mode": dataset.feature_mode,
+        "has_labels": bool(dataset.node_labels),
+    }
+    types = [t.name for t in dataset.meta.node_types]
+    labels = {str(types.index(t)): values.numpy() for t, values in dataset.node_labels.items()}
+    return ServerContext(config, labels, group_name or _DEFAULT_GROUP)
+
+
+def wait_and_shutdown_server() -> None:
+    """Waits until all clients have gone, which ends the server, and leaves the job.
+
+    With `num_clients=0` it waits until it is interrupted.
+
+    Raises:
+        RuntimeError: this process runs no server.
+        PartitionUnavailableError: the server was killed, or failed.
+    """
+    context = get_context()
+    if not isinstance(context, ServerContext):
+        raise RuntimeError("this process runs no graph server: call init_server first")
+    try:
+        context.wait()
+    finally:
+        leave(DistRole.SERVER)

@@ -1,0 +1,196 @@
+"""What graph servers answer about the graph as a whole, and partition requests of all their parts.
+
+Stateless, in the server's own threads, so that nothing here waits for batches on their way to
+clients. Each reply has at most `messages.MAX_ROWS` rows; who wants more asks for the next piece.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from khop.distributed.remote import messages
+from khop.distributed.remote.messages import MAX_ROWS
+from khop.distributed.remote.server.counters import OTHER, ServerCounters
+from khop.distributed.rpc.partition_handler import Answer, FrameHandler, RequestHandler
+from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
+from khop.errors import ProtocolError
+from khop.storage.folder import AttrMeta, FolderMeta, PartitionFolder
+from khop.storage.part import Part
+from khop.typing import Array, Int64Array
+
+# Only tells who shall look at a request: that one reads it in full.
+_OP = re.compile(rb'"op": "(\w{1,32})"')
+_PART = re.compile(rb'"part": (\d{1,9})[,}]')
+_PEEKED = 4096
+
+
+def peek_op(header: Any) -> str:
+    """Name of a request, by a glance at its header; '' if there is none."""
+    found = _OP.search(bytes(header[:_PEEKED]))
+    return "" if found is None else found[1].decode()
+
+
+def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
+    """What a folder holds together with labels that it does not hold.
+
+    Args:
+        meta: of the folder.
+        labels: {index of a node type: [num_nodes, ...]}; they stand for an attribute `y`.
+    """
+    types = list(meta.node_types)
+    for i, rows in labels.items():
+        attrs = {**types[i].attrs, "y": AttrMeta(rows.dtype.name, tuple(rows.shape[1:]))}
+        types[i] = replace(types[i], attrs=attrs)
+    return replace(meta, node_types=types)
+
+
+class GraphRequestHandler(FrameHandler):
+    """Answers requests about the graph.
+
+    Args:
+        folder: the partition folder.
+        meta: what batches can carry: what the folder holds, and labels.
+        rank: of this server.
+        parts: partitions that it serves.
+    """
+
+    def __init__(
+        self, folder: PartitionFolder, meta: FolderMeta, rank: int, parts: Sequence[int]
+    ) -> None:
+        answers: dict[Any, Answer] = {
+            messages.DescribeGraph: self._graph,
+            messages.ToNewIds: self._to_new_ids,
+            messages.ToOriginalIds: self._to_original_ids,
+            messages.NodeTimes: self._node_times,
+            messages.Split: self._split,
+            messages.HomeEdges: self._home_edges,
+            messages.DeviceCount: self._device_count,
+        }
+        super().__init__(f"graph server {rank}, of partitions {list(parts)}", None, answers)
+        self._folder = folder
+        self._meta = meta
+        self._rank = rank
+        self._parts = list(parts)
+
+    def _graph(self, asked: messages.DescribeGraph, arrays: list[Array]) -> list[Array]:
+        check_empty(arrays)
+        content = {
+            "meta": asdict(self._meta),
+            "fingerprint": self._folder.fingerprint,
+            "root": str(self._folder.root),
+            "rank": self._rank,
+            "parts": self._parts,
+        }
+        return [messages.text_array(content)]
+
+    def _to_new_ids(self, asked: messages.ToNewIds, arrays: list[Array]) -> list[Array]:
+        name, wanted = self._nodes(asked.node_type, arrays)
+        return [self._folder.id_map(name)[wanted].astype(np.int64)]
+
+    def _to_original_ids(self, asked: messages.ToOriginalIds, arrays: list[Array]) -> list[Array]:
+        name, wanted = self._nodes(asked.node_type, arrays)
+        return [self._original(name, wanted)]
+
+    def _node_times(self, asked: messages.NodeTimes, arrays: list[Array]) -> list[Array]:
+        name, wanted = self._nodes(asked.node_type, arrays)
+        times = self._folder.node_times(name)
+        if times is None:
+            raise KeyError(f"nodes of type '{name}' have no times of their own")
+        return [times[wanted].astype(np.int64)]
+
+    def _split(self, asked: messages.Split, arrays: list[Array]) -> list[Array]:
+        check_empty(arrays)
+        types = self._meta.node_types
+        node_type = types[check_index(asked.node_type, len(types), "node_type")]
+        new_ids = self._folder.split(node_type.name, asked.name)
+        begin = check_index(asked.begin, len(new_ids) + 1, "begin")
+        piece = new_ids[begin : begin + MAX_ROWS].astype(np.int64)
+        total = np.array([len(new_ids)], np.int64)
+        return [total, piece, self._original(node_type.name, piece)]
+
+    def _home_edges(self, asked: messages.HomeEdges, arrays: list[Array]) -> list[Array]:
+        check_empty(arrays)
+        types = self._meta.edge_types
+        place = check_index(asked.edge_type, len(types), "edge_type")
+        part, step = asked.partition, asked.step
+        if part not in self._parts:
+            raise ProtocolError(f"this server serves partitions {self._parts}, not {part}")
+        count = types[place].bounds[part + 1] - types[place].bounds[part]
+        begin = check_index(asked.begin, count + 1, "begin")
+        end = check_index(asked.end, count + 1, "end")
+        if (end - begin) // step > MAX_ROWS:
+            raise ProtocolError(f"edges {begin} to {end} by {step} are more than {MAX_ROWS}")
+        places = np.arange(begin, end, step)
+        return [Part(self._folder, part).edge_ends(place, places)]
+
+    def _device_count(self, asked: messages.DeviceCount, arrays: list[Array]) -> list[Array]:
+        from khop import _native
+
+        check_empty(arrays)
+        # Where khop was built without CUDA, nobody counts.
+        return [np.array([_native.cuda_status().get("devices", 0)], np.int64)]
+
+    def _nodes(self, place: int, arrays: list[Array]) -> tuple[str, Int64Array]:
+        """A node type, and ids of its nodes."""
+        types = self._meta.node_types
+        node_type = types[check_index(place, len(types), "node_type")]
+        wanted = ids_of(arrays)
+        if len(wanted) > MAX_ROWS:
+            raise ProtocolError(f"a request names {len(wanted)} nodes, more than {MAX_ROWS}")
+        if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < node_type.count:
+            raise IndexError(
+                f"ids {int(wanted.min())} to {int(wanted.max())} of node type '{node_type.name}', "
+                f"which has {node_type.count} nodes"
+            )
+        return node_type.name, wanted
+
+    def _original(self, node_type: str, new_ids: Array) -> Int64Array:
+        return self._folder.original_ids(node_type)[new_ids].astype(np.int64)
+
+
+class ServerHandler:
+    """Answers what can be asked of a graph server at any time, and counts it.
+
+    Args:
+        graph: answers requests about the graph.
+        parts: {partition: what answers requests for it}.
+        counters: counts.
+    """
+
+    def __init__(
+        self,
+        graph: GraphRequestHandler,
+        parts: Mapping[int, RequestHandler],
+        counters: ServerCounters,
+    ) -> None:
+        self._graph = graph
+        self._parts = dict(parts)
+        self._counters = counters
+        first = next(iter(self._parts.values()))
+        self._known = {*graph.names, *first.names}
+
+    def __call__(self, frames: list[Any]) -> list[Any]:
+        """Frames of the reply to a request's frames; never raises."""
+        began = time.monotonic()
+        op = peek_op(frames[0]) if frames else ""
+        reply: list[Any] = self._handler(frames)(frames)
+        self._counters.count_request(
+            op if op in self._known else OTHER,
+            time.monotonic() - began,
+            sum(map(len, frames)),
+            sum(map(len, reply)),
+            b'"error": {' in reply[0],
+        )
+        return reply
+
+    def _handler(self, frames: list[Any]) -> Any:
+        found = _PART.search(bytes(frames[0][:_PEEKED])) if frames else None
+        if found is None:
+            return self._graph
+        return self._parts.get(int(found[1]), self._graph)

@@ -1,0 +1,286 @@
+"""Samplers that write into a client's own memory, where it shares a machine with its graph server.
+
+Between machines batches are sent; on one machine they need not be. A client there connects to a
+Unix socket beside the server's `ipc://` socket, in a folder that only their owner can enter, says
+what its sampler shall do, and passes its ring along. The server starts the sampler and hands its
+own end of the control line over: from then on client and sampler talk to each other as in worker
+mode, and nothing is copied. The server keeps that end open, too, only to say where other servers
+are. It ends the sampler when the client closes the connection, however it ends, or ends itself.
+
+    client -> server   CONFIG   `messages.HostedSampler`; ring, arrays
+    server -> client   READY    {'pid'}; the sampler's control line
+                       ERROR    {'type', 'message'}: refused
+                       ERROR    {'status', 'task', 'log'}: the sampler has ended, and how; the batch
+                                that it worked on last, and the end of its log
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from khop import codec, log
+from khop.channel.control import MAX_PAYLOAD, ControlLine, Message, Op
+from khop.distributed.processes.child import ChildProcess
+from khop.distributed.processes.socket_files import peer_of
+from khop.distributed.remote.messages import HostedSampler, SessionSpec
+from khop.distributed.remote.server.counters import SessionState
+from khop.distributed.remote.server.session import SessionEnvironment, end_process, tell_endpoint
+from khop.distributed.remote.server.validation import SessionValidator
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.protocol import describe_error
+from khop.errors import ProtocolError
+
+_WORKER = "khop.distributed.sampling.worker"
+_BACKLOG = 128
+# Seconds until new connections are looked at again where no descriptor was left for one.
+_NO_DESCRIPTOR = 1.0
+# Characters of a log that fit a message, however JSON writes them.
+_MAX_LOG = MAX_PAYLOAD // 8
+_log = log.get(__name__)
+
+
+@dataclass
+class _LocalClient:
+    """A client's connection, and the sampler that works for it.
+
+    Attributes:
+        connection: to the client.
+        spec: what the sampler shall do; None: not said yet.
+        wish: what the client has asked for, until it can be had.
+        process: the sampler.
+        end: readable when the sampler has ended.
+        client: readable when the client has ended, whose forks may still hold the connection; None:
+            the system does not tell who it is.
+    """
+
+    connection: ControlLine
+    pending_request: Message | None = None
+    spec: SessionSpec | None = None
+    process: ChildProcess | None = None
+    end: int | None = None
+    client: int | None = None
+
+
+class LocalSamplerService:
+    """The samplers that a server runs for clients of its machine. Used by the server's loop.
+
+    Args:
+        path: of the socket; its folder is the owner's alone.
+        host: what samplers have of the server.
+        checks: raises what is wrong with what a client asks for.
+        max_guests: samplers that there may be at a time.
+    """
+
+    def __init__(
+        self, path: str, host: SessionEnvironment, checks: SessionValidator, max_guests: int = 4096
+    ) -> None:
+        self._host = host
+        self._checks = checks
+        self._max_guests = max_guests
+        self._path = path
+        self._local_clients: dict[int, _LocalClient] = {}
+        self._ends: dict[int, _LocalClient] = {}
+        self._clients: dict[int, _LocalClient] = {}
+        self._accept_again = 0.0
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.setblocking(False)
+        self._listener.bind(path)
+        self._listener.listen(_BACKLOG)
+
+    def descriptors(self) -> set[int]:
+        """What is readable when there is something to do; see `look_at`."""
+        found = {*self._local_clients, *self._ends, *self._clients}
+        if time.monotonic() >= self._accept_again:
+            found.add(self._listener.fileno())
+        return found
+
+    def look_at(self, descriptor: int) -> None:
+        """Does what there is to do."""
+        # What was looked at just before may have ended what this descriptor belonged to.
+        if descriptor == self._listener.fileno():
+            self._accept()
+        elif descriptor in self._local_clients:
+            self._hear(self._local_clients[descriptor])
+        elif descriptor in self._ends:
+            self._on_exit(self._ends[descriptor])
+        elif descriptor in self._clients:
+            self._disconnect(self._clients[descriptor])
+
+    def _accept(self) -> None:
+        try:
+            accepted = self._listener.accept()[0]
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as error:  # no descriptor is left: it waits, and must not wake us again
+            self._accept_again = time.monotonic() + _NO_DESCRIPTOR
+            _log.warning("client-waits", f"a client of this machine waits: {error.strerror}")
+            return
+        pid, user = peer_of(accepted)
+        if user not in (os.geteuid(), 0):
+            accepted.close()
+            _log.warning("client-refused", f"user {user} of this machine is not let in", user=user)
+            return
+        guest = _LocalClient(ControlLine(accepted))
+        self._local_clients[accepted.fileno()] = guest
+        with contextlib.suppress(OSError):
+            guest.client = os.pidfd_open(pid) if pid > 0 else None
+        if guest.client is not None:
+            self._clients[guest.client] = guest
+
+    def _hear(self, guest: _LocalClient) -> None:
+        """A client asks for its sampler, or has gone."""
+        try:
+            message = guest.connection.receive()
+        except (EOFError, ProtocolError, OSError):
+            self._disconnect(guest)
+            return
+        if message is None:
+            return
+        if (
+            guest.pending_request is not None or guest.spec is not None
+        ):  # it has said all that there is to say
+            _drop(message)
+            self._disconnect(guest)
+            return
+        guest.pending_request = message
+        self._grant(guest)
+
+    def start_pending(self) -> None:
+        """Starts the samplers that had to wait for other servers to register."""
+        for guest in [g for g in self._local_clients.values() if g.pending_request is not None]:
+            self._grant(guest)
+
+    def _grant(self, guest: _LocalClient) -> None:
+        """Starts a guest's sampler, if it can be; else it waits, or is refused."""
+        message = guest.pending_request
+        assert message is not None
+        try:
+            if not self._start(guest, message):
+                return
+        except Exception as error:
+            with contextlib.suppress(ConnectionError):
+                guest.connection.send_json(Op.ERROR, describe_error(error))
+        guest.pending_request = None
+        _drop(message)
+
+    def _start(self, guest: _LocalClient, message: Message) -> bool:
+        """Starts a sampler; returns whether all servers that it needs are known."""
+        if message.op is not Op.CONFIG:
+            raise ProtocolError("a client of this machine says first what it wants")
+        if len(self._local_clients) > self._max_guests:
+            raise MemoryError(f"this graph server runs {self._max_guests} samplers, its limit")
+        asked = codec.from_json(HostedSampler, message.json(), "a client of this machine")
+        spec, number = asked.spec, asked.number
+        self._checks.pipeline(spec.pipeline)
+        if self._host.missing_parts():
+            return False
+        if len(message.descriptors) != 1 + asked.has_arrays:
+            raise ProtocolError("a client of this machine passes a ring, and arrays if it has some")
+        ring, *own = message.descriptors
+        shared = [*([] if self._host.labels is None else [self._host.labels]), *own]
+        config = {
+            **self._host.sampler_config(spec, number, spec.device(0)),
+            "number": number,
+            "has_arrays": bool(shared),
+            "num_shared": len(shared),
+        }
+        process = ChildProcess(_WORKER, config, [ring, *shared])
+        try:
+            guest.end = os.pidfd_open(process.pid)
+        except OSError:  # no descriptor is left
+            end_process(process)
+            raise
+        guest.spec, guest.process = spec, process
+        self._ends[guest.end] = guest
+        guest.connection.send_json(Op.READY, {"pid": process.pid}, [process.line.fileno()])
+        _log.info(
+            "sampler-lent",
+            f"sampler {number} (pid {process.pid}) works in the memory of {spec.client}",
+            session=spec.session,
+            pid=process.pid,
+        )
+        return True
+
+    def _on_exit(self, guest: _LocalClient) -> None:
+        """A sampler has ended: its client hears how; another takes a new connection."""
+        assert guest.process is not None and guest.end is not None
+        process = guest.process
+        told = {
+            "status": process.exit_status(),
+            "task": process.last_task(),
+            "log": process.log_tail()[-_MAX_LOG:],
+        }
+        guest.connection.post(Op.ERROR, json.dumps(told).encode())
+        self._forget_sampler(guest)
+
+    def _forget_sampler(self, guest: _LocalClient) -> None:
+        if guest.process is None or guest.end is None:
+            return
+        del self._ends[guest.end]
+        os.close(guest.end)
+        # The client has this end of the line, too: it closes for both.
+        guest.process.line.shut_down()
+        end_process(guest.process)
+        guest.process = guest.end = None
+
+    def _disconnect(self, guest: _LocalClient) -> None:
+        """A client has gone."""
+        self._forget_sampler(guest)
+        if guest.pending_request is not None:
+            _drop(guest.pending_request)
+            guest.pending_request = None
+        if guest.client is not None:
+            del self._clients[guest.client]
+            os.close(guest.client)
+            guest.client = None
+        del self._local_clients[guest.connection.fileno()]
+        guest.connection.close()
+
+    def relocate(self, part: int, endpoint: Endpoint) -> None:
+        """Tells samplers where a partition is served from now on."""
+        for guest in self._ends.values():
+            if guest.process is not None:
+                tell_endpoint(guest.process, part, endpoint)
+
+    def flush(self) -> None:
+        """Sends what found no room before; called now and then."""
+        for guest in self._ends.values():
+            if guest.process is not None:
+                guest.process.line.flush()
+
+    def states(self) -> list[SessionState]:
+        """What there is, for statistics. What samplers have made, their clients count."""
+        return [
+            {
+                "session": guest.spec.session,
+                "loader": guest.spec.session,
+                "client": guest.spec.client,
+                "direct": True,
+                "samplers": [{"pid": process.pid, "outstanding": 0, "made": 0, "bytes": 0}],
+                "restarts": 0,
+                "buffered_bytes": 0,
+                "unsent_chunks": 0,
+                "ring_bytes": 0,
+            }
+            for guest in list(self._ends.values())
+            if (process := guest.process) is not None and guest.spec is not None
+        ]
+
+    def close(self) -> None:
+        """Ends all samplers; their clients notice."""
+        self._listener.close()
+        with contextlib.suppress(OSError):
+            Path(self._path).unlink()
+        for guest in list(self._local_clients.values()):
+            self._disconnect(guest)
+
+
+def _drop(message: Message) -> None:
+    for descriptor in message.descriptors:
+        os.close(descriptor)

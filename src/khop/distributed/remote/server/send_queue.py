@@ -1,0 +1,129 @@
+"""What a session has to send to its client, and how much of it may be on its way."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from khop.channel.layout import Layout
+from khop.distributed.remote.messages import (
+    CHUNK_BYTES,
+    LEAST_CHUNK,
+    Chunk,
+    ErrorText,
+    Failed,
+    LayoutEvent,
+    event_header,
+    text_array,
+)
+from khop.distributed.remote.server.session_sampler import EncodedBatch
+from khop.typing import Array
+
+Send = Callable[[Mapping[str, Any], Sequence[Array]], None]
+
+
+class SendQueue:
+    """Batches that wait to be sent, in the order in which they were made.
+
+    Args:
+        session: whose they are.
+        credits: bytes that may be on their way before the client acknowledges any.
+        send: sends an event to the client.
+        on_sent: called with a batch when all of it was sent.
+    """
+
+    def __init__(
+        self, session: str, credits: int, send: Send, on_sent: Callable[[EncodedBatch], None]
+    ) -> None:
+        self._session = session
+        self._most = self._credits = credits
+        self._send = send
+        self._on_sent = on_sent
+        self._ready: OrderedDict[int, EncodedBatch] = OrderedDict()
+        self._layouts: dict[str, int] = {}
+        self._announced: set[int] = set()
+
+    @property
+    def ids(self) -> list[int]:
+        """Of the batches that wait."""
+        return list(self._ready)
+
+    @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+        return sum(len(ready.raw) for ready in list(self._ready.values()))
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that wait."""
+        unsent = [len(ready.raw) - ready.sent for ready in list(self._ready.values())]
+        return sum(-(-nbytes // CHUNK_BYTES) for nbytes in unsent)
+
+    @property
+    def can_send(self) -> bool:
+        """Whether a chunk may be sent now."""
+        return bool(self._ready) and self._credits > 0
+
+    def number_of(self, layout: Layout) -> int:
+        """The session's number of a layout.
+
+        Samplers number their layouts alike, or not: what they contain decides.
+        """
+        text = json.dumps({**layout.to_json(), "number": 0})
+        return self._layouts.setdefault(text, len(self._layouts))
+
+    def put(self, ready: EncodedBatch) -> None:
+        """Takes in a batch."""
+        self._ready[ready.order.id] = ready
+
+    def drop(self, number: int) -> bool:
+        """Forgets a batch; returns whether it was there."""
+        return self._ready.pop(number, None) is not None
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._ready.clear()
+
+    def reset(self, send: Send, credits: int) -> None:
+        """The client has another connection, and nothing of what was on its way."""
+        self._send = send
+        self._most = self._credits = credits
+        self._announced.clear()
+        for ready in self._ready.values():
+            ready.sent = 0
+
+    def acknowledge(self, nbytes: int) -> None:
+        """The client has taken in so many bytes."""
+        self._credits = min(self._credits + nbytes, self._most)
+
+    def send_chunk(self) -> None:
+        """Sends the next chunk, uncopied: ZeroMQ keeps the batch's memory until it is done."""
+        ready = next(iter(self._ready.values()))
+        self._announce(ready.layout)
+        begin, nbytes = ready.sent, len(ready.raw)
+        end = min(begin + CHUNK_BYTES, nbytes)
+        is_last = end == nbytes
+        extras = ready.extras if is_last else None
+        chunk = Chunk(self._session, ready.order.id, begin, nbytes, ready.layout, extras)
+        self._send(event_header(chunk), [ready.raw[begin:end]])
+        self._credits -= max(end - begin, LEAST_CHUNK)
+        ready.sent = end
+        if is_last:
+            del self._ready[ready.order.id]
+            self._on_sent(ready)
+
+    def _announce(self, number: int) -> None:
+        """Describes a layout before the first batch of it."""
+        if number in self._announced:
+            return
+        text = next(t for t, known in self._layouts.items() if known == number)
+        layout = {**json.loads(text), "number": number}
+        self._send(event_header(LayoutEvent(self._session, number)), [text_array(layout)])
+        self._announced.add(number)
+
+    def send_error(self, number: int, error: Mapping[str, str]) -> None:
+        """Says that a batch cannot be made."""
+        described = ErrorText(error["type"], error["message"], error.get("traceback", ""))
+        self._send(event_header(Failed(self._session, number, described)), [])

@@ -1,0 +1,288 @@
+"""All sessions of a graph server: what is asked of them, whose turn it is, who is silent.
+
+A session is known by its name and the secret of the loader that has opened it; requests for it
+count if they come over the connection that it was opened from last. What fails unexpectedly fails
+the session that it belongs to, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from khop import log
+from khop.distributed.remote import messages
+from khop.distributed.remote.messages import SessionSpec
+from khop.distributed.remote.server.counters import ServerCounters, ServerState
+from khop.distributed.remote.server.identity import Source
+from khop.distributed.remote.server.session import Session, SessionEnvironment
+from khop.distributed.remote.server.session_sampler import BatchRequest, SessionSampler
+from khop.distributed.remote.server.validation import SessionLimits, SessionValidator, columns_of
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.limits import RateLimiter
+from khop.distributed.rpc.protocol import check_empty, describe_error
+from khop.typing import Array
+
+_log = log.get(__name__)
+
+# Chunks that are sent before messages are looked at again.
+_CHUNKS_A_TURN = 64
+# Sampler processes that a user may have started, a second and at once: each costs a quarter of a
+# second of a core.
+_STARTS_RATE, _STARTS_BURST = 16.0, 1024.0
+
+
+class Asker(Protocol):
+    """Who has sent a message: where its replies go."""
+
+    @property
+    def source(self) -> Source:
+        """Where it comes from."""
+
+    @property
+    def number(self) -> int | None:
+        """What the asker calls its request."""
+
+    def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
+        """Sends a message; what is for somebody who has gone is dropped."""
+
+
+Answer = Callable[[Any, list[Array], Asker], "tuple[Any, Sequence[Array]] | None"]
+
+
+class SessionTable:
+    """The sessions of a server. Belongs to one thread, but for `state`.
+
+    Args:
+        checks: raises what is wrong with a session and the columns of its batches.
+        host: what sessions have of their server.
+        counters: counts.
+        allowed: what clients may take.
+
+    Attributes:
+        answers: name of a request -> what answers it.
+    """
+
+    def __init__(
+        self,
+        checks: SessionValidator,
+        host: SessionEnvironment,
+        counters: ServerCounters,
+        allowed: SessionLimits,
+    ) -> None:
+        self._checks = checks
+        self._host = host
+        self._counters = counters
+        self._allowed = allowed
+        self._sessions: dict[tuple[str, str], Session] = {}
+        # Which connection may ask for which session: (its source's connection, name).
+        self._opened: dict[tuple[tuple[int, bytes], str], Session] = {}
+        self._turns: deque[Session] = deque()
+        self._starts = RateLimiter(_STARTS_RATE, _STARTS_BURST)
+        self.answers: dict[type, Answer] = {
+            messages.Open: self._open,
+            messages.Batch: self._batch,
+            messages.Cancel: self._cancel,
+            messages.Acknowledge: self._acknowledge,
+            messages.Alive: self._alive,
+            messages.Close: self._close,
+        }
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether there is something to `stream`, or a sampler to start."""
+        return bool(self._turns) or any(s.can_start for s in self._sessions.values())
+
+    def state(self) -> ServerState:
+        """Clients and sessions, for statistics."""
+        sessions = [session.state() for session in list(self._sessions.values())]
+        return {"clients": sorted({s["client"] for s in sessions}), "sessions": sessions}
+
+    def samplers(self) -> list[tuple[Session, SessionSampler]]:
+        """All sampler processes, and whose they are."""
+        return [(s, sampler) for s in self._sessions.values() for sampler in s.samplers]
+
+    @contextlib.contextmanager
+    def _guarded(self, session: Session) -> Iterator[None]:
+        """What goes wrong with a session ends that session's work."""
+        try:
+            yield
+        except Exception as error:
+            name = session.spec.session
+            _log.error("session-failed", f"session {name}: {error!r}", exc_info=error, session=name)
+            session.fail({**describe_error(error), "traceback": ""})
+
+    def listen(self, session: Session, sampler: SessionSampler) -> None:
+        """Takes in what a sampler says, if it has not been ended meanwhile."""
+        if sampler in session.samplers:
+            with self._guarded(session):
+                sampler.process.line.flush()
+                session.listen(sampler)
+                self._give_turn(session)
+
+    def relocate(self, part: int, endpoint: Endpoint) -> None:
+        """A partition is served there from now on."""
+        for session in self._sessions.values():
+            with self._guarded(session):
+                session.relocate(part, endpoint)
+
+    def start(self) -> None:
+        """Starts a sampler of each session that lacks one, and may start it."""
+        for session in self._sessions.values():
+            with self._guarded(session):
+                session.start()
+
+    def tick(self) -> None:
+        """Ends sessions whose clients are silent; called several times a second."""
+        now = time.monotonic()
+        for session in list(self._sessions.values()):
+            with self._guarded(session):
+                silent = now - session.heard
+                if silent > self._allowed.lease:
+                    name = session.spec.session
+                    said = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
+                    _log.warning("session-expired", said, session=name)
+                    self._end(session, expired=True)
+
+    def close(self) -> None:
+        """Ends all sessions."""
+        for session in list(self._sessions.values()):
+            self._end(session)
+
+    def _give_turn(self, session: Session) -> None:
+        if session.can_send and session not in self._turns:
+            self._turns.append(session)
+
+    def stream(self) -> None:
+        """Sends chunks, one of each session that may send, in turns; starts samplers."""
+        self.start()
+        for _ in range(_CHUNKS_A_TURN):
+            if not self._turns:
+                return
+            session = self._turns.popleft()
+            with self._guarded(session):
+                if session.can_send:
+                    session.send_chunk()
+                    self._give_turn(session)
+
+    def _session(self, name: str, asker: Asker) -> Session:
+        session = self._opened.get((asker.source.connection, name))
+        if session is None:
+            raise LookupError(f"no session '{name}': open it")
+        session.heard = time.monotonic()
+        return session
+
+    def _open(
+        self, request: messages.Open, arrays: list[Array], asker: Asker
+    ) -> tuple[messages.Held, Sequence[Array]]:
+        spec = request.spec
+        known = self._sessions.get((spec.session, spec.secret))
+        if known is not None and known.spec == spec:
+            known.heard = time.monotonic()
+            held = known.taken_over(request.outstanding, asker.send)
+            self._belongs_to(known, asker)
+            self._give_turn(known)
+            return messages.Held(held), ()
+        if known is not None:
+            self._end(known)
+        self._checks.pipeline(spec.pipeline)
+        named = self._checks.arrays(request.names, arrays)
+        self._check_room(spec, sum(array.nbytes for array in arrays))
+        user = asker.source.user.encode()
+        if not all(self._starts.admit(user) for _ in range(spec.num_workers)):
+            raise MemoryError(
+                f"sessions of yours have started {_STARTS_BURST:.0f} sampler processes in a short "
+                "time: this graph server starts no more for a minute"
+            )
+        session = Session(spec, named, self._host, asker.send)
+        self._sessions[spec.session, spec.secret] = session
+        self._belongs_to(session, asker)
+        self._counters.session_opened(spec.session)
+        _log.info(
+            "session-opened",
+            f"session {spec.session} of {spec.client}",
+            session=spec.session,
+            samplers=spec.num_workers,
+            buffer_bytes=spec.buffer_bytes,
+        )
+        return messages.Held([]), ()
+
+    def _belongs_to(self, session: Session, asker: Asker) -> None:
+        """Requests for a session are taken from this connection alone."""
+        self._opened.pop(session.opened_by, None)
+        session.opened_by = asker.source.connection, session.spec.session
+        self._opened[session.opened_by] = session
+
+    def _check_room(self, spec: SessionSpec, nbytes: int) -> None:
+        """Raises MemoryError if there is none for a session with arrays of `nbytes` bytes."""
+        known = self._sessions.values()
+        if len(known) >= self._allowed.sessions:
+            raise MemoryError(f"this graph server has {len(known)} sessions, and no room for more")
+        processes = sum(session.spec.num_workers for session in known)
+        if processes + spec.num_workers > self._allowed.samplers:
+            raise MemoryError(
+                f"a session asks for {spec.num_workers} sampler processes, but this graph server "
+                f"has {processes} of the {self._allowed.samplers} that it may have"
+            )
+        taken, wanted = sum(s.promised_bytes for s in known), spec.buffer_bytes + nbytes
+        if taken + wanted > self._allowed.buffer_bytes:
+            raise MemoryError(
+                f"a session asks for {wanted} bytes, but of this graph server's "
+                f"{self._allowed.buffer_bytes} (--buffer-limit) {taken} are taken by "
+                f"{len(known)} sessions: pass a smaller buffer_size, or raise the limit"
+            )
+
+    def _batch(self, request: messages.Batch, arrays: list[Array], asker: Asker) -> None:
+        session = self._session(request.session, asker)
+        try:
+            columns = columns_of(arrays)
+            self._checks.columns(session.spec.pipeline, columns)
+            now = time.monotonic()
+            session.order(
+                BatchRequest(request.batch_id, request.batch, request.run_key, columns, now)
+            )
+        except Exception as error:
+            session.send_error(request.batch_id, {**describe_error(error), "traceback": ""})
+        self._give_turn(session)
+
+    def _cancel(self, request: messages.Cancel, arrays: list[Array], asker: Asker) -> None:
+        check_empty(arrays)
+        self._session(request.session, asker).cancel(request.ids)
+
+    def _acknowledge(
+        self, request: messages.Acknowledge, arrays: list[Array], asker: Asker
+    ) -> None:
+        check_empty(arrays)
+        session = self._session(request.session, asker)
+        session.acknowledge(request.bytes)
+        self._give_turn(session)
+
+    def _alive(
+        self, request: messages.Alive, arrays: list[Array], asker: Asker
+    ) -> tuple[messages.Progress, Sequence[Array]]:
+        check_empty(arrays)
+        session = self._session(request.session, asker)
+        waiting_for = session.waiting_for
+        return messages.Progress(request.session, session.made, waiting_for), ()
+
+    def _close(
+        self, request: messages.Close, arrays: list[Array], asker: Asker
+    ) -> tuple[messages.Done, Sequence[Array]]:
+        check_empty(arrays)
+        session = self._opened.get((asker.source.connection, request.session))
+        if session is not None:
+            self._end(session)
+        return messages.Done(), ()
+
+    def _end(self, session: Session, expired: bool = False) -> None:
+        name = session.spec.session
+        del self._sessions[name, session.spec.secret]
+        self._opened.pop(session.opened_by, None)
+        session.close()
+        with contextlib.suppress(ValueError):
+            self._turns.remove(session)
+        self._counters.session_ended(name, expired)
+        _log.info("session-closed", f"session {name} has ended", session=name)

@@ -1,0 +1,140 @@
+"""What clients may ask of sessions, checked before a process is started or memory is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from khop.distributed.remote.server.session import LEASE_SECONDS
+from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.errors import ProtocolError
+from khop.storage.folder import FolderMeta
+from khop.typing import Array, Int64Array
+
+_MAX_SEEDS = 16 << 20
+_MAX_FANOUT = 1 << 24
+
+
+@dataclass(frozen=True)
+class SessionLimits:
+    """What clients may take.
+
+    Attributes:
+        buffer_bytes: of all sessions together, for batches and for arrays that come with them.
+        sessions: how many there may be.
+        samplers: processes of all sessions together.
+        lease: seconds of silence after which a session ends.
+    """
+
+    buffer_bytes: int = 8 << 30
+    sessions: int = 1024
+    samplers: int = 1024
+    lease: float = LEASE_SECONDS
+
+
+class SessionValidator:
+    """Checks what a client says against the graph.
+
+    Args:
+        meta: what batches can carry.
+    """
+
+    def __init__(self, meta: FolderMeta) -> None:
+        self._meta = meta
+
+    def pipeline(self, pipeline: PipelineSpec) -> None:
+        """Whether the graph has what batches shall be.
+
+        Raises:
+            ProtocolError: the graph has nothing of the kind.
+        """
+        try:
+            self._check_types(pipeline)
+        except ValueError as error:
+            raise ProtocolError(f"'pipeline' does not say what batches shall be: {error}") from None
+
+    def _check_types(self, pipeline: PipelineSpec) -> None:
+        nodes, edges = self._meta.node_types, self._meta.edge_types
+        sampling, collect = pipeline.sampling, pipeline.collect
+        fanouts = sampling.fanouts
+        if len(fanouts) != len(edges) or len({len(hops) for hops in fanouts}) > 1:
+            raise ValueError(f"fan-outs for {len(fanouts)} of {len(edges)} edge types")
+        if any(k > _MAX_FANOUT for hops in fanouts for k in hops):
+            raise ValueError(f"a fan-out is not an integer from -1 to {_MAX_FANOUT}")
+        if sampling.weighted and len(sampling.weighted) != len(edges):
+            raise ValueError("'weighted' is not said of each edge type")
+        places = {i for *pair, _ in sampling.reversals for i in pair}
+        if any(i >= len(edges) for i in places):
+            raise ValueError("a reverse is no edge type")
+        _check_names([t.attrs for t in nodes], collect.node_attrs, "node")
+        _check_names([t.attrs for t in edges], collect.edge_attrs, "edge")
+        if len(collect.with_edge) != len(edges):
+            raise ValueError("'with_edge' is not said of each edge type")
+        _index(pipeline.seed_type, len(nodes), "seed_type")
+        if pipeline.link is not None:
+            _index(pipeline.link.src_type, len(nodes), "src_type")
+            _index(pipeline.link.dst_type, len(nodes), "dst_type")
+            for relation in (pipeline.link.relation, *(r for r, _ in pipeline.link.excluded)):
+                if relation is not None:
+                    _index(relation, len(edges), "relation")
+
+    def arrays(self, names: Sequence[str], arrays: Sequence[Array]) -> dict[str, Array]:
+        """Weights of negatives, by name.
+
+        Raises:
+            ProtocolError: anything else.
+        """
+        if len(names) != len(arrays):
+            raise ProtocolError("'names' must name the arrays that follow")
+        if any(array.dtype != np.float64 or array.ndim != 1 for array in arrays):
+            raise ProtocolError("a session takes float64 vectors alone")
+        return dict(zip(names, arrays, strict=True))
+
+    def columns(self, pipeline: PipelineSpec, columns: Int64Array) -> None:
+        """Whether these are seeds of the graph.
+
+        Raises:
+            ProtocolError: another number of columns, or too many seeds.
+            IndexError: a seed that does not exist.
+        """
+        nodes, link = self._meta.node_types, pipeline.link
+        types = [pipeline.seed_type] if link is None else [link.src_type, link.dst_type]
+        wanted = len(types) + pipeline.sampling.temporal
+        if len(columns) != wanted:
+            raise ProtocolError(f"seeds come in {len(columns)} columns instead of {wanted}")
+        if columns.shape[1] > _MAX_SEEDS:
+            raise ProtocolError(f"a batch has {columns.shape[1]} seeds, more than {_MAX_SEEDS}")
+        for ids, place in zip(columns, types, strict=False):
+            count = nodes[place].count
+            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < count:
+                raise IndexError(
+                    f"seeds {int(ids.min())} to {int(ids.max())} of node type "
+                    f"'{nodes[place].name}', which has {count} nodes"
+                )
+
+
+def columns_of(arrays: Sequence[Array]) -> Int64Array:
+    """The seeds' columns that an order carries.
+
+    Raises:
+        ProtocolError: it carries something else.
+    """
+    if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 2:
+        raise ProtocolError("a request for a batch carries one int64 array of two axes")
+    return np.array(arrays[0])  # its own memory: the message's goes
+
+
+def _check_names(kinds: Sequence[Collection[str]], wanted: list[list[str]], what: str) -> None:
+    if len(wanted) != len(kinds):
+        raise ValueError(f"attributes are not said of each {what} type")
+    for i, (known, names) in enumerate(zip(kinds, wanted, strict=True)):
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise ValueError(f"{what} type {i} has no attributes {unknown}")
+
+
+def _index(value: int, count: int, name: str) -> None:
+    if value >= count:
+        raise ValueError(f"'{name}' is {value!r}, but there are {count}")

@@ -1,0 +1,222 @@
+"""A connection to one server that begins anew whenever it is lost.
+
+What was sent and not answered is lost with a connection: whoever uses a link looks at `generation`
+and asks again. Nothing may be sent while the link is down, so nothing is ever delivered late, to a
+server that has been started again meanwhile.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import zmq
+
+from khop.channel.message import unpack
+from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.limits import ENVELOPE_BYTES
+from khop.errors import ProtocolError
+from khop.typing import Array
+
+_EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+# As a monitor tells them; zmq.utils.monitor reads the same, but imports asyncio.
+_EVENT = struct.Struct("=Hi")
+_HEARTBEAT_MS = 1000
+_HEARTBEAT_TIMEOUT_MS = 3000
+# Connections that end at once are begun again after a while, twice as long each time.
+_MIN_PAUSE = 0.05
+_MAX_PAUSE = 1.0
+_LINGER_MS = 500
+# Messages that are taken in before others have their turn.
+_MOST_AT_ONCE = 256
+
+
+class Connection:
+    """A connection to one server. Belongs to one thread.
+
+    Args:
+        context: of the sockets.
+        credentials: of this process; needed for endpoints with a server key.
+        endpoint: where the server is; None: not known yet, see `relocate`.
+
+    Attributes:
+        endpoint: see above.
+        generation: how many times the connection was made.
+        lost_since: when it was lost (`time.monotonic`), or when the link was made; None: it is up.
+        heard: when the server was last heard of.
+        refused: why the server does not let this process in, if it said so.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        credentials: Credentials | None = None,
+        endpoint: Endpoint | None = None,
+    ) -> None:
+        self._context = context
+        self._credentials = credentials
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self.endpoint: Endpoint | None = None
+        self.generation = 0
+        self.lost_since: float | None = time.monotonic()
+        self.heard = 0.0
+        self.refused: str | None = None
+        self._pause = _MIN_PAUSE
+        self._connect_at = 0.0
+        self._up_since = 0.0
+        self._lingers = False
+        if endpoint is not None:
+            self.relocate(endpoint)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server can be asked."""
+        return self.lost_since is None
+
+    @property
+    def address(self) -> str:
+        """Of the server, for messages."""
+        return "an unknown address" if self.endpoint is None else self.endpoint.address
+
+    def relocate(self, endpoint: Endpoint) -> None:
+        """The server is there from now on."""
+        if endpoint == self.endpoint:
+            return
+        if endpoint.server_key is not None and self._credentials is None:
+            raise ValueError(
+                f"the server at {endpoint.address} is served with CURVE, but this process has no "
+                "keys: pass the key file (key_file=, --key-file)"
+            )
+        self._drop()
+        self.endpoint = endpoint
+        self.refused = None
+        # Not pump(): that the link has come up is for whoever calls it to hear.
+        self._connect(endpoint)
+
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """What is readable when there is something to `pump` or `receive`; changes."""
+        return [s for s in (self._socket, self._monitor) if s is not None]
+
+    def pump(self) -> bool:
+        """Follows what has become of the connection; returns whether it has just come up."""
+        if self._socket is None and self.endpoint is not None:
+            if time.monotonic() < self._connect_at:
+                return False
+            self._connect(self.endpoint)
+        came_up = False
+        while self._monitor is not None and self._monitor.poll(0):
+            event = _EVENT.unpack(self._monitor.recv_multipart()[0])[0]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.generation += 1
+                self.lost_since, self.refused = None, None
+                self.heard = self._up_since = time.monotonic()
+                came_up = True
+            elif event == zmq.EVENT_DISCONNECTED:
+                if self.is_up:  # else ZeroMQ goes on trying by itself
+                    self._drop()
+                    came_up = False
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                self.refused = "it refuses this process's key"
+            else:
+                self.refused = "it speaks with other keys, or with none, or is no graph server"
+        return came_up
+
+    def _connect(self, endpoint: Endpoint) -> None:
+        socket = self._context.socket(zmq.DEALER)
+        try:
+            socket.linger = 0
+            socket.sndhwm = socket.rcvhwm = 0  # bounded by what is asked for
+            socket.setsockopt(zmq.MAXMSGSIZE, ENVELOPE_BYTES)
+            socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+            socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)
+            socket.setsockopt(zmq.RECONNECT_IVL, 50)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+            if endpoint.server_key is not None and self._credentials is not None:
+                socket.curve_serverkey = endpoint.server_key.encode()
+                socket.curve_publickey = self._credentials.public.encode()
+                socket.curve_secretkey = self._credentials.secret.encode()
+            self._monitor = socket.get_monitor_socket(_EVENTS)
+            socket.connect(endpoint.address)
+        except BaseException:  # an address that is none
+            socket.disable_monitor()
+            socket.close(0)
+            raise
+        self._socket = socket
+
+    def _drop(self) -> None:
+        """Leaves a connection; `pump` makes the next."""
+        now = time.monotonic()
+        lasted = self.is_up and now - self._up_since > _MAX_PAUSE
+        self._pause = _MIN_PAUSE if lasted else min(2 * self._pause, _MAX_PAUSE)
+        self._connect_at = now + self._pause
+        if self.lost_since is None:
+            self.lost_since = now
+        if self._socket is not None:
+            self._socket.disable_monitor()
+            self._socket.close(None if self._lingers else 0)
+        if self._monitor is not None:
+            self._monitor.close(0)
+        self._socket = self._monitor = None
+
+    def send(self, frames: Sequence[Any]) -> None:
+        """Sends a message; dropped while the link is down."""
+        if self._socket is not None and self.is_up:
+            self._socket.send_multipart(frames, copy=False)
+
+    def receive(self) -> Iterator[tuple[dict[str, Any], list[Array], int]]:
+        """Messages that have arrived: header, arrays, bytes; not all, if there are very many.
+
+        Raises:
+            ProtocolError: one is malformed: `refuse` the connection.
+        """
+        for _ in range(_MOST_AT_ONCE):
+            if self._socket is None or not self._socket.poll(0):
+                return
+            frames = self._socket.recv_multipart(copy=False)
+            self.heard = time.monotonic()
+            try:
+                header, arrays = unpack([frame.buffer for frame in frames])
+            except ProtocolError as error:
+                raise ProtocolError(f"it sent a malformed message: {error}") from None
+            yield header, arrays, sum(map(len, frames))
+
+    def refuse(self, why: str, pause: float = 0.0) -> None:
+        """Ends a connection over which nonsense came; `pump` makes the next.
+
+        Args:
+            why: in words that follow the server's name.
+            pause: seconds that it waits at least before.
+        """
+        self._drop()
+        self._connect_at = max(self._connect_at, time.monotonic() + pause)
+        self.refused = why
+
+    def finish(self) -> None:
+        """Lets what was sent last leave before the connection is closed, for a moment at most."""
+        if self._socket is not None:
+            self._socket.linger = _LINGER_MS
+            self._lingers = True
+
+    def state(self) -> str:
+        """What is wrong with the server, in words that follow its name."""
+        if self.endpoint is None:
+            return "has not registered with the directory"
+        if self.lost_since is None:
+            return f"is connected, but was last heard of {time.monotonic() - self.heard:.1f} s ago"
+        lost = f"has been unreachable for {time.monotonic() - self.lost_since:.1f} s"
+        return lost if self.refused is None else f"{lost}: {self.refused}"
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._drop()
+        self.endpoint = None

@@ -1,0 +1,262 @@
+"""Keys of a job whose graph servers stand apart: made once by `khop keygen`, carried by hand.
+
+Servers prove themselves with the *server* CURVE pair, towards clients and each other, and let in
+whoever has the server pair or a *client* pair. The files:
+
+    server.key    the server pair and the clients' public keys, by name, for graph servers
+    client.key    a client pair and the server's public key, for all trainers; or
+    client-0.key, client-1.key, ...   one for each (`khop keygen --clients N`)
+
+so a stolen client key lets somebody ask servers, but not be one. With a pair for each client,
+members are told apart: each gets its own turns, and one can be shut out (`khop keygen --revoke`:
+its public key leaves `server.key`, and servers that are started again do not let it in). Files are
+JSON, readable by their owner alone. Secrets go from a file to a socket: they are in no `repr`, log,
+error text, command line or environment, and reach child processes over their control lines.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+from zmq.utils import z85
+
+from khop import log
+from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.errors import SecurityError
+
+KEY_FILE_VARIABLE = "KHOP_KEY_FILE"
+"""Environment variable that names the key file where none is given."""
+
+MAX_CLIENTS = 4096
+"""Clients that a `server.key` can name."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""A client's name, which is also its file's."""
+
+_Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+_log = log.get(__name__)
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A CURVE key pair, Z85 text of 40 characters each."""
+
+    public: str
+    secret: str = field(repr=False)
+
+    @classmethod
+    def new(cls) -> KeyPair:
+        """A fresh pair.
+
+        Raises:
+            SecurityError: this libzmq has no CURVE.
+        """
+        if not zmq.has("curve"):
+            raise SecurityError(
+                "this libzmq was built without CURVE: install pyzmq's own wheel "
+                "(pip install --force-reinstall pyzmq)"
+            )
+        public, secret = zmq.curve_keypair()
+        return cls(public.decode(), secret.decode())
+
+
+@dataclass(frozen=True)
+class ClientKeys:
+    """What a trainer has: its own pair, and how it knows a server.
+
+    Attributes:
+        client: the pair that servers let in.
+        server_key: public key of the servers.
+    """
+
+    client: KeyPair
+    server_key: str
+
+    def credentials(self) -> Credentials:
+        """What `PartitionClient` takes."""
+        return Credentials(self.client.public, self.client.secret)
+
+    def endpoint(self, address: str) -> Endpoint:
+        """A server of the job at an address."""
+        return Endpoint(address, self.server_key)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON object, secrets included: for a key file or a control line, nothing else."""
+        return {
+            "role": "client",
+            "server": {"public": self.server_key},
+            "client": _pair_json(self.client),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> ClientKeys:
+        """From what `to_json` returned, after its journey; SecurityError if malformed."""
+        return cls(_pair(content, "client"), _public(content, "server"))
+
+
+@dataclass(frozen=True)
+class ServerKeys:
+    """What a graph server has.
+
+    Attributes:
+        server: the pair that it proves itself with, towards other servers, too.
+        clients: {name: public key} of those that it lets in.
+    """
+
+    server: KeyPair
+    clients: Mapping[str, str]
+
+    def curve(self) -> dict[str, Any]:
+        """What `PartitionServer` takes."""
+        return {
+            "public": self.server.public,
+            "secret": self.server.secret,
+            "clients": list(self.clients.values()),
+        }
+
+    def credentials(self) -> Credentials:
+        """What `PartitionClient` takes to reach other servers of the job."""
+        return Credentials(self.server.public, self.server.secret)
+
+    @property
+    def server_key(self) -> str:
+        """Public key of the servers."""
+        return self.server.public
+
+    def endpoint(self, address: str) -> Endpoint:
+        """Another server of the job at an address."""
+        return Endpoint(address, self.server_key)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON object, secrets included: for a key file or a control line, nothing else."""
+        return {
+            "role": "server",
+            "server": _pair_json(self.server),
+            "clients": dict(self.clients),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> ServerKeys:
+        """From what `to_json` returned, after its journey; SecurityError if malformed."""
+        if "clients" not in content:  # version 1 knew one client pair
+            return cls(_pair(content, "server"), {"client": _pair(content, "client").public})
+        clients = content["clients"]
+        if not isinstance(clients, Mapping) or len(clients) > MAX_CLIENTS:
+            raise SecurityError(f"it must name at most {MAX_CLIENTS} clients' public keys")
+        for name, public in clients.items():
+            if not isinstance(name, str) or not NAME.fullmatch(name):
+                raise SecurityError("a client has a name that no key file can have")
+            _check_key(public, f"the public key of {name}")
+        return cls(_pair(content, "server"), dict(clients))
+
+
+@dataclass(frozen=True)
+class JobKeys:
+    """All keys of a job, as they are made.
+
+    Attributes:
+        server: the servers' pair.
+        clients: {name: pair}.
+    """
+
+    server: KeyPair
+    clients: Mapping[str, KeyPair]
+
+    @classmethod
+    def new(cls, names: Sequence[str] = ("client",)) -> JobKeys:
+        """Fresh keys; SecurityError if this libzmq has no CURVE."""
+        return cls(KeyPair.new(), {name: KeyPair.new() for name in names})
+
+    def for_servers(self) -> ServerKeys:
+        """What the job's graph servers have."""
+        return ServerKeys(self.server, {name: pair.public for name, pair in self.clients.items()})
+
+    def for_client(self, name: str = "client") -> ClientKeys:
+        """What a trainer has."""
+        return ClientKeys(self.clients[name], self.server.public)
+
+
+def check_secured(
+    host: str, keys: ServerKeys | ClientKeys | None, insecure: bool, what: str
+) -> None:
+    """Refuses to listen at, or talk to, an address that strangers can reach without keys.
+
+    Args:
+        host: an address or name; '*' and '0.0.0.0' are all of a machine's.
+        keys: of the job; None: there are none.
+        insecure: strangers are kept out by other means; a warning is logged.
+        what: that listens or is reached, for messages: 'graph server 0'.
+
+    Raises:
+        SecurityError: no keys, not insecure, and the address is not this machine's loopback.
+    """
+    if keys is not None or is_loopback(host):
+        return
+    if not insecure:
+        raise SecurityError(
+            f"{what} at '{host}' could be reached by anybody on the network, and there are no "
+            "keys: make some with 'khop keygen DIR' and name them (key_file=, --key-file or "
+            f"${KEY_FILE_VARIABLE}: server.key for servers, client.key for trainers), or pass "
+            "insecure=True (--insecure) on a network that strangers cannot enter"
+        )
+    _log.warning(
+        "insecure",
+        f"{what} at '{host}' uses neither encryption nor authentication (insecure): whoever "
+        "reaches this network can read the graph and feed trainers wrong batches",
+        address=host,
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's loopback.
+
+    Of names only `localhost` counts: what others stand for is known to the resolver alone, and may
+    be another address when it is used.
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _pair_json(pair: KeyPair) -> dict[str, str]:
+    return {"public": pair.public, "secret": pair.secret}
+
+
+def _public(content: Mapping[str, Any], name: str) -> str:
+    return _key(content, name, "public")
+
+
+def _pair(content: Mapping[str, Any], name: str) -> KeyPair:
+    pair = KeyPair(_public(content, name), _key(content, name, "secret"))
+    if zmq.curve_public(pair.secret.encode()) != pair.public.encode():
+        raise SecurityError(f"the public and secret keys of the {name} do not belong together")
+    return pair
+
+
+def _key(content: Mapping[str, Any], name: str, half: str) -> str:
+    """A key; error texts name it and do not quote it."""
+    pair = content.get(name)
+    key = pair.get(half) if isinstance(pair, Mapping) else None
+    return _check_key(key, f"the {half} key of the {name}")
+
+
+def _check_key(key: Any, what: str) -> str:
+    if not isinstance(key, str) or not _Z85.fullmatch(key) or not _is_z85(key):
+        raise SecurityError(f"{what} is not 40 characters of Z85")
+    return key
+
+
+def _is_z85(key: str) -> bool:
+    """Whether each five characters are a word of 32 bits."""
+    try:
+        return len(z85.decode(key)) == 32
+    except Exception:  # struct.error on words that are too large
+        return False

@@ -1,0 +1,49 @@
+"""Links of a partitioned graph: original ids outside, new ids where neighbours are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from khop.sampler.link import Links, LinkSampler
+from khop.sampler.link_spec import LinkSpec
+from khop.sampler.negative import Candidates, NegativeSampler
+from khop.storage.part import Part
+from khop.typing import Array, Int64Array
+
+__all__ = ["Links", "link_sampler"]
+
+
+def link_sampler(
+    part: Part, spec: LinkSpec, temporal: bool, weights: Mapping[str, Array]
+) -> LinkSampler:
+    """What samples batches of links with an engine over a part.
+
+    Args:
+        part: the part at hand; maps and times of nodes are there for all parts.
+        spec: what batches shall be.
+        temporal: negatives are nodes that exist at the time of their link.
+        weights: how likely nodes are drawn as the ends of negatives, by original id: 'src_weight'
+            and 'dst_weight', [num_nodes] float64, as far as they are given.
+    """
+    maps = {place: _id_map(part, place) for place in {spec.src_type, spec.dst_type}}
+
+    def to_engine(node_type: int, ids: Int64Array) -> Int64Array:
+        return np.ascontiguousarray(maps[node_type][ids], np.int64)
+
+    def candidates(place: int, side: str) -> Candidates:
+        times = part.node_times(place) if temporal else None
+        original = None if times is None else times[maps[place]]
+        count = part.meta.node_types[place].count
+        return Candidates(count, weights.get(side), original, side)
+
+    negatives = None
+    if spec.mode is not None:
+        src = candidates(spec.src_type, "src_weight") if spec.mode == "binary" else None
+        negatives = NegativeSampler(candidates(spec.dst_type, "dst_weight"), src)
+    return LinkSampler(spec, negatives, to_engine)
+
+
+def _id_map(part: Part, place: int) -> Array:
+    return part.folder.id_map(part.meta.node_types[place].name)

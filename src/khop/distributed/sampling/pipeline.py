@@ -1,0 +1,160 @@
+"""From seeds to a written batch: the steps that samplers and trainers share."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from khop import _native, codec
+from khop.channel.layout import Record
+from khop.codec import Id
+from khop.data import Feature
+from khop.sampler.collect import Allocate, Collector, CollectSpec
+from khop.sampler.engine import Engine
+from khop.sampler.link_spec import LinkSpec
+from khop.sampler.requests import RemoteParts, SeedSet, Ticket
+from khop.sampler.spec import SamplingSpec
+from khop.sampler.view import GraphView
+from khop.storage.part import Part
+from khop.trace.clock import Phase, PhaseClock
+from khop.typing import Array, Int64Array
+
+if TYPE_CHECKING:
+    from khop.distributed.sampling.device_slots import DeviceOfSampler
+    from khop.sampler.link import LinkSampler
+
+
+@dataclass(frozen=True)
+class PipelineSpec:
+    """What batches shall be.
+
+    Attributes:
+        sampling: how neighbours are drawn.
+        collect: which attributes come along.
+        seed_type: index of the seeds' node type, of batches of nodes.
+        link: what batches of links shall be; None: batches are of nodes.
+    """
+
+    sampling: SamplingSpec
+    collect: CollectSpec
+    seed_type: Id = 0
+    link: LinkSpec | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON object."""
+        content: dict[str, Any] = codec.to_json(self)
+        return content
+
+    @classmethod
+    def from_json(cls, content: Any) -> PipelineSpec:
+        """From what `to_json` returned, after its journey.
+
+        Raises:
+            ProtocolError: malformed. Whether a graph has what is named, the caller knows.
+        """
+        return codec.from_json(cls, content, "what batches shall be")
+
+
+class Pipeline:
+    """Makes batches from a part and its remote peers.
+
+    Args:
+        part: the part at hand.
+        spec: what batches shall be.
+        remote: the other partitions, if there are any.
+        arrays: what there is beside the part. How likely nodes are drawn as the ends of negatives,
+            by original id: 'src_weight' and 'dst_weight', [num_nodes] float64. Labels that the
+            folder does not hold: 'label.<index of the node type>', [num_nodes, ...] by new id.
+        clock: enters GATHERING when a batch's neighbours are drawn. Whoever runs the steps enters
+            the other phases.
+        device: draws and gathers; of several parts it gathers alone. None: the CPU.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        spec: PipelineSpec,
+        remote: RemoteParts | None,
+        arrays: Mapping[str, Array] | None = None,
+        clock: PhaseClock | None = None,
+        device: DeviceOfSampler | None = None,
+    ) -> None:
+        self._spec = spec
+        self._clock = clock or PhaseClock()
+        arrays = arrays or {}
+        self._engine, self._collector = _makers(part, spec, remote, device, _labels(arrays))
+        self._links: LinkSampler | None = None
+        if spec.link is not None:
+            # Imported here: samplers of nodes start 30 ms earlier without.
+            from khop.distributed.sampling.link_sampling import Links, link_sampler
+
+            self._links_of = Links
+            self._links = link_sampler(part, spec.link, spec.sampling.temporal, arrays)
+
+    def make(
+        self, columns: Int64Array, run_key: int, batch: int, allocate: Allocate
+    ) -> Generator[list[Ticket], None, Record]:
+        """Makes a batch; yields the tickets that it waits for.
+
+        Args:
+            columns: [num_columns, n] int64, what there is to know of the batch's seeds. Of nodes:
+                their new ids. Of links: the original ids of sources and of destinations. With
+                temporal sampling also their times.
+            run_key: key of the epoch.
+            batch: index of the batch.
+            allocate: called with the batch's layout and sizes; returns the arrays to fill.
+
+        Returns:
+            The batch.
+        """
+        extras: Mapping[str, Int64Array] = {}
+        subgraph: _native.Subgraph
+        if self._links is not None:
+            links = self._links_of(*columns)
+            subgraph, seeds = yield from self._links.sample(self._engine, links, run_key, batch)
+            extras = seeds.index
+        else:
+            nodes = [SeedSet(self._spec.seed_type, *columns)]
+            subgraph = yield from self._engine.sample(nodes, run_key, batch)
+        self._clock.enter(Phase.GATHERING)
+        record = yield from self._collector.collect(subgraph, allocate, batch, extras)
+        self._engine.release(subgraph)
+        return record
+
+
+def _labels(arrays: Mapping[str, Array]) -> dict[int, Feature]:
+    """Labels that the folder does not hold, by the index of their node type."""
+    prefix = "label."
+    found = [name for name in arrays if name.startswith(prefix)]
+    return {int(name[len(prefix) :]): Feature(arrays[name]) for name in found}
+
+
+def _makers(
+    part: Part,
+    spec: PipelineSpec,
+    remote: RemoteParts | None,
+    device: DeviceOfSampler | None,
+    labels: Mapping[int, Feature],
+) -> tuple[Engine, Collector]:
+    """What draws, and what gathers."""
+    view = GraphView.of_part(part)
+    if device is None:
+        collector = Collector(part, spec.collect, remote, labels)
+        return Engine(view, spec.sampling, remote), collector
+    if labels:
+        raise ValueError(
+            "samplers on devices gather what the partition folder holds alone: partition the graph "
+            "with its labels, or sample on the CPU"
+        )
+    # Imported here: samplers on the CPU start without it.
+    from khop.sampler.collect_device import DeviceCollector, StagedCollector
+    from khop.sampler.device_engine import DeviceEngine, graphs_on
+
+    native, modes = device.native, (device.graph_mode, device.feature_mode)
+    if not view.is_whole:
+        staged = StagedCollector(part, spec.collect, remote, native, device.feature_mode)
+        return Engine(view, spec.sampling, remote), staged
+    graphs = graphs_on(native, view, device.graph_mode)
+    engine = DeviceEngine(view, spec.sampling, native, graphs, cuda_graph=False)
+    return engine, DeviceCollector(part, spec.collect, native, *modes)

@@ -1,0 +1,81 @@
+"""Which deaths of samplers are made good, and what is said of those that are not."""
+
+from __future__ import annotations
+
+from khop import log
+from khop.distributed.sampling.process_handle import SamplerProcess
+from khop.errors import SamplerDiedError
+
+_log = log.get(__name__)
+# So many samplers may die while they work on the same batch. A second may do so by chance, if
+# batches take long or samplers are killed often; a fourth does not.
+_MAX_AT_A_BATCH = 4
+_log = log.get(__name__)
+
+
+class RestartPolicy:
+    """Counts the samplers of a loader that died.
+
+    Args:
+        max_restarts: how many deaths to make good.
+
+    Attributes:
+        num_restarts: how many were.
+    """
+
+    def __init__(self, max_restarts: int) -> None:
+        self._max_restarts = max_restarts
+        self.num_restarts = 0
+        self._at: dict[tuple[int, int], int] = {}
+
+    def record_exit(self, dead: SamplerProcess) -> None:
+        """Ends what is left of a sampler that died, and counts it.
+
+        Raises:
+            SamplerDiedError: it is one too many, or sampler after sampler dies of one batch.
+        """
+        status = dead.process.exit_status()
+        dead.process.close()
+        if dead.process.ended_with_server:  # another is asked, or the same when it is back
+            _say(dead, status, self.num_restarts)
+            return
+        task = dead.process.last_task()
+        if task in dead.in_flight:
+            assert task is not None
+            self._at[task] = self._at.get(task, 0) + 1
+            if self._at[task] >= _MAX_AT_A_BATCH:
+                why = f"{_MAX_AT_A_BATCH} samplers have died at work on batch {task[1]}"
+                raise SamplerDiedError(_exit_report(dead, status, why))
+        if self.num_restarts >= self._max_restarts:
+            why = f"samplers have been restarted {self.num_restarts} times; max_restarts bounds it"
+            raise SamplerDiedError(_exit_report(dead, status, why))
+        self.num_restarts += 1
+        _say(dead, status, self.num_restarts)
+
+    def forget(self, epoch: int) -> None:
+        """Forgets an epoch that has ended."""
+        self._at = {task: count for task, count in self._at.items() if task[0] != epoch}
+
+
+def _say(dead: SamplerProcess, status: str, restarts: int) -> None:
+    _log.warning(
+        "sampler-restarted",
+        f"sampler {dead.number} (pid {dead.process.pid}) {status}: it is started again",
+        sampler=dead.number,
+        pid=dead.process.pid,
+        owed=len(dead.in_flight),
+        restarts=restarts,
+    )
+
+
+def _exit_report(dead: SamplerProcess, status: str, why: str) -> str:
+    """How a sampler ended, what it owed and worked on, and what it said last."""
+    task, log = dead.process.last_task(), dead.process.log_tail()
+    last = "It had worked on none" if task is None else f"It worked on batch {task[1]} last"
+    due = sorted(batch for _, batch in dead.in_flight)
+    asked = f"batches {due} were due" if due else "no batch was due"
+    return (
+        f"sampler process {dead.number} (pid {dead.process.pid}) {status} while {asked}, and "
+        f"{why}. {last}. Killed processes "
+        "often mean that memory ran out." + (f"\nThe end of its log:\n{log}" if log else "")
+    )

@@ -1,0 +1,392 @@
+"""The sampler process: makes the batches that its trainer asks for.
+
+Single-threaded. Several batches are in flight: while one waits for another partition, the next is
+drawn. A finished batch lies in the ring; what the trainer hears is its place. The process wakes for
+messages of its trainer or replies of servers, and sleeps otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from khop.channel.arena import map_memory
+from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, ORDER, ControlLine, Message, Op
+from khop.channel.layout import Layout, Record
+from khop.channel.shared import read_shared
+from khop.distributed.processes.child import start_up, task_page
+from khop.distributed.rpc.protocol import describe_error
+from khop.distributed.sampling.control_messages import decode_sample_request, read_epoch
+from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
+from khop.distributed.sampling.slots import HostSlots, Slot, Slots
+from khop.sampler.plan import EpochPlan
+from khop.sampler.requests import Ticket
+from khop.storage.folder import PartitionFolder
+from khop.storage.part import Part
+from khop.trace.clock import BatchTimings, Phase, PhaseClock
+from khop.trace.requests import RequestLog, pack_records
+from khop.typing import Array, Int64Array
+
+if TYPE_CHECKING:
+    from khop.distributed.rpc.partition_client import PartitionClient
+    from khop.distributed.sampling.device_slots import DeviceOfSampler
+
+_TICK_MS = 250
+_TELL_LOST_SECONDS = 1.0
+
+
+@dataclass
+class Epoch:
+    """An epoch that the trainer has open: its key, its plan, columns of seeds in order.
+
+    Without a plan it is an order for a single batch, and these are its seeds.
+    """
+
+    run_key: int
+    plan: EpochPlan | None
+    columns: Int64Array
+
+    def seeds_of(self, batch: int) -> Int64Array:
+        """[num_columns, n] int64 columns of a batch's seeds."""
+        if self.plan is None:
+            return self.columns
+        first, last = self.plan.bounds(batch)
+        return np.ascontiguousarray(self.columns[:, first:last])
+
+
+@dataclass
+class Task:
+    """A batch being made."""
+
+    epoch: int
+    batch: int
+    steps: Generator[list[Ticket], None, Record]
+    slot: Slot
+    waiting_for: list[Ticket]
+    phase: int = Phase.SAMPLING
+
+
+class Sampler:
+    """Runs the sampler's loop.
+
+    Args:
+        line: the control line.
+        config: from the trainer: folder, part, pipeline, endpoints, concurrency; of a sampler that
+            works on a device its name, where graph and attributes lie, and perhaps a slab.
+        memory: descriptors of the ring's memory, and of the slab's if it comes with one.
+        arrays: what the pipeline needs beside the part; see `Pipeline`.
+    """
+
+    def __init__(
+        self,
+        line: ControlLine,
+        config: Mapping[str, Any],
+        memory: Sequence[int],
+        arrays: Mapping[str, Array],
+    ) -> None:
+        self._line = line
+        self._page = task_page()
+        device = _device(config)
+        self._slots = _slots(config, memory, device)
+        self._client = _client(config, self._tell_lost)
+        self._told_lost: dict[int, float] = {}
+        part = Part(PartitionFolder(config["root"]), config["part"])
+        spec = PipelineSpec.from_json(config["pipeline"])
+        self._clock = PhaseClock()
+        self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock, device)
+        self._concurrency: int = config["concurrency"]
+        self._epochs: dict[int, Epoch] = {}
+        self._asked: deque[tuple[int, int]] = deque()
+        self._tasks: list[Task] = []
+        self._bytes_told = 0
+        self._announced: set[int] = set()
+        self._poller = self._make_poller()
+
+    def _make_poller(self) -> Any:
+        """Tells when the trainer or a server has spoken."""
+        if self._client is None:
+            poller: Any = select.poll()
+        else:
+            import zmq
+
+            poller = zmq.Poller()
+            for socket in self._client.sockets():
+                poller.register(socket, zmq.POLLIN)
+        poller.register(self._line.fileno(), select.POLLIN)
+        return poller
+
+    def run(self) -> None:
+        """Makes batches until the trainer closes the line.
+
+        Raises:
+            EOFError: the trainer closed it.
+        """
+        while True:
+            self._listen()
+            if self._client is not None:
+                self._client.pump()
+            progressed = self._advance()
+            if self._start_next() or progressed:
+                continue
+            # Nothing to do until somebody speaks; a tick lets waiting requests expire.
+            idle = Phase.IDLE if self._epochs else Phase.CLOSED
+            self._clock.enter(Phase.REMOTE if self._tasks else idle)
+            self._poller.poll(_TICK_MS if self._tasks else None)
+            self._clock.enter(Phase.OTHER)
+
+    def _listen(self) -> None:
+        while (message := self._line.receive()) is not None:
+            self._handle(message)
+
+    def _handle(self, message: Message) -> None:
+        if message.op is Op.SAMPLE:
+            freed, asked = decode_sample_request(message.payload)
+            for offset in freed:
+                self._slots.free(offset)
+            self._asked.extend(asked)
+        elif message.op is Op.FREE:
+            self._slots.free(ONE.unpack(message.payload)[0])
+        elif message.op is Op.OPEN_EPOCH:
+            self._open_epoch(message)
+        elif message.op is Op.CLOSE_EPOCH:
+            self._close_epoch(ONE.unpack(message.payload)[0])
+        elif message.op is Op.MAKE:
+            self._take_order(message)
+        elif message.op is Op.TRACE:
+            wanted = bool(ONE.unpack(message.payload)[0])
+            self._clock.keep_segments(wanted)
+            if self._client is not None:
+                self._client.log = RequestLog() if wanted else None
+        elif message.op is Op.ENDPOINT and self._client is not None:
+            self._relocate(self._client, message.json())
+
+    def _tell_lost(self, part: int, since: float) -> None:
+        """Tells the trainer of a lost server that requests wait for, once a second."""
+        now = time.monotonic()
+        if now - self._told_lost.get(part, 0.0) > _TELL_LOST_SECONDS:
+            self._told_lost[part] = now
+            self._line.send_json(Op.LOST, {"part": part, "seconds": now - since})
+
+    def _relocate(self, client: PartitionClient, content: Mapping[str, Any]) -> None:
+        """Hears what has become of a server that was lost."""
+        # Imported here: see `_client`.
+        from khop.distributed.rpc.endpoint import Endpoint
+
+        part = content["part"]
+        if "ended" in content:
+            client.give_up(part, content["ended"])
+        elif client.relocate(part, Endpoint(content["address"], content["server_key"])):
+            self._poller = self._make_poller()
+
+    def _open_epoch(self, message: Message) -> None:
+        opened = read_epoch(message)
+        self._epochs[opened.number] = Epoch(opened.run_key, opened.plan, opened.columns)
+
+    def _take_order(self, message: Message) -> None:
+        """A batch that belongs to no epoch: graph servers are asked for such."""
+        order, batch, run_key, num_columns = ORDER.unpack_from(message.payload)
+        raw: Any = message.payload[ORDER.size :]
+        if message.descriptors:
+            try:
+                raw = map_memory(message.descriptor())
+            finally:
+                message.close_descriptors()
+        values = np.frombuffer(raw, np.int64)
+        self._epochs[order] = Epoch(run_key, None, values.reshape(num_columns, -1))
+        self._asked.append((order, batch))
+
+    def _close_epoch(self, epoch: int) -> None:
+        self._epochs.pop(epoch, None)
+        self._asked = deque(a for a in self._asked if a[0] != epoch)
+        for task in [t for t in self._tasks if t.epoch == epoch]:
+            task.steps.close()
+            task.slot.abandon()
+            self._tasks.remove(task)
+
+    def _start_next(self) -> bool:
+        if not self._asked or len(self._tasks) >= self._concurrency:
+            return False
+        number, batch = self._asked.popleft()
+        epoch = self._epochs[number]  # lines keep the order: it is open
+        if epoch.plan is None:
+            del self._epochs[number]
+        slot = self._slots.new(self._announce)
+        steps = self._pipeline.make(epoch.seeds_of(batch), epoch.run_key, batch, slot.allocate)
+        task = Task(number, batch, steps, slot, [])
+        self._tasks.append(task)
+        self._step(task)
+        return True
+
+    def _advance(self) -> bool:
+        ready = [t for t in self._tasks if all(ticket.done for ticket in t.waiting_for)]
+        for task in ready:
+            self._step(task)
+        return bool(ready)
+
+    def _step(self, task: Task) -> None:
+        self._page.write(task.epoch, task.batch)
+        self._clock.enter(task.phase, (task.epoch, task.batch))
+        if self._client is not None and self._client.log is not None:
+            self._client.log.task = task.epoch, task.batch
+        try:
+            is_made = _run(task)
+        except Exception as error:
+            self._clock.enter(Phase.OTHER)
+            self._tasks.remove(task)
+            task.slot.abandon()
+            self._report(task, error)
+            return
+        task.phase = self._clock.phase
+        self._clock.enter(Phase.OTHER)
+        if is_made:
+            self._tasks.remove(task)
+            self._deliver(task)
+
+    def _announce(self, layout: Layout) -> None:
+        """Tells the trainer a layout, before the first batch of it."""
+        if layout.number in self._announced:
+            return
+        memory = layout.share()
+        try:
+            self._line.send(Op.LAYOUT, b"", [memory])
+        finally:
+            os.close(memory)
+        self._announced.add(layout.number)
+
+    def _deliver(self, task: Task) -> None:
+        slot = task.slot
+        self._tell_records()
+        payload = BATCH.pack(task.epoch, task.batch, slot.offset, slot.nbytes)
+        if slot.record is not None:
+            slot.record.note("made", self._made(slot))
+            payload += slot.told
+            if slot.record.extras:
+                payload += json.dumps(slot.record.extras).encode()
+        if slot.own_memory is None:
+            self._line.send(Op.BATCH, payload)
+        else:
+            self._line.send(Op.BATCH, payload, [slot.own_memory])
+            os.close(slot.own_memory)
+
+    def _made(self, slot: Slot) -> BatchTimings:
+        """What a batch cost that is ready."""
+        received = self._client.bytes_received if self._client is not None else 0
+        remote_bytes, self._bytes_told = received - self._bytes_told, received
+        me = os.getpid()
+        overflows = int(slot.own_memory is not None)
+        return self._clock.made(slot.nbytes, remote_bytes, overflows, (me, me))
+
+    def _tell_records(self) -> None:
+        """While a recording is under way: what happened since the batch before."""
+        segments = self._clock.segments
+        if not segments:
+            return
+        log = None if self._client is None else self._client.log
+        for payload in pack_records(segments, [] if log is None else log.answered):
+            self._line.send(Op.RECORDS, payload)
+        segments.clear()
+        if log is not None:
+            log.answered.clear()
+
+    def _report(self, task: Task, error: Exception) -> None:
+        content = {"epoch": task.epoch, "batch": task.batch, **described_error(error)}
+        self._line.send_json(Op.ERROR, content)
+
+
+def _run(task: Task) -> bool:
+    """Takes a batch's next step; returns whether it is made, all of it in its slot."""
+    try:
+        task.waiting_for = next(task.steps)
+    except StopIteration:
+        task.slot.finish()
+        return True
+    return False
+
+
+def described_error(error: Exception) -> dict[str, str]:
+    """An exception with its traceback, cut to what a control message holds."""
+    described = describe_error(error)
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    limit = MAX_PAYLOAD // 8  # JSON may need several bytes a character
+    return {
+        "type": described["type"],
+        "message": described["message"][:limit],
+        "traceback": trace[-limit:],
+    }
+
+
+def _client(
+    config: Mapping[str, Any], on_lost: Callable[[int, float], None]
+) -> PartitionClient | None:
+    if not config["endpoints"]:
+        return None
+    # Imported here: without other partitions a sampler starts 60 ms earlier without ZeroMQ.
+    from khop.distributed.rpc.endpoint import Credentials, Endpoint
+    from khop.distributed.rpc.partition_client import PartitionClient
+
+    credentials = config["credentials"]
+    return PartitionClient(
+        {int(part): Endpoint(**e) for part, e in config["endpoints"].items()},
+        None if credentials is None else Credentials(**credentials),
+        config["timeout"],
+        on_lost,
+    )
+
+
+def _device(config: Mapping[str, Any]) -> DeviceOfSampler | None:
+    if config["device"] is None:
+        return None
+    # Imported here: samplers on the CPU start without it.
+    from khop.data.device import open_device
+    from khop.distributed.sampling.device_slots import DeviceOfSampler
+
+    modes = config["graph_mode"], config["feature_mode"]
+    return DeviceOfSampler(open_device(config["device"]), *modes)
+
+
+def _slots(
+    config: Mapping[str, Any], memory: Sequence[int], device: DeviceOfSampler | None
+) -> Slots:
+    """Where batches are written."""
+    ring, *slab = memory
+    if device is None:
+        slots: Slots = HostSlots(ring)
+    else:
+        from khop.distributed.sampling.device_slots import DeviceSlots
+
+        slots = DeviceSlots(ring, device.native, config["slab"], slab, config["pin_memory"])
+    for descriptor in memory:
+        os.close(descriptor)
+    return slots
+
+
+def main() -> None:
+    """Runs a sampler for the trainer at the other end of the control line."""
+    line, message = start_up()
+    try:
+        config, memory = message.json(), message.descriptors
+        arrays: dict[str, Array] = {}
+        for _ in range(config.get("num_shared", int(config["has_arrays"]))):
+            shared = memory.pop()
+            arrays.update(read_shared(shared))
+            os.close(shared)
+        sampler = Sampler(line, config, memory, arrays)
+        line.send_json(Op.READY, {})
+        sampler.run()
+    except (EOFError, ConnectionError):
+        pass  # the trainer has closed the line
+    except Exception as error:
+        with contextlib.suppress(ConnectionError):
+            line.send_json(Op.ERROR, {"epoch": None, "batch": None, **described_error(error)})
+        sys.exit(1)

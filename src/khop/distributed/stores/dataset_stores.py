@@ -1,0 +1,289 @@
+"""A `DistDataset` as PyG's feature store and graph store.
+
+Ids are original ids. Groups: a node type or an edge type; of a homogeneous graph None for nodes and
+(None, None), as PyG's `LocalFeatureStore` has it, or any other tuple for edges. Rows come from
+where they are: the home part, copies of hot rows, or the servers of other parts, which are asked
+for all attributes of a `multi_get_tensor` together. What is asked for as a whole (`index=None`,
+`get_edge_index`) is put together from all parts. `sampled` says how PyG's loaders get edge
+attributes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
+from torch_geometric.data.graph_store import EdgeLayout
+
+from khop import _native
+from khop.data.arrays import check_range, to_array, to_ids
+from khop.distributed.stores.edge_lookup import (
+    EdgeTensorAttr,
+    SampledEdges,
+    edges_of_nodes,
+    stored_edges,
+)
+from khop.loader.collate import to_tensor
+from khop.storage.folder import FolderMeta
+from khop.typing import NODE, Array, EdgeType, Int64Array
+
+_EDGES = (None, None)  # group of a homogeneous graph's edge attributes
+
+
+class _Asked(NamedTuple):
+    """An attribute that is asked for.
+
+    Attributes:
+        kind: 'node' or 'edge'.
+        type_index: index of the node type or edge type in the folder.
+        name: of the attribute.
+        index: which rows, as the user says it; None: all.
+        is_label: whether it comes from the dataset's `node_labels`.
+    """
+
+    kind: str
+    type_index: int
+    name: str
+    index: Any
+    is_label: bool = False
+
+
+class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
+    """The stores' half of `DistDataset`; see there."""
+
+    def __init__(self) -> None:
+        FeatureStore.__init__(self)
+        GraphStore.__init__(self)
+
+    __hash__ = object.__hash__  # stores are equal to themselves alone
+
+    # Feature store -----------------------------------------------------------------------------
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        """Attributes of all node types, then of all edge types."""
+        meta: FolderMeta = self.meta
+        listed = []
+        for node_type in meta.node_types:
+            group = node_type.name if meta.heterogeneous else None
+            extra = {"y": None} if node_type.name in self.node_labels else {}
+            listed += [TensorAttr(group, name) for name in {**node_type.attrs, **extra}]
+        for edge_type in meta.edge_types:
+            if meta.heterogeneous:
+                listed += [TensorAttr(edge_type.name, name) for name in edge_type.attrs]
+            else:
+                listed += [EdgeTensorAttr(_EDGES, name) for name in edge_type.attrs]
+        return listed
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
+        try:
+            asked = self._asked(attr)
+        except KeyError:
+            return None
+        if asked.is_label:
+            return tuple(self.node_labels[self.meta.node_types[asked.type_index].name].shape)
+        types = self.meta.node_types if asked.kind == "node" else self.meta.edge_types
+        found = types[asked.type_index]
+        return found.count, *found.attrs[asked.name].shape
+
+    def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
+        return self._multi_get_tensor([attr])[0]
+
+    def _multi_get_tensor(self, attrs: Sequence[TensorAttr]) -> list[Tensor | None]:
+        asked = [self._asked(attr) for attr in attrs]
+        # PyG's loaders pass the same index for all attributes of a type: it is looked up once.
+        groups: dict[tuple[str, int, int], list[str]] = {}
+        for a in asked:
+            if not (a.index is None or a.is_label or a.index is _LEFT_OUT):
+                names = groups.setdefault((a.kind, a.type_index, id(a.index)), [])
+                names += [] if a.name in names else [a.name]
+        indices = {id(a.index): a.index for a in asked}
+        reader = self.reader
+        wanted = [
+            (reader.table(kind, i, names), self._stored_rows(kind, i, indices[index]))
+            for (kind, i, index), names in groups.items()
+        ]
+        read = reader.rows(wanted, self.peers) if wanted else []
+        rows = dict(zip(groups, read, strict=True))
+        return [self._value(a, rows.get((a.kind, a.type_index, id(a.index)))) for a in asked]
+
+    def _value(self, asked: _Asked, rows: dict[str, Array] | None) -> Tensor | None:
+        if asked.index is _LEFT_OUT:
+            return None
+        types = self.meta.node_types if asked.kind == "node" else self.meta.edge_types
+        found = types[asked.type_index]
+        value: Tensor
+        if asked.is_label:
+            value = self.node_labels[found.name]
+            if asked.index is not None:
+                value = value[torch.from_numpy(_ids(asked.index, found.count))]
+        else:
+            if rows is None:
+                array = self.reader.attribute(asked.kind, asked.type_index, asked.name, self.peers)
+            else:
+                array = rows[asked.name]
+            value = to_tensor(array, found.attrs[asked.name].dtype)
+        return value[0] if isinstance(asked.index, (int, np.integer)) else value
+
+    def _asked(self, attr: TensorAttr) -> _Asked:
+        """Finds an attribute; KeyError that says what there is if there is no such."""
+        meta: FolderMeta = self.meta
+        group = attr.group_name if attr.is_set("group_name") else None
+        index = attr.index if attr.is_set("index") else None
+        if isinstance(group, (tuple, list)):
+            names: list[Any] = [t.name for t in meta.edge_types]
+            place = (0 if names else None) if not meta.heterogeneous else _find(names, tuple(group))
+            attrs = {} if place is None else meta.edge_types[place].attrs
+            if place is not None and attr.attr_name in attrs:
+                if isinstance(attr, EdgeTensorAttr) and index is not None:
+                    edge = edges_of_nodes(index)
+                    index = _left_out(attr) if edge is None else edge
+                elif isinstance(index, SampledEdges):
+                    index = index.edge
+                return _Asked("edge", place, attr.attr_name, index)
+        else:
+            name = NODE if group is None and not meta.heterogeneous else group
+            place = _find([t.name for t in meta.node_types], name)
+            attrs = {} if place is None else meta.node_types[place].attrs
+            is_label = name in self.node_labels and attr.attr_name == "y"
+            if place is not None and (attr.attr_name in attrs or is_label):
+                return _Asked("node", place, attr.attr_name, index, is_label)
+        raise KeyError(
+            f"no attribute '{attr.attr_name}' of group {group!r}: there are "
+            f"{[(a.group_name, a.attr_name) for a in self.get_all_tensor_attrs()]}"
+        )
+
+    def _stored_rows(self, kind: str, type_index: int, index: Any) -> Int64Array:
+        """New ids of nodes, positions of edges."""
+        if kind == "edge":
+            known = stored_edges(index)
+            if known is not None and known[:2] == (self.opened.fingerprint, type_index):
+                return known.positions
+            ids = _ids(index, self.meta.edge_types[type_index].count)
+            positions: Int64Array = self.reader.positions(type_index, ids, self.peers)
+            return positions
+        node_type = self.meta.node_types[type_index]
+        id_map: Array = self.opened.id_map(node_type.name)
+        return id_map[_ids(index, node_type.count)].astype(np.int64)
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> NoReturn:
+        _refuse()
+
+    def _remove_tensor(self, attr: TensorAttr) -> NoReturn:
+        _refuse()
+
+    # Graph store -------------------------------------------------------------------------------
+
+    def get_all_edge_attrs(self) -> list[EdgeAttr]:
+        """The edges of each type as an edge list, whose entry i is edge i."""
+        meta: FolderMeta = self.meta
+        counts = {t.name: t.count for t in meta.node_types}
+        return [
+            EdgeAttr(
+                t.name if meta.heterogeneous else None,
+                EdgeLayout.COO,
+                size=(counts[t.name[0]], counts[t.name[2]]),
+            )
+            for t in meta.edge_types
+        ]
+
+    def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
+        """Edge lists only: entries of another layout would not be numbered by edge id."""
+        place = self._edge_type_place(edge_attr.edge_type)
+        if place is None or edge_attr.layout != EdgeLayout.COO:
+            return None
+        src, dst = self.reader.edge_list(place, self.peers)
+        return torch.from_numpy(src), torch.from_numpy(dst)
+
+    def _edge_type_place(self, edge_type: Any) -> int | None:
+        if not self.meta.heterogeneous:
+            return 0 if self.meta.edge_types else None
+        return _find([t.name for t in self.meta.edge_types], edge_type)
+
+    def _edges_to_layout(
+        self, layout: EdgeLayout, edge_types: Sequence[EdgeType] | None = None, store: bool = False
+    ) -> Any:
+        """What PyG's `coo`, `csr` and `csc` return: rows, columns, and original edge ids."""
+        if store:
+            _refuse()
+        attrs = {attr.edge_type: attr for attr in self.get_all_edge_attrs()}
+        for edge_type in edge_types or ():
+            if edge_type not in attrs:
+                raise ValueError(f"no edge type {edge_type}: there are {list(attrs)}")
+        wanted = attrs if edge_types is None else {t: attrs[t] for t in edge_types}
+        made = {t: self._in_layout(attr, layout) for t, attr in wanted.items()}
+        if not self.meta.heterogeneous:
+            return made[None]
+        return tuple({t: arrays[i] for t, arrays in made.items()} for i in range(3))
+
+    def _in_layout(
+        self, attr: EdgeAttr, layout: EdgeLayout
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        row, col = self.get_edge_index(attr)
+        if layout == EdgeLayout.COO:
+            return row, col, None
+        by_column = layout == EdgeLayout.CSC
+        keys, others = (col, row) if by_column else (row, col)
+        sizes = attr.size[::-1] if by_column else attr.size
+        indptr, indices, ids = (
+            torch.from_numpy(array.astype(np.int64))
+            for array in _native.coo_to_csr(keys.numpy(), others.numpy(), *sizes)
+        )
+        return (indices, indptr, ids) if by_column else (indptr, indices, ids)
+
+    def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> NoReturn:
+        _refuse()
+
+    def _remove_edge_index(self, edge_attr: EdgeAttr) -> NoReturn:
+        _refuse()
+
+
+def _find(names: Sequence[Any], name: Any) -> int | None:
+    return names.index(name) if name in names else None
+
+
+def _ids(index: Any, count: int) -> Int64Array:
+    """Ids that an index means, of a tensor of `count` rows.
+
+    Raises:
+        IndexError: an id that does not exist.
+        TypeError, ValueError: no index.
+    """
+    if isinstance(index, slice):
+        return np.arange(*index.indices(count), dtype=np.int64)
+    index = [int(index)] if isinstance(index, (int, np.integer)) else index
+    values, dtype = to_array(index, "index")
+    if dtype == "bool":
+        if values.shape != (count,):
+            raise ValueError(f"index is a mask of shape {values.shape} for {count} rows")
+        return np.flatnonzero(values)
+    ids = to_ids(index, "index").astype(np.int64)
+    check_range(ids, count, "index")
+    return ids
+
+
+class _LeftOut:
+    """In place of the index of an attribute that a batch does without."""
+
+
+_LEFT_OUT = _LeftOut()
+
+
+def _left_out(attr: TensorAttr) -> _LeftOut:
+    warnings.warn(
+        f"edge attribute '{attr.attr_name}' is left out: PyG's loaders ask for it by node id. Draw "
+        "with khop.distributed.PartitionSampler, or get it by edge id: "
+        f"dataset.get_tensor({_EDGES}, '{attr.attr_name}', index=batch.e_id)",
+        stacklevel=2,
+    )
+    return _LEFT_OUT
+
+
+def _refuse() -> NoReturn:
+    raise RuntimeError(
+        "a DistDataset is read-only: partition the graph again with what shall be changed"
+    )

@@ -1,0 +1,57 @@
+"""The batches that a user's own `sampler` or `batch_sampler` makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from khop.loader.epochs import KeyedBatch
+from khop.loader.replay import Replay, positions_of
+from khop.loader.resume import EpochProgress
+from khop.sampler.neighbor import BatchKey
+from khop.typing import Int64Array
+
+
+class UserBatchSampler:
+    """The batches of an epoch that a user's own sampler makes, keyed by their number.
+
+    Args:
+        batches: makes the batches: lists of positions in the loader's input.
+        progress: how far the epoch has come.
+        num_inputs: number of seeds or links that positions count.
+    """
+
+    def __init__(self, batches: Iterable[Any], progress: EpochProgress, num_inputs: int) -> None:
+        self._batches = batches
+        self._progress = progress
+        self._num_inputs = num_inputs
+
+    def __iter__(self) -> Iterator[KeyedBatch]:
+        """Batches that have not been delivered.
+
+        Raises:
+            IndexError, TypeError: what the sampler names are no positions in the loader's input.
+            ValueError: batches that have been delivered are others this time.
+        """
+        progress = self._progress
+        number, replay = progress.delivered, progress.replay
+        if replay is None:
+            progress.replay = replay = Replay.at_the_beginning(self._batches)
+            rest = iter(self._batches)
+        else:
+            rest = replay.rest(self._batches, number)
+        for batch, given in enumerate(rest, start=number):
+            positions = positions_of(given)
+            _check_positions(positions, self._num_inputs)
+            replay.ask(positions)
+            yield KeyedBatch(positions, BatchKey(progress.run_key, batch))
+
+
+def _check_positions(positions: Int64Array, count: int) -> None:
+    """Raises IndexError for a position that the input does not have; -1 is its last, as in PyG."""
+    outside = (positions < -count) | (positions >= count)
+    if outside.any():
+        raise IndexError(
+            f"a sampler names position {int(positions[outside][0])}, but the loader has {count} "
+            "seeds or links: samplers name positions among these, not ids"
+        )

@@ -1,0 +1,289 @@
+"""What a loader has done so far, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from khop.metrics.families import Families
+from khop.metrics.text import Labels, expose
+from khop.trace.clock import PHASES, ROWS, BatchTimings
+
+TRAINER_PHASES = ("waiting", "collating", "consuming")
+"""What the thread that iterates does, one after the other."""
+
+_SECOND = 1e9  # nanoseconds
+_NUM_COLUMNS = len(TRAINER_PHASES) + 5 + len(ROWS) + len(BatchTimings._fields)
+_MAX_NOTED = 64
+
+_Counted = tuple[list[int], list[tuple[int, ...]]]
+"""Sums of the columns, and rows that are not in them yet."""
+
+
+def _rows() -> dict[str, int]:
+    return dict.fromkeys(ROWS, 0)
+
+
+def _trainer_seconds() -> dict[str, float]:
+    return dict.fromkeys(TRAINER_PHASES, 0.0)
+
+
+def _sampler_seconds() -> dict[str, float]:
+    return dict.fromkeys(PHASES, 0.0)
+
+
+@dataclass
+class LoaderStats:
+    """What the batches of a loader cost, over all epochs or since `reset_stats()`.
+
+    `print(loader.stats())` shows it as a table. Epochs of one loader that are iterated at the same
+    time are added up, also in seconds.
+
+    Attributes:
+        batches: batches delivered.
+        seeds: seeds in them; of link loaders, links.
+        nodes, edges: nodes and edges in them.
+        rows: node rows that came from the home partition ('local'), from copies of hot rows
+            ('cached') and from other partitions ('remote').
+        delivered_bytes: bytes of the batches.
+        remote_bytes: bytes that came from other partitions: neighbours and attributes.
+        trainer_seconds: the time of the thread that iterates: 'waiting' in the loader until a
+            batch was there (if it makes batches itself: making them), 'collating' (from arrays to
+            PyG's batch, transform, copy to a device), 'consuming' (outside the loader, between one
+            batch and the next).
+        sampler_seconds: the time of those who make batches while an epoch is open, summed over
+            them: 'sampling' (drawing neighbours), 'gathering' (copying attributes), 'remote'
+            (nothing to do but wait for other partitions), 'idle' (no batch was asked for: they are
+            ahead of the trainer), 'other' (messages). These add up to their time until they made
+            the last batch that was delivered.
+        ready_seconds: how long batches lay ready before the trainer took them, summed.
+        overflows: batches that found no room in the ring and got memory of their own.
+        num_samplers: sampler processes or threads; 0: the trainer makes batches itself (what a
+            thread draws beside it counts as sampling, at the same time as gathering or consuming).
+        restarts: samplers that died and were started again.
+    """
+
+    batches: int = 0
+    seeds: int = 0
+    nodes: int = 0
+    edges: int = 0
+    rows: dict[str, int] = field(default_factory=_rows)
+    delivered_bytes: int = 0
+    remote_bytes: int = 0
+    trainer_seconds: dict[str, float] = field(default_factory=_trainer_seconds)
+    sampler_seconds: dict[str, float] = field(default_factory=_sampler_seconds)
+    ready_seconds: float = 0.0
+    overflows: int = 0
+    num_samplers: int = 0
+    restarts: int = 0
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """The trainer's time with the loader: waiting, collating and consuming."""
+        return sum(self.trainer_seconds.values())
+
+    @property
+    def queue_depth(self) -> float:
+        """Batches that lay ready, on average over time; 0: the trainer always waits for the next.
+
+        The time that batches lay ready, over the time that passed (Little's law).
+        """
+        return self.ready_seconds / (self.elapsed_seconds or 1.0)
+
+    def shares(self) -> dict[str, float]:
+        """Shares of local, cached and remote rows."""
+        return _shares(self.rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All attributes, with 'elapsed_seconds' and 'queue_depth': what JSON can hold."""
+        derived = {"elapsed_seconds": self.elapsed_seconds, "queue_depth": self.queue_depth}
+        return {**asdict(self), **derived}
+
+    def prometheus(self, labels: Mapping[str, object] | None = None) -> str:
+        """As metrics in Prometheus's text format; see `khop.metrics` for a page of them.
+
+        Args:
+            labels: label names and values that each shall carry.
+        """
+        return of_stats([(labels or {}, self)])
+
+    def summary(self) -> str:
+        """A table of a few lines; see the attributes for what the words mean."""
+        lines = [
+            f"{self.batches:,} batches, {self.seeds:,} seeds, {self.nodes:,} nodes, "
+            f"{self.edges:,} edges in {_seconds(self.elapsed_seconds)}",
+            _line("trainer", self.trainer_seconds),
+        ]
+        is_known = any(self.sampler_seconds.values())
+        if is_known:
+            who = f"{self.num_samplers} samplers" if self.num_samplers else "making"
+            lines.append(_line(who, self.sampler_seconds))
+        if is_known and self.num_samplers:
+            each = _seconds(self.ready_seconds / max(self.batches, 1))
+            lines.append(f"{'ready':<12}{self.queue_depth:.2f} batches on average, each for {each}")
+        if self.overflows or self.restarts:
+            lines.append(
+                f"{'trouble':<12}{self.overflows:,} batches without room in the ring, "
+                f"{self.restarts} samplers restarted"
+            )
+        if any(self.rows.values()):
+            lines.append(_line("rows", self.rows))
+        lines.append(
+            f"{'bytes':<12}{_bytes(self.delivered_bytes)} delivered, "
+            f"{_bytes(self.remote_bytes)} from other partitions"
+        )
+        return "\n".join(lines)
+
+    __str__ = summary
+
+
+Sizes = tuple[int, int, int, int, int]
+"""How much a batch holds: nodes, edges, and rows of nodes by where they came from (`ROWS`)."""
+
+
+class StatsAccumulator:
+    """Counts the batches of a loader, in nanoseconds.
+
+    Batches are only noted down, and summed up together: all at once takes a third of the time.
+
+    One thread counts. Others may take a `snapshot` at any time: sums and notes are exchanged
+    together, so that they see each batch once.
+
+    Args:
+        num_samplers: see `LoaderStats`.
+    """
+
+    def __init__(self, num_samplers: int) -> None:
+        self._num_samplers = num_samplers
+        self.clear()
+
+    def clear(self) -> None:
+        """Begins anew."""
+        self._counted: _Counted = [0] * _NUM_COLUMNS, []
+
+    def add(
+        self, times: tuple[int, int, int], ready: int, seeds: int, sizes: Sizes, made: BatchTimings
+    ) -> None:
+        """Counts a batch.
+
+        Args:
+            times: the trainer's, in each of `TRAINER_PHASES`.
+            ready: how long the batch lay ready.
+            seeds: its seeds.
+            sizes: what it holds.
+            made: what it cost where it was made.
+        """
+        sums, noted = self._counted
+        noted.append((*times, ready, 1, seeds, *sizes, *made))
+        if len(noted) == _MAX_NOTED:
+            self._counted = _summed(sums, noted), []
+
+    def snapshot(self, restarts: int = 0) -> LoaderStats:
+        """What was counted so far; samplers have been started again `restarts` times."""
+        sums, noted = self._counted
+        counted = _summed(sums, list(noted))
+        waiting, collating, consuming, ready, batches, seeds, nodes, edges, *rest = counted
+        rows, made = rest[: len(ROWS)], BatchTimings(*rest[len(ROWS) :])
+        trainer = [spent / _SECOND for spent in (waiting, collating, consuming)]
+        samplers = [getattr(made, phase) / _SECOND for phase in PHASES]
+        return LoaderStats(
+            batches=batches,
+            seeds=seeds,
+            nodes=nodes,
+            edges=edges,
+            rows=dict(zip(ROWS, rows, strict=True)),
+            delivered_bytes=made.nbytes,
+            remote_bytes=made.remote_bytes,
+            trainer_seconds=dict(zip(TRAINER_PHASES, trainer, strict=True)),
+            sampler_seconds=dict(zip(PHASES, samplers, strict=True)),
+            ready_seconds=ready / _SECOND,
+            overflows=made.overflows,
+            num_samplers=self._num_samplers,
+            restarts=restarts,
+        )
+
+
+def _summed(sums: list[int], noted: list[tuple[int, ...]]) -> list[int]:
+    return [sum(column) for column in zip(sums, *noted, strict=True)]
+
+
+def _shares(parts: Mapping[str, float]) -> dict[str, float]:
+    total = sum(parts.values()) or 1
+    return {name: value / total for name, value in parts.items()}
+
+
+def _line(what: str, parts: Mapping[str, float]) -> str:
+    def shown(value: float) -> str:
+        return f"{value:,}" if isinstance(value, int) else _seconds(value)
+
+    shares = _shares(parts)
+    cells = [f"{name} {shown(value)} ({shares[name]:.1%})" for name, value in parts.items()]
+    return f"{what:<12}{'  '.join(cells)}"
+
+
+def _seconds(value: float) -> str:
+    if value < 1:
+        return f"{1e3 * value:.3g} ms"
+    return f"{value:,.2f} s" if value < 100 else f"{value:,.0f} s"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:,.4g} TB"
+
+
+class HasStats(Protocol):
+    """A loader."""
+
+    def stats(self) -> LoaderStats:
+        """What it has done so far."""
+
+
+def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) -> str:
+    """Statistics of loaders, as text for Prometheus. Any thread may ask for it at any time.
+
+    Args:
+        loaders: loaders by the name that the label 'loader' shall have.
+        labels: further labels, {'rank': 0} for example.
+    """
+    return of_stats(
+        ({**(labels or {}), "loader": name}, loader.stats()) for name, loader in loaders.items()
+    )
+
+
+def of_stats(stats: Iterable[tuple[Labels, LoaderStats]]) -> str:
+    """Statistics of loaders, each with its labels, as text for Prometheus."""
+    families = Families("khop_loader_")
+    for labels, counted in stats:
+        _add_loader(families, counted, labels)
+    return expose(families.values())
+
+
+def _add_loader(families: Families, stats: LoaderStats, labels: Labels) -> None:
+    for name, help, value in (
+        ("batches", "Batches delivered.", stats.batches),
+        ("seeds", "Seeds (of link loaders: links) in them.", stats.seeds),
+        ("nodes", "Nodes in them.", stats.nodes),
+        ("edges", "Edges in them.", stats.edges),
+        ("delivered_bytes", "Bytes of the batches.", stats.delivered_bytes),
+        ("remote_bytes", "Bytes that came from other partitions.", stats.remote_bytes),
+        ("ready_seconds", "How long batches lay ready before they were taken, summed up; "
+         "its rate is the mean queue depth.", stats.ready_seconds),
+        ("overflows", "Batches that found no room in the ring.", stats.overflows),
+        ("sampler_restarts", "Samplers that died and were started again.", stats.restarts),
+    ):  # fmt: skip
+        families.counter(name, help, value, labels)
+    for source, count in stats.rows.items():
+        help = "Rows of nodes, by where they came from: home partition, copies, other partitions."
+        families.counter("rows", help, count, {**labels, "source": source})
+    for phase, seconds in stats.trainer_seconds.items():
+        help = "The trainer's time: waiting for batches, collating, consuming."
+        families.counter("trainer_seconds", help, seconds, {**labels, "phase": phase})
+    for phase, seconds in stats.sampler_seconds.items():
+        help = "Time of those who make batches, summed over them, by what they did."
+        families.counter("sampler_seconds", help, seconds, {**labels, "phase": phase})
+    families.gauge("samplers", "Sampler processes or threads.", stats.num_samplers, labels)

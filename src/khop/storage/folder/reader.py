@@ -1,0 +1,277 @@
+"""Reads a partition folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from khop._version import __version__
+from khop.data import Feature
+from khop.data.arrays import storage_dtype
+from khop.errors import FolderError
+from khop.storage.folder.meta import (
+    FORMAT,
+    META_FILE,
+    VERSION,
+    AttrMeta,
+    lists_files,
+    meta_of,
+    sealed,
+)
+from khop.storage.folder.npy import open_inside, open_npy
+from khop.storage.folder.paths import (
+    edge_path,
+    map_path,
+    node_attr_path,
+    node_path,
+    split_path,
+    time_path,
+)
+from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
+
+INTS = ("int32", "int64")
+"""Dtypes of ids, row pointers and positions."""
+
+_MAX_META = 64 << 20
+
+
+def check_is_folder(root: str | os.PathLike[str]) -> None:
+    """Checks that there is a partition folder, whole or damaged.
+
+    Raises:
+        FolderError: there is none.
+    """
+    root = Path(root).absolute()
+    if not root.is_dir():
+        raise FolderError(f"no partition folder at '{root}'")
+    if not os.path.lexists(root / META_FILE):
+        raise FolderError(
+            f"'{root}' is not a partition folder: it has no {META_FILE}. Make one with "
+            "`khop partition` or a khop.partition partitioner."
+        )
+
+
+class PartitionFolder:
+    """Reads a folder. Opening costs the same whatever its size: arrays are mapped when asked for.
+
+    Args:
+        root: the folder that a partitioner wrote.
+
+    Raises:
+        FolderError: no folder, not a partition folder, another format version, damaged meta.json.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root).absolute()
+        self._place = self.root.resolve()
+        text = self._read_meta()
+        self.fingerprint = hashlib.sha256(text).hexdigest()[:16]
+        """Tells one partitioning from another: all trainers of a job must have the same."""
+        content = self._parse(text)
+        self._files: Mapping[str, Mapping[str, Any]] = content["files"]
+        self._original: dict[NodeType, IntArray] = {}
+        try:
+            self.meta = meta_of(content)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise FolderError(f"'{self.root / META_FILE}' is damaged: {error!r}") from None
+
+    def _read_meta(self) -> bytes:
+        check_is_folder(self.root)
+        with os.fdopen(open_inside(self._place, META_FILE), "rb") as file:
+            if os.fstat(file.fileno()).st_size > _MAX_META:
+                raise FolderError(f"'{self.root / META_FILE}' has more than {_MAX_META} bytes")
+            return file.read(_MAX_META)
+
+    def _parse(self, text: bytes) -> dict[str, Any]:
+        file = self.root / META_FILE
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise FolderError(f"'{file}' is damaged: {error}") from None
+        seal = content.pop("seal", None) if isinstance(content, dict) else None
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise FolderError(f"'{file}' does not describe a khop partition folder")
+        if content.get("version") != VERSION:
+            raise FolderError(
+                f"'{self.root}' has format version {content.get('version')}, but this khop "
+                f"({__version__}) reads version {VERSION}: partition the graph again, or install "
+                "the khop that wrote it"
+            )
+        if seal is None or not _is_sealed(text, content):
+            raise FolderError(f"'{file}' is damaged: its checksum differs")
+        if not lists_files(content.get("files")):
+            raise FolderError(f"'{file}' is damaged: its list of files is malformed")
+        return content
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        return self.meta.num_parts
+
+    @property
+    def files(self) -> Mapping[str, Mapping[str, Any]]:
+        """Path -> {'bytes', 'sha256'} of every file but meta.json."""
+        return self._files
+
+    def has(self, path: str) -> bool:
+        """Whether the folder has such a file, on this machine or another."""
+        return path in self._files
+
+    def has_part(self, part: int) -> bool:
+        """Whether the part's files are on this machine."""
+        return (self.root / f"part-{part}").is_dir()
+
+    def open(self, path: str) -> Array:
+        """Maps an array read-only.
+
+        Raises:
+            FolderError: the file is missing or not as long as meta.json says.
+        """
+        known = self._files.get(path)
+        if known is None:
+            raise FolderError(f"'{self.root}' has no array '{path}'")
+        return open_npy(self._place, path, known["bytes"])
+
+    def open_as(self, path: str, shape: tuple[int, ...], *dtypes: str) -> Array:
+        """Maps an array of which shape and dtype are known.
+
+        Args:
+            path: of the file.
+            shape: of the array.
+            dtypes: names of those that it may have.
+
+        Raises:
+            FolderError: as `open`, or another shape or dtype.
+        """
+        array = self.open(path)
+        if array.shape != shape or array.dtype.name not in dtypes:
+            raise FolderError(
+                f"'{self.root / path}' is damaged: it holds {array.dtype.name} {array.shape} "
+                f"instead of {' or '.join(dtypes)} {shape}"
+            )
+        return array
+
+    def check_part(self, part: int) -> int:
+        """Returns `part` if the folder has it on this machine, else raises a clear error.
+
+        Raises:
+            TypeError: not an integer.
+            IndexError: no such part.
+            FolderError: the part's files are on another machine.
+        """
+        if isinstance(part, bool) or not isinstance(part, (int, np.integer)):
+            raise TypeError(f"partition_idx must be an integer (got '{type(part).__name__}')")
+        if not 0 <= part < self.num_parts:
+            raise IndexError(
+                f"partition_idx={part}, but '{self.root}' has {self.num_parts} partitions "
+                f"(0 to {self.num_parts - 1})"
+            )
+        if not self.has_part(int(part)):
+            raise FolderError(
+                f"'{self.root}' has {self.num_parts} partitions, but part-{part} is not on this "
+                f"machine: copy '{self.root}/part-{part}' here or load another partition_idx"
+            )
+        return int(part)
+
+    def original_ids(self, node_type: NodeType) -> IntArray:
+        """[num_nodes] original id of each new id; made when first asked for.
+
+        Raises:
+            FolderError: the map to new ids leaves some of them out.
+        """
+        known = self._original.get(node_type)
+        if known is None:
+            id_map = self.id_map(node_type)
+            known = np.full(len(id_map), -1, id_map.dtype)
+            with self.complete(known, f"map of '{node_type}'"):
+                known[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
+            # Threads that make it at the same time make the same.
+            self._original[node_type] = known
+        return known
+
+    @contextmanager
+    def complete(self, table: IntArray, what: str) -> Iterator[None]:
+        """Context in which ids from files say where a table of -1 is written: each entry once.
+
+        Raises:
+            FolderError: ids out of range, or such that entries were left out.
+        """
+        try:
+            yield
+            is_complete = table.min(initial=0) >= 0
+        except IndexError:
+            is_complete = False
+        if not is_complete:
+            raise FolderError(
+                f"'{self.root}' is damaged: the {what} does not hold each id once; "
+                f"'khop verify {self.root}' says what else is wrong"
+            )
+
+    def node_feature(self, part: int, node_type: NodeType, name: str) -> Feature:
+        """A node attribute of a part; row i belongs to the i-th node of its range."""
+        described = self.meta.node_type(node_type)
+        path = node_attr_path(part, node_type, name)
+        return self.open_attr(path, described.attrs[name], described.book.size(part))
+
+    def open_attr(self, path: str, attr: AttrMeta, num_rows: int) -> Feature:
+        """Maps an attribute's rows; FolderError if they are not what meta.json says."""
+        shape, dtype = (num_rows, *attr.shape), storage_dtype(attr.dtype).name
+        return Feature(self.open_as(path, shape, dtype), attr.dtype)
+
+    def node_times(self, node_type: NodeType) -> Int64Array | None:
+        """[num_nodes] key of each node's time, by new id; None if the type has no times."""
+        described = self.meta.node_type(node_type)
+        if not described.timed:
+            return None
+        return self.open_as(time_path(node_type), (described.count,), "int64")
+
+    def node_ids(self, part: int, node_type: NodeType) -> IntArray:
+        """[n] original ids of a part's nodes."""
+        count = self.meta.node_type(node_type).book.size(part)
+        return self.open_as(node_path(part, node_type, "id"), (count,), *INTS)
+
+    def id_map(self, node_type: NodeType) -> IntArray:
+        """[num_nodes] new id of each original id."""
+        count = self.meta.node_type(node_type).count
+        return self.open_as(map_path(node_type), (count,), *INTS)
+
+    def split(self, node_type: NodeType, mask: str) -> IntArray:
+        """[n] new ids, ascending, for which the boolean attribute `mask` holds."""
+        splits = self.meta.node_type(node_type).splits
+        if mask not in splits:
+            raise KeyError(f"'{node_type}' has no boolean attribute '{mask}': there are {splits}")
+        ids = self.open(split_path(node_type, mask))
+        return self.open_as(split_path(node_type, mask), ids.shape[:1], *INTS)
+
+
+def _is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:
+    try:
+        return text == sealed(content)
+    except (ValueError, RecursionError):  # not what was ever written
+        return False
+
+
+# Dtypes of the arrays of edges that are not ids or positions.
+_EDGE_DTYPES = {"time": "int64", "weight_sum": "uint64", "weight_guide": "uint32"}
+
+
+def edge_array(folder: PartitionFolder, part: int, edge_type: EdgeType, name: str) -> Array:
+    """An array of a part's edges: 'indptr', 'indices', 'edge_id', 'time', 'weight_sum'...
+
+    Raises:
+        FolderError: it has not an entry for each edge (`indptr`: row, and one more).
+    """
+    meta = next(t for t in folder.meta.edge_types if t.name == edge_type)
+    if name == "indptr":
+        count = folder.meta.row_type(meta).book.size(part) + 1
+    else:
+        count = meta.bounds[part + 1] - meta.bounds[part]
+    dtypes = (_EDGE_DTYPES[name],) if name in _EDGE_DTYPES else INTS
+    return folder.open_as(edge_path(part, edge_type, name), (count,), *dtypes)
