@@ -231,7 +231,7 @@ class Received(NamedTuple):
 
     Attributes:
         layout: its layout.
-        arrays: views of its arrays, in the layout's order; `khop.channel.device_arena.DeviceArray`s of a
+        arrays: views of its arrays, in the layout's order; `DeviceArray`s of a
             batch that lies in a device's memory.
         numbers: its sizes and counters; see `Layout.places`.
         extras: what has no fixed length, if there is any.
