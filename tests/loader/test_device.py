@@ -255,7 +255,7 @@ def test_attributes_that_torch_reads(data, monkeypatch):
             used.append(([tensor.data_ptr() for tensor in tensors], moment))
 
     monkeypatch.setattr(TorchDevice, "mark_of_user", lambda device: next(moments))
-    monkeypatch.setattr("khop.loader.device.hand_over", note)
+    monkeypatch.setattr("khop.loader.device.wait_and_record_stream", note)
     x = data.x.t().contiguous().t()  # not row after row, so not for khop's gather
     data.x = x
     ends, values = data.edge_index.flip(0), torch.ones(data.num_edges)

@@ -182,7 +182,7 @@ class DistLoader(Stateful, abc.ABC):
         self._backend.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_maker", None) is not None:
+        if getattr(self, "_backend", None) is not None:
             self.shutdown()
 
     def _start(self, received: Received, batch: int, order: Int64Array | None) -> PendingTransfer:

@@ -53,7 +53,7 @@ class SharedClient:
         return {
             "_endpoints": self._endpoints,
             "_credentials": self._credentials,
-            "_whereabouts": None,
+            "_endpoint_registry": None,
             "_owner": self._owner,
         }
 

@@ -64,7 +64,7 @@ def create_remote_backend(
     size = None if options.buffer_size is None or not is_near else int(options.buffer_size)
     nbytes = None if size is None else max(size // num_processes, 1 << 16)
     ring = plan_memory(graph.meta, spec, plan.batch_size, concurrency, num_processes, nbytes)
-    near: dict[str, Any] = {"program": starter, "is_makeshift": starter.is_fallback}
+    near: dict[str, Any] = {"program": starter, "is_fallback": starter.is_fallback}
     group = SamplerPool(
         _config(graph, spec, options, ranks, ring, 1 if is_near else options.num_workers),
         [None] * num_processes,
