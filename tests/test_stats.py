@@ -10,7 +10,8 @@ import torch
 
 import links
 from khop.loader import LinkNeighborLoader, NeighborLoader
-from khop.stats import LoaderStats, StatsAccumulator
+from khop.metrics.loader_stats import StatsAccumulator
+from khop.stats import LoaderStats
 from khop.trace.clock import BatchTimings
 
 

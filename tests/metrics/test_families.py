@@ -7,7 +7,8 @@ import prometheus
 from khop import metrics
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.loader import NeighborLoader
-from khop.stats import LoaderStats, StatsAccumulator
+from khop.metrics.loader_stats import StatsAccumulator
+from khop.stats import LoaderStats
 from khop.trace.clock import BatchTimings
 
 
