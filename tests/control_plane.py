@@ -26,9 +26,9 @@ from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.graph_server import GraphServer
 from khop.distributed.remote.server.identity import Source
-from khop.distributed.remote.server.session import Host
+from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
-from khop.distributed.remote.server.validation import Allowed, SessionValidator
+from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
 from khop.distributed.rpc.protocol import request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.sampler.collect import CollectSpec
@@ -72,8 +72,10 @@ class ControlPlane:
             2, num_clients, folder.num_parts, "print", lost_after=30.0, clock=lambda: self.now
         )
         counters = ServerCounters(0, [0], "", lambda: self.sessions.state())  # noqa: PLW0108
-        host = Host({}, [0], folder.num_parts, {}, None, counters.batch, counters.sampler_restarted)
-        allowed = Allowed(buffer_bytes=1 << 30, sessions=8)
+        host = SessionEnvironment(
+            {}, [0], folder.num_parts, {}, None, counters.batch, counters.sampler_restarted
+        )
+        allowed = SessionLimits(buffer_bytes=1 << 30, sessions=8)
         self.sessions = SessionTable(SessionValidator(folder.meta), host, counters, allowed)
         self.server = _Server(
             None, self.sessions, None, [0], {}, counters, self.directory, None, 0,

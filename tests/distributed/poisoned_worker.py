@@ -3,7 +3,7 @@
 import os
 import signal
 
-from khop.distributed.loaders.sampling_options import worker
+from khop.distributed.sampling import worker
 
 VICTIM = 5
 

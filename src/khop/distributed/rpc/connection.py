@@ -49,7 +49,6 @@ class Connection:
 
     Attributes:
         endpoint: as above.
-        generation: number of times that the connection was made.
         lost_since: when the connection was lost (`time.monotonic`), or when this object was made.
             None while the connection is up.
         heard: when the last message of the server arrived, or the connection was made
@@ -68,7 +67,6 @@ class Connection:
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self.endpoint: Endpoint | None = None
-        self.generation = 0
         self.lost_since: float | None = time.monotonic()
         self.heard = 0.0
         self.refused: str | None = None
@@ -122,7 +120,6 @@ class Connection:
         while self._monitor is not None and self._monitor.poll(0):
             event = _EVENT.unpack(self._monitor.recv_multipart()[0])[0]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.generation += 1
                 self.lost_since, self.refused = None, None
                 self.heard = self._up_since = time.monotonic()
                 came_up = True

@@ -10,7 +10,6 @@ _log = log.get(__name__)
 # Deaths on the same batch that end the loader. A second may happen by chance, if batches take long
 # or samplers are killed often; a fourth does not.
 _MAX_AT_A_BATCH = 4
-_log = log.get(__name__)
 
 
 class RestartPolicy:
