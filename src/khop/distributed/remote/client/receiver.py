@@ -1,10 +1,10 @@
-"""The receiver: a process of a client that asks graph servers for batches, as a sampler makes them.
+"""The receiver: a client's process that requests batches from graph servers.
 
-To its trainer it is a sampler process: same control line, same ring. What it is asked for it asks
-of a server, with all that the batch depends on, and writes it into the ring as it arrives. Batches
-of a server that is lost are asked of another if they may be made by any, else of the same one when
-the directory knows it again. Single-threaded; sleeps until somebody speaks, or a second is over.
-Configuration: see `khop.distributed.remote`.
+For its trainer it is a sampler process: same control line, same arena. It requests each batch from
+a server, with all that the batch depends on, and writes it into the arena as it arrives. If a
+server is lost, its batches are requested from another one where any may make them, else from the
+same one when it has registered again. Single-threaded; sleeps until a message arrives, at most
+0.25 s. Configuration: see `khop.distributed.remote`.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ _log = log.get(__name__)
 
 
 class Receiver:
-    """Runs the receiver's loop.
+    """Event loop of a receiver.
 
     Args:
         line: the control line.
-        config: from the trainer; see `khop.distributed.remote`.
-        ring: descriptor of the ring's memory; left open.
-        arrays: weights of negatives, by name.
+        config: configuration from the trainer; see `khop.distributed.remote`.
+        ring: descriptor of the arena's memory; left open.
+        arrays: sampling weights of negative endpoints, by name.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class Receiver:
         ]
         self._epochs: dict[int, EpochInfo] = {}
         self._asked: deque[tuple[int, int]] = deque()
-        # Of no receiver before: a server may still have batches for one.
+        # Not used by an earlier receiver: a server may still have batches for it.
         self._ids = int.from_bytes(os.urandom(5), "little") << 22
         self._beat_at = 0.0
 
     def run(self) -> None:
-        """Brings batches until the trainer closes the line.
+        """Receive batches until the trainer closes the line.
 
         Raises:
             EOFError: the trainer closed it.
@@ -176,10 +176,10 @@ class Receiver:
         wanted.drop_incoming()
         self._line.send_json(Op.ERROR, {"epoch": wanted.epoch, "batch": wanted.batch, **error})
 
-    # Asking servers -----------------------------------------------------------------------------
+    # Requests to servers ------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        """Asks for what the trainer wants, as much at a time as was agreed."""
+        """Request the trainer's batches from servers, at most `depth` in flight."""
         while self._asked and sum(len(r.wanted) for r in self._remotes) < self._depth:
             epoch, batch = self._asked.popleft()
             self._ids += 1
@@ -188,7 +188,7 @@ class Receiver:
             self._assign(wanted)
 
     def _assign(self, wanted: Wanted) -> None:
-        """Gives a batch to the server that shall make it, or to the least busy that can."""
+        """Assign a batch to the server of its list of seeds, or to the least busy available one."""
         if wanted.server is not None:
             remote = self._remotes[wanted.server]
         else:
@@ -211,7 +211,7 @@ class Receiver:
         remote.send(Batch(remote.name, wanted.id, wanted.batch, epoch.run_key), [columns])
 
     def _beat(self) -> None:
-        """Every second: tells servers that the client lives, asks where lost ones are."""
+        """Send heartbeats every second; look up the servers if one is unreachable."""
         now = time.monotonic()
         if now < self._beat_at:
             return
@@ -226,7 +226,7 @@ class Receiver:
         self._directory.send(pack(request_header(Lookup(), 0), []))
 
     def _listen_to_directory(self) -> None:
-        """Follows servers to where the directory says that they are."""
+        """Process the directory's replies, and follow servers to new addresses."""
         try:
             if self._directory.pump():
                 self._look_up()
@@ -247,10 +247,10 @@ class Receiver:
             except Exception as error:
                 remote.link.refuse(f"cannot be at {entry.addresses}: {error}")
 
-    # Hearing servers ----------------------------------------------------------------------------
+    # Messages of servers ------------------------------------------------------------------------
 
     def _listen(self, remote: RemoteSession) -> None:
-        """Takes in what a server says; what cannot be ends its connection, and nothing else."""
+        """Process a server's messages. An invalid one ends its connection, and nothing else."""
         try:
             if remote.link.pump():
                 remote.connected()
@@ -259,11 +259,11 @@ class Receiver:
             for header, arrays, _ in remote.link.receive():
                 self._take_in(remote, header, arrays)
         except ConnectionError:
-            raise  # the trainer has gone
+            raise  # the trainer has ended
         except Exception as error:
             if not isinstance(error, ProtocolError):
                 _log.error("receiver-fault", f"{remote.where}: {error!r}", exc_info=error)
-            # What follows cannot be trusted either: begins anew.
+            # Later messages cannot be trusted either, so the connection is made again.
             remote.note_fault(str(error)[:_MAX_FAULT] or repr(error))
         remote.acknowledge(_CREDITS // 4)
         if not remote.link.is_up and remote.state != CLOSED:
@@ -273,7 +273,7 @@ class Receiver:
     def _take_in(
         self, remote: RemoteSession, header: Mapping[str, Any], arrays: list[Array]
     ) -> None:
-        """Takes in a message of a server; ProtocolError if it is none that it may send."""
+        """Process a message of a server; raise ProtocolError if it is invalid."""
         message = remote.read(header, arrays)
         if isinstance(message, Chunk):
             self._take_chunk(remote, message, arrays[0])
@@ -329,17 +329,17 @@ class Receiver:
             refused, remote.wanted = remote.wanted, {}
             for wanted in refused.values():
                 self._fail(wanted, remote.refused)
-        elif remote.state != OPEN:  # to what was asked of the session before
+        elif remote.state != OPEN:  # the reply to a request for the session before
             return
-        elif error.type == "LookupError":  # it has ended the session, or begun anew
+        elif error.type == "LookupError":  # it has ended the session, or was restarted
             remote.end()
         else:
             remote.complaint = f"{error.type}: {error.message[:_MAX_FAULT]}"
 
-    # What goes wrong ----------------------------------------------------------------------------
+    # Failures -----------------------------------------------------------------------------------
 
     def _reassign(self) -> None:
-        """Gives batches of lost servers to others that may make them."""
+        """Assign batches of lost servers to others that may make them."""
         able = [r for r in self._remotes if r.state == OPEN and r.refused is None]
         for remote in self._remotes if able else ():
             if remote.is_lost or (remote.fault is not None and remote.state == CLOSED):
@@ -351,7 +351,7 @@ class Receiver:
                     self._assign(wanted)
 
     def _expire(self) -> None:
-        """Fails batches whose server has not got on for too long."""
+        """Fail batches whose server has made no progress for too long."""
         now = time.monotonic()
         for remote in self._remotes:
             for wanted in list(remote.wanted.values()):
@@ -361,7 +361,7 @@ class Receiver:
                     self._fail(wanted, describe_error(self._unavailable(remote, wanted)))
 
     def _unavailable(self, remote: RemoteSession, wanted: Wanted) -> Exception:
-        """Why a batch is given up."""
+        """Return the error of a batch that timed out."""
         waited = f"{time.monotonic() - wanted.asked:.1f} s (rpc_timeout is {self._timeout:g} s)"
         if remote.fault is not None:
             return ProtocolError(
@@ -381,7 +381,7 @@ class Receiver:
         )
 
     def close(self) -> None:
-        """Tells servers that the sessions are over, as far as they can be reached at once."""
+        """Close the sessions of servers that can be reached at once, and all connections."""
         for remote in self._remotes:
             if remote.state != CLOSED:
                 remote.send(Close(remote.name))
@@ -393,7 +393,7 @@ class Receiver:
 
 
 def _described(error: ErrorText, remote: RemoteSession) -> dict[str, str]:
-    """An error of a server, as the trainer rebuilds it."""
+    """Return an error of a server in the form that the trainer reads."""
     return {
         "type": error.type,
         "message": f"{error.message[:_MAX_ERROR]}\n\nRaised on {remote.where}.",
@@ -402,7 +402,7 @@ def _described(error: ErrorText, remote: RemoteSession) -> dict[str, str]:
 
 
 def main() -> None:
-    """Runs a receiver for the trainer at the other end of the control line."""
+    """Run a receiver for the trainer at the other end of the control line."""
     line, message = start_up()
     receiver: Receiver | None = None
     try:
