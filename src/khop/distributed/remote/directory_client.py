@@ -58,7 +58,7 @@ class Reply(NamedTuple):
 
 
 @dataclass
-class _Asked:
+class _PendingRequest:
     """A request in flight."""
 
     rank: int | None
@@ -108,8 +108,8 @@ class DirectoryClient:
         self._submitting = threading.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._links: dict[int | None, Connection] = {}
-        self._asked: dict[int, _Asked] = {}
-        self._submitted: deque[_Asked] = deque()
+        self._asked: dict[int, _PendingRequest] = {}
+        self._submitted: deque[_PendingRequest] = deque()
         self._ids = itertools.count(1)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = False
@@ -147,7 +147,7 @@ class DirectoryClient:
         check_process(self._owner, "connection to graph servers", "call init_client() there")
         now = time.monotonic()
         seconds = self.timeout if timeout is None else timeout
-        asked = _Asked(rank, request, list(arrays), now + seconds, now)
+        asked = _PendingRequest(rank, request, list(arrays), now + seconds, now)
         self._frames(2**53, asked)  # a request that cannot be packed fails here, not in the thread
         with self._submitting:
             if self._closing or self._ended is not None:
@@ -238,7 +238,7 @@ class DirectoryClient:
             )
         return table
 
-    def tell(self, name: str, value: Any) -> None:
+    def publish(self, name: str, value: Any) -> None:
         """Publish a value of this client; sent again to a directory that was restarted."""
         self._published[name] = messages.text_array(value)
         self.request(None, self._publication(name), [self._published[name]])
@@ -248,7 +248,7 @@ class DirectoryClient:
         assert own is not None, "only what has registered publishes"
         return messages.Publish(own.rank, self.secret, name)
 
-    def hear(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
+    def wait_for(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
         """Return clients' values by rank, as soon as all are published or after `wait` seconds.
 
         Of many long values, only those that fit one reply: request the missing ones again.
@@ -351,7 +351,7 @@ class DirectoryClient:
         while self._submitted:
             self._ask(self._submitted.popleft())
 
-    def _ask(self, asked: _Asked) -> None:
+    def _ask(self, asked: _PendingRequest) -> None:
         number = next(self._ids)
         try:
             link = self._links.get(asked.rank)
@@ -364,11 +364,11 @@ class DirectoryClient:
             return
         self._asked[number] = asked
 
-    def _fail(self, asked: _Asked, error: Exception) -> None:
+    def _fail(self, asked: _PendingRequest, error: Exception) -> None:
         if asked.future.set_running_or_notify_cancel():
             asked.future.set_exception(error)
 
-    def _frames(self, number: int, asked: _Asked) -> list[Any]:
+    def _frames(self, number: int, asked: _PendingRequest) -> list[Any]:
         return pack(request_header(asked.request, number), asked.arrays)
 
     def _ask_again(self, rank: int | None) -> None:
@@ -420,7 +420,7 @@ class DirectoryClient:
                 del self._asked[number]
                 self._fail(asked, self._unavailable(asked))
 
-    def _unavailable(self, asked: _Asked) -> PartitionUnavailableError:
+    def _unavailable(self, asked: _PendingRequest) -> PartitionUnavailableError:
         link = self._links[asked.rank]
         who = "the graph servers' directory" if asked.rank is None else f"graph server {asked.rank}"
         seconds = time.monotonic() - asked.began
@@ -444,7 +444,9 @@ class DirectoryClient:
         """Send this process's registration, or a lookup if it has none."""
         now = time.monotonic()
         self._beat_at = now + _BEAT
-        asked = _Asked(None, self._identity() or messages.Lookup(), (), now + _BEAT * 5, now)
+        asked = _PendingRequest(
+            None, self._identity() or messages.Lookup(), (), now + _BEAT * 5, now
+        )
         self._beating = asked.future
         self._ask(asked)
 
@@ -478,7 +480,9 @@ class DirectoryClient:
         if is_new and self._registration is not None:  # it has lost the published values
             now = time.monotonic()
             for name, value in list(self._published.items()):
-                self._ask(_Asked(None, self._publication(name), [value], now + self.timeout, now))
+                self._ask(
+                    _PendingRequest(None, self._publication(name), [value], now + self.timeout, now)
+                )
         if self._on_table is not None:
             self._on_table(table)
 

@@ -45,7 +45,7 @@ _log = log.get(__name__)
 
 
 @dataclass
-class Wanted:
+class PendingBatch:
     """A batch in flight.
 
     Attributes:
@@ -70,7 +70,7 @@ class Wanted:
             self.incoming = None
 
 
-class RemoteSession:
+class ServerSession:
     """A server, and the session on it.
 
     Args:
@@ -97,7 +97,7 @@ class RemoteSession:
         self.rank = rank
         self.link = link
         self.state = CLOSED
-        self.wanted: dict[int, Wanted] = {}
+        self.pending: dict[int, PendingBatch] = {}
         self.progress = time.monotonic()
         self.fault: str | None = None
         self.num_faults = 0
@@ -148,7 +148,7 @@ class RemoteSession:
         self._open_at = time.monotonic() + _OPEN_AGAIN
         self.layouts.clear()
         self.opening += 1
-        request = Open(self._spec, list(self.wanted), list(arrays))  # type: ignore[arg-type]
+        request = Open(self._spec, list(self.pending), list(arrays))  # type: ignore[arg-type]
         self.send(request, list(arrays.values()), self.opening)
 
     def connected(self) -> None:
@@ -210,17 +210,17 @@ class RemoteSession:
             self._opening_counts = False
             self._get_on()
 
-    def arrived(self, wanted: Wanted) -> None:
+    def arrived(self, pending: PendingBatch) -> None:
         """Note that bytes of a batch have arrived; those that are sent again are no progress."""
-        assert wanted.incoming is not None
-        if wanted.incoming.arrived > wanted.most_arrived:
-            wanted.most_arrived = wanted.incoming.arrived
+        assert pending.incoming is not None
+        if pending.incoming.arrived > pending.most_arrived:
+            pending.most_arrived = pending.incoming.arrived
             self._opening_counts = True
             self._get_on()
 
-    def completed(self, wanted: Wanted) -> None:
+    def completed(self, pending: PendingBatch) -> None:
         """Remove a batch that has arrived in full and is valid."""
-        del self.wanted[wanted.id]
+        del self.pending[pending.id]
         self.fault, self.num_faults = None, 0
         self._opening_counts = True
         self._get_on()
@@ -242,17 +242,17 @@ class RemoteSession:
         """Close the session after it or its connection is lost; drop bytes that have arrived."""
         self.state = CLOSED
         self.unacked_bytes = 0
-        for wanted in self.wanted.values():
-            wanted.drop_incoming()
+        for pending in self.pending.values():
+            pending.drop_incoming()
 
     def say(self, event: str, what: str) -> None:
         """Log a change of the server: a warning if it is lost and batches are in flight."""
-        say = _log.warning if self.wanted and self.state == CLOSED else _log.info
+        say = _log.warning if self.pending and self.state == CLOSED else _log.info
         text = f"{self.where} {what}"
-        say(event, text, server=self.rank, session=self.name, wanted=len(self.wanted))
+        say(event, text, server=self.rank, session=self.name, pending=len(self.pending))
 
     def acknowledge(self, many: int) -> None:
         """Acknowledge bytes, if at least `many` have arrived or if no batch is in flight."""
-        if self.unacked_bytes >= many or (self.unacked_bytes and not self.wanted):
+        if self.unacked_bytes >= many or (self.unacked_bytes and not self.pending):
             self.send(Acknowledge(self.name, self.unacked_bytes))
             self.unacked_bytes = 0

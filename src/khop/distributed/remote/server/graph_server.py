@@ -60,10 +60,10 @@ _QUIET = (messages.Batch, messages.Cancel, messages.Acknowledge)
 
 _TOO_MANY = "too many requests of yours wait here: wait for answers before you ask again"
 
-_Told = tuple[Any, Sequence[Array]]
+_Reply = tuple[Any, Sequence[Array]]
 """Fields and arrays of a reply."""
 
-_Answer = Callable[[Any, list[Array], Asker], "_Told | None"]
+_Answer = Callable[[Any, list[Array], Asker], "_Reply | None"]
 
 
 class _Peer:
@@ -342,28 +342,28 @@ class GraphServer(PartitionServer):
             raise ProtocolError("this is not server 0, which has the directory")
         return self._directory
 
-    def _lookup(self, request: messages.Lookup, arrays: list[Array], asker: Asker) -> _Told:
+    def _lookup(self, request: messages.Lookup, arrays: list[Array], asker: Asker) -> _Reply:
         check_empty(arrays)
-        return _told(self._the_directory().lookup())
+        return _table_reply(self._the_directory().lookup())
 
     def _register_server(
         self, request: messages.RegisterServer, arrays: list[Array], asker: Asker
-    ) -> _Told:
+    ) -> _Reply:
         check_empty(arrays)
-        return _told(self._the_directory().register_server(request, asker.source))
+        return _table_reply(self._the_directory().register_server(request, asker.source))
 
     def _register_client(
         self, request: messages.RegisterClient, arrays: list[Array], asker: Asker
-    ) -> _Told:
+    ) -> _Reply:
         check_empty(arrays)
-        return _told(self._the_directory().register_client(request, asker.source))
+        return _table_reply(self._the_directory().register_client(request, asker.source))
 
-    def _goodbye(self, request: messages.Goodbye, arrays: list[Array], asker: Asker) -> _Told:
+    def _goodbye(self, request: messages.Goodbye, arrays: list[Array], asker: Asker) -> _Reply:
         check_empty(arrays)
         self._the_directory().goodbye(request, asker.source)
         return messages.Done(), ()
 
-    def _publish(self, request: messages.Publish, arrays: list[Array], asker: Asker) -> _Told:
+    def _publish(self, request: messages.Publish, arrays: list[Array], asker: Asker) -> _Reply:
         self._the_directory().publish(request, messages.text_bytes(arrays))
         return messages.Done(), ()
 
@@ -384,7 +384,7 @@ class GraphServer(PartitionServer):
             else:
                 self.gone.pop(rank, None)
         if table.finished:
-            self._say_farewell(table)
+            self._end_with_clients(table)
         for entry in table.servers.values():
             for part in entry.parts:
                 if part not in self._parts:
@@ -399,7 +399,7 @@ class GraphServer(PartitionServer):
         self._sessions.relocate(part, endpoint)
         self._local_samplers.relocate(part, endpoint)
 
-    def _say_farewell(self, table: Table) -> None:
+    def _end_with_clients(self, table: Table) -> None:
         """End, as all clients are gone. Server 0 waits until the other servers have left."""
         now = time.monotonic()
         if self._finished_at is None:
@@ -410,11 +410,13 @@ class GraphServer(PartitionServer):
 
     # This server -------------------------------------------------------------------------------
 
-    def _statistics(self, request: messages.Statistics, arrays: list[Array], asker: Asker) -> _Told:
+    def _statistics(
+        self, request: messages.Statistics, arrays: list[Array], asker: Asker
+    ) -> _Reply:
         check_empty(arrays)
         return messages.Done(), [messages.text_array(self._counters.snapshot())]
 
-    def _ping(self, request: messages.Ping, arrays: list[Array], asker: Asker) -> _Told:
+    def _ping(self, request: messages.Ping, arrays: list[Array], asker: Asker) -> _Reply:
         check_empty(arrays)
         return messages.Pong(self._rank), ()
 
@@ -426,7 +428,7 @@ class GraphServer(PartitionServer):
         os.close(self._wake)
 
 
-def _told(table: Table) -> _Told:
+def _table_reply(table: Table) -> _Reply:
     # As an array: a table with thousands of clients is longer than a header may be.
     return messages.Done(), [messages.text_array(codec.to_json(table))]
 

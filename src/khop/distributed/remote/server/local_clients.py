@@ -30,7 +30,7 @@ from khop.distributed.processes.child import ChildProcess
 from khop.distributed.processes.socket_files import peer_of
 from khop.distributed.remote.messages import HostedSampler, SessionSpec
 from khop.distributed.remote.server.counters import SessionState
-from khop.distributed.remote.server.session import SessionEnvironment, end_process, tell_endpoint
+from khop.distributed.remote.server.session import SessionEnvironment, end_process, send_endpoint
 from khop.distributed.remote.server.validation import SessionValidator
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.protocol import describe_error
@@ -244,7 +244,7 @@ class LocalSamplerService:
         """Send the new endpoint of a partition to the samplers."""
         for guest in self._ends.values():
             if guest.process is not None:
-                tell_endpoint(guest.process, part, endpoint)
+                send_endpoint(guest.process, part, endpoint)
 
     def flush(self) -> None:
         """Send messages that found no room before. Called several times a second."""

@@ -177,7 +177,7 @@ class Session:
         else:
             self._to_replace.popleft()
             for order in dead.orders.values():
-                fresh.give(order)
+                fresh.submit(order)
         self.dispatch()
 
     def _start(self, number: int) -> SessionSampler:
@@ -189,7 +189,7 @@ class Session:
     def relocate(self, part: int, endpoint: Endpoint) -> None:
         """Send the new endpoint of a partition to the samplers."""
         for sampler in self.samplers:
-            tell_endpoint(sampler.process, part, endpoint)
+            send_endpoint(sampler.process, part, endpoint)
 
     def listen(self, sampler: SessionSampler) -> None:
         """Process a sampler's messages, or its end."""
@@ -198,12 +198,12 @@ class Session:
                 message = sampler.process.line.receive()
                 if message is None:
                     break
-                self._take_in(sampler, message)
+                self._on_message(sampler, message)
         except EOFError:
             self._replace(sampler)
         self.dispatch()
 
-    def _take_in(self, sampler: SessionSampler, message: Message) -> None:
+    def _on_message(self, sampler: SessionSampler, message: Message) -> None:
         if message.op is Op.BATCH:
             ready = sampler.read(message)
             if ready is not None:
@@ -298,7 +298,7 @@ class Session:
             sampler = min(self.samplers, key=lambda s: len(s.orders))
             if len(sampler.orders) >= limit:
                 return
-            sampler.give(self._waiting.popleft())
+            sampler.submit(self._waiting.popleft())
 
     def _has_room(self) -> bool:
         """Return whether one more batch fits, by the mean size of batches so far."""
@@ -310,7 +310,7 @@ class Session:
 
     # The client ---------------------------------------------------------------------------------
 
-    def taken_over(self, outstanding: Sequence[int], send: Send) -> list[int]:
+    def reattach(self, outstanding: Sequence[int], send: Send) -> list[int]:
         """Move to the client's new connection; drop batches that are no longer outstanding.
 
         Returns:
@@ -399,7 +399,7 @@ def _end_of_log(dead: ChildProcess) -> str:
     return f"\nThe end of its log:\n{log}" if log else ""
 
 
-def tell_endpoint(sampler: ChildProcess, part: int, endpoint: Endpoint) -> None:
+def send_endpoint(sampler: ChildProcess, part: int, endpoint: Endpoint) -> None:
     """Send the new endpoint of a partition to a sampler."""
     content = json.dumps({"part": part, **asdict(endpoint)}).encode()
     sampler.line.post(Op.ENDPOINT, content)

@@ -98,7 +98,7 @@ class SessionSampler:
         """Bytes of its arena."""
         return self._ring.capacity
 
-    def give(self, order: BatchRequest) -> None:
+    def submit(self, order: BatchRequest) -> None:
         """Send it a request for a batch."""
         self._tickets += 1
         self.orders[self._tickets] = order

@@ -182,7 +182,7 @@ class SessionTable:
         known = self._sessions.get((spec.session, spec.secret))
         if known is not None and known.spec == spec:
             known.heard = time.monotonic()
-            held = known.taken_over(request.outstanding, asker.send)
+            held = known.reattach(request.outstanding, asker.send)
             self._belongs_to(known, asker)
             self._give_turn(known)
             return messages.Held(held), ()
