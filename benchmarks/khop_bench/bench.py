@@ -6,8 +6,11 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 
+from khop_bench.floor import Floor, FloorError, load_floor
+from khop_bench.goals import FLOOR
 from khop_bench.graphs import Graphs
 from khop_bench.measure import Case, Row, Turn, Unit, take_joint_turns, take_turns
 from khop_bench.peers import Peers
@@ -48,6 +51,15 @@ class Bench:
         if line not in self.left_out:
             self.left_out.append(line)
             self.say(line)
+
+    @cached_property
+    def floor(self) -> Floor | None:
+        """The floor's module. If it cannot be built, None, and a line says why."""
+        try:
+            return load_floor()
+        except FloorError as error:
+            self.leave_out(f"{FLOOR} is left out: {error}")
+            return None
 
     @contextmanager
     def survives(self, what: str) -> Iterator[None]:

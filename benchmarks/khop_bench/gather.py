@@ -15,6 +15,7 @@ from khop import _native
 from khop.data import Graph, Topology
 from khop.typing import Array, Int64Array
 from khop_bench.bench import Bench
+from khop_bench.floor import Floor
 from khop_bench.goals import FLOOR, KHOP
 from khop_bench.graphs import SeedOrder
 from khop_bench.kernels import KhopKernel, one_thread
@@ -39,7 +40,8 @@ def run(bench: Bench) -> list[Row]:
     out = np.zeros((draws.most_rows(bench.settings.repeat), table.shape[1]), table.dtype)
     with one_thread():
         cases = [
-            Case(name, gather_turn(gather, draws, out)) for name, gather in _gathers(table).items()
+            Case(name, gather_turn(gather, draws, out))
+            for name, gather in _gathers(table, bench.floor).items()
         ]
         rows = bench.take_turns("rows of a batch", cases, work_unit="row")
     bench.note(f"gather: a row has {table.shape[1] * table.itemsize} bytes")
@@ -95,7 +97,7 @@ def khop_gather(table: Array) -> Gather:
     return lambda rows, out: _native.gather(table, rows, out)
 
 
-def _gathers(table: Array) -> dict[str, Gather]:
+def _gathers(table: Array, floor: Floor | None) -> dict[str, Gather]:
     tensor = torch.from_numpy(table)
 
     def index_select(rows: Int64Array, out: Array) -> None:
@@ -105,12 +107,14 @@ def _gathers(table: Array) -> dict[str, Gather]:
         # With its default mode 'raise' NumPy would copy through a buffer.
         np.take(table, rows, axis=0, out=out, mode="clip")
 
-    def floor(rows: Int64Array, out: Array) -> None:
-        _native.gather_floor(table, rows, out)
+    gathers = {KHOP: khop_gather(table)}
+    if floor is not None:
+        gathers[FLOOR] = _gather_floor(floor, table)
+    return {**gathers, "torch index_select": index_select, "NumPy take": take}
 
-    return {
-        KHOP: khop_gather(table),
-        FLOOR: floor,
-        "torch index_select": index_select,
-        "NumPy take": take,
-    }
+
+def _gather_floor(floor: Floor, table: Array) -> Gather:
+    def touch(rows: Int64Array, out: Array) -> None:
+        floor.gather_floor(table, rows, out)
+
+    return touch

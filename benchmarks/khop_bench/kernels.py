@@ -25,6 +25,7 @@ from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
 from khop.typing import Array, Int32Array, Int64Array
 from khop_bench.bench import Bench
+from khop_bench.floor import GraphFloor
 from khop_bench.goals import FLOOR, KHOP, PYG_LIB, TORCH_SPARSE
 from khop_bench.graphs import SeedOrder, edge_weights, node_times
 from khop_bench.measure import Case, Row, Turn
@@ -196,9 +197,8 @@ def _timed(
     return Turn((time.perf_counter() - begin) / len(batches), edges / len(batches))
 
 
-def floor_case(kernel: KhopKernel, seeds: Seeds) -> Case:
+def floor_case(floor: GraphFloor, kernel: KhopKernel, seeds: Seeds) -> Case:
     """Make the case of the floor: reading what khop's kernel touched, in the same order."""
-    floor = _native.SampleFloor(kernel.engine.view.csrs[0])
 
     def turn(number: int) -> Turn:
         batches = []
@@ -247,7 +247,10 @@ def _homogeneous_cases(
 ) -> list[Case]:
     temporal, disjoint = group == "temporal", group == "disjoint"
     kernel = KhopKernel(Graph(topology), FANOUTS, 0, temporal, disjoint)
-    cases = [khop_case(KHOP, kernel, seeds), floor_case(kernel, seeds)]
+    cases = [khop_case(KHOP, kernel, seeds)]
+    if bench.floor is not None:
+        floor = bench.floor.SampleFloor(topology.indptr, topology.indices)
+        cases.append(floor_case(floor, kernel, seeds))
     compressed = as_columns(topology)
     if PYG_LIB in bench.peers:
         weights = options.get("weights")

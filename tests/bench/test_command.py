@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import khop
+from khop_bench import floor
 from khop_bench.command import main
 from khop_bench.settings import DEFAULT, SUITES, default_cache
 
@@ -129,6 +130,41 @@ def test_suites(bench, suites, tmp_path):
     chart = importlib.util.find_spec("matplotlib") is not None
     assert (tmp_path / f"{name}.png").exists() == chart
     assert out.count("written to ") == 2 + chart
+
+
+def test_a_floor_that_cannot_be_built(bench, monkeypatch, tmp_path):
+    """Its rows are left out, with a line that says why; goals against it are not measured."""
+
+    def load():
+        raise floor.FloorError("no compiler")
+
+    monkeypatch.setattr("khop_bench.bench.load_floor", load)
+    out = bench("kernels", "gather")
+    report = json.loads((tmp_path / "bench-scale0.001-kernels-gather.json").read_text())
+    assert out.count("floor is left out: no compiler\n") == 1
+    assert "floor is left out: no compiler" in report["left_out"]
+    names = {row["name"] for rows in report["suites"].values() for row in rows}
+    assert "khop" in names
+    assert "floor" not in names
+    verdicts = [goal["verdict"] for goal in report["goals"] if goal["against"] == "floor"]
+    assert verdicts == ["not measured"] * 2
+
+
+def test_the_floor_is_measured(bench, tmp_path):
+    """In groups of one edge type, and where rows are copied."""
+    try:
+        floor.load_floor()
+    except floor.MissingToolsError as error:
+        pytest.skip(str(error))
+    bench("kernels", "gather")
+    report = json.loads((tmp_path / "bench-scale0.001-kernels-gather.json").read_text())
+    groups = [
+        row["group"]
+        for suite in ("kernels", "gather")
+        for row in report["suites"][suite]
+        if row["name"] == "floor"
+    ]
+    assert groups == ["uniform", "weighted", "temporal", "disjoint", "rows of a batch"]
 
 
 def test_suites_of_details(bench, tmp_path):

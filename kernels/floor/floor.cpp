@@ -13,7 +13,7 @@ constexpr int64_t kRowsAhead = 64;
 constexpr int64_t kEdgesAhead = 64;
 
 template <class Ptr, class Col>
-void check(const CsrView<Ptr, Col>& graph, const DrawnBatch& batch) {
+void check(const FloorRows<Ptr, Col>& graph, const DrawnBatch& batch) {
   int64_t total = 0;
   for (int64_t i = 0; i < batch.num_rows; ++i) {
     if (batch.rows[i] < 0 || batch.rows[i] >= graph.num_rows || batch.counts[i] < 0) {
@@ -34,7 +34,7 @@ void check(const CsrView<Ptr, Col>& graph, const DrawnBatch& batch) {
 }  // namespace
 
 template <class Ptr, class Col>
-uint64_t SampleFloor::touch(const CsrView<Ptr, Col>& graph, const DrawnBatch& batch) {
+uint64_t SampleFloor::touch(const FloorRows<Ptr, Col>& graph, const DrawnBatch& batch) {
   check(graph, batch);
   nodes_.resize(batch.num_nodes);  // first: it refuses what cannot be doubled
   int bits = 10;
@@ -110,7 +110,7 @@ uint64_t touch_rows(const RowTable& table, const Index* rows, int64_t count, cha
 }
 
 #define KHOP_INSTANTIATE(Ptr, Col) \
-  template uint64_t SampleFloor::touch<Ptr, Col>(const CsrView<Ptr, Col>&, const DrawnBatch&);
+  template uint64_t SampleFloor::touch<Ptr, Col>(const FloorRows<Ptr, Col>&, const DrawnBatch&);
 KHOP_INSTANTIATE(int32_t, int32_t)
 KHOP_INSTANTIATE(int32_t, int64_t)
 KHOP_INSTANTIATE(int64_t, int32_t)

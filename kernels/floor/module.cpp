@@ -1,6 +1,6 @@
+// _khop_floor: the floor of benchmarks. Built on request (KHOP_BENCHMARKS), and part of no wheel.
+#include "arrays.hpp"
 #include "floor.hpp"
-
-#include "graph.hpp"
 
 namespace khop::bindings {
 namespace {
@@ -8,8 +8,12 @@ namespace {
 // The floor of one graph; keeps its buffers from batch to batch, as samplers do.
 class GraphFloor {
  public:
-  explicit GraphFloor(nb::object graph)
-      : graph_(std::move(graph)), csr_(nb::cast<const Csr&>(graph_)) {}
+  GraphFloor(InArray indptr, InArray indices)
+      : indptr_(std::move(indptr)), indices_(std::move(indices)) {
+    visit_ints(indptr_, "indptr", [](auto*) {});
+    visit_ints(indices_, "indices", [](auto*) {});
+    if (length(indptr_) < 1) throw nb::value_error("indptr must hold at least one entry");
+  }
 
   uint64_t touch(const In<int64_t>& rows, const In<int32_t>& counts, const In<int64_t>& edges,
                  int64_t num_nodes) {
@@ -21,13 +25,18 @@ class GraphFloor {
                            edges.data(),
                            static_cast<int64_t>(edges.shape(0)),
                            num_nodes};
-    nb::gil_scoped_release release;
-    return csr_.visit([&](const auto& view) { return floor_.touch(view, batch); });
+    return visit_ints(indptr_, "indptr", [&](auto* indptr) {
+      return visit_ints(indices_, "indices", [&](auto* indices) {
+        const FloorRows graph{indptr, indices, length(indptr_) - 1, length(indices_)};
+        nb::gil_scoped_release release;
+        return floor_.touch(graph, batch);
+      });
+    });
   }
 
  private:
-  nb::object graph_;
-  const Csr& csr_;
+  InArray indptr_;
+  InArray indices_;
   SampleFloor floor_;
 };
 
@@ -44,17 +53,19 @@ uint64_t gather_floor(const InArray& table, const InArray& rows, const OutArray&
 }
 
 }  // namespace
+}  // namespace khop::bindings
 
-void bind_floor(nb::module_& m) {
+NB_MODULE(_khop_floor, m) {
+  using namespace khop::bindings;
   nb::class_<GraphFloor>(m, "SampleFloor", R"(The least that sampling a graph can cost.
 
 Touches what a batch that was drawn before touches, in the same order and fetched ahead: the row
 pointers, the drawn columns, a slot an edge of a table of the batch's size, and the outputs.)")
-      .def(nb::init<nb::object>(), nb::arg("graph"))
-      .def(
-          "touch", &GraphFloor::touch, nb::arg("rows").noconvert(), nb::arg("counts").noconvert(),
-          nb::arg("edges").noconvert(), nb::arg("num_nodes"),
-          R"(Touches a batch: counts[i] edges of rows[i], at positions `edges` of the graph's arrays.
+      .def(nb::init<InArray, InArray>(), nb::arg("indptr").noconvert(),
+           nb::arg("indices").noconvert())
+      .def("touch", &GraphFloor::touch, nb::arg("rows").noconvert(), nb::arg("counts").noconvert(),
+           nb::arg("edges").noconvert(), nb::arg("num_nodes"),
+           R"(Touches a batch: counts[i] edges of rows[i], at positions `edges` of `indices`.
 
 Returns:
     A sum of what was read.
@@ -71,5 +82,3 @@ Returns:
 Raises:
     IndexError: the table has no such row.)");
 }
-
-}  // namespace khop::bindings

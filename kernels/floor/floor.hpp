@@ -6,9 +6,19 @@
 
 #include "buffer.hpp"
 #include "gather.hpp"
-#include "khop/csr.hpp"
 
 namespace khop {
+
+// The compressed rows that a batch is drawn from.
+template <class Ptr, class Col>
+struct FloorRows {
+  const Ptr* indptr;
+  const Col* indices;
+  int64_t num_rows;
+  int64_t num_edges;
+};
+template <class Ptr, class Col>
+FloorRows(const Ptr*, const Col*, int64_t, int64_t) -> FloorRows<Ptr, Col>;
 
 // A batch that was drawn before: counts[i] edges of rows[i], at positions `edges` of the graph.
 struct DrawnBatch {
@@ -25,7 +35,7 @@ class SampleFloor {
   // Touches row pointers, columns and a slot of a table an edge, and writes endpoints and nodes.
   // Returns a sum of what it read. Throws std::out_of_range if the graph has no such row or edge.
   template <class Ptr, class Col>
-  uint64_t touch(const CsrView<Ptr, Col>& graph, const DrawnBatch& batch);
+  uint64_t touch(const FloorRows<Ptr, Col>& graph, const DrawnBatch& batch);
 
  private:
   Buffer<uint64_t> table_;
