@@ -5,8 +5,8 @@
     python benchmarks/device_model.py --scale 1      # the size of ogbn-products: minutes, 8 GB
 
 Draws a batch on the emulated device, counts its rows, edges, nodes and sectors, and prints what
-`khop.bench.device_model` makes of them. `khop bench --device cuda` prints the same predictions
-beside what it measures.
+`khop_bench.device_model` makes of them. `benchmarks/run.py --device cuda` prints the same
+predictions beside what it measures.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from khop import _native
-from khop.bench.device_model import H100, Batch, Counts, Prediction, count, gather, predict
-from khop.bench.graphs import Graphs, SeedOrder
-from khop.bench.report import number, table_lines
-from khop.bench.settings import BATCH_SIZE, FANOUTS, default_cache
 from khop.data import Topology
+from khop_bench.device_model import H100, Batch, Counts, Prediction, count, gather, predict
+from khop_bench.graphs import Graphs, SeedOrder
+from khop_bench.report import number, table_lines
+from khop_bench.settings import BATCH_SIZE, FANOUTS, default_cache
 
 _TYPES = 5  # node types of the other graph; an edge type from each to each other: 20
 _NODES = 400_000  # of each type

@@ -36,8 +36,6 @@ import zmq
 from torch_geometric.data import Data
 
 from khop import codec
-from khop.bench.graphs import Graphs, SeedOrder
-from khop.bench.settings import default_cache
 from khop.channel.control import Op
 from khop.channel.layout import Record
 from khop.channel.message import pack
@@ -67,6 +65,8 @@ from khop.partition import PartitionFolder, RandomPartitioner
 from khop.sampler.plan import EpochPlan
 from khop.sampler.spec import SamplingSpec
 from khop.storage.part import Part
+from khop_bench.graphs import Graphs, SeedOrder
+from khop_bench.settings import default_cache
 
 FANOUTS = (15, 10, 5)
 BATCH_SIZE = 1024

@@ -63,7 +63,6 @@ void bind_subgraph(nb::module_& m);
 void bind_output(nb::module_& m);
 void bind_links(nb::module_& m);
 void bind_gather(nb::module_& m);
-void bind_floor(nb::module_& m);
 void bind_bus_error(nb::module_& m);
 void bind_convert(nb::module_& m);
 void bind_partition(nb::module_& m);

@@ -28,7 +28,6 @@ NB_MODULE(_native, m) {
   bind_output(m);
   bind_links(m);
   bind_gather(m);
-  bind_floor(m);
   bind_bus_error(m);
   bind_convert(m);
   bind_partition(m);

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import khop
 
-ROOT = Path(khop.__file__).parent
+REPOSITORY = Path(__file__).parents[2]
+FOLDERS = ("benchmarks/khop_bench", "tests/soak")
+ROOTS = [Path(khop.__file__).parent, *(REPOSITORY / folder for folder in FOLDERS)]
 QUESTIONS = {"what", "where", "when", "who", "whom", "whose", "which", "why", "how", "whether"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -19,8 +21,9 @@ def first_word(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunc
 
 def test_docstrings_begin_with_no_question_word() -> None:
     riddles = [
-        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
-        for path in sorted(ROOT.rglob("*.py"))
+        f"{path.relative_to(root.parent)}:{getattr(node, 'lineno', 1)}"
+        for root in ROOTS
+        for path in sorted(root.rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, DOCUMENTED) and first_word(node) in QUESTIONS
     ]

@@ -9,8 +9,8 @@ import pytest
 
 from devices import TORCH_KINDS, open_device
 from khop import _native
-from khop.bench.device_equality import _contents_on_host, compare, configuration
-from khop.bench.on_device import Place, open_place
+from khop_bench.device_equality import _contents_on_host, compare, configuration
+from khop_bench.on_device import Place, open_place
 
 NUMBERS = range(200)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from khop.bench.device_model import (
+from khop_bench.device_model import (
     H100,
     Batch,
     Counts,

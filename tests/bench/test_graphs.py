@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from khop.bench.graphs import Graphs, SeedOrder, edge_weights, node_times
 from khop.datasets import PowerLaw, PowerLawHetero
 from khop.partition import PartitionFolder, verify_folder
+from khop_bench.graphs import Graphs, SeedOrder, edge_weights, node_times
 
 SCALE = 0.0005
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from khop.bench.bench import Bench
-from khop.bench.goals import Goal, standings
-from khop.bench.graphs import Graphs
-from khop.bench.measure import Case, Row, Turn, take_joint_turns, take_turns
-from khop.bench.peers import Peers
-from khop.bench.report import row_lines
-from khop.bench.settings import Settings
+from khop_bench.bench import Bench
+from khop_bench.goals import Goal, standings
+from khop_bench.graphs import Graphs
+from khop_bench.measure import Case, Row, Turn, take_joint_turns, take_turns
+from khop_bench.peers import Peers
+from khop_bench.report import row_lines
+from khop_bench.settings import Settings
 
 
 def case(name, log, values, work=1.0):
@@ -67,7 +67,7 @@ def test_goals_are_judged_by_the_rows_that_are_there(monkeypatch):
         Goal("s", "g", "absent", None, 1),
         Goal("another suite", "g", "khop", None, 1),
     )
-    monkeypatch.setattr("khop.bench.goals.GOALS", goals)
+    monkeypatch.setattr("khop_bench.goals.GOALS", goals)
     rows = [Row("g", name, "ms") for name in ("khop", "peer", "slow peer")]
     take_joint_turns(rows, lambda _: [Turn(2e-3), Turn(18e-3), Turn(20e-3)], 1)
     found = standings({"s": rows})

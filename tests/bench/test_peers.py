@@ -11,10 +11,10 @@ import torch
 import torch_geometric.typing
 from torch_geometric.data import Data, HeteroData
 
-from khop.bench import peers as module
-from khop.bench.kernels import KhopKernel, as_columns, one_thread
-from khop.bench.peers import HeteroKernels, Peers, pyg_kernel, tensors_of, touch
 from khop.data import Graph, Topology
+from khop_bench import peers as module
+from khop_bench.kernels import KhopKernel, as_columns, one_thread
+from khop_bench.peers import HeteroKernels, Peers, pyg_kernel, tensors_of, touch
 
 
 def test_a_peer_that_is_not_there_is_left_out_with_a_line(monkeypatch):

@@ -6,13 +6,13 @@ import subprocess
 
 import pytest
 
-from khop.bench import machine
-from khop.bench.chart import draw
-from khop.bench.idle import settle
-from khop.bench.measure import Row, Turn, take_joint_turns
-from khop.bench.peers import Peers
-from khop.bench.report import number, row_lines
-from khop.bench.run import slug
+from khop_bench import machine
+from khop_bench.chart import draw
+from khop_bench.idle import settle
+from khop_bench.measure import Row, Turn, take_joint_turns
+from khop_bench.peers import Peers
+from khop_bench.report import number, row_lines
+from khop_bench.run import slug
 
 
 def rows():

@@ -25,13 +25,6 @@ def test_permutations_that_no_memory_holds(count):
         _native.permutation(count, 1)
 
 
-@pytest.mark.parametrize("count", HUGE)
-def test_batches_that_no_memory_holds(count):
-    graph = _native.Csr(np.array([0, 1, 2]), TWO)
-    with pytest.raises(MemoryError, match=f"no room for {count} entries of 8 bytes"):
-        _native.SampleFloor(graph).touch(TWO, np.ones(2, np.int32), TWO, count)
-
-
 def test_rows_beyond_64_bits_on_a_device(device):
     arrays = [put(device, TWO) for _ in range(4)]
     with pytest.raises(MemoryError, match="no room for 9223372036854775807"):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from khop.bench.soak.ledger import Ledger
-from khop.bench.soak.network import NoNetworkError, TwoHosts
-from khop.bench.soak.outcome import Settings
-from khop.bench.soak.run import soak
-from khop.bench.soak.watch import Usage, Watch
-from khop.bench.soak.workload import Workload
+from soak.ledger import Ledger
+from soak.network import NoNetworkError, TwoHosts
+from soak.outcome import Settings
+from soak.run import soak
+from soak.watch import Usage, Watch
+from soak.workload import Workload
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "soak"
 EXPECTED = [[11, 12, 13], [21, 22, 23]]

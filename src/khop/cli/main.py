@@ -26,7 +26,6 @@ COMMANDS = {
     "keygen": "make the keys of a job whose graph servers stand apart",
     "serve": "serve a partition folder to clients, as a graph server",
     "top": "watch graph servers, their loaders and trainers, live in the terminal",
-    "bench": "measure khop, a floor and its peers on this machine",
     "doctor": "report what a bug report should say of this machine",
 }
 """Sub-command (and its module) -> its description."""

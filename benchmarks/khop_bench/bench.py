@@ -1,0 +1,94 @@
+"""Context of a run for its suites: settings, graphs, peers, and output of progress."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+
+from khop_bench.floor import Floor, FloorError, load_floor
+from khop_bench.goals import FLOOR
+from khop_bench.graphs import Graphs
+from khop_bench.measure import Case, Row, Turn, Unit, take_joint_turns, take_turns
+from khop_bench.peers import Peers
+from khop_bench.report import number
+from khop_bench.settings import Settings
+
+
+@dataclass
+class Bench:
+    """A run.
+
+    Attributes:
+        settings: options of the run.
+        graphs: the graphs of its scale.
+        peers: the peers that can be measured here.
+        say: prints a line.
+        notes: remarks that a reader of the figures needs.
+        left_out: cases that could not be measured, a line each.
+        failed: failures, a line each.
+    """
+
+    settings: Settings
+    graphs: Graphs
+    peers: Peers
+    say: Callable[[str], None] = print
+    notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def note(self, line: str) -> None:
+        """Print, once, a remark that a reader of the figures needs."""
+        if line not in self.notes:
+            self.notes.append(line)
+            self.say(line)
+
+    def leave_out(self, line: str) -> None:
+        """Print, once, what is not measured, and why."""
+        if line not in self.left_out:
+            self.left_out.append(line)
+            self.say(line)
+
+    @cached_property
+    def floor(self) -> Floor | None:
+        """The floor's module. If it cannot be built, None, and a line says why."""
+        try:
+            return load_floor()
+        except FloorError as error:
+            self.leave_out(f"{FLOOR} is left out: {error}")
+            return None
+
+    @contextmanager
+    def survives(self, what: str) -> Iterator[None]:
+        """Keep what is measured after a part that fails; the run fails at its end."""
+        try:
+            yield
+        except Exception as error:
+            self.say(traceback.format_exc())
+            self.failed.append(f"{what} failed: {type(error).__name__}: {error}")
+            self.leave_out(self.failed[-1])
+
+    def take_turns(
+        self, group: str, cases: Sequence[Case], unit: Unit = "ms", work_unit: str | None = None
+    ) -> list[Row]:
+        """Measure cases in turns, `settings.repeat` times; see `measure.take_turns`."""
+        rows = take_turns(group, cases, self.settings.repeat, unit, work_unit)
+        self._tell(rows)
+        return rows
+
+    def take_joint_turns(
+        self, rows: list[Row], measure: Callable[[int], Sequence[Turn]]
+    ) -> list[Row]:
+        """Measure several values at a time, likewise; see `measure.take_joint_turns`."""
+        take_joint_turns(rows, measure, self.settings.repeat)
+        self._tell(rows)
+        return rows
+
+    def _tell(self, rows: Sequence[Row]) -> None:
+        """Print a line for each group: its medians so far."""
+        for group, members in groupby(rows, key=lambda row: row.group):
+            found = ", ".join(f"{row.name} {number(row.median)} {row.unit}" for row in members)
+            self.say(f"{group}: {found}")

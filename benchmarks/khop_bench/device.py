@@ -1,0 +1,247 @@
+"""Suite `device`: sampling, gathering and training on a GPU, and equality with the CPU's batches.
+
+Runs on the device that `--device` names. On the emulated one everything is done as on a GPU, except
+that groups of times are named so and no goal applies to them. Shares of rows and the equality of
+batches are as valid as on a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from khop import _native
+from khop.typing import Int64Array
+from khop_bench.bench import Bench
+from khop_bench.device_equality import compare
+from khop_bench.device_gather import measure_gathers, measure_hot_cache
+from khop_bench.device_model import Batch, Counts, count, model_row, predict
+from khop_bench.device_peers import gpu_peers
+from khop_bench.device_training import measure_training
+from khop_bench.goals import DEVICE, ONE_CORE
+from khop_bench.kernels import KhopKernel, Seeds, as_columns, khop_case, one_thread
+from khop_bench.measure import Case, Row, Turn
+from khop_bench.on_device import Drawn, Place, open_place
+from khop_bench.settings import FANOUTS
+
+SAMPLING = "sampling"
+RECORDED = f"{DEVICE}, CUDA graph"
+MODELLED = (DEVICE, RECORDED)
+"""The ways to draw that the model predicts."""
+
+
+def run(bench: Bench) -> list[Row]:
+    """Measure the suite."""
+    assert bench.settings.device is not None
+    rows: list[Row] = []
+    with open_place(bench.settings.device) as place:
+        if not place.is_cuda:
+            bench.note("device: emulated on the CPU; its times say nothing of a GPU's")
+        drawn = Drawn(bench)
+        for name, part in PARTS.items():
+            with bench.survives(f"device: {name}"):  # the next part may work: GPUs are rare
+                rows += part(bench, place, drawn)
+    return rows
+
+
+def _equality(bench: Bench, place: Place, _: Drawn) -> list[Row]:
+    """Count the random batches that differ from the CPU's."""
+    found = compare(place, bench.settings.configurations)
+    for number, why in found.different.items():
+        bench.note(f"device: configuration {number} is not the CPU's: {why}")
+    counts = {"different": len(found.different), "all": found.tried}
+    rows = [Row("batch equality", name, "batches", ratio=math.nan) for name in counts]
+    for row, value in zip(rows, counts.values(), strict=True):
+        row.add(Turn(value))
+    return rows
+
+
+class DeviceKernel:
+    """khop's sampling on a device, with output arrays there that are reused.
+
+    Args:
+        place: the device.
+        kernel: sampling on the CPU, of the same graph and with the same options.
+        mode: location of the graph: 'CUDA' (the device) or 'ZERO_COPY' (the host).
+        options: of each call that samples.
+    """
+
+    def __init__(self, place: Place, kernel: KhopKernel, mode: str, **options: Any) -> None:
+        engine = kernel.engine
+        self._place = place
+        self._options = options
+        self._spec = engine.spec
+        self._weighted = [engine.spec.is_weighted(r) for r in range(len(engine.view.relations))]
+        self._topology = next(iter(kernel.graph.topologies.values()))
+        self._run_key = _native.run_key(0, 0, 0)
+        self._graphs = [_native.DeviceGraph(place.device, csr, mode) for csr in engine.view.csrs]
+        self._subgraph = _native.DeviceSubgraph(
+            place.device, engine.view.num_nodes, engine.view.relations, True, False
+        )
+        self._arrays: dict[str, Any] = {}
+
+    def draw(self, seeds: Int64Array, batch: int) -> int:
+        """Draw a batch and write it; return its number of edges."""
+        subgraph, spec = self._subgraph, self._spec
+        subgraph.begin()
+        subgraph.add_seeds(0, seeds)
+        subgraph.sample(
+            self._graphs,
+            spec.fanouts,
+            spec.replace,
+            self._weighted,
+            spec.last,
+            self._run_key,
+            batch,
+            **self._options,
+        )
+        (num_nodes,), (num_edges,), _, _ = subgraph.sizes()
+        subgraph.write(
+            [self._address("nodes", num_nodes)],
+            [self._address("ends", 2 * num_edges)],
+            [self._address("edges", num_edges)],
+            [],
+            [],
+        )
+        return int(num_edges)
+
+    def written(self, seeds: Int64Array, batch: int) -> list[Int64Array]:
+        """Draw a batch; return what was written: nodes, row, col, edges."""
+        count = self.draw(seeds, batch)
+        self._place.device.synchronize()
+        nodes, ends, edges = (self._place.get(self._arrays[n]) for n in ("nodes", "ends", "edges"))
+        num_nodes = self._subgraph.num_nodes(0)
+        return [nodes[:num_nodes], ends[:count], ends[count : 2 * count], edges[:count]]
+
+    def counts(self, seeds: Int64Array, batch: int) -> Counts:
+        """Draw a batch; return the sizes that the model of its time needs."""
+        nodes, _, _, edges = self.written(seeds, batch)
+        drawn, csr = self._subgraph, self._topology
+        return count(
+            Batch(
+                [nodes],
+                [drawn.nodes_per_hop(0)],
+                [edges],
+                [drawn.edges_per_hop(0)],
+                [(0, 0)],
+                [csr.indptr.itemsize],
+                [csr.indices.itemsize],
+                self._spec.fanouts,
+            )
+        )
+
+    def _address(self, name: str, size: int) -> int:
+        found = self._arrays.get(name)
+        if found is None or len(found) < size:
+            found = self._arrays[name] = self._place.empty(size + size // 8)
+        return self._place.address(found)
+
+
+def _sampling(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
+    """Measure time, edges a second and launches of a batch of the products-shaped graph."""
+    kernel, seeds = drawn.kernel, drawn.seeds
+    ours = _device_kernels(bench, place, kernel, seeds)
+    cases = [device_case(place, name, draws.draw, seeds) for name, draws in ours.items()]
+    cases.append(khop_case(ONE_CORE, kernel, seeds))
+    if place.is_cuda:
+        for name, peer in gpu_peers(bench, as_columns(drawn.topology), FANOUTS, place.torch_device):
+            cases.append(device_case(place, name, peer, seeds, by_wall=True))
+    with one_thread():
+        rows = bench.take_turns(place.group(SAMPLING), cases, work_unit="edge")
+    model = [_model(place, name, ours[name], seeds) for name in MODELLED if name in ours]
+    rates = [_rate(place, row) for row in rows[: len(ours)]]
+    launches = [_launches(place, name, draws, seeds) for name, draws in ours.items()]
+    return [*rows, *model, *rates, *launches]
+
+
+def _device_kernels(
+    bench: Bench, place: Place, kernel: KhopKernel, seeds: Seeds
+) -> dict[str, DeviceKernel]:
+    """Return khop's ways to draw on the device, each after it drew a batch as the CPU does."""
+    ways: dict[str, tuple[str, dict[str, Any]]] = {
+        DEVICE: ("CUDA", {}),
+        RECORDED: ("CUDA", {"cuda_graph": True}),
+        f"{DEVICE}, rows in host memory": ("ZERO_COPY", {}),
+    }
+    number, batch = seeds.of_turn(0)[0]
+    kernel.draw(batch.numpy(), None, number)
+    expected = kernel.written(0)
+    found: dict[str, DeviceKernel] = {}
+    for name, (mode, options) in ways.items():
+        with bench.survives(name):
+            made = DeviceKernel(place, kernel, mode, **options)
+            nodes, _, _, edges = made.written(batch.numpy(), number)
+            if not (np.array_equal(nodes, expected[0]) and np.array_equal(edges, expected[1])):
+                raise RuntimeError("it draws another batch than the CPU does: report this as a bug")
+            found[name] = made
+    return found
+
+
+def device_case(
+    place: Place,
+    name: str,
+    draw: Callable[[Any, int], int],
+    seeds: Seeds,
+    by_wall: bool = False,
+) -> Case:
+    """Make the case of sampling on a device.
+
+    Args:
+        place: the device.
+        name: of the case.
+        draw: draws a batch from seeds and its number; returns its number of edges.
+        seeds: the seeds.
+        by_wall: time by the host's clock: for peers with other CUDA streams.
+    """
+
+    def turn(number: int) -> Turn:
+        batches = [(index, batch.numpy()) for index, batch in seeds.of_turn(number)]
+        edges: list[int] = []
+        draw(batches[0][1], batches[0][0])
+
+        def drawn() -> None:
+            edges.extend(draw(ids, index) for index, ids in batches)
+
+        seconds = place.wall_seconds(drawn) if by_wall else place.seconds(drawn)
+        return Turn(seconds / len(batches), sum(edges) / len(batches))
+
+    return Case(name, turn)
+
+
+def _rate(place: Place, row: Row) -> Row:
+    """Return the edges a second, turn by turn."""
+    rate = Row(place.group("sampled edges"), row.name, "G/s", ratio=math.nan)
+    for per_edge in row.per_work:
+        rate.add(Turn(1e9 / per_edge))
+    return rate
+
+
+def _model(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
+    """Return the model's prediction for the first batch."""
+    number, batch = seeds.of_turn(0)[0]
+    counts = kernel.counts(batch.numpy(), number)
+    seconds = predict(counts, as_graph=name == RECORDED).seconds
+    return model_row(place.group(SAMPLING), name, seconds)
+
+
+def _launches(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
+    """Count the kernels that are launched for a batch, writing included."""
+    row = Row("kernels for a batch", name, "launches", ratio=math.nan)
+    for number, batch in seeds.of_turn(0):
+        before = place.device.num_launches
+        kernel.draw(batch.numpy(), number)
+        row.add(Turn(place.device.num_launches - before))
+    return row
+
+
+PARTS: dict[str, Callable[[Bench, Place, Drawn], list[Row]]] = {
+    "batch equality": _equality,
+    "sampling": _sampling,
+    "gathering": measure_gathers,
+    "hot cache": measure_hot_cache,
+    "training": measure_training,
+}
+"""The parts of the suite, in order."""
