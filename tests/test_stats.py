@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-import links
 from khop.loader import LinkNeighborLoader, NeighborLoader
-from khop.stats import LoaderStats, StatsAccumulator
+from khop.metrics.loader_stats import StatsAccumulator
+from khop.stats import LoaderStats
 from khop.trace.clock import BatchTimings
+from support.loaders import links
 
 
 def check_times(stats, wall, num_makers):

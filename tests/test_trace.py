@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import khop
-import links
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader, base
 from khop.trace.clock import PHASES, Phase, PhaseClock, Segment
 from khop.trace.events import Names, trace_events
 from khop.trace.files import write_events
 from khop.trace.requests import Answered, RequestLog, pack_records, served_since, unpack_records
-from traces import Trace
+from support.formats.traces import Trace
+from support.loaders import links
 
 
 def record(path, loader, epochs=1, **options):

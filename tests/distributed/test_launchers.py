@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 
-import jobs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from khop.distributed import init_worker_group
 from khop.distributed.job.launch_environment import find_place, first_host
 from khop.errors import RendezvousError
+from support.cluster import jobs
 
 LAUNCHERS = re.compile("(SLURM|OMPI|PMI|PMIX)_|(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$")
 

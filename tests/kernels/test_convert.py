@@ -9,8 +9,8 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracle
 from khop import _native
+from support.reference import oracle
 
 
 @given(

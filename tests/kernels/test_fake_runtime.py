@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from devices import fake
 from fake_cuda import control
+from support.devices import fake
 
 pytestmark = fake
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import khop.data.device
-from devices import HAS_GPU, KINDS, address_of, empty, get, gpu, open_device, put
 from khop import _native
+from support.devices import HAS_GPU, KINDS, address_of, empty, get, gpu, open_device, put
 
 NUM_GPUS = _native.cuda_status()["devices"] if HAS_GPU else 0
 

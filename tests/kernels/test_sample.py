@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracle
 from khop import _native
+from support.reference import oracle
 
 _WIDTHS = st.sampled_from([np.int32, np.int64])
 

@@ -5,17 +5,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import loader_cases
-import walks
 from khop.loader import NeighborLoader
 from khop.sampler import NeighborSampler
+from support.loaders import cases
+from support.reference import walks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* reverse:UserWarning")
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @SETTINGS
-@given(loader_cases.cases(), st.integers(0, 2**32))
+@given(cases.cases(), st.integers(0, 2**32))
 def test_batches(case, seed):
     """Directional batches are walks; induced and bidirectional ones of the same seed follow."""
     data, fanouts, seeds, times, options = case
@@ -48,7 +48,7 @@ def test_batches(case, seed):
 
 
 @SETTINGS
-@given(loader_cases.cases(), st.integers(0, 2**32))
+@given(cases.cases(), st.integers(0, 2**32))
 def test_backward_batches(case, seed):
     """The same along the edges; 'time' is then that of destinations."""
     data, fanouts, seeds, times, options = case

@@ -7,10 +7,9 @@ import torch
 import torch_geometric.loader
 from torch_geometric.sampler import NodeSamplerInput
 
-import links
-import walk_graphs
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from khop.sampler import NeighborSampler
+from support.loaders import links, random_graphs
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.* reverse:UserWarning"),
@@ -35,7 +34,7 @@ def make(name, hetero):
     """A graph that has what an option needs, and a loader's arguments."""
     given = OPTIONS[name]
     times = {None: None, "time": "node", "edge_time": "edge"}[given.get("time_attr")]
-    kind = walk_graphs.heterogeneous if hetero else walk_graphs.homogeneous
+    kind = random_graphs.heterogeneous if hetero else random_graphs.homogeneous
     data = kind(times=times, weights="weight_attr" in given)
     common = {"input_nodes": "a" if hetero else None, "batch_size": 7, "shuffle": True, "seed": 4}
     if times:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
-import oracle
 from khop.loader import NeighborLoader
+from support.reference import oracle
 
 _WORKERS = [{}, {"num_workers": 2}, {"num_workers": 2, "worker_type": "process"}]
 _KINDS = [(0, "thread"), (1, "thread"), (3, "thread"), (1, "process"), (3, "process")]

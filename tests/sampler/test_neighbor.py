@@ -8,9 +8,9 @@ import torch_geometric.loader
 from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
 
-import oracle
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
+from support.reference import oracle
 
 _SEEDS = torch.tensor([7, 3, 150])
 

@@ -19,8 +19,8 @@ from khop.distributed.remote.messages import (
     WaitFor,
     incarnation_of,
 )
+from khop.distributed.remote.server import directory as module
 from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.graph_server import directory as module
 from khop.distributed.remote.server.identity import Source
 from khop.errors import ProtocolError, RendezvousError, SecurityError
 

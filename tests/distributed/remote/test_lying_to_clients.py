@@ -6,19 +6,12 @@ The thread that asks lives on whatever it is told; if it should end all the same
 import contextlib
 import os
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
 
-import jobs
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from lying import malformed_frames, scripted
-from serving import client_of, wait_until
 
 from khop.channel.control import ControlLine, Op, socket_pair
 from khop.distributed import init_client, shutdown_client
@@ -27,6 +20,9 @@ from khop.distributed.remote.client.local_sampler import LocalSampler
 from khop.distributed.remote.messages import Ping, WaitFor, text_array
 from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
 from khop.typing import EDGE, NODE
+from support.cluster import jobs
+from support.cluster.lying import malformed_frames, scripted
+from support.cluster.serving import client_of, wait_until
 
 
 @pytest.fixture
