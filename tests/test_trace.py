@@ -104,6 +104,7 @@ def test_heterogeneous(tmp_path):
         assert span.args["edges"] == batch.num_edges
 
 
+@pytest.mark.process
 def test_worker_processes(tmp_path, data):
     """Batches that torch's processes make show in the trainer alone."""
     loader = make_loader("nodes", data, num_workers=1, worker_type="process")
@@ -196,6 +197,7 @@ def test_limit(tmp_path, data):
     assert trace.content["otherData"]["dropped_spans"] > 10
 
 
+@pytest.mark.process
 def test_a_fork_does_not_write(tmp_path):
     """A process that was forked in a recording leaves the file to its parent."""
     program = (

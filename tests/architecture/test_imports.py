@@ -141,6 +141,7 @@ def test_no_name_stands_for_two_modules_of_distributed() -> None:
     assert {name: both for name, both in names.items() if len(both) > 1} == {}
 
 
+@pytest.mark.process
 def test_packages_of_samplers_and_servers_import_no_torch() -> None:
     listed = {f"{p}.{name}" for p, names in TORCH_FREE_MODULES.items() for name in names}
     whole = tuple(f"{package}." for package in TORCH_FREE)

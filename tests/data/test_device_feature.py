@@ -257,6 +257,7 @@ def test_the_share_served_is_as_hotness_predicts(power_law, split_ratio):
     assert abs(table.served.share - table.expected_share) < 0.02
 
 
+@pytest.mark.process
 def test_no_torch():
     """Samplers and servers may use it."""
     code = (

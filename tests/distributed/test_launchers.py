@@ -234,6 +234,7 @@ def with_own_port(rank, world_size, address, port):
     return {**step(rank, world_size, 1), "SLURM_JOB_ID": str(port)}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "variables",
     [
@@ -288,6 +289,7 @@ def test_port_that_another_program_has(monkeypatch):
             init_worker_group(timeout=2)
 
 
+@pytest.mark.process
 def test_launchers_need_no_torch():
     program = "import sys, khop.distributed.job.launch_environment as l; l.find_place(); "
     program += "sys.exit('torch' in sys.modules)"

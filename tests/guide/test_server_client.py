@@ -31,7 +31,6 @@ def context_of(rank, offset, world_size, group):
     }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_server_client_mode(parts, tmp_path):
     """Contexts, device counts, and batches of all clients, which each compares in `job.py`."""

@@ -9,7 +9,6 @@ from guide import products
 from support.cluster import jobs
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_worker_mode(parts, tmp_path):
     """Contexts, batches and training of all trainers; in `job.py` each checks its own."""

@@ -405,6 +405,7 @@ def test_an_allocator_that_is_interrupted(monkeypatch):
     assert told == [KeyboardInterrupt]
 
 
+@pytest.mark.process
 def test_arrays_whose_end_runs_python():
     """What an array's end runs may wait for another thread, which registers memory meanwhile."""
     code = (

@@ -21,6 +21,7 @@ def run(*arguments):
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_is_read_out_of_bounds(seed):
     """In a child, with the arrays between pages that end the process when they are touched."""
@@ -29,6 +30,7 @@ def test_nothing_is_read_out_of_bounds(seed):
     assert "nothing was read out of bounds" in child.stdout
 
 
+@pytest.mark.process
 def test_guards_work():
     """The pages around an array do end a process that reads them."""
     code = "from support.kernels import damaged_tables as d; import numpy as np, ctypes; "

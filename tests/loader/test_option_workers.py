@@ -51,6 +51,7 @@ def assert_same(ours, theirs):
     assert all(links.are_same(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.process
 @options
 @HETERO
 def test_threads_and_processes(name, hetero):
@@ -93,6 +94,7 @@ def test_pickled_loaders(name):
     assert_same(epochs(copy), epochs(loader))
 
 
+@pytest.mark.process
 def test_pygs_loader_with_processes():
     """Around khop's sampler; each worker counts its own calls, so only what holds is compared."""
     data, arguments = make("weights and times", False)

@@ -186,6 +186,7 @@ def test_custom_cls(graph):
     assert isinstance(batch, Own)
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
 @pytest.mark.parametrize("here", [False, True], ids=["in the worker", "in the trainer"])

@@ -24,6 +24,7 @@ def script():
     return script_modules.load("fuzz")
 
 
+@pytest.mark.soak
 def test_a_short_run_finds_nothing():
     command = [sys.executable, str(SCRIPT), "--inputs", "10000", "--seed", "77"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
