@@ -3,8 +3,6 @@
 Nothing here uses khop: what khop computes is compared with these few lines of plain Python.
 """
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 _M32, _M64 = 2**32 - 1, 2**64 - 1
@@ -74,46 +72,6 @@ def picks(key, node, degree, fanout, replace, tree=0):
         t = below(last + 1)
         chosen.append(last if t in chosen else t)
     return chosen
-
-
-@dataclass
-class Sampled:
-    """A sampled subgraph: node ids, endpoints' numbers, positions of edges, counts a hop."""
-
-    node: list = field(default_factory=list)
-    row: list = field(default_factory=list)
-    col: list = field(default_factory=list)
-    edge: list = field(default_factory=list)
-    nodes_per_hop: list = field(default_factory=list)
-    edges_per_hop: list = field(default_factory=list)
-
-
-def sample(indptr, indices, seeds, fanouts, replace, run, batch, row_ids=None):
-    """The k-hop sampler in plain Python, over the rows of a whole graph."""
-    out = Sampled(node=list(seeds), nodes_per_hop=[len(seeds)])
-    number = {}
-    for i, seed in enumerate(seeds):
-        number.setdefault(seed, i)
-    begin = 0
-    for hop, fanout in enumerate(fanouts):
-        key = step_key(run, batch, hop, 0)
-        end, edges_before = len(out.node), len(out.row)
-        for i in range(begin, end):
-            v = out.node[i]
-            first, last = int(indptr[v]), int(indptr[v + 1])
-            original = v if row_ids is None else int(row_ids[v])
-            for position in picks(key, original, last - first, fanout, replace):
-                u = int(indices[first + position])
-                if u not in number:
-                    number[u] = len(out.node)
-                    out.node.append(u)
-                out.row.append(number[u])
-                out.col.append(i)
-                out.edge.append(first + position)
-        out.nodes_per_hop.append(len(out.node) - end)
-        out.edges_per_hop.append(len(out.row) - edges_before)
-        begin = end
-    return out
 
 
 def csr(keys, neighbors, num_rows):

@@ -1,7 +1,10 @@
-"""The k-hop sampler with all of its options, in plain Python.
+"""The k-hop sampler with all of its options, in plain Python: for kernels and for loaders.
 
 A brute-force reference like those of `oracle`: it follows the description of the draws word for
-word, over rows that are lists, with Python's integers, and uses nothing of khop.
+word, over rows that are lists, with Python's integers, and uses nothing of khop. Which entries of a
+row may be drawn, and how many are, is `candidates`; which of them are drawn says a function that
+the sampler is given: `KeyedDraws` computes the draws of a key, `GivenDraws` takes those of a batch
+and checks that they could be drawn. `walks` compares loaders' batches with it.
 """
 
 import math
@@ -111,10 +114,33 @@ def pick_by_weight(entries, eligible, count, replace, stream):
     return chosen
 
 
-def contribution(row, fanout, options, weighted, key, tree=0, time=None, hidden=frozenset()):
-    """Positions that a row contributes to one hop, in order.
+class Candidates(NamedTuple):
+    """Positions of a row in one hop.
 
-    `hidden` are the neighbours that are excluded for the row, `time` is that of its tree's seed.
+    Attributes:
+        window: those that uniform draws are numbered by: all that time and exclusions leave.
+        eligible: those of them that may be drawn.
+        count: number of draws. If None, all eligible ones are taken, in order.
+    """
+
+    window: list
+    eligible: list
+    count: int | None
+
+
+def candidates(row, fanout, options, weighted, time=None, hidden=frozenset()):
+    """What a row may contribute to one hop.
+
+    Args:
+        row: a `Row`.
+        fanout: number of neighbours; -1: all.
+        options: `replace` and `last` of it are used.
+        weighted: entries are drawn by weight.
+        time: of the seed of the row's tree. If None, time plays no part.
+        hidden: neighbours that are excluded for the row.
+
+    Returns:
+        `Candidates`.
     """
     entries = row.entries
     timed = time is not None
@@ -126,14 +152,62 @@ def contribution(row, fanout, options, weighted, key, tree=0, time=None, hidden=
         eligible = eligible[-fanout:]
         window = [p for p in window if p >= eligible[0]]
     if fanout == 0 or not eligible:
-        return []
+        return Candidates([], [], None)
     if fanout < 0 or (not options.replace and fanout >= len(window)):
-        return eligible
+        return Candidates(window, eligible, None)
+    return Candidates(window, eligible, fanout if options.replace else min(fanout, len(eligible)))
+
+
+def contribution(row, fanout, options, weighted, key, tree=0, time=None, hidden=frozenset()):
+    """Positions that a row contributes to one hop under a key, in order; see `candidates`."""
+    found = candidates(row, fanout, options, weighted, time, hidden)
+    if found.count is None:
+        return found.eligible
     if weighted:
         stream = oracle.words(key, row.original_id, tree)
-        return pick_by_weight(entries, eligible, fanout, options.replace, stream)
-    picks = oracle.picks(key, row.original_id, len(window), fanout, options.replace, tree)
-    return [window[p] for p in picks]
+        return pick_by_weight(row.entries, found.eligible, fanout, options.replace, stream)
+    picks = oracle.picks(key, row.original_id, len(found.window), fanout, options.replace, tree)
+    return [found.window[p] for p in picks]
+
+
+class KeyedDraws:
+    """Draws of the key of a hop over an edge type in a batch."""
+
+    def __init__(self, options):
+        self.options = options
+
+    def __call__(self, hop, relation, row, tree, time, hidden, place):
+        """Positions that a row contributes, the first of which becomes edge `place` of its type."""
+        options = self.options
+        key = oracle.step_key(options.run, options.batch, hop, relation)
+        fanout, weighted = options.fanouts[relation][hop], options.weighted[relation]
+        return contribution(row, fanout, options, weighted, key, tree, time, hidden)
+
+
+class GivenDraws:
+    """Draws of a batch, which must be such as could be drawn.
+
+    Args:
+        options: how they were drawn.
+        drawn: numbers of the batch's edges, a list an edge type.
+    """
+
+    def __init__(self, options, drawn):
+        self.options, self.drawn = options, drawn
+
+    def __call__(self, hop, relation, row, tree, time, hidden, place):
+        """As that of `KeyedDraws`; AssertionError if the row cannot contribute what was drawn."""
+        options = self.options
+        fanout, weighted = options.fanouts[relation][hop], options.weighted[relation]
+        found = candidates(row, fanout, options, weighted, time, hidden)
+        if found.count is None:
+            return found.eligible
+        drawn = self.drawn[relation][place : place + found.count]
+        position_of = {row.entries[p].edge: p for p in found.eligible}
+        assert len(drawn) == found.count, (drawn, found)
+        assert all(edge in position_of for edge in drawn), (drawn, position_of)
+        assert options.replace or len(set(drawn)) == len(drawn), drawn
+        return [position_of[edge] for edge in drawn]
 
 
 class Sampler:
@@ -143,10 +217,12 @@ class Sampler:
         num_types: number of node types.
         edge_types: the graph.
         options: how to draw.
+        draws: `KeyedDraws` or `GivenDraws`. If None, the former.
     """
 
-    def __init__(self, num_types, edge_types, options):
+    def __init__(self, num_types, edge_types, options, draws=None):
         self.edge_types, self.options = edge_types, options
+        self.draws = KeyedDraws(options) if draws is None else draws
         self.members = [[] for _ in range(num_types)]  # (tree, id) of each number
         self.number = [{} for _ in range(num_types)]
         self.tree_times = []
@@ -198,43 +274,30 @@ class Sampler:
         return {u for v, u in self.options.excluded.get(r, ()) if v == node}
 
     def _hop(self, hop, r, frontier):
-        kind, options, before = self.edge_types[r], self.options, len(self.edges[r])
-        key = oracle.step_key(options.run, options.batch, hop, r)
+        kind, edges = self.edge_types[r], self.edges[r]
+        before = len(edges)
         for col in frontier:
             tree, node = self.members[kind.destination][col]
-            row = kind.rows[node]
-            for position in contribution(
-                row,
-                options.fanouts[r][hop],
-                options,
-                options.weighted[r],
-                key,
-                tree,
-                self._time(tree),
-                self._hidden(r, node),
-            ):
+            row, time, hidden = kind.rows[node], self._time(tree), self._hidden(r, node)
+            for position in self.draws(hop, r, row, tree, time, hidden, len(edges)):
                 entry = row.entries[position]
                 known, found = self.number[kind.source], (tree, entry.neighbor)
                 if found not in known:
                     known[found] = len(self.members[kind.source])
                     self.members[kind.source].append(found)
-                self.edges[r].append((known[found], col, entry.edge))
-        self.edges_per_hop[r].append(len(self.edges[r]) - before)
+                edges.append((known[found], col, entry.edge))
+        self.edges_per_hop[r].append(len(edges) - before)
 
     def _complete(self):
         if self.options.induced:
-            self.edges = [self._induced(r) for r in range(len(self.edge_types))]
+            self.edges = [self.induced(r) for r in range(len(self.edge_types))]
             self.edges_per_hop = [[len(edges)] for edges in self.edges]
-        drawn = list(self.edges)
+        self.edges = add_reverses(self.edges, self.options.reversals)
         for relation, reverse, mirror in self.options.reversals:
-            edges = with_reverses(drawn[relation], drawn[reverse])
-            if mirror:
-                self.edges[reverse] = [(col, row, None) for row, col, _ in edges]
-                self.edges_per_hop[reverse] = []
-            self.edges[relation] = edges
-            self.edges_per_hop[relation] = []
+            for changed in (relation, reverse) if mirror else (relation,):
+                self.edges_per_hop[changed] = []
 
-    def _induced(self, r):
+    def induced(self, r):
         """All edges of a type among the members of the same tree, that their trees may see."""
         kind, edges = self.edge_types[r], []
         for col, (tree, node) in enumerate(self.members[kind.destination]):
@@ -245,6 +308,24 @@ class Sampler:
                 if seen and row is not None and entry.neighbor not in hidden:
                     edges.append((row, col, entry.edge))
         return edges
+
+
+def add_reverses(drawn, reversals):
+    """Edges of all types, of which some get the reverses of others.
+
+    Args:
+        drawn: (row, col, edge) triples, a list an edge type.
+        reversals: (edge type, the type whose reverses it gets, whether that mirrors the result).
+
+    Returns:
+        A list an edge type, as `drawn`.
+    """
+    edges = list(drawn)
+    for relation, reverse, mirror in reversals:
+        edges[relation] = with_reverses(drawn[relation], drawn[reverse])
+        if mirror:
+            edges[reverse] = [(col, row, None) for row, col, _ in edges[relation]]
+    return edges
 
 
 def with_reverses(own, reverse):
@@ -259,3 +340,39 @@ def with_reverses(own, reverse):
 def sample(num_types, edge_types, seeds, options):
     """The batch that seeds draw."""
     return Sampler(num_types, edge_types, options).draw(seeds)
+
+
+@dataclass
+class Sampled:
+    """A batch of a graph of one type: node ids, endpoints' numbers, edges, counts a hop."""
+
+    node: list = field(default_factory=list)
+    row: list = field(default_factory=list)
+    col: list = field(default_factory=list)
+    edge: list = field(default_factory=list)
+    nodes_per_hop: list = field(default_factory=list)
+    edges_per_hop: list = field(default_factory=list)
+
+
+def sample_one_type(indptr, indices, seeds, fanouts, replace, run, batch, row_ids=None):
+    """The batch of seeds of a graph of one type, given as compressed rows; a `Sampled`.
+
+    Args:
+        indptr: [number of nodes + 1].
+        indices: neighbours.
+        seeds: ids.
+        fanouts: a hop each.
+        replace: draws are with replacement.
+        run: key of the epoch.
+        batch: number of the batch.
+        row_ids: original ids of the nodes. If None, their own.
+    """
+    rows = {}
+    for v in range(len(indptr) - 1):
+        positions = range(int(indptr[v]), int(indptr[v + 1]))
+        entries = [Entry(int(indices[p]), p) for p in positions]
+        rows[v] = Row(v if row_ids is None else int(row_ids[v]), entries)
+    options = Options([fanouts], [False], replace, run=run, batch=batch)
+    out = sample(1, [EdgeType(0, 0, rows)], [Seeds(0, list(seeds))], options)
+    row, col, edge = ([triple[i] for triple in out.edges[0]] for i in range(3))
+    return Sampled(out.nodes[0], row, col, edge, out.nodes_per_hop[0], out.edges_per_hop[0])

@@ -1,15 +1,28 @@
-"""What batches must hold: neighbourhoods walked along edge lists, in plain Python.
+"""What loaders' batches must hold: the reference sampler, over the edge lists of PyG's graphs.
 
 Nothing here uses khop. `walk` takes the arguments of a loader and returns the batch that they call
-for; where draws are left to chance it is told what was drawn, checks that it could be drawn, and
+for; where draws are left to chance it is given what was drawn, checks that it could be drawn, and
 works out everything else. `check` compares a batch of a loader with it, attribute by attribute.
 
 Tests' graphs name their attributes so that nobody has to guess what they belong to: those of edges
 begin with 'edge_', 'time' is of nodes.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch_geometric.data import HeteroData
+
+from support.reference.sampler import (
+    EdgeType,
+    Entry,
+    GivenDraws,
+    Options,
+    Row,
+    Sampler,
+    Seeds,
+    add_reverses,
+)
 
 
 class View:
@@ -31,8 +44,7 @@ class View:
         self.weights = self._collect(self.edge_types, weight_attr)
         self.edge_times = self._collect(self.edge_types, time_attr if of_edges else None)
         self.node_times = self._collect(self.node_types, None if of_edges else time_attr)
-        self.ends = {t: self.store(t).edge_index.tolist() for t in self.edge_types}
-        self.rows = {t: self._rows(t) for t in self.edge_types}
+        self.relations = [self._relation(t) for t in self.edge_types]
 
     def store(self, kind):
         return self.data[kind] if self.hetero else self.data
@@ -57,85 +69,45 @@ class View:
         times = self.node_times.get(self.neighbor_type(edge_type))
         return None if times is None else times[neighbor]
 
-    def _rows(self, edge_type):
-        """{node: [(neighbour, edge)]}: by time, of equal times in the order of the edge list."""
-        src, dst = self.ends[edge_type]
-        rows = {}
+    def _relation(self, edge_type):
+        """An edge type of the reference; rows by time, then in the order of the edge list."""
+        source, destination = self.neighbor_type(edge_type), self.frontier_type(edge_type)
+        src, dst = self.store(edge_type).edge_index.tolist()
         nodes, neighbors = (src, dst) if self.backward else (dst, src)
+        weights = self.weights.get(edge_type)
+        rows = {v: Row(v, []) for v in range(self.store(destination).num_nodes)}
         for edge, (v, u) in enumerate(zip(nodes, neighbors, strict=True)):
-            rows.setdefault(v, []).append((u, edge))
+            weight = None if weights is None else weights[edge]
+            rows[v].entries.append(Entry(u, edge, self.time(edge_type, u, edge), weight))
         if self.has_times(edge_type):
             for row in rows.values():
-                row.sort(key=lambda entry: self.time(edge_type, *entry))
-        return rows
+                row.entries.sort(key=lambda entry: entry.time)
+        return EdgeType(self.node_types.index(source), self.node_types.index(destination), rows)
+
+    def oriented(self, edges):
+        """{edge type: (row, col, edge)} of lists of the reference, whose columns draw."""
+        if self.backward:
+            edges = [[(col, row, edge) for row, col, edge in of_type] for of_type in edges]
+        return dict(zip(self.edge_types, edges, strict=True))
 
 
+@dataclass
 class Walk:
-    """A batch that grows hop by hop.
+    """A batch as it must be.
 
     Attributes:
+        sampler: the reference sampler that has drawn it.
         nodes: {node type: [(tree, id)]} in the batch's order.
         edges: {edge type: [(row, col, edge)]}, likewise.
         nodes_per_hop: {node type: [count]}.
         edges_per_hop: {edge type: [count]}.
     """
 
-    def __init__(self, nodes, edges):
-        self.nodes, self.edges = nodes, edges
-        self.nodes_per_hop = {t: [] for t in nodes}
-        self.edges_per_hop = {t: [] for t in edges}
-        self._numbers = {t: {} for t in nodes}
-        self._end = dict.fromkeys(nodes, 0)
-
-    def add_seeds(self, node_type, members):
-        """Each gets a number; of equal ones the first is found."""
-        for member in members:
-            self._numbers[node_type].setdefault(member, len(self.nodes[node_type]))
-            self.nodes[node_type].append(member)
-        self.end_hop()
-
-    def number_of(self, node_type, tree, node):
-        """A node's number; it is appended if it has none."""
-        nodes = self.nodes[node_type]
-        number = self._numbers[node_type].setdefault((tree, node), len(nodes))
-        if number == len(nodes):
-            nodes.append((tree, node))
-        return number
-
-    def find(self, node_type, tree, node):
-        """A node's number or None."""
-        return self._numbers[node_type].get((tree, node))
-
-    def frontier(self, node_type):
-        """(number, tree, id) of the nodes that the last hop added."""
-        end = self._end[node_type]
-        first = end - self.nodes_per_hop[node_type][-1]
-        return [(i, *self.nodes[node_type][i]) for i in range(first, end)]
-
-    def end_hop(self):
-        for t, members in self.nodes.items():
-            self.nodes_per_hop[t].append(len(members) - self._end[t])
-            self._end[t] = len(members)
-
-
-def draws(view, edge_type, node, fanout, time, replace=False, last=False):
-    """What a row may give: (entries that may be drawn, their number; None: just these, in order).
-
-    Entries are (neighbour, edge).
-    """
-    row = view.rows[edge_type].get(node, [])
-    if time is not None and view.has_times(edge_type):
-        row = [entry for entry in row if view.time(edge_type, *entry) <= time]
-    weights = view.weights.get(edge_type)
-    eligible = [e for e in row if weights is None or weights[e[1]] > 0]
-    if last and view.has_times(edge_type) and 0 <= fanout < len(eligible):
-        eligible = eligible[len(eligible) - fanout :]
-        row = row[row.index(eligible[0]) :] if eligible else []
-    if fanout == 0 or not eligible:
-        return [], 0
-    if fanout < 0 or (not replace and fanout >= len(row)):
-        return eligible, None
-    return eligible, fanout if replace else min(fanout, len(eligible))
+    sampler: Sampler
+    nodes: dict
+    edges: dict
+    nodes_per_hop: dict
+    edges_per_hop: dict
 
 
 def walk(view, num_neighbors, seed_type, seeds, times=None, drawn=None, **options):
@@ -153,59 +125,37 @@ def walk(view, num_neighbors, seed_type, seeds, times=None, drawn=None, **option
     temporal = bool(view.node_times or view.edge_times)
     if temporal and times is None:
         times = [view.node_times[seed_type][v] for v in seeds]
-    trees = range(len(seeds)) if temporal or options.get("disjoint") else [0] * len(seeds)
-    out = Walk({t: [] for t in view.node_types}, {t: [] for t in view.edge_types})
-    out.add_seeds(seed_type, zip(trees, seeds, strict=True))
-    how = {
-        "replace": options.get("replace", False),
-        "last": options.get("temporal_strategy") == "last",
-    }
     fanouts = num_neighbors
     if not isinstance(fanouts, dict):
         fanouts = dict.fromkeys(view.edge_types, num_neighbors)
-    for hop in range(len(next(iter(fanouts.values()), []))):
-        for edge_type in view.edge_types:
-            edges = []
-            for col, tree, node in out.frontier(view.frontier_type(edge_type)):
-                time = times[tree] if temporal else None
-                found, count = draws(view, edge_type, node, fanouts[edge_type][hop], time, **how)
-                if count is not None:
-                    place = len(out.edges[edge_type]) + len(edges)
-                    found = _drawn(found, drawn[edge_type][place : place + count], how["replace"])
-                for u, edge in found:
-                    row = out.number_of(view.neighbor_type(edge_type), tree, u)
-                    edges.append((*((col, row) if view.backward else (row, col)), edge))
-            out.edges[edge_type] += edges
-            out.edges_per_hop[edge_type].append(len(edges))
-        out.end_hop()
-    return out
+    how = Options(
+        [fanouts[t] for t in view.edge_types],
+        [t in view.weights for t in view.edge_types],
+        replace=options.get("replace", False),
+        last=options.get("temporal_strategy") == "last",
+        disjoint=temporal or options.get("disjoint", False),
+    )
+    given = GivenDraws(how, [(drawn or {}).get(t, []) for t in view.edge_types])
+    sampler = Sampler(len(view.node_types), view.relations, how, given)
+    batch = sampler.draw([Seeds(view.node_types.index(seed_type), seeds, times)])
+    nodes = [
+        list(zip(*of_type, strict=True)) for of_type in zip(batch.trees, batch.nodes, strict=True)
+    ]
+    return Walk(
+        sampler,
+        dict(zip(view.node_types, nodes, strict=True)),
+        view.oriented(batch.edges),
+        dict(zip(view.node_types, batch.nodes_per_hop, strict=True)),
+        dict(zip(view.edge_types, batch.edges_per_hop, strict=True)),
+    )
 
 
-def _drawn(eligible, drawn, replace):
-    """The entries that were drawn, which must be eligible and, without replacement, distinct."""
-    by_edge = {edge: (u, edge) for u, edge in eligible}
-    assert all(edge in by_edge for edge in drawn), (drawn, eligible)
-    assert replace or len(set(drawn)) == len(drawn), drawn
-    return [by_edge[edge] for edge in drawn]
-
-
-def induced(view, out, times=None):
+def induced(view, out):
     """{edge type: (row, col, edge)}: all edges among the nodes of a batch, of one tree each.
 
-    Args:
-        view: the graph.
-        out: the batch as drawn.
-        times: of its trees; only edges that are not later are there.
+    In temporal sampling those that are not later than their tree's seed.
     """
-    found = {t: [] for t in view.edge_types}
-    for edge_type, edges in found.items():
-        for col, (tree, node) in enumerate(out.nodes[view.frontier_type(edge_type)]):
-            time = None if times is None else times[tree]
-            for u, edge in draws(view, edge_type, node, -1, time)[0]:
-                row = out.find(view.neighbor_type(edge_type), tree, u)
-                if row is not None:
-                    edges.append((*((col, row) if view.backward else (row, col)), edge))
-    return found
+    return view.oriented([out.sampler.induced(r) for r in range(len(view.edge_types))])
 
 
 def bidirectional(view, out):
@@ -213,23 +163,22 @@ def bidirectional(view, out):
 
     By PyG's rules of what reverses what; by column and row, but a mirror image as its original.
     """
-    pairs = {t: [(row, col) for row, col, _ in edges] for t, edges in out.edges.items()}
-    result = dict(pairs)
-    for t, drawn in pairs.items():
+    types = list(view.edge_types)
+    reversals = []
+    for t in types:
         src, name, dst = t or (None, "", None)
         if name.startswith("rev_"):
             continue
         named = (dst, f"rev_{name}", src)
-        back = [k for k in pairs if k and (k[2], k[0]) == (src, dst)]
-        reverse = (
-            named if named in pairs else t if src == dst else back[0] if len(back) == 1 else None
-        )
-        if t is None or reverse is not None:
-            both = {*drawn, *(pair[::-1] for pair in pairs[reverse])}
-            result[t] = sorted(both, key=lambda pair: pair[::-1])
-        if named in pairs:
-            result[named] = [pair[::-1] for pair in result[t]]
-    return result
+        back = [k for k in types if k and (k[2], k[0]) == (src, dst)]
+        if named in types:
+            reversals.append((types.index(t), types.index(named), True))
+        elif src == dst:
+            reversals.append((types.index(t), types.index(t), False))
+        elif len(back) == 1:
+            reversals.append((types.index(t), types.index(back[0]), False))
+    edges = add_reverses([out.edges[t] for t in types], reversals)
+    return {t: [(r, c) for r, c, _ in of_type] for t, of_type in zip(types, edges, strict=True)}
 
 
 def check(view, batch, num_neighbors, seeds, times=None, **options):
