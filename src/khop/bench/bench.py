@@ -1,4 +1,4 @@
-"""What a run hands to its suites: settings, graphs, peers, and somebody to tell."""
+"""Context of a run for its suites: settings, graphs, peers, and output of progress."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Bench:
     """A run.
 
     Attributes:
-        settings: what is asked for.
-        graphs: those of its scale.
-        peers: who can be measured here.
+        settings: options of the run.
+        graphs: the graphs of its scale.
+        peers: the peers that can be measured here.
         say: prints a line.
-        notes: what a reader of the figures must know.
-        left_out: what could not be measured, a line each.
-        failed: what went wrong, a line each.
+        notes: remarks that a reader of the figures needs.
+        left_out: cases that could not be measured, a line each.
+        failed: failures, a line each.
     """
 
     settings: Settings
@@ -38,20 +38,20 @@ class Bench:
     failed: list[str] = field(default_factory=list)
 
     def note(self, line: str) -> None:
-        """Says, once, what a reader of the figures must know."""
+        """Print, once, a remark that a reader of the figures needs."""
         if line not in self.notes:
             self.notes.append(line)
             self.say(line)
 
     def leave_out(self, line: str) -> None:
-        """Says, once, what is not measured, and why."""
+        """Print, once, what is not measured, and why."""
         if line not in self.left_out:
             self.left_out.append(line)
             self.say(line)
 
     @contextmanager
     def survives(self, what: str) -> Iterator[None]:
-        """Keeps what is measured after something that fails; the run fails in the end."""
+        """Keep what is measured after a part that fails; the run fails at its end."""
         try:
             yield
         except Exception as error:
@@ -62,7 +62,7 @@ class Bench:
     def take_turns(
         self, group: str, cases: Sequence[Case], unit: Unit = "ms", work_unit: str | None = None
     ) -> list[Row]:
-        """Measures cases in turns, as often as is asked for; see `measure.take_turns`."""
+        """Measure cases in turns, `settings.repeat` times; see `measure.take_turns`."""
         rows = take_turns(group, cases, self.settings.repeat, unit, work_unit)
         self._tell(rows)
         return rows
@@ -70,13 +70,13 @@ class Bench:
     def take_joint_turns(
         self, rows: list[Row], measure: Callable[[int], Sequence[Turn]]
     ) -> list[Row]:
-        """Likewise what yields several values at a time."""
+        """Measure several values at a time, likewise; see `measure.take_joint_turns`."""
         take_joint_turns(rows, measure, self.settings.repeat)
         self._tell(rows)
         return rows
 
     def _tell(self, rows: Sequence[Row]) -> None:
-        """A line for each group: what has come out so far."""
+        """Print a line for each group: its medians so far."""
         for group, members in groupby(rows, key=lambda row: row.group):
             found = ", ".join(f"{row.name} {number(row.median)} {row.unit}" for row in members)
             self.say(f"{group}: {found}")

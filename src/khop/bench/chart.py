@@ -1,4 +1,4 @@
-"""A run's figures as bars: a panel for each suite, what is shorter is faster."""
+"""Bar chart of a run: a panel for each suite and unit; a shorter bar is a lower cost."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _ROW_INCHES = 0.24
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def draw(rows: Mapping[str, Sequence[Row]], title: str, path: Path) -> None:
-    """Draws a run.
+    """Draw a run.
 
     Args:
         rows: by suite.
-        title: of the picture.
-        path: the picture; its suffix says the format.
+        title: of the chart.
+        path: the file to write; its suffix selects the format.
     """
     import matplotlib
 

@@ -1,8 +1,8 @@
-"""Suite `device`: what a GPU draws, copies and trains, and whether its batches are the CPU's.
+"""Suite `device`: sampling, gathering and training on a GPU, and equality with the CPU's batches.
 
 Runs on the device that `--device` names. On the emulated one everything is done as on a GPU, except
-that groups of times are named so and are no goal's: shares of rows and the equality of batches are
-as real as on a GPU.
+that groups of times are named so and no goal applies to them. Shares of rows and the equality of
+batches are as valid as on a GPU.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from khop.typing import Int64Array
 SAMPLING = "sampling"
 RECORDED = f"{DEVICE}, CUDA graph"
 MODELLED = (DEVICE, RECORDED)
-"""The ways to draw that there is a model of."""
+"""The ways to draw that the model predicts."""
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measures the suite."""
+    """Measure the suite."""
     assert bench.settings.device is not None
     rows: list[Row] = []
     with open_place(bench.settings.device) as place:
@@ -48,7 +48,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 def _equality(bench: Bench, place: Place, _: Drawn) -> list[Row]:
-    """How many of the random batches are others than the CPU's."""
+    """Count the random batches that differ from the CPU's."""
     found = compare(place, bench.settings.configurations)
     for number, why in found.different.items():
         bench.note(f"device: configuration {number} is not the CPU's: {why}")
@@ -60,12 +60,12 @@ def _equality(bench: Bench, place: Place, _: Drawn) -> list[Row]:
 
 
 class DeviceKernel:
-    """khop's sampling on a device, which writes to arrays there that are written again and again.
+    """khop's sampling on a device, with output arrays there that are reused.
 
     Args:
         place: the device.
-        kernel: the same on the CPU: its graph and how it draws.
-        mode: where the graph lies: 'CUDA' or 'ZERO_COPY'.
+        kernel: sampling on the CPU, of the same graph and with the same options.
+        mode: location of the graph: 'CUDA' (the device) or 'ZERO_COPY' (the host).
         options: of each call that samples.
     """
 
@@ -84,7 +84,7 @@ class DeviceKernel:
         self._arrays: dict[str, Any] = {}
 
     def draw(self, seeds: Int64Array, batch: int) -> int:
-        """Draws a batch and writes it; returns its number of edges."""
+        """Draw a batch and write it; return its number of edges."""
         subgraph, spec = self._subgraph, self._spec
         subgraph.begin()
         subgraph.add_seeds(0, seeds)
@@ -109,7 +109,7 @@ class DeviceKernel:
         return int(num_edges)
 
     def written(self, seeds: Int64Array, batch: int) -> list[Int64Array]:
-        """What `draw` writes: nodes, row, col, edges."""
+        """Draw a batch; return what was written: nodes, row, col, edges."""
         count = self.draw(seeds, batch)
         self._place.device.synchronize()
         nodes, ends, edges = (self._place.get(self._arrays[n]) for n in ("nodes", "ends", "edges"))
@@ -117,7 +117,7 @@ class DeviceKernel:
         return [nodes[:num_nodes], ends[:count], ends[count : 2 * count], edges[:count]]
 
     def counts(self, seeds: Int64Array, batch: int) -> Counts:
-        """Of a batch, what the model of its time needs."""
+        """Draw a batch; return the sizes that the model of its time needs."""
         nodes, _, _, edges = self.written(seeds, batch)
         drawn, csr = self._subgraph, self._topology
         return count(
@@ -141,7 +141,7 @@ class DeviceKernel:
 
 
 def _sampling(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
-    """Time, edges a second and launches of a batch of the products-shaped graph."""
+    """Measure time, edges a second and launches of a batch of the products-shaped graph."""
     kernel, seeds = drawn.kernel, drawn.seeds
     ours = _device_kernels(bench, place, kernel, seeds)
     cases = [device_case(place, name, draws.draw, seeds) for name, draws in ours.items()]
@@ -160,7 +160,7 @@ def _sampling(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
 def _device_kernels(
     bench: Bench, place: Place, kernel: KhopKernel, seeds: Seeds
 ) -> dict[str, DeviceKernel]:
-    """The ways of khop to draw on the device, each after it drew a batch as the CPU does."""
+    """Return khop's ways to draw on the device, each after it drew a batch as the CPU does."""
     ways: dict[str, tuple[str, dict[str, Any]]] = {
         DEVICE: ("CUDA", {}),
         RECORDED: ("CUDA", {"cuda_graph": True}),
@@ -187,14 +187,14 @@ def device_case(
     seeds: Seeds,
     by_wall: bool = False,
 ) -> Case:
-    """What a device draws.
+    """Make the case of sampling on a device.
 
     Args:
         place: the device.
         name: of the case.
         draw: draws a batch from seeds and its number; returns its number of edges.
         seeds: the seeds.
-        by_wall: time by the host's clock: for peers with streams of their own.
+        by_wall: time by the host's clock: for peers with other CUDA streams.
     """
 
     def turn(number: int) -> Turn:
@@ -212,7 +212,7 @@ def device_case(
 
 
 def _rate(place: Place, row: Row) -> Row:
-    """Edges a second, turn by turn."""
+    """Return the edges a second, turn by turn."""
     rate = Row(place.group("sampled edges"), row.name, "G/s", ratio=math.nan)
     for per_edge in row.per_work:
         rate.add(Turn(1e9 / per_edge))
@@ -220,7 +220,7 @@ def _rate(place: Place, row: Row) -> Row:
 
 
 def _model(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
-    """Prediction of the model for the first batch."""
+    """Return the model's prediction for the first batch."""
     number, batch = seeds.of_turn(0)[0]
     counts = kernel.counts(batch.numpy(), number)
     seconds = predict(counts, as_graph=name == RECORDED).seconds
@@ -228,7 +228,7 @@ def _model(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
 
 
 def _launches(place: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
-    """Kernels that are launched for a batch, writing included."""
+    """Count the kernels that are launched for a batch, writing included."""
     row = Row("kernels for a batch", name, "launches", ratio=math.nan)
     for number, batch in seeds.of_turn(0):
         before = place.device.num_launches
@@ -244,4 +244,4 @@ PARTS: dict[str, Callable[[Bench, Place, Drawn], list[Row]]] = {
     "hot cache": measure_hot_cache,
     "training": measure_training,
 }
-"""What the suite measures, one after the other."""
+"""The parts of the suite, in order."""

@@ -21,7 +21,7 @@ _FANOUTS = (-1, 0, 1, 2, 3, 5, 15)
 _HUB = 300
 _DEGREES = 12
 _TIMES = 50
-_ENOUGH = 50  # failures: on a GPU that a fault has stopped, all that follow are
+_ENOUGH = 50  # failures: after a fault of a GPU all further ones fail, too
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Configuration:
         csrs: rows of each edge type.
         fanouts: of each edge type, hop by hop.
         weighted: for each edge type.
-        seeds: (node type, ids, times or None), in the order of the calls.
+        seeds: (node type, ids, times or None), in order of calls.
         excluded: (edge type, rows, neighbours).
         replace, last, disjoint, with_edges, induced: options.
         keys: of the run, and the batch's number.
@@ -55,7 +55,7 @@ class Configuration:
     keys: tuple[int, int]
 
     def draw(self, subgraph: Any, graphs: Sequence[Any], **options: Any) -> Any:
-        """Draws the batch into a subgraph of the CPU or of a device, and returns that.
+        """Draw the batch into a subgraph of the CPU or of a device, and return that.
 
         Args:
             subgraph: takes `arguments`.
@@ -74,21 +74,21 @@ class Configuration:
         return subgraph
 
     def next(self) -> Configuration:
-        """The next batch of the same run."""
+        """Return the next batch of the same run."""
         return replace(self, keys=(self.keys[0], self.keys[1] + 1))
 
     def arguments(self) -> tuple[Any, ...]:
-        """Those of a subgraph, without the device."""
+        """Return the arguments of a subgraph, without the device."""
         return self.num_nodes, self.relations, self.with_edges, self.disjoint
 
 
 @dataclass
 class Comparison:
-    """What came of drawing configurations on a device and on the CPU.
+    """Result of drawing configurations on a device and on the CPU.
 
     Attributes:
         tried: how many were drawn.
-        different: by the number of those that were not the CPU's: 'differs', or what was raised.
+        different: those unlike the CPU's, by number: 'differs', or the error that was raised.
     """
 
     tried: int = 0
@@ -96,7 +96,7 @@ class Comparison:
 
 
 def compare(place: Place, configurations: int) -> Comparison:
-    """Draws configurations on a device and on the CPU, until many have gone wrong.
+    """Draw configurations on a device and on the CPU, until 50 have failed.
 
     Args:
         place: the device.
@@ -108,7 +108,7 @@ def compare(place: Place, configurations: int) -> Comparison:
         try:
             if not is_equal(place, configuration(number), number):
                 found.different[number] = "differs"
-        except Exception as error:  # whatever it is, the others may tell more of it
+        except Exception as error:  # any error: the other configurations may explain it
             found.different[number] = f"{type(error).__name__}: {error}"
         if len(found.different) == _ENOUGH:
             break
@@ -116,9 +116,9 @@ def compare(place: Place, configurations: int) -> Comparison:
 
 
 def is_equal(place: Place, about: Configuration, number: int) -> bool:
-    """Whether a device draws a batch, and the one after it, as the CPU does.
+    """Return whether a device draws a batch, and the one after it, as the CPU does.
 
-    The number also says how the device does it: of two, one reads the graph in place; of four, two
+    The number also selects how the device draws: of two, one reads the graph in place; of four, two
     play a CUDA graph; of eight, four begin with too little room, and have to draw again.
     """
     mode = "ZERO_COPY" if number & 1 else "CUDA"
@@ -138,7 +138,7 @@ def is_equal(place: Place, about: Configuration, number: int) -> bool:
 
 
 def _contents_on_host(subgraph: Any, about: Configuration) -> Iterator[Array]:
-    """Everything that a batch of the CPU consists of."""
+    """Yield all arrays of a batch of the CPU."""
     for t in range(len(about.num_nodes)):
         nodes, trees = np.empty((2, subgraph.num_nodes(t)), np.int64)
         subgraph.write_nodes(t, nodes)
@@ -155,7 +155,7 @@ def _contents_on_host(subgraph: Any, about: Configuration) -> Iterator[Array]:
 
 
 def _contents_on_device(subgraph: Any, about: Configuration, place: Place) -> Iterator[Array]:
-    """Everything that a batch of a device consists of, in the same order."""
+    """Yield all arrays of a batch of a device, in the same order."""
     num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
     nodes, trees = ([place.empty(n) for n in num_nodes] for _ in range(2))
     ends, edges = ([place.empty((k, n)) for n in num_edges] for k in (2, 1))
@@ -176,7 +176,7 @@ def _contents_on_device(subgraph: Any, about: Configuration, place: Place) -> It
 
 
 def configuration(number: int) -> Configuration:
-    """The configuration of a number."""
+    """Make the configuration of a number."""
     rng = np.random.default_rng(number)
     counts = rng.integers(1, 60, rng.integers(1, 4)).tolist()
     types = rng.integers(0, len(counts), (int(rng.integers(1, 5)), 2)).tolist()
@@ -211,7 +211,7 @@ def _chance(rng: np.random.Generator, share: float) -> bool:
 
 
 def _rows(rng: np.random.Generator, num_sources: int, num_rows: int) -> tuple[Array, Array]:
-    """Row pointers and neighbours of 4 or 8 bytes each; some rows are empty, one may be long."""
+    """Draw row pointers and neighbours, 4 or 8 bytes each; some rows are empty, one may be long."""
     degrees = rng.integers(0, _DEGREES, num_rows) * (rng.random(num_rows) < 0.8)
     degrees[rng.integers(0, num_rows)] += _HUB * _chance(rng, 0.5)
     indptr = np.concatenate([[0], np.cumsum(degrees)])
@@ -221,7 +221,7 @@ def _rows(rng: np.random.Generator, num_sources: int, num_rows: int) -> tuple[Ar
 
 
 def _tables(rng: np.random.Generator, indptr: Array) -> dict[str, Any]:
-    """Times and weights of a relation's edges, as `Csr` takes them."""
+    """Draw times and weights of a relation's edges, as `Csr` takes them."""
     tables: dict[str, Any] = {}
     count = int(indptr[-1])
     if _chance(rng, 0.5):

@@ -1,10 +1,10 @@
 """Part of suite `device`: rows of a table, from device memory, from the host's, and from both.
 
-0.4 M random rows of 400 bytes, out of 1 GB. What they are compared with is a copy of as many bytes
-in one piece, which torch makes: within device memory, and from pinned host memory to it. From host
-memory rows are also read in the order in which they were asked for, which sorting them is to beat.
-The hot cache is a table a fifth of whose rows, the hottest, are in device memory: how many rows of
-batches come from there is counted, and compared with what hotness says.
+A gather reads 0.4 M random rows of 400 bytes, out of 1 GB. It is compared with torch's copy of as
+many bytes in one piece: within device memory, and from pinned host memory to it. From host memory
+rows are also read in the order of the request; sorting them should be faster. The hot cache is a
+table with a fifth of its rows, the hottest, in device memory: the share of batches' rows that come
+from there is counted, and compared with the share that hotness predicts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNSORTED = f"{DEVICE}, rows as asked for"
 
 
 def measure_gathers(bench: Bench, place: Place, _: Drawn) -> list[Row]:
-    """Gathers from device memory and from the host's, each against a copy."""
+    """Measure gathers from device memory and from the host's, each against a copy."""
     factor = 1 if place.is_cuda else _EMULATED
     table = _table(_TABLE_ROWS // factor)
     count = _ROWS // factor
@@ -73,7 +73,7 @@ def gather_case(
     batches: int,
     name: str = DEVICE,
 ) -> Case:
-    """Gathers other random rows each time; the first time what comes of it is checked.
+    """Make a case that gathers other random rows each time; the first result is checked.
 
     Args:
         place: the device.
@@ -85,7 +85,7 @@ def gather_case(
         name: of the case.
 
     Raises:
-        RuntimeError: the rows are not those that were asked for.
+        RuntimeError: the rows are not those of the table.
     """
     rng = np.random.default_rng(1)
     chosen = [rng.integers(0, len(table), count) for _ in range(batches + 1)]
@@ -108,7 +108,7 @@ def gather_case(
 
 
 def copy_case(place: Place, from_host: bool, out: Any, batches: int) -> Case:
-    """Copies as many bytes in one piece, within the device or from the host's pinned memory."""
+    """Make a case that copies as many bytes in one piece, on the device or from pinned memory."""
     target = torch.as_tensor(out)
     sources = [torch.rand(target.shape) for _ in range(2)]
     if from_host:
@@ -131,7 +131,7 @@ def _kilobytes(out: Any) -> float:
 
 
 def measure_hot_cache(bench: Bench, place: Place, drawn: Drawn) -> list[Row]:
-    """Share of the rows of batches that comes from device memory, and what hotness says of it."""
+    """Measure the share of batches' rows that come from device memory; compare it with hotness."""
     kernel, seeds = drawn.kernel, drawn.seeds
     prob = _hotness(kernel, drawn.train, seeds.order.batch_size)
     hot = np.argsort(-prob, kind="stable")[: round(_HOT * len(prob))]
@@ -156,7 +156,7 @@ def _hotness(kernel: KhopKernel, seeds: Int64Array, batch_size: int) -> Array:
 
 
 def _counter(place: Place, num_rows: int, hot: Int64Array) -> Callable[[Int64Array], float]:
-    """What gathers rows of a table with such hot ones; returns the share that the device served."""
+    """Return a function that gathers rows, and returns the share served by the hot ones."""
     table = np.arange(num_rows, dtype=np.int64)[:, None]  # narrow: rows are only counted
     group = _native.DeviceGroup([place.device])
     gathers = _native.DeviceTable(

@@ -1,10 +1,10 @@
 """A model of the time of a batch on a GPU: bytes, sectors and launches, from stated assumptions.
 
-A step takes as long as its launches and, on top of them, the longer of two: the chain of loads that
-wait for one another in a thread, and what all threads move. What they move is bytes in a stream,
-which go at the memory's bandwidth; sectors of 32 bytes anywhere in device memory; words anywhere in
-the second cache; and atomic operations there. `docs/device-model.md` says where the figures are
-from. Numbers of rows, edges and nodes are counted in batches that were drawn, on any device.
+A step takes the time of its launches plus the longer of two: the longest chain of dependent loads
+in a thread, and the traffic of all threads. Traffic is sequential bytes at the memory's bandwidth;
+sectors of 32 bytes anywhere in device memory; words anywhere in the L2 cache; and atomic operations
+there. `docs/device-model.md` gives the sources of the figures. Numbers of rows, edges and nodes are
+counted in batches that were drawn, on any device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from khop.bench.measure import Row, Turn
 from khop.typing import Int64Array
 
 SECTOR = 32
-_ROOM = 1 << 22  # entries, of all node types, up to which a batch's bounds are made room for
+_ROOM = 1 << 22  # entries of all node types: room is made for a batch's bounds up to this
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,18 @@ class Gpu:
 
     Attributes:
         name: of it.
-        bandwidth: bytes a second that streams read and write in device memory.
-        cache: bytes of the second cache that random accesses can count on.
+        bandwidth: bytes a second of sequential reads and writes in device memory.
+        cache: bytes of the L2 cache that random accesses can use.
         sectors: 32-byte sectors a second, anywhere in device memory.
-        words: loads and stores a second, anywhere in the second cache.
-        atomics: a second, on other words each, in the second cache.
+        words: loads and stores a second, anywhere in the L2 cache.
+        atomics: a second, on different words, in the L2 cache.
         from_host: bytes a second that kernels read from the host's memory.
         memory_latency: seconds of a load from device memory.
-        cache_latency: seconds of a load from the second cache.
-        host_launch: seconds that the host takes for a launch.
+        cache_latency: seconds of a load from the L2 cache.
+        host_launch: seconds of a launch on the host.
         gap: seconds from the end of a kernel's work to the beginning of the next one's.
         graph_gap: the same within a CUDA graph.
-        wait: seconds from the end of the last kernel to the host's having the sizes.
+        wait: seconds from the end of the last kernel until the host has the sizes.
     """
 
     name: str
@@ -80,9 +80,9 @@ class Hop(NamedTuple):
     """Sizes of a hop, all edge types together.
 
     Attributes:
-        rows: that were drawn from.
-        edges: drawn.
-        nodes: found that were not there before.
+        rows: rows drawn from.
+        edges: edges drawn.
+        nodes: new nodes found.
         pointer_sectors: sectors of row pointers that were read, each counted once.
         column_sectors: sectors of neighbours, likewise.
     """
@@ -110,12 +110,12 @@ class Counts:
 
     @property
     def nodes(self) -> int:
-        """Of the whole batch."""
+        """Nodes of the whole batch."""
         return self.seeds + sum(hop.nodes for hop in self.hops)
 
     @property
     def edges(self) -> int:
-        """Of the whole batch."""
+        """Edges of the whole batch."""
         return sum(hop.edges for hop in self.hops)
 
 
@@ -126,11 +126,11 @@ class Work:
     Attributes:
         step: name of it.
         launches: kernels.
-        streamed: bytes read or written one after the other.
+        streamed: bytes read or written sequentially.
         sectors: read or written anywhere in device memory.
-        words: read or written anywhere in the second cache.
+        words: read or written anywhere in the L2 cache.
         atomics: operations there.
-        chain: loads that wait for one another: (from device memory, from the second cache).
+        chain: dependent loads: (from device memory, from the L2 cache).
     """
 
     step: str
@@ -142,7 +142,7 @@ class Work:
     chain: tuple[int, int] = (0, 0)
 
     def seconds(self, gpu: Gpu, in_graph: bool = False) -> float:
-        """On a GPU, launches included."""
+        """Return the seconds on a GPU, launches included."""
         moved = self.streamed / gpu.bandwidth + self.sectors / gpu.sectors
         moved += self.words / gpu.words + self.atomics / gpu.atomics
         waited = self.chain[0] * gpu.memory_latency + self.chain[1] * gpu.cache_latency
@@ -155,7 +155,7 @@ class Prediction:
     """Prediction for a batch.
 
     Attributes:
-        gpu: on which GPU.
+        gpu: the GPU.
         drawn: steps before the host knows the sizes.
         written: steps after that.
         as_graph: the host launches `drawn` as one.
@@ -173,7 +173,7 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """From the first call to the last kernel's end.
+        """Seconds from the first call to the last kernel's end.
 
         Host and device work at the same time, and the slower of them counts; but for the sizes the
         host waits, and the device then waits for the host.
@@ -192,7 +192,7 @@ def predict(counts: Counts, gpu: Gpu = H100, as_graph: bool = False) -> Predicti
 
     Args:
         counts: of the batch.
-        gpu: on which GPU.
+        gpu: the GPU.
         as_graph: the draws are launched as one.
     """
     drawn = [Work("seeds", 1, streamed=28 * counts.seeds, atomics=counts.seeds, chain=(2, 1))]
@@ -208,7 +208,7 @@ def _hop(hop: Hop, counts: Counts, gpu: Gpu, name: str) -> list[Work]:
     in_cache = min(1.0, gpu.cache / max(counts.table_bytes, 1))
     table = {"words": in_cache * edges, "sectors": (1 - in_cache) * edges}
     return [
-        # Keys and counts in a stream; picks are a row's own, a word at a time.
+        # Sequential keys and counts; picks row by row, a word at a time.
         Work(name + "pick", 1, 12 * rows, hop.pointer_sectors, edges, chain=(2, 1)),
         Work(name + "scan of rows", _scans(rows), 12 * rows, chain=(2, 0)),
         # Reads picks; writes keys, positions, destinations and slots; a neighbour from anywhere.
@@ -229,7 +229,7 @@ def _hop(hop: Hop, counts: Counts, gpu: Gpu, name: str) -> list[Work]:
             table["words"],
             chain=(2, 2),
         ),
-        # Slots and numbers in a stream; the table again, and the rank of the first, in the cache.
+        # Sequential slots and numbers; the table again, and the rank of the first, in the cache.
         Work(
             name + "number",
             1,
@@ -243,7 +243,7 @@ def _hop(hop: Hop, counts: Counts, gpu: Gpu, name: str) -> list[Work]:
 
 
 def _scans(items: int) -> int:
-    """Launches of a scan: one block does what is little."""
+    """Return the launches of a scan: one block suffices for few items."""
     return 1 if items <= 4096 else 2
 
 
@@ -256,15 +256,15 @@ def _written(counts: Counts) -> list[Work]:
 
 
 def gather(rows: int, row_bytes: int, from_host: bool, gpu: Gpu = H100) -> float:
-    """Seconds that a gather of rows takes.
+    """Predict the seconds of a gather of rows.
 
     Args:
-        rows: how many.
+        rows: number of rows.
         row_bytes: of each.
         from_host: the table lies in the host's memory.
-        gpu: on which GPU.
+        gpu: the GPU.
     """
-    # Rows begin where they may: as many sectors as on average.
+    # Rows need not begin at a sector: the average number of sectors.
     step = math.gcd(row_bytes, SECTOR)
     touched = (row_bytes + SECTOR - step) / SECTOR if row_bytes else 0.0
     read = math.ceil(touched) * SECTOR * rows
@@ -275,7 +275,7 @@ def gather(rows: int, row_bytes: int, from_host: bool, gpu: Gpu = H100) -> float
 
 
 def model_row(group: str, name: str, seconds: float) -> Row:
-    """A prediction beside what is measured.
+    """Make a row of a prediction, to be shown next to the measured one.
 
     Args:
         group: of the measured row.
@@ -346,7 +346,7 @@ def _num_sectors(entries: Int64Array, width: int) -> int:
 
 
 def _table_bytes(batch: Batch) -> int:
-    """Of the tables that a batch of fixed fan-outs has room for, as `BoundsOfBatch` bounds it."""
+    """Return the bytes of the tables of a batch of fixed fan-outs, as `BoundsOfBatch` bounds it."""
     frontier = [per_hop[0] for per_hop in batch.nodes_per_hop]
     positions = list(frontier)
     for hop in range(len(batch.edges_per_hop[0])):

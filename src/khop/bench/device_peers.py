@@ -1,6 +1,6 @@
-"""Other people's sampling on GPUs, as their users call it; each where it can be imported.
+"""GPU sampling of other libraries, called as users call it, if they can be imported.
 
-Times are by the host's clock, since both have streams of their own.
+Times are by the host's clock, since both have their own CUDA streams.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def gpu_peers(
     fanouts: Sequence[int],
     device: torch.device,
 ) -> Iterator[tuple[str, DeviceDraw]]:
-    """The peers that draw a first batch; a line says of each other one why it is left out.
+    """Yield the peers that draw a first batch; note of each other one why it is left out.
 
     Args:
-        bench: is told.
+        bench: notes the peers that are left out.
         columns: colptr and row, int64.
         fanouts: of each hop.
         device: a GPU.
@@ -42,7 +42,7 @@ def gpu_peers(
         try:
             draw = make(columns, fanouts, device)
             draw(np.arange(16), 0)
-        except Exception as error:  # of a library that does not fit this torch, anything may come
+        except Exception as error:  # a library that does not fit this torch may raise anything
             text = (str(error).splitlines() or [""])[0]
             bench.leave_out(f"{name} on GPUs is left out: {type(error).__name__}: {text[:160]}")
             continue
@@ -52,7 +52,7 @@ def gpu_peers(
 def graphbolt_draw(
     columns: tuple[Tensor, Tensor], fanouts: Sequence[int], device: torch.device
 ) -> DeviceDraw:
-    """GraphBolt's data pipe of one batch, the graph in device memory.
+    """Return a function that draws by GraphBolt's data pipe, the graph in device memory.
 
     It draws again, in each hop, for the nodes of the hops before: costs are compared per edge.
     """
@@ -73,7 +73,7 @@ def graphbolt_draw(
 def cugraph_draw(
     columns: tuple[Tensor, Tensor], fanouts: Sequence[int], device: torch.device
 ) -> DeviceDraw:
-    """Sampling by pylibcugraph with renumbering, the graph in device memory."""
+    """Return a function that draws by pylibcugraph with renumbering, the graph in device memory."""
     cupy: Any = importlib.import_module("cupy")
     library: Any = importlib.import_module("pylibcugraph")
     colptr, row = (part.to(device) for part in columns)

@@ -1,8 +1,8 @@
 """Part of suite `device`: training GraphSAGE with features on the device, with and without loading.
 
-A step takes a batch, runs the model forwards and backwards, and updates it. With the loader, a step
-trains on the next batch; without, on the same one again and again, so that what a step takes longer
-is what loading costs.
+A step takes a batch, runs the model forwards and backwards, and updates it. With the loader, each
+step trains on the next batch; without, all steps train on the same one. The difference of their
+times is the cost of loading.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from khop.loader import NeighborLoader
 from khop.sampler.device import DeviceOptions
 
 WITH_LOADER = "with the loader"
-# On a GPU, and not: there nothing depends on how much is done.
+# On a GPU (True), and not (False): then the amount of work does not matter.
 _WIDTHS = {True: 256, False: 16}  # of hidden layers
 _WARM_STEPS = {True: 5, False: 1}
 _STEPS = {True: 5, False: 1}  # for each batch that a turn of other suites has
 
 
 def measure_training(bench: Bench, place: Place, _: Drawn) -> list[Row]:
-    """Milliseconds a step, on one batch again and again, and with the loader."""
+    """Measure milliseconds a step, on one batch again and again, and with the loader."""
     data = bench.graphs.products()
     order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
     steps = _STEPS[place.is_cuda] * bench.settings.batches
@@ -66,11 +66,11 @@ def _endlessly(batch: Data) -> Iterator[Data]:
 
 
 class Training:
-    """A model, and what trains it.
+    """A model and its optimizer.
 
     Args:
         data: for the number of features and classes.
-        place: where the model lies.
+        place: device of the model.
     """
 
     def __init__(self, data: Data, place: Place) -> None:
@@ -81,7 +81,7 @@ class Training:
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1e-3)
 
     def turn(self, batches: Iterator[Any], steps: int) -> Turn:
-        """Seconds a step, after some that do not count."""
+        """Measure the seconds a step, after some steps that do not count."""
         for _ in range(_WARM_STEPS[self._place.is_cuda]):
             self._step(next(batches))
         seconds = self._place.wall_seconds(self._steps(batches, steps))
@@ -119,7 +119,7 @@ class Sage(nn.Module):
         self.layers = nn.ModuleList(map(SAGEConv, widths[:-1], widths[1:]))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Scores of all nodes of a batch; those of its seeds come first."""
+        """Return the scores of all nodes of a batch; those of its seeds come first."""
         for layer in self.layers[:-1]:
             x = layer(x, edge_index).relu()
         out: Tensor = self.layers[-1](x, edge_index)

@@ -1,6 +1,6 @@
-"""Suite `draws`: what one draw costs, by the degree of the row that it is from.
+"""Suite `draws`: cost of one draw, by the degree of its row.
 
-Rows of one degree each, fan-out 10, uniformly and by log-normal weights, with and without
+Rows of one degree each, fan-out 10, uniformly, and by log-normal weights with and without
 replacement, from tables that are too large for the caches at scale 1 (16.8 M edges).
 """
 
@@ -27,7 +27,7 @@ _KINDS = {
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measures the suite."""
+    """Measure the suite."""
     num_edges = max(1024, round(_EDGES * min(1.0, bench.settings.scale)))
     rows = []
     for degree in _DEGREES:

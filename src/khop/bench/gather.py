@@ -1,4 +1,4 @@
-"""Suite `gather`: the feature rows of a batch, into memory that is there already.
+"""Suite `gather`: the feature rows of a batch, copied to existing memory.
 
 The rows are the nodes of drawn batches, in their order; the output is one array for all.
 """
@@ -26,7 +26,7 @@ Gather = Callable[[Int64Array, Array], None]
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measures the suite."""
+    """Measure the suite."""
     data = bench.graphs.products()
     topology = Topology(data.edge_index, num_src=data.num_nodes, num_dst=data.num_nodes)
     del data.edge_index
@@ -52,7 +52,7 @@ class RowsOfBatches:
     Args:
         kernel: draws them.
         order: the seeds.
-        batches: in a turn.
+        batches: number of batches in a turn.
     """
 
     def __init__(self, kernel: KhopKernel, order: SeedOrder, batches: int) -> None:
@@ -63,7 +63,7 @@ class RowsOfBatches:
         self._rows: list[Int64Array] = []
 
     def of_turn(self, turn: int) -> list[Int64Array]:
-        """Nodes of each batch; those of the last turn asked for are kept."""
+        """Return the nodes of each batch; those of the last turn are cached."""
         if turn != self._turn:
             batches = self._order.of_turn(turn, self._batches)
             self._rows = [self._kernel.nodes(batch.numpy(), number) for number, batch in batches]
@@ -71,12 +71,12 @@ class RowsOfBatches:
         return self._rows
 
     def most_rows(self, turns: int) -> int:
-        """Size of the largest batch."""
+        """Return the size of the largest batch."""
         return max(len(rows) for turn in range(turns) for rows in self.of_turn(turn))
 
 
 def gather_turn(gather: Gather, draws: RowsOfBatches, out: Array) -> Callable[[int], Turn]:
-    """A case's turn."""
+    """Make a case's turn."""
 
     def turn(number: int) -> Turn:
         batches = draws.of_turn(number)
@@ -91,7 +91,7 @@ def gather_turn(gather: Gather, draws: RowsOfBatches, out: Array) -> Callable[[i
 
 
 def khop_gather(table: Array) -> Gather:
-    """khop's, on one thread."""
+    """Return khop's gather, on one thread."""
     return lambda rows, out: _native.gather(table, rows, out)
 
 

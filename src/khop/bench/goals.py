@@ -1,4 +1,4 @@
-"""The goals of khop's speed, in one table, and where a run stands with them."""
+"""Goals of khop's speed, in one table, and the results of a run for them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Goal:
     """A bound on a row, or on the ratio of one to another.
 
     Attributes:
-        suite: where the rows are.
+        suite: suite of the rows.
         group: their group.
         ours: khop's row.
-        against: the row it is compared with: that one's cost per unit of work over ours. None: the
-            bound is on our own value.
+        against: the row it is compared with: the ratio is that row's cost per unit of work over
+            khop's. If None, the bound is on the value of khop's row.
         bound: the bound.
-        at_least: whether less misses the goal, or more.
-        unit: of the bound, where it is one on a value.
+        at_least: less than the bound misses the goal if True, else more.
+        unit: of the bound, if it is on a value.
     """
 
     suite: str
@@ -33,16 +33,16 @@ class Goal:
     unit: str = "x"
 
     def text(self) -> str:
-        """The goal, without its bound."""
+        """Return the goal as text, without its bound."""
         versus = "" if self.against is None else f" against {self.against}"
         return f"{self.suite}, {self.group}: {self.ours}{versus}"
 
     def bound_text(self) -> str:
-        """The bound."""
+        """Return the bound as text."""
         return f"{'>=' if self.at_least else '<='} {self.bound:g} {self.unit}"
 
     def is_met(self, value: float) -> bool:
-        """Whether a measured value meets it."""
+        """Return whether a measured value meets the goal."""
         return value >= self.bound if self.at_least else value <= self.bound
 
 
@@ -87,16 +87,16 @@ GOALS = (
     Goal("device", "training", REPEATED, "with the loader", 1.1, False),
     Goal("device", "batch equality", "different", None, 0, False, "batches"),
 )
-"""What is aimed at; ratios are of costs in one run."""
+"""All goals; ratios are of costs in one run."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A goal, and what a run says of it.
+    """A goal and its result in a run.
 
     Attributes:
         goal: the goal.
-        measured: the value; None if a row is missing.
+        measured: the value, or None if a row is missing.
     """
 
     goal: Goal
@@ -110,12 +110,12 @@ class Standing:
         return "met" if self.goal.is_met(self.measured) else "missed"
 
     def to_json(self) -> dict[str, Any]:
-        """As in the JSON report."""
+        """Return the result for the JSON report."""
         return {**asdict(self.goal), "measured": self.measured, "verdict": self.verdict}
 
 
 def standings(rows: Mapping[str, Sequence[Row]]) -> list[Standing]:
-    """Where a run stands with the goals of its suites.
+    """Compare a run with the goals of its suites.
 
     Args:
         rows: by suite.

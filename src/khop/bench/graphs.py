@@ -3,9 +3,9 @@
     CACHE/v1/products-scale0.05/           edge_index.npy x.npy y.npy train_mask.npy
     CACHE/v1/products-scale0.05-parts2/    a partition folder
 
-A name says all that its content depends on. Whoever makes something holds a lock and works in a
-folder beside that is moved at the end: what is in the cache is complete, and what a killed run left
-is removed by the next one that makes anything.
+The name of an entry contains all that its content depends on. An entry is made under a lock, in a
+temporary folder that is moved at the end, so that the cache holds complete entries only. What a
+killed run left is removed by the next one that makes an entry.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from khop.partition import RandomPartitioner
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.typing import EDGE, NODE, Array
 
-_FORMAT = "v1"  # another where what is made for a name changes
+_FORMAT = "v1"  # changes whenever the content of a name does
 _TIMES = 10_000
 
 Say = Callable[[str], None]
@@ -38,7 +38,7 @@ class Graphs:
     """The graphs of a scale.
 
     Args:
-        cache: where they are kept; made if need be.
+        cache: folder of the cache; made if need be.
         scale: their size; 1 is that of ogbn-products.
         say: called with a line when something has to be made.
     """
@@ -49,14 +49,14 @@ class Graphs:
         self._say = say
 
     def at(self, scale: float) -> Graphs:
-        """Those of another scale."""
+        """Return the graphs of another scale."""
         return Graphs(self.cache, scale, self._say)
 
     def products(self, with_features: bool = True) -> Data:
-        """The products-shaped graph in memory.
+        """Load the products-shaped graph.
 
         Args:
-            with_features: with `x` and `y`; else with edges and the training mask alone.
+            with_features: load `x` and `y`, too; else edges and the training mask alone.
         """
         names = ["x", "y"] if with_features else []
         folder = self._products_folder()
@@ -68,7 +68,7 @@ class Graphs:
         return data
 
     def products_parts(self, num_parts: int) -> Path:
-        """Its partition folder."""
+        """Return its partition folder."""
 
         def make(folder: Path) -> None:
             source = _mapped_source(self._products_folder())
@@ -77,7 +77,7 @@ class Graphs:
         return self._cached(f"products-scale{self.scale:g}-parts{num_parts}", make)
 
     def academic(self) -> HeteroData:
-        """The heterogeneous graph, edges alone, in memory."""
+        """Load the heterogeneous graph, edges alone."""
         graph = PowerLawHetero.academic(self.scale)
         folder = self._cached(f"academic-scale{self.scale:g}", graph.write)
         data = HeteroData()
@@ -94,7 +94,7 @@ class Graphs:
         return DebianPackages(undirected=True)[0]
 
     def debian_parts(self) -> Path:
-        """Its partition folder, of one part."""
+        """Return the partition folder of `debian`, of one part."""
 
         def make(folder: Path) -> None:
             RandomPartitioner.from_data(self.debian, folder, 1).partition()
@@ -106,7 +106,7 @@ class Graphs:
         return self._cached(f"products-scale{self.scale:g}", graph.write)
 
     def _cached(self, name: str, make: Callable[[Path], object]) -> Path:
-        """The folder of a name, made if it is not there."""
+        """Return the folder of a name, made if it is not there."""
         root = self.cache / _FORMAT
         folder = root / name
         if folder.is_dir():
@@ -114,10 +114,10 @@ class Graphs:
         root.mkdir(parents=True, exist_ok=True)
         _sweep(root)
         with _locked(root / f".{name}.lock"):
-            if not folder.is_dir():  # nobody else has made it meanwhile
+            if not folder.is_dir():  # no other process has made it meanwhile
                 self._say(f"making {folder}")
                 workshop = root / f".{name}.unfinished"
-                shutil.rmtree(workshop, ignore_errors=True)  # of whoever held the lock until now
+                shutil.rmtree(workshop, ignore_errors=True)  # of the last holder of the lock
                 workshop.mkdir()
                 try:
                     make(workshop / name)
@@ -128,17 +128,17 @@ class Graphs:
 
 
 def edge_weights(num_edges: int) -> torch.Tensor:
-    """Log-normal weights, float32 [num_edges]; as skewed as counts of clicks are."""
+    """Draw log-normal weights, float32 [num_edges]; as skewed as counts of clicks are."""
     return torch.empty(num_edges).log_normal_(0, 2, generator=_generator(0))
 
 
 def node_times(num_nodes: int) -> torch.Tensor:
-    """Times of nodes, int64 [num_nodes], uniform."""
+    """Draw times of nodes, int64 [num_nodes], uniform."""
     return torch.randint(0, _TIMES, (num_nodes,), generator=_generator(1))
 
 
 class SeedOrder:
-    """Batches of seeds: every run, case and peer has the same.
+    """Batches of seeds, the same in every run, case and peer.
 
     Args:
         seeds: the seeds.
@@ -152,12 +152,12 @@ class SeedOrder:
         self._batches = shuffled[: count * self.batch_size].view(count, self.batch_size)
 
     def of_turn(self, turn: int, count: int) -> list[tuple[int, torch.Tensor]]:
-        """The batches of a turn, with their numbers; the next turn has the next ones."""
+        """Return the batches of a turn, with their numbers; the next turn has the next ones."""
         numbers = range(turn * count, (turn + 1) * count)
         return [(number, self._batches[number % len(self._batches)]) for number in numbers]
 
     def epoch(self, count: int) -> torch.Tensor:
-        """Seeds of `count` batches, one batch after the other, as loaders take them."""
+        """Return the seeds of `count` batches, one batch after the other, as loaders take them."""
         return torch.cat([batch for _, batch in self.of_turn(0, count)])
 
 
@@ -166,13 +166,13 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def _read(file: Path, dtype: type[np.generic] | None = None) -> Array:
-    """An array in memory of this process, as a user's data is."""
+    """Read an array to memory of this process, as a user's data is."""
     array: Array = np.load(file, allow_pickle=False)
     return array if dtype is None else array.astype(dtype, copy=False)
 
 
 def _mapped_source(folder: Path) -> GraphSource:
-    """A graph that `PowerLaw.write` wrote, mapped."""
+    """Map a graph that `PowerLaw.write` wrote."""
     mapped = {
         file.stem: np.load(file, mmap_mode="r", allow_pickle=False).view(np.ndarray)
         for file in sorted(folder.glob("*.npy"))
@@ -184,7 +184,7 @@ def _mapped_source(folder: Path) -> GraphSource:
 
 
 def _sweep(root: Path) -> None:
-    """Removes what killed runs left: unfinished folders whose lock nobody holds."""
+    """Remove unfinished folders of killed runs: those whose lock is free."""
     for workshop in root.glob(".*.unfinished"):
         with workshop.with_suffix(".lock").open("w") as opened, contextlib.suppress(OSError):
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -193,7 +193,7 @@ def _sweep(root: Path) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Holds a lock that ends with the process."""
+    """Hold a lock that ends with the process."""
     with file.open("w") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         yield

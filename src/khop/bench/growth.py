@@ -1,10 +1,10 @@
-"""Suite `growth`: the same at ten times the nodes and edges, degrees and batches being equal.
+"""Suite `growth`: cost at ten times the nodes and edges, degrees and batches being equal.
 
 Batches are small (64 seeds at scale 1), because larger ones meet most nodes of the smaller graph
-several times and so have far fewer to number and to copy. What difference remains is taken out of
-sampling, compared per edge, and gathering, per row, but not of whole batches; what is left is what
-caches and the translation of addresses miss more often. Start-up and private memory should not grow
-at all.
+several times and so have far fewer to number and to copy. Sampling is compared per edge and
+gathering per row, which takes out the remaining difference; whole batches still contain it. What is
+left are more misses of caches and of address translation. Start-up and private memory should not
+grow at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LEAST_SEEDS = 8
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measures the suite."""
+    """Measure the suite."""
     scale = bench.settings.scale
     both = [bench.graphs.at(scale / 10), bench.graphs]
     size = max(_LEAST_SEEDS, round(_SEEDS * min(scale, 1.0)))

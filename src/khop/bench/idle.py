@@ -1,4 +1,4 @@
-"""Waiting until what a case left behind has come to rest, before the next one has its turn."""
+"""Waiting for the background work of one case to end before the next one is measured."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _LONGEST = 10.0
 
 
 def settle() -> None:
-    """Returns when this process and its children hardly compute any more.
+    """Wait until this process and its children hardly compute any more, 10 s at most.
 
-    Loaders make batches ahead; left early, they finish those that are begun.
+    Loaders prefetch batches. If an epoch is left early, batches in flight are still finished.
     """
     end = time.monotonic() + _LONGEST
     before = _processor_time()
@@ -26,7 +26,7 @@ def settle() -> None:
 
 
 def _processor_time() -> float:
-    """Seconds of this process and of its children."""
+    """Return the processor time of this process and of its children, in seconds."""
     return time.process_time() + sum(map(_time_of, _children()))
 
 
@@ -38,7 +38,7 @@ def _children() -> list[int]:
 
 
 def _time_of(pid: int) -> float:
-    """Processor time of a process, in seconds by a clock that ticks every 10 ms."""
+    """Return the processor time of a process, in seconds, by a clock that ticks every 10 ms."""
     fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100 if len(fields) > 12 else 0.0
 

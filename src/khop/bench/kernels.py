@@ -1,9 +1,9 @@
 """Suite `kernels`: sampling alone, on one thread, by khop, a floor and PyG's kernels.
 
-khop is called as its samplers call it, by the engine, and writes node ids, edge ids and both rows
-of `edge_index` to arrays that are there already; PyG's kernels return these in fresh tensors. All
-draw from the same compressed rows and for the same seeds. Numbers of edges differ a little, draw by
-draw: costs are compared per edge.
+khop's engine is called as its samplers call it, and writes node ids, edge ids and both rows of
+`edge_index` to existing arrays; PyG's kernels return these in new tensors. All draw from the same
+compressed rows and for the same seeds. Numbers of edges differ a little, draw by draw: costs are
+compared per edge.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SEED_TYPE = "paper"
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measures the suite."""
+    """Measure the suite."""
     with one_thread():
         rows = _homogeneous(bench)
         rows += _heterogeneous(bench)
@@ -45,7 +45,7 @@ def run(bench: Bench) -> list[Row]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch's kernels use one thread meanwhile."""
+    """Let torch's kernels use one thread within the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -55,14 +55,14 @@ def one_thread() -> Iterator[None]:
 
 
 class KhopKernel:
-    """khop's kernel as its samplers use it, with arrays that are written again and again.
+    """khop's kernel as its samplers use it, with output arrays that are reused.
 
     Args:
         graph: the graph.
         fanouts: of each hop.
         seed_type: index of the seeds' node type.
-        temporal: seeds see the graph at a time.
-        disjoint: each seed has a subgraph of its own.
+        temporal: each seed has a time, which limits its draws.
+        disjoint: each seed has a separate subgraph.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class KhopKernel:
         self._sizes: dict[str, int] = {}
 
     def draw(self, seeds: Int64Array, times: Int64Array | None, batch: int) -> int:
-        """Draws a batch and writes it; returns its number of edges."""
+        """Draw a batch and write it; return its number of edges."""
         given = [SeedSet(self._seed_type, seeds, times)]
         subgraph = self.engine.sample_local(given, self._run_key, batch)
         for i in range(len(self.engine.view.num_nodes)):
@@ -112,13 +112,13 @@ class KhopKernel:
         return found[:size]
 
     def written(self, index: int) -> tuple[Int64Array, Int64Array]:
-        """Node ids and edge ids, of types of this index, that the last `draw` wrote."""
+        """Return the node ids and edge ids, of types of this index, that the last `draw` wrote."""
         names = (f"n{index}", f"e{index}")
         nodes, edges = (self._arrays[name][: self._sizes[name]] for name in names)
         return nodes, edges
 
     def nodes(self, seeds: Int64Array, batch: int) -> Int64Array:
-        """The nodes of a batch of a homogeneous graph, in order."""
+        """Return the nodes of a batch of a homogeneous graph, in order."""
         subgraph = self.engine.sample_local([SeedSet(0, seeds)], self._run_key, batch)
         nodes = np.empty(subgraph.num_nodes(0), np.int64)
         subgraph.write_nodes(0, nodes)
@@ -126,7 +126,7 @@ class KhopKernel:
         return nodes
 
     def drawn(self, seeds: Int64Array, times: Int64Array | None, batch: int) -> _Drawn:
-        """What `draw` draws from a homogeneous graph, as the floor wants it."""
+        """Draw a batch of a homogeneous graph, as the floor takes it."""
         given = [SeedSet(self._seed_type, seeds, times)]
         subgraph = self.engine.sample_local(given, self._run_key, batch)
         num_nodes, num_edges = subgraph.num_nodes(0), subgraph.num_edges(0)
@@ -135,14 +135,14 @@ class KhopKernel:
         row, col, edges = (np.empty(num_edges, np.int64) for _ in range(3))
         subgraph.write_edge_index(0, row, col)
         subgraph.write_edges(0, edges)
-        num_rows = sum(subgraph.nodes_per_hop(0)[:-1])  # the last hop's are not expanded
+        num_rows = sum(subgraph.nodes_per_hop(0)[:-1])  # the last hop's nodes are not expanded
         self.engine.release(subgraph)
         counts = np.bincount(col, minlength=num_rows).astype(np.int32)
         return _Drawn(nodes[:num_rows], counts, edges, num_nodes)
 
 
 class _Drawn(NamedTuple):
-    """Rows that were expanded, edges drawn of each, their places, and the nodes in the end."""
+    """Rows that were expanded, number and positions of the edges drawn, and number of nodes."""
 
     rows: Int64Array
     counts: Int32Array
@@ -155,8 +155,8 @@ class Seeds(NamedTuple):
 
     Attributes:
         order: the seeds.
-        batches: in a turn.
-        times: [num_nodes] when each node sees the graph.
+        batches: number of batches in a turn.
+        times: [num_nodes] time of each node when it is a seed, or None.
     """
 
     order: SeedOrder
@@ -164,16 +164,16 @@ class Seeds(NamedTuple):
     times: Array | None = None
 
     def of_turn(self, turn: int) -> list[tuple[int, torch.Tensor]]:
-        """A turn's batches, with their numbers."""
+        """Return a turn's batches, with their numbers."""
         return self.order.of_turn(turn, self.batches)
 
     def times_of(self, seeds: Int64Array) -> Int64Array | None:
-        """When seeds see the graph."""
+        """Return the times of seeds, or None without times."""
         return None if self.times is None else self.times[seeds]
 
 
 def khop_case(name: str, kernel: KhopKernel, seeds: Seeds) -> Case:
-    """The kernel of khop."""
+    """Make the case of khop's kernel."""
 
     def draw(number: int, batch: torch.Tensor) -> int:
         ids = batch.numpy()
@@ -183,21 +183,21 @@ def khop_case(name: str, kernel: KhopKernel, seeds: Seeds) -> Case:
 
 
 def peer_case(name: str, draw: Draw, seeds: Seeds) -> Case:
-    """A peer's kernel."""
+    """Make the case of a peer's kernel."""
     return Case(name, lambda turn: _timed(lambda _, batch: draw(batch), seeds.of_turn(turn)))
 
 
 def _timed(
     draw: Callable[[int, torch.Tensor], int], batches: Sequence[tuple[int, torch.Tensor]]
 ) -> Turn:
-    draw(*batches[0])  # the caches are the last case's
+    draw(*batches[0])  # the caches hold the last case's data
     begin = time.perf_counter()
     edges = sum(draw(number, batch) for number, batch in batches)
     return Turn((time.perf_counter() - begin) / len(batches), edges / len(batches))
 
 
 def floor_case(kernel: KhopKernel, seeds: Seeds) -> Case:
-    """Touching what khop's kernel touched, in the same order, and nothing else."""
+    """Make the case of the floor: reading what khop's kernel touched, in the same order."""
     floor = _native.SampleFloor(kernel.engine.view.csrs[0])
 
     def turn(number: int) -> Turn:
@@ -232,7 +232,7 @@ def _homogeneous(bench: Bench) -> list[Row]:
 def _group(
     bench: Bench, group: str, data: Data, seeds: Seeds, options: Mapping[str, Any]
 ) -> list[Row]:
-    """Measures one kind of draws; its tables are gone in the end."""
+    """Measure one kind of draws; its tables are freed on return."""
     topology = _topology(data, **options)
     cases = _homogeneous_cases(bench, group, topology, seeds, options)
     return bench.take_turns(group, cases, work_unit="edge")
@@ -261,14 +261,14 @@ def _homogeneous_cases(
             disjoint=disjoint,
         )
         cases.append(peer_case(PYG_LIB, draw, seeds))
-    if TORCH_SPARSE in bench.peers and group == "uniform":  # it can do nothing else
+    if TORCH_SPARSE in bench.peers and group == "uniform":  # the only one that it supports
         draw = torch_sparse_kernel(*compressed, FANOUTS)
         cases.append(peer_case(TORCH_SPARSE, draw, seeds))
     return cases
 
 
 def as_columns(topology: Topology) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same rows as PyG keeps them: colptr and row, int64."""
+    """Return the same rows as PyG keeps them: colptr and row, int64."""
     return (
         torch.from_numpy(topology.indptr.astype(np.int64)),
         torch.from_numpy(topology.indices.astype(np.int64)),

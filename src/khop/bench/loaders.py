@@ -1,8 +1,8 @@
 """Suite `loaders`: batches with features, end to end, by a consumer that reads every tensor.
 
-All loaders have the same seeds in the same order. A turn begins an epoch, takes as many batches as
-are made ahead and one more, so that what comes next comes at the rate at which it is made, and
-times twice as many or more; then it leaves, and the next turn waits until nothing computes any
+All loaders have the same seeds in the same order. A turn begins an epoch and takes as many batches
+as are prefetched and one more, so that the next ones come at the rate of production. It times twice
+as many or more. Then it leaves the epoch, and the next turn waits until nothing computes any
 more.
 """
 
@@ -42,13 +42,13 @@ from khop.loader import NeighborLoader
 _GROUP = "end to end"
 _SAMPLERS = 2
 AHEAD = _SAMPLERS * MpDistSamplingWorkerOptions().worker_concurrency
-"""Batches that two samplers make ahead."""
+"""Batches that two samplers prefetch."""
 # PyG's worker processes and khop's threads keep two batches each in flight.
 _AHEAD_OF_WORKERS = 2 * 2
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measures the suite."""
+    """Measure the suite."""
     with ExitStack() as stack:
         cases = list(_cases(bench, stack))
         rows = bench.take_turns(_GROUP, cases)
@@ -59,7 +59,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 def _record(bench: Bench, cases: Sequence[Case]) -> None:
-    """Has the loaders of khop take one more turn, which does not count but is recorded."""
+    """Run one more turn of khop's loaders, which does not count but is recorded."""
     with khop.trace.record(str(bench.settings.trace)):
         for case in cases:
             if case.name.startswith("khop"):
@@ -99,7 +99,7 @@ def _cases(bench: Bench, stack: ExitStack) -> Iterator[Case]:
 def _pyg_cases(bench: Bench, data: Data, seeds: Tensor, size: int) -> Iterator[Case]:
     if not bench.peers.pyg_kernels:
         return
-    # One for all: each would hold 16 bytes an edge of its own.
+    # Shared by all: each would hold its own 16 bytes an edge.
     sampler = torch_geometric.sampler.NeighborSampler(data, list(FANOUTS))
     for kernel in bench.peers.pyg_kernels:
         for workers in (0, 2):
@@ -116,18 +116,18 @@ def _pyg_cases(bench: Bench, data: Data, seeds: Tensor, size: int) -> Iterator[C
 
 
 def where(workers: int) -> str:
-    """Where batches are made, for the name of a case."""
+    """Return where batches are made, for the name of a case."""
     return "in process" if workers == 0 else f"{workers} workers"
 
 
 def epoch_seeds(order: SeedOrder, batches: int) -> Tensor:
-    """Seeds of an epoch that is long enough for a turn."""
+    """Return the seeds of an epoch that is long enough for a turn."""
     warm, timed = _window(batches, AHEAD)
     return order.epoch(warm + timed + AHEAD)
 
 
 def _window(batches: int, ahead: int) -> tuple[int, int]:
-    """How many batches to take first, and how many to time."""
+    """Return how many batches to take first, and how many to time."""
     return ahead + 1, max(batches, 2 * ahead)
 
 
@@ -139,7 +139,7 @@ def dist_loader(
     num_workers: int = _SAMPLERS,
     fanouts: Sequence[int] = FANOUTS,
 ) -> Iterator[DistNeighborLoader]:
-    """A distributed loader of khop with all attributes; serves all parts of the folder itself."""
+    """Open a distributed loader of khop with all attributes; it serves all parts of the folder."""
     dataset = DistDataset().load(folder, 0)
     others = range(1, dataset.num_partitions)
     if others:
@@ -163,14 +163,14 @@ def dist_loader(
 def stream_case(
     name: str, loader: Any, batches: int, ahead: int = 0, kernel: str | None = None
 ) -> Case:
-    """A loader's case: seconds a batch.
+    """Make a loader's case: seconds a batch.
 
     Args:
         name: of the case.
         loader: whose epochs have enough batches (`epoch_seeds`).
         batches: to time, at least.
-        ahead: batches that the loader makes ahead.
-        kernel: the one that PyG shall use.
+        ahead: batches that the loader prefetches.
+        kernel: the one that PyG uses. If None, the loader is not PyG's.
     """
 
     def turn(_: int) -> Turn:
@@ -182,7 +182,7 @@ def stream_case(
 
 
 def time_stream(loader: Any, batches: int, ahead: int = 0) -> float:
-    """Seconds a batch, of a new epoch; arguments as for `stream_case`."""
+    """Measure the seconds a batch of a new epoch; arguments as for `stream_case`."""
     warm, timed = _window(batches, ahead)
     iterator = iter(loader)
     for _ in range(warm):

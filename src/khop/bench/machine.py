@@ -1,4 +1,4 @@
-"""What has to be known of the machine and the software to judge a figure."""
+"""Description of machine and software that is needed to judge a figure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, cores, caches, memory, system."""
+    """Return processor, cores, caches, memory and system."""
     pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return {
         "processor": _processor(),
@@ -34,7 +34,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def describe_device(device: str) -> dict[str, Any]:
-    """What a device of `Settings.device` is.
+    """Describe a device of `Settings.device`.
 
     Returns:
         `device`: its name; of a GPU also `compute capability`, `device memory`, `multiprocessors`
@@ -55,7 +55,7 @@ def describe_device(device: str) -> dict[str, Any]:
 
 
 def describe_software(peers: Peers) -> dict[str, Any]:
-    """Versions of khop, Python, torch, PyG, NumPy and each peer, threads of torch."""
+    """Return versions of khop, Python, torch, PyG, NumPy and each peer, and threads of torch."""
     return {
         "khop": khop.__version__,
         "commit": commit(),
@@ -69,10 +69,10 @@ def describe_software(peers: Peers) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The git commit that khop is run from, '+' after it if files have changed; None without."""
+    """Return the git commit of khop's source, '+' after it if files have changed; None without."""
     source = Path(khop.__file__).resolve().parent
     head = _git(source, "rev-parse", "--short=12", "HEAD")
-    # Installed below somebody else's repository, khop is not of its commits.
+    # If khop is installed below another repository, that one's commit is not khop's.
     if head is None or _git(source, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     return head + ("+" if _git(source, "status", "--porcelain", "--", ".") else "")
@@ -96,7 +96,7 @@ def _processor() -> str:
 
 
 def _caches() -> str:
-    """Those of the first core, such as 'L1 48K, L2 1280K, L3 49152K'."""
+    """Return the caches of the first core, such as 'L1 48K, L2 1280K, L3 49152K'."""
     found = []
     for folder in sorted(_CACHES.glob("index*")):
         if _read(folder / "type") != "Instruction":

@@ -1,4 +1,4 @@
-"""Cases that take turns, so that a slow minute hits all of them, and what they yield."""
+"""Measurement of cases in turns, so that a slow minute affects all of them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ _FACTORS: dict[Unit, float] = {
 
 @dataclass(frozen=True)
 class Turn:
-    """What a case yields in one turn.
+    """Result of a case in one turn.
 
     Attributes:
-        value: seconds, bytes, a share, things a second or things, of one batch where there are
+        value: seconds, bytes, a share, a rate or a number of things; of one batch where there are
             batches.
-        work: what was done for it (edges drawn, for example); 1: turns are compared as they are.
+        work: amount of work behind it (edges drawn, for example). If 1, turns are compared as they
+            are.
     """
 
     value: float
@@ -38,10 +39,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Case:
-    """Something to be measured.
+    """Case to measure.
 
     Attributes:
-        name: whose it is or how it is done.
+        name: library or method.
         turn: measures once; called with the number of the turn.
     """
 
@@ -51,13 +52,13 @@ class Case:
 
 @dataclass
 class Row:
-    """What a case yielded in all turns.
+    """Results of a case in all turns.
 
     Attributes:
-        group: cases of a group do the same; the first of them is what the others are compared with.
+        group: cases of a group do the same; the others are compared with the first of them.
         name: of the case.
         unit: of `values`.
-        work_unit: what `work` counts; None: nothing.
+        work_unit: unit of `work`. If None, work is not counted.
         values: a turn each.
         work: a turn each.
         ratio: of this case's cost, per unit of work, to the first one's: the median over turns;
@@ -84,12 +85,12 @@ class Row:
         return [v * factor / w for v, w in zip(self.values, self.work, strict=True)]
 
     def add(self, turn: Turn) -> None:
-        """Takes in what a turn yielded, in the units that `Turn` has."""
+        """Add the result of a turn, in the units of `Turn`."""
         self.values.append(turn.value * _FACTORS[self.unit])
         self.work.append(max(turn.work, 1.0))
 
     def to_json(self) -> dict[str, Any]:
-        """As in the JSON report."""
+        """Return the row for the JSON report."""
         content: dict[str, Any] = {
             "group": self.group,
             "name": self.name,
@@ -114,16 +115,16 @@ def take_turns(
     unit: Unit = "ms",
     work_unit: str | None = None,
 ) -> list[Row]:
-    """Measures cases in turns.
+    """Measure cases in turns.
 
     Each case has one turn that does not count, so that code, tables and memory are warm.
 
     Args:
-        group: what the cases do.
-        cases: the first is what the others are compared with.
+        group: name of the group.
+        cases: the cases; the others are compared with the first.
         repeat: number of turns that count.
         unit: to report in.
-        work_unit: what the cases' `Turn.work` counts.
+        work_unit: unit of the cases' `Turn.work`.
 
     Returns:
         A row for each case, in order.
@@ -141,11 +142,11 @@ def take_turns(
 def take_joint_turns(
     rows: list[Row], measure: Callable[[int], Sequence[Turn]], repeat: int
 ) -> list[Row]:
-    """Measures what yields several values at a time.
+    """Measure several values at a time, in turns.
 
     Args:
-        rows: empty ones; the first of each group is what the group's others are compared with.
-        measure: called with the number of a turn, once more than counts; returns a value each.
+        rows: empty rows; the others of each group are compared with its first.
+        measure: called with the number of a turn, once more than counts; returns a value a row.
         repeat: number of turns that count.
     """
     measure(0)
@@ -163,7 +164,7 @@ def _compare(rows: Sequence[Row]) -> None:
 
 
 def ratio(row: Row, base: Row) -> float:
-    """Cost of a row per unit of work over another's, turn by turn: the median of these ratios."""
+    """Return a row's cost per unit of work over another's: the median of all turns' ratios."""
     pairs = zip(row.per_work, base.per_work, strict=True)
     return statistics.median(_quotient(a, b) for a, b in pairs)
 

@@ -1,8 +1,8 @@
-"""A device that is measured, with its memory and its clock: a GPU, or one emulated on the CPU.
+"""Device under measurement, its memory and its clock: a GPU, or one emulated on the CPU.
 
-A GPU's work, khop's and torch's alike, goes to one stream of torch's, whose events are the clock.
-On the emulated device tensors are the CPU's and the clock is the CPU's, too: what is measured there
-says nothing but that the measuring works, and groups of such rows are named so.
+A GPU's work, khop's and torch's alike, goes to one CUDA stream of torch, whose events are the
+clock. On the emulated device tensors and clock are the CPU's. Its times only show that the
+measurement works, and groups of such rows are named so.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ EMULATED = "emulated"
 
 @dataclass(frozen=True)
 class Place:
-    """A device and what is around it.
+    """A device, its memory and its clock.
 
     Attributes:
         device: khop's.
-        torch_device: where torch has its memory.
+        torch_device: torch's device of the same memory.
     """
 
     device: _native.Device
@@ -44,40 +44,40 @@ class Place:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether times mean anything."""
+        """True on a GPU: only then do times mean anything."""
         return self.torch_device.type == "cuda"
 
     def group(self, name: str) -> str:
-        """Name of a group of times: goals know those of a GPU alone."""
+        """Return the name of a group of times; goals apply to those of a GPU alone."""
         return name if self.is_cuda else f"{name}, {EMULATED}"
 
     def put(self, values: Array | Tensor) -> Any:
-        """A copy in the device's memory: a CUDA tensor, or a NumPy array."""
+        """Copy values to the device's memory: a CUDA tensor, or a NumPy array."""
         tensor = torch.as_tensor(values)
         return tensor.to(self.torch_device) if self.is_cuda else tensor.numpy().copy()
 
     def empty(self, shape: int | tuple[int, ...], dtype: torch.dtype = torch.int64) -> Any:
-        """Memory of the device, to be written: a CUDA tensor, or a NumPy array."""
+        """Allocate memory of the device: a CUDA tensor, or a NumPy array."""
         tensor = torch.empty(shape, dtype=dtype, device=self.torch_device)
         return tensor if self.is_cuda else tensor.numpy()
 
     def address(self, values: Any) -> int:
-        """Where an array lies."""
+        """Return the address of an array."""
         return int(values.data_ptr() if isinstance(values, Tensor) else values.ctypes.data)
 
     def get(self, values: Any) -> Array:
-        """What lies in the device's memory, when all that was asked for has been done."""
+        """Copy values from the device's memory, after all submitted work is done."""
         if not self.is_cuda:
             self.device.synchronize()
         array: Array = values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
         return array
 
     def in_host_memory(self, values: Tensor) -> Tensor:
-        """A copy in memory of the host that the device reads in place."""
+        """Copy values to memory of the host that the device reads in place."""
         return values.pin_memory() if self.is_cuda else values.clone()
 
     def seconds(self, call: Callable[[], object]) -> float:
-        """Time from the device's reaching a call's first work to its finishing the last."""
+        """Measure the device's time from the start of a call's work to its end."""
         if not self.is_cuda:
             return self.wall_seconds(call)
         make: Any = torch.cuda.Event
@@ -90,7 +90,7 @@ class Place:
         return float(begin.elapsed_time(end)) * 1e-3
 
     def wall_seconds(self, call: Callable[[], object]) -> float:
-        """Time of a call by the host's clock, all streams included."""
+        """Measure a call by the host's clock, all streams included."""
         self.wait()
         begin = time.perf_counter()
         call()
@@ -98,7 +98,7 @@ class Place:
         return time.perf_counter() - begin
 
     def wait(self) -> None:
-        """Until the device has done everything."""
+        """Wait until the device has done everything."""
         self.device.synchronize()
         if self.is_cuda:
             torch.cuda.synchronize(self.torch_device)
@@ -106,9 +106,9 @@ class Place:
 
 @contextmanager
 def open_place(name: str) -> Iterator[Place]:
-    """A device by the name that `Settings.device` has for it.
+    """Open a device by its name in `Settings.device`.
 
-    On a GPU torch's work goes to its stream meanwhile.
+    On a GPU torch's work goes to its stream within the context.
     """
     if name == EMULATED:
         yield Place(open_device(name), torch.device("cpu"))
@@ -125,7 +125,7 @@ class Drawn:
     """The products-shaped graph in memory, and the batches that are drawn from it.
 
     Args:
-        bench: has the graph.
+        bench: provides the graph.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -133,12 +133,12 @@ class Drawn:
 
     @cached_property
     def kernel(self) -> KhopKernel:
-        """What draws on one core of the CPU."""
+        """Sampling on one core of the CPU."""
         return KhopKernel(Graph(self.topology), FANOUTS)
 
     @property
     def topology(self) -> Topology:
-        """The rows."""
+        """The graph's rows."""
         return self._made[0]
 
     @property

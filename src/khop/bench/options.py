@@ -1,7 +1,7 @@
-"""Suite `options`: what each sampling option costs, by khop's sampler and by PyG's.
+"""Suite `options`: cost of each sampling option, by khop's sampler and by PyG's.
 
 Samplers are called as loaders call them, and return PyG's output. Disjoint and temporal batches
-have 128 seeds, since each has a subgraph of its own; costs are compared per edge.
+have 128 seeds, since each seed has a separate subgraph; costs are compared per edge.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TREES = ("disjoint", "by time", "latest", "by weight and time")
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measures the suite."""
+    """Measure the suite."""
     data = bench.graphs.products(with_features=False)
     seeds = data.train_mask.nonzero().view(-1)
     data = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
@@ -55,7 +55,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 def _measured(bench: Bench, data: Data, option: str, order: SeedOrder) -> list[Row]:
-    """Measures one option; its samplers are gone in the end."""
+    """Measure one option; its samplers are freed on return."""
     cases = _cases(bench, data, option, _OPTIONS[option], order)
     return bench.take_turns(option, cases, work_unit="edge")
 
@@ -84,7 +84,7 @@ def _cases(
 
 
 def _why_not(kernel: str, arguments: Mapping[str, Any]) -> str | None:
-    """Why PyG with a kernel does not do what is asked, where it does not say so itself."""
+    """Return why PyG with a kernel does not apply the options, where it raises no error itself."""
     if kernel == TORCH_SPARSE and "weight_attr" in arguments:
         return "it ignores weights"
     if kernel == PYG_LIB and arguments.get("subgraph_type") == "induced":
@@ -108,5 +108,5 @@ def _timed(sampler: Any, batches: Sequence[tuple[int, Tensor]]) -> Turn:
 
 
 def _draw(sampler: Any, seeds: Tensor) -> int:
-    """Samples a batch; returns its number of edges."""
+    """Sample a batch; return its number of edges."""
     return int(sampler.sample_from_nodes(NodeSamplerInput(None, seeds)).row.numel())

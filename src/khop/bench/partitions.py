@@ -1,10 +1,10 @@
 """Suite `partitions`: what a second partition on the same machine adds to a batch, and where.
 
-One sampler process, once over a folder of one part and once over one of two, whose other part is
-served by a server of this machine over `ipc`. Every turn takes batches of both, recorded; phases of
-the sampler and the trainer are what `loader.stats()` says, those of the server its spans in the
-trace. Microseconds a batch. A sampler's phases do not overlap, so that they add up to its time; the
-server works while the sampler does.
+One sampler process reads a folder of one part, another a folder of two, whose other part is served
+by a server of this machine over `ipc`. Every turn takes batches of both, recorded. Phases of the
+sampler and the trainer come from `loader.stats()`, those of the server from its spans in the trace.
+All are in microseconds a batch. A sampler's phases do not overlap, so that they add up to its time;
+the server works at the same time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _AHEAD = MpDistSamplingWorkerOptions().worker_concurrency
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measures the suite."""
+    """Measure the suite."""
     rows = [Row(group, _name(parts), "us") for group in _GROUPS for parts in _parts_of(group)]
     data = bench.graphs.products(with_features=False)
     order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
@@ -67,7 +67,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 def _parts_of(group: str) -> tuple[int, ...]:
-    """Nobody serves, and nobody is waited for, where there is one partition."""
+    """Return the numbers of parts to measure: with one, nothing is served or waited for."""
     return _PARTS[1:] if group == _WAITING or group.startswith("server") else _PARTS
 
 
@@ -76,7 +76,7 @@ def _name(parts: int) -> str:
 
 
 def _costs(loader: Any, batches: int) -> dict[str, float]:
-    """Seconds a batch, by group."""
+    """Measure the seconds a batch, by group."""
     iterator = iter(loader)
     for _ in range(_AHEAD + 1):
         touch(next(iterator))
@@ -104,7 +104,7 @@ def _costs(loader: Any, batches: int) -> dict[str, float]:
 
 
 def _served(events: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
-    """What servers did, and how many seconds it took."""
+    """Yield name and seconds of each span of the servers."""
     servers = {
         event["pid"]
         for event in events

@@ -1,4 +1,4 @@
-"""Other people's samplers and loaders, as their users call them; each where it can be imported."""
+"""Samplers and loaders of other libraries, called as users call them, if they can be imported."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def _pyg_uses(name: str) -> bool:
 
 
 def _why_not(module: str) -> str | None:
-    """Why a module cannot be imported; None if it can."""
+    """Return the reason why a module cannot be imported, or None if it can."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             importlib.import_module(module)
-    except Exception as error:  # of a library that does not fit this torch, anything may come
+    except Exception as error:  # a library that does not fit this torch may raise anything
         text = (str(error).splitlines() or [""])[0]
         return f"{type(error).__name__}: {text[:160]}"
     return None
@@ -84,7 +84,7 @@ def _version_of(module: str, distribution: str) -> str:
 
 
 def version_of(distribution: str) -> str | None:
-    """Version of an installed package; None if there is none."""
+    """Return the version of an installed package, or None if there is none."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -93,7 +93,7 @@ def version_of(distribution: str) -> str | None:
 
 @contextmanager
 def pyg_kernel(name: str) -> Iterator[None]:
-    """PyG samples with this kernel meanwhile; by itself it takes pyg-lib wherever that is there."""
+    """Let PyG sample with this kernel within the context; by default it prefers pyg-lib."""
     before = torch_geometric.typing.WITH_PYG_LIB
     torch_geometric.typing.WITH_PYG_LIB = name == PYG_LIB
     try:
@@ -117,15 +117,15 @@ def pyg_lib_kernel(
     edge_weight: Tensor | None = None,
     disjoint: bool = False,
 ) -> Draw:
-    """pyg-lib's `neighbor_sample`.
+    """Return a function that draws by pyg-lib's `neighbor_sample`.
 
     Args:
         colptr: [num_nodes + 1] int64.
-        row: [num_edges] int64; with times in their order within each column.
+        row: [num_edges] int64; if there are times, in their order within each column.
         fanouts: of each hop.
         node_time: [num_nodes] int64.
         edge_weight: [num_edges] float, as `row` is ordered.
-        disjoint: a subgraph for each seed.
+        disjoint: each seed has a separate subgraph.
     """
     disjoint = disjoint or node_time is not None
 
@@ -144,19 +144,19 @@ def pyg_lib_kernel(
 
 
 def _conditions(node_time: Any, edge_weight: Any) -> list[Any]:
-    """Times of nodes, of edges and of seeds, and weights, as far as this pyg-lib takes them."""
+    """Return times of nodes, edges and seeds, and weights, as far as this pyg-lib takes them."""
     typing = torch_geometric.typing
     times = [node_time, *([None] if typing.WITH_EDGE_TIME_NEIGHBOR_SAMPLE else []), None]
     return [*times, *([edge_weight] if typing.WITH_WEIGHTED_NEIGHBOR_SAMPLE else [])]
 
 
 def _options(disjoint: bool) -> tuple[Any, ...]:
-    """csc, replace, directed, disjoint, temporal_strategy, return_edge_id."""
+    """Return csc, replace, directed, disjoint, temporal_strategy, return_edge_id."""
     return (True, False, True, disjoint, "uniform", True)
 
 
 def torch_sparse_kernel(colptr: Tensor, row: Tensor, fanouts: Sequence[int]) -> Draw:
-    """torch-sparse's `neighbor_sample`; arguments as for `pyg_lib_kernel`."""
+    """Return a function that draws by torch-sparse's `neighbor_sample`; see `pyg_lib_kernel`."""
 
     def draw(seeds: Tensor) -> int:
         out = torch.ops.torch_sparse.neighbor_sample(colptr, row, seeds, list(fanouts), False, True)
@@ -194,7 +194,7 @@ class HeteroKernels:
         self._fanouts = {name: list(fanouts) for name in names.values()}
 
     def draw_by_pyg_lib(self, seeds: Tensor) -> int:
-        """pyg-lib's `hetero_neighbor_sample`."""
+        """Draw by pyg-lib's `hetero_neighbor_sample`; return the number of edges."""
         given = ({self._seed_type: seeds}, self._fanouts)
         out = torch.ops.pyg.hetero_neighbor_sample(
             *self._graph, *given, *_conditions(None, None), *_options(False)
@@ -202,7 +202,7 @@ class HeteroKernels:
         return sum(row.numel() for row in out[0].values())
 
     def draw_by_torch_sparse(self, seeds: Tensor) -> int:
-        """torch-sparse's `hetero_neighbor_sample`."""
+        """Draw by torch-sparse's `hetero_neighbor_sample`; return the number of edges."""
         given = ({self._seed_type: seeds}, self._fanouts, self._num_hops)
         out = torch.ops.torch_sparse.hetero_neighbor_sample(*self._graph, *given, False, True)
         return sum(row.numel() for row in out[1].values())
@@ -212,7 +212,7 @@ class HeteroKernels:
 
 
 def glt_loader(data: Data, fanouts: Sequence[int], seeds: Tensor, batch_size: int) -> Any:
-    """GraphLearn-for-PyTorch's `NeighborLoader` on the CPU; it draws with replacement.
+    """Create GraphLearn-for-PyTorch's `NeighborLoader` on the CPU; it draws with replacement.
 
     A seed is set: without one each draw opens the system's random device.
     """
@@ -240,7 +240,7 @@ def graphbolt_loader(
     batch_size: int,
     num_workers: int,
 ) -> Any:
-    """GraphBolt's data pipe: items, neighbours, features.
+    """Create GraphBolt's data pipe: items, neighbours, features.
 
     Args:
         compressed: colptr and row, int64.
@@ -268,7 +268,7 @@ def _matrix(values: Tensor) -> Tensor:
 
 
 def tensors_of(content: Any) -> Iterator[Tensor]:
-    """The tensors of a batch, whoever made it."""
+    """Yield the tensors of a batch of any library."""
     if isinstance(content, Tensor):
         yield content
     elif isinstance(content, Mapping):
@@ -284,7 +284,7 @@ def tensors_of(content: Any) -> Iterator[Tensor]:
 
 
 def touch(batch: Any) -> int:
-    """Reads a byte of each 64 of every tensor, so all of its memory; returns their bytes."""
+    """Read a byte of each 64 of every tensor, so all of its memory; return their bytes."""
     total = 0
     for tensor in tensors_of(batch):
         if tensor.numel():

@@ -1,4 +1,4 @@
-"""A run's figures as a table and as JSON."""
+"""Report of a run's figures as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLUMNS = ("", "median", "min - max", "per", "ratio")
 
 
 def row_lines(rows: Sequence[Row]) -> list[str]:
-    """A table of rows, in Markdown, aligned: a line each, below one for each group."""
+    """Return a Markdown table of rows, aligned: a line each, below one for each group."""
     cells: list[Sequence[str]] = [_COLUMNS]
     for group, members in groupby(rows, key=lambda row: row.group):
         cells.append((f"**{group}**", "", "", "", ""))
@@ -41,7 +41,7 @@ def _ratio(row: Row) -> str:
 
 
 def goal_lines(found: Sequence[Standing]) -> list[str]:
-    """A table of goals, in Markdown, aligned."""
+    """Return a Markdown table of goals, aligned."""
     cells: list[Sequence[str]] = [("goal", "bound", "measured", "")]
     for standing in found:
         measured = "" if standing.measured is None else number(standing.measured)
@@ -51,7 +51,7 @@ def goal_lines(found: Sequence[Standing]) -> list[str]:
 
 
 def table_lines(cells: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table whose columns also stand in line as plain text.
+    """Return a Markdown table whose columns are also aligned as plain text.
 
     Args:
         cells: rows of the same length; the first is the heading. All columns but the first are
@@ -69,7 +69,7 @@ def table_lines(cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def number(value: float) -> str:
-    """A figure with three digits that count, or as an integer."""
+    """Format a figure with three significant digits, or as an integer."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
@@ -82,14 +82,14 @@ def to_json(
     notes: Sequence[str],
     left_out: Sequence[str],
 ) -> dict[str, Any]:
-    """The JSON report.
+    """Return the JSON report.
 
     Args:
         about: settings, machine and software, each under its name.
         rows: by suite.
-        found: where the run stands with the goals.
-        notes: what a reader must know.
-        left_out: what was not measured.
+        found: the goals with their measured values.
+        notes: remarks that a reader needs.
+        left_out: cases that were not measured.
 
     Returns:
         `schema`, what `about` has, `suites` ({suite: rows}), `goals`, `notes` and `left_out`. Of a
@@ -113,7 +113,7 @@ def to_markdown(
     notes: Sequence[str],
     left_out: Sequence[str],
 ) -> str:
-    """The report to be read; arguments as for `to_json`."""
+    """Return the report as Markdown; arguments as for `to_json`."""
     lines = [f"# khop bench, scale {about['settings']['scale']:g}", ""]
     for section in ("settings", "machine", "software"):
         content = ", ".join(f"{k} {v}" for k, v in about[section].items() if v is not None)
@@ -128,7 +128,7 @@ def to_markdown(
 
 
 def write(folder: Path, name: str, content: Mapping[str, Any], markdown: str) -> list[Path]:
-    """Writes the report, as JSON and to be read; returns its files."""
+    """Write the report as JSON and as Markdown; return its files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.json", folder / f"{name}.md"]
     files[0].write_text(json.dumps(content, indent=1) + "\n")

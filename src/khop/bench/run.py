@@ -1,4 +1,4 @@
-"""A run of some suites, from the first line to the files."""
+"""Run of some suites, from settings to report files."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def run_suites(
     output: Path,
     say: Callable[[str], None] = print,
 ) -> list[Path]:
-    """Measures suites and writes what was found.
+    """Measure suites and write the report.
 
     Args:
         names: of the suites.
-        settings: how.
+        settings: options of the run.
         output: folder for the report; made if need be.
         say: called with each line of progress.
 
@@ -39,7 +39,7 @@ def run_suites(
 
     Raises:
         OSError: the cache or the output folder cannot be written.
-        RuntimeError: something failed that the others survived; raised when all is written.
+        RuntimeError: a part of a suite failed; raised when all is written.
     """
     peers = Peers()
     about = {
@@ -60,7 +60,7 @@ def run_suites(
         say(f"\n{name}: {SUITES[name]}")
         begin = time.perf_counter()
         rows[name] = importlib.import_module(f"khop.bench.{name}").run(bench)
-        gc.collect()  # a suite's graph may be large, and objects may know one another in circles
+        gc.collect()  # a suite's graph may be large, and objects may be in reference cycles
         say(f"({time.perf_counter() - begin:.0f} s)\n")
         for line in report.row_lines(rows[name]):
             say(line)
@@ -88,5 +88,5 @@ def run_suites(
 
 
 def slug(name: str) -> str:
-    """A device's name as part of a file's: 'NVIDIA H200' -> 'nvidia-h200'."""
+    """Convert a device's name to a part of a file's: 'NVIDIA H200' -> 'nvidia-h200'."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -1,4 +1,4 @@
-"""What can be measured, what a run is asked for, and what all suites have in common."""
+"""Suites, settings of a run, and constants that all suites share. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SUITES = {
     "draws": "what one draw costs, by degree",
     "device": "sampling, gathering and training on a GPU, and whether its batches are the CPU's",
 }
-"""Suite (and its module) -> what it measures."""
+"""Suite (and its module) -> its description."""
 
 DEFAULT = tuple(SUITES)[:7]
-"""Those that are run when none are named."""
+"""The suites that run if none are named."""
 
 FANOUTS = (15, 10, 5)
 """Fan-outs of the batches of the products-shaped graph."""
@@ -40,23 +40,23 @@ _DEVICE = re.compile(r"cuda(:\d+)?|emulated")
 
 
 def default_cache() -> Path:
-    """`$XDG_CACHE_HOME/khop/bench`, or `~/.cache/khop/bench`."""
+    """Return `$XDG_CACHE_HOME/khop/bench`, or `~/.cache/khop/bench`."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "khop" / "bench"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is asked for.
+    """Settings of a run.
 
     Attributes:
         scale: size of the graphs; 1 is that of ogbn-products.
-        repeat: turns that each case has.
-        batches: batches that a turn times.
+        repeat: turns of each case.
+        batches: batches that a turn times. If 0, as many as suit the scale.
         cache: folder of graphs.
-        trace: where to write a trace of the loaders of khop; None: nowhere.
-        device: what the suite 'device' measures: 'cuda', 'cuda:1', ..., or 'emulated' (on the CPU:
-            its times mean nothing); None: nothing.
+        trace: file for a trace of the loaders of khop. If None, there is none.
+        device: device of the suite 'device': 'cuda', 'cuda:1', ..., or 'emulated' (on the CPU: its
+            times mean nothing). If None, that suite does not run.
         configurations: random batches that the suite 'device' draws on CPU and device alike.
 
     Raises:
@@ -73,7 +73,7 @@ class Settings:
     configurations: int = 1000
 
     def __post_init__(self) -> None:
-        """Checks, and chooses the number of batches if it is 0."""
+        """Check the values, and choose the number of batches if it is 0."""
         if not 0.0005 <= self.scale <= 100:
             raise ValueError(f"--scale must be in 0.0005 ... 100 (got {self.scale:g})")
         if self.repeat < 1:
@@ -92,7 +92,7 @@ class Settings:
             object.__setattr__(self, "batches", _BATCHES[self.scale >= _LARGE])
 
     def to_json(self) -> dict[str, Any]:
-        """As in the JSON report."""
+        """Return the settings for the JSON report."""
         content = {"scale": self.scale, "repeat": self.repeat, "batches": self.batches}
         if self.device is None:
             return content

@@ -1,11 +1,12 @@
-"""Suite `small`: what a batch costs beside its kernels, seen on batches that hardly cost anything.
+"""Suite `small`: cost of a batch without its kernels, on batches that hardly cost anything.
 
 32 seeds, fan-outs 5 and 5, on the bundled graph of Debian's packages, with all attributes. In
 process: the time of a batch, less that of the native calls that draw the same batch and copy its
 rows, called one after the other. From a sampler process: the time that the trainer spends in
-`next()` when the batch is there already, the return of the last batch's memory included; one batch
-after the other, some twenty between pauses in which samplers fill up, and with a pause before each,
-after which little of Python is left in the caches. A turn's value is the median of its batches.
+`next()` when the batch is ready, including the return of the last batch's memory. It is measured
+for some twenty batches in a row, between pauses in which samplers prefetch, and with a pause before
+each batch, after which little of Python is left in the caches. A turn's value is the median of its
+batches.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _IN_A_ROW = 20  # fewer than a sampler makes ahead
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measures the suite."""
+    """Measure the suite."""
     order = SeedOrder(torch.arange(bench.graphs.debian.num_nodes), _BATCH_SIZE)
     count = _BATCHES * bench.settings.batches
     return _in_process(bench, order, count) + _from_sampler(bench, order, count)
@@ -75,7 +76,7 @@ def _in_process(bench: Bench, order: SeedOrder, count: int) -> list[Row]:
 
 
 class Kernels:
-    """The native calls that make a batch, without what is around them.
+    """The native calls that make a batch, without the Python code around them.
 
     Args:
         data: the graph.
@@ -91,7 +92,7 @@ class Kernels:
         self._outs: dict[int, Array] = {}
 
     def run(self, seeds: Int64Array, number: int) -> None:
-        """Draws a batch and copies its rows."""
+        """Draw a batch and copy its rows."""
         self._kernel.draw(seeds, None, number)
         nodes, edges = self._kernel.written(0)
         if self._edge_ids is not None:
@@ -130,14 +131,14 @@ def _from_sampler(bench: Bench, order: SeedOrder, count: int) -> list[Row]:
 
 
 def _time_ready(loader: Any, count: int, in_a_row: int) -> float:
-    """Median time in `next()`, batches being there, with a pause before each `in_a_row` of them."""
+    """Return the median time in `next()` of ready batches, with a pause before each `in_a_row`."""
     iterator = iter(loader)
     batch = next(iterator)
     found = []
     for number in range(count):
         if number % in_a_row == 0:
             end = time.perf_counter() + _WAIT * in_a_row
-            while time.perf_counter() < end:  # as a trainer that computes
+            while time.perf_counter() < end:  # like a trainer that computes
                 pass
         begin = time.perf_counter()
         batch = next(iterator)
@@ -153,7 +154,7 @@ def _median_time(loader: Any) -> float:
 
 
 def _times(call: Callable[[Any], Any], arguments: Sequence[Any]) -> list[float]:
-    """Seconds of each call; what it returns is gone when the clock stops."""
+    """Return the seconds of each call; its result is freed before the clock stops."""
     found = []
     for argument in arguments:
         begin = time.perf_counter()

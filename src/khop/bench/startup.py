@@ -1,12 +1,12 @@
-"""Suite `startup`: how soon the first batch is there, and what memory a sampler has for itself.
+"""Suite `startup`: time to the first batch, and private memory of a sampler.
 
 Each turn loads the folder, makes a loader with two sampler processes, takes the first batch, then a
 few more, and ends it all. The folder has 2.5 times the nodes and edges of the other suites', 5 GB
 at scale 1, and has been read before, so that its pages are in the page cache.
 
-Private memory is what the kernel calls Private_Clean and Private_Dirty in /proc/PID/smaps, the ring
-apart: pages of the folder that no other process happens to have mapped count, too, though they are
-the page cache's; how much they are is told beside.
+Private memory is what the kernel calls Private_Clean and Private_Dirty in /proc/PID/smaps, without
+the arena. Pages of the folder that no other process happens to have mapped count, too, though they
+are in the page cache; a separate row gives their size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TIMES_THE_SCALE = 2.5
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measures the suite."""
+    """Measure the suite."""
     folder = bench.graphs.at(_TIMES_THE_SCALE * bench.settings.scale).products_parts(1)
     bench.note(f"startup: the folder has {read_all(folder) / 1e6:,.0f} MB, all in the page cache")
     start = starter(folder, training_order(folder, BATCH_SIZE), bench.settings.batches)
@@ -52,7 +52,7 @@ def run(bench: Bench) -> list[Row]:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a process alone has mapped, without rings.
+    """Bytes that only this process has mapped, without arenas.
 
     Attributes:
         own: all of them.
@@ -65,11 +65,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class Start:
-    """A loader's start.
+    """Measurements of a loader's start.
 
     Attributes:
-        first: seconds from before its construction until the first batch is there.
-        made: seconds of them until it was constructed.
+        first: seconds from before its construction to the first batch.
+        made: seconds of these until it was constructed.
         memory: of the sampler that has most, after some batches.
     """
 
@@ -79,12 +79,12 @@ class Start:
 
 
 def starter(folder: Path, order: SeedOrder, batches: int) -> Callable[[], Start]:
-    """What starts a loader of a folder and ends it again.
+    """Return a function that starts a loader of a folder and ends it again.
 
     Args:
         folder: the folder.
         order: the seeds.
-        batches: that follow the first.
+        batches: number of batches after the first.
     """
     seeds = epoch_seeds(order, batches)
 
@@ -98,7 +98,7 @@ def starter(folder: Path, order: SeedOrder, batches: int) -> Callable[[], Start]
             touch(batch)
             for _ in range(batches):
                 touch(next(iterator))
-            found = [private_memory(pid) for pid in loader._maker.pids]
+            found = [private_memory(pid) for pid in loader._backend.pids]
             del batch, iterator
         settle()
         return Start(first, made, max(found, key=lambda memory: memory.own))
@@ -107,13 +107,13 @@ def starter(folder: Path, order: SeedOrder, batches: int) -> Callable[[], Start]
 
 
 def training_order(folder: Path, batch_size: int) -> SeedOrder:
-    """The training seeds of a folder, in the order that all suites have."""
+    """Return the training seeds of a folder, in the order that all suites use."""
     seeds = node_split("train_mask", DistDataset().load(folder, 0))
     return SeedOrder(seeds.sort().values, batch_size)
 
 
 def private_memory(pid: int) -> Memory:
-    """Private memory of a process."""
+    """Return the private memory of a process."""
     own = mapped = 0
     name = ""
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
@@ -127,7 +127,7 @@ def private_memory(pid: int) -> Memory:
 
 
 def read_all(folder: Path) -> int:
-    """Reads all files of a folder, which brings them to the page cache; returns their bytes."""
+    """Read all files of a folder, which brings them to the page cache; return their bytes."""
     total = 0
     for file in folder.rglob("*"):
         if file.is_file():

@@ -1,13 +1,16 @@
-"""Shared memory in which a sampler writes batches and the trainer reads them, uncopied.
+"""Shared-memory arena: a sampler writes batches into slots, the trainer reads them without a copy.
 
-Each sampler process has a ring of its own: a memfd that the trainer makes and passes on. The
-sampler alone allocates (`ArenaWriter`), so no lock is shared between processes and a sampler that
-dies holds none; the trainer alone says when a slot is free again, over the control socket, because
-a slot is free when the last tensor that looks into it has been collected (`ArenaReader`). Slots may
-be freed in any order.
+The sampler process runs the writer, the trainer the reader. In server-client mode the pairs are
+sampler and graph server, and receiver and trainer. Imports no torch.
 
-A memfd is not bound by the size of /dev/shm, has no name that could clash or be left behind, and is
-gone when its last user is, also after a kill.
+Each sampler process has one arena: a memfd that the trainer creates and passes on. Only the sampler
+allocates slots (`ArenaWriter`), so no lock is shared between processes and a sampler that dies
+holds none. Only the trainer decides when a slot is free again: when the last tensor that uses it
+has been collected (`ArenaReader`). It reports this over the control socket. Slots may be freed in
+any order.
+
+A memfd is not limited by the size of /dev/shm, has no name that could clash or be left behind, and
+is released with its last user, also after a kill.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def create_memory(nbytes: int, name: str = "khop") -> int:
-    """Creates a memfd of fixed size; returns its descriptor. Pages are taken when touched."""
+    """Create a memfd of fixed size and return its descriptor. Pages are allocated on first use."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, max(nbytes, 1))
@@ -43,11 +46,11 @@ def create_memory(nbytes: int, name: str = "khop") -> int:
 
 
 def map_memory(descriptor: int) -> mmap.mmap:
-    """Maps a memfd, whole. The mapping outlives the descriptor and ends with its last view.
+    """Map a whole memfd. The mapping outlives the descriptor and ends with its last view.
 
     Raises:
-        ProtocolError: not memory of a fixed size. A page that is taken away from a mapping ends the
-            process that touches it, so memory that another process can shrink is not mapped.
+        ProtocolError: the memory is not of a fixed size. Access to a page that was removed from a
+            mapping kills the process, so memory that another process can shrink is not mapped.
     """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
@@ -56,22 +59,22 @@ def map_memory(descriptor: int) -> mmap.mmap:
     if seals & fcntl.F_SEAL_SHRINK == 0 or os.fstat(descriptor).st_size == 0:
         raise ProtocolError("a process passed on memory that is empty or can be made smaller")
     mapping = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
-    # Batches are large and random-access; huge pages spare page faults where the kernel has them.
+    # Batches are large and random-access; huge pages save page faults if the kernel has them.
     advise_huge_pages(mapping)
     return mapping
 
 
 def advise_huge_pages(mapping: mmap.mmap) -> None:
-    """Asks for huge pages; kernels without them are left alone."""
+    """Request huge pages for a mapping. Kernels without them ignore this."""
     with contextlib.suppress(OSError):
         mapping.madvise(mmap.MADV_HUGEPAGE)
 
 
 class SlotAllocator:
-    """First-fit allocation in a range of bytes. Low places are reused first: they are touched.
+    """First-fit allocator of a range of bytes. Low offsets come first: they have pages already.
 
     Args:
-        capacity: bytes to divide.
+        capacity: size of the range in bytes.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -85,7 +88,7 @@ class SlotAllocator:
         return len(self._taken)
 
     def allocate(self, nbytes: int) -> int | None:
-        """Offset of a free slot of at least `nbytes`; None if there is none."""
+        """Return the offset of a new slot of at least `nbytes`, or None if none fits."""
         size = max(-(-nbytes // _ALIGNMENT) * _ALIGNMENT, _ALIGNMENT)
         for i, (begin, end) in enumerate(self._free):
             if end - begin >= size:
@@ -98,7 +101,7 @@ class SlotAllocator:
         return None
 
     def free(self, offset: int) -> None:
-        """Gives a slot back; KeyError if it is not in use."""
+        """Free a slot. Raise KeyError if it is not in use."""
         begin, end = offset, offset + self._taken.pop(offset)
         i = bisect.bisect(self._free, (begin, end))
         if i < len(self._free) and self._free[i][0] == end:
@@ -110,10 +113,10 @@ class SlotAllocator:
 
 
 class ArenaWriter:
-    """The sampler's side of a ring.
+    """Writer side of an arena; runs in the sampler.
 
     Args:
-        descriptor: the ring's memfd.
+        descriptor: the arena's memfd.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -121,23 +124,23 @@ class ArenaWriter:
         self._slots = SlotAllocator(len(self._memory))
 
     def allocate(self, nbytes: int) -> tuple[int, memoryview] | None:
-        """A free slot: its offset and memory; None if no slot is large enough."""
+        """Return offset and memory of a new slot, or None if no free range is large enough."""
         offset = self._slots.allocate(nbytes)
         if offset is None:
             return None
         return offset, self._memory[offset : offset + nbytes]
 
     def free(self, offset: int) -> None:
-        """Takes back a slot that the trainer no longer looks into."""
+        """Free a slot that the trainer no longer uses."""
         self._slots.free(offset)
 
     def lock_pages(self, device: _native.Device) -> _native.LockedPages:
-        """Locks the ring's pages for copies from a device, as long as what is returned lives."""
+        """Lock the arena's pages for copies from a device, as long as the returned object lives."""
         return _native.LockedPages(device, np.frombuffer(self._memory, np.uint8))
 
 
 class Lease:
-    """Bytes that arrays look into; calls `release` once the last of them has been collected."""
+    """Bytes of a slot that arrays view; calls `release` once the last view has been collected."""
 
     def __init__(
         self, owner: object, address: int, nbytes: int, release: Callable[[], None] | None
@@ -157,10 +160,10 @@ class Lease:
 
 
 class ArenaReader:
-    """The trainer's side of a memfd that a sampler writes to.
+    """Reader side of an arena; runs in the trainer.
 
     Args:
-        descriptor: the memfd.
+        descriptor: the arena's memfd.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -169,25 +172,25 @@ class ArenaReader:
         self._address = int(self._view.ctypes.data)
         self.capacity = len(self._view)
         self._leased = 0
-        # Leases end in whatever thread drops them: appending is atomic, adding is not.
+        # Leases end in any thread that drops them: appending is atomic, adding is not.
         self._returned: deque[int] = deque()
 
     @property
     def bytes_leased(self) -> int:
-        """Bytes that arrays still look into."""
+        """Bytes that arrays still use."""
         while self._returned:
             self._leased -= self._returned.popleft()
         return self._leased
 
     @property
     def address(self) -> int:
-        """Where the memory is mapped."""
+        """Address at which the memory is mapped."""
         return self._address
 
     def lease(self, offset: int, nbytes: int, on_free: Callable[[int], None] | None) -> Array:
-        """[nbytes] uint8 over a slot; `on_free(offset)` is called when nothing looks into it.
+        """Return [nbytes] uint8 over a slot; `on_free(offset)` is called when nothing uses it.
 
-        `on_free` runs wherever the last reference dies, so it must neither block nor raise.
+        `on_free` runs in the thread that drops the last reference: it must neither block nor raise.
         """
         if not 0 <= offset <= offset + nbytes <= self.capacity:
             raise ProtocolError(f"slot {offset} + {nbytes} lies outside a ring of {self.capacity}")

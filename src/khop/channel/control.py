@@ -1,9 +1,9 @@
-"""The control line between a trainer and a process that it started.
+"""Control socket between a trainer and a process that it started. Imports no torch.
 
-A socket pair that keeps message boundaries: wakes the receiver, carries file descriptors, and tells
-at once when the other side is gone, however it went. Messages are one byte of operation and a
-payload. A payload too large for the socket (the configuration of a graph with thousands of edge
-types) travels in a sealed memfd, as the first descriptor of its message. Imports no torch.
+A socket pair that keeps message boundaries. It wakes the receiver, carries file descriptors, and
+reports the end of the other process at once. A message is one byte of operation and a payload.
+A payload too large for the socket (the configuration of a graph with thousands of edge types) is
+sent in a sealed memfd, as the first descriptor of its message.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from typing import Any, NamedTuple
 from khop.errors import ProtocolError
 
 MAX_PAYLOAD = 60_000
-"""Bytes of a payload that go through the socket itself."""
+"""Largest payload in bytes that is sent through the socket itself."""
 MAX_LARGE_PAYLOAD = 64 << 20
-"""Bytes of a payload at most, sent or received."""
+"""Largest payload in bytes, sent or received."""
 
 _MAX_DESCRIPTORS = 8
 _ANCILLARY = socket.CMSG_SPACE(4 * (_MAX_DESCRIPTORS + 1))
 # Set in a message's first byte if the payload is in the first descriptor, and `ONE` its length.
 _IS_LARGE = 0x80
-# Nobody can change or shorten what the receiver reads.
+# No process can change or shorten what the receiver reads.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 class Op(enum.IntEnum):
-    """What a message is about."""
+    """Operation of a message."""
 
     # trainer -> process
     CONFIG = 1  # JSON; the process's memory
     OPEN_EPOCH = 2  # JSON; a memfd with the epoch's seeds
     CLOSE_EPOCH = 3  # epoch
-    SAMPLE = 4  # number of slots, their offsets (free again); epoch and batch index, of any number
+    SAMPLE = 4  # number of freed slots, their offsets; then (epoch, batch index), any number
     FREE = 5  # offset of a slot
-    TRACE = 6  # 1: a recording is under way, 0: it has ended
-    ENDPOINT = 7  # JSON: a part, and where it is served now, or why it is not any more
-    MAKE = 8  # ORDER, and columns of int64: a batch that belongs to no epoch; a memfd with the
-    # columns if they are many
+    TRACE = 6  # 1: a recording has begun, 0: it has ended
+    ENDPOINT = 7  # JSON: a part, and its server's endpoint, or why it is no longer served
+    MAKE = 8  # ORDER, and columns of int64: a batch that belongs to no epoch; many columns are in
+    # a memfd
     # process -> trainer
     READY = 16  # JSON
-    BATCH = 17  # epoch, batch index, offset, bytes; JSON if there is more to say of the batch;
-    # own memfd if the ring had no room
+    BATCH = 17  # epoch, batch index, offset, bytes; JSON if the batch has extras;
+    # a memfd if the arena had no room
     ERROR = 18  # JSON
-    LAYOUT = 19  # a memfd with a layout that batches will have
+    LAYOUT = 19  # a memfd with the layout of later batches
     RECORDS = 20  # of a recording: `khop.trace.requests.pack_records`
-    LOST = 21  # JSON: a part whose server cannot be reached, and for how long
+    LOST = 21  # JSON: a part whose server is unreachable, and for how long
 
 
 ON_DEVICE = 1
-"""Set in the offset of a slot that lies in a device's slab, not in the ring: slots are pages.
+"""Bit set in the offset of a slot in the device arena: slots are pages, so offsets are even.
 
-A batch there comes with its numbers on the line, behind their length: `ONE`, numbers, JSON.
+The payload of such a batch continues with: length of its numbers (`ONE`), numbers, JSON.
 """
 
 _OPS = {int(op): op for op in Op}
@@ -71,7 +71,7 @@ _OPS_WITH_DESCRIPTORS = {Op.CONFIG, Op.OPEN_EPOCH, Op.MAKE, Op.READY, Op.BATCH, 
 ONE = struct.Struct("<Q")
 TWO = struct.Struct("<QQ")
 BATCH = struct.Struct("<QQQQ")
-ORDER = struct.Struct("<QQQQ")  # in place of an epoch, batch index, run key, number of columns
+ORDER = struct.Struct("<QQQQ")  # request id (as the epoch), batch index, run key, columns
 
 
 class Message(NamedTuple):
@@ -82,7 +82,7 @@ class Message(NamedTuple):
     descriptors: list[int]
 
     def json(self) -> dict[str, Any]:
-        """The payload as JSON object."""
+        """Return the payload as a JSON object."""
         try:
             content = json.loads(self.payload)
         except (ValueError, RecursionError) as error:
@@ -92,7 +92,7 @@ class Message(NamedTuple):
         return content
 
     def integers(self, *names: str) -> list[int | None]:
-        """Fields of the payload, JSON, that are integers or null.
+        """Return fields of the JSON payload that are integers or null.
 
         Raises:
             ProtocolError: one of them is something else.
@@ -104,10 +104,10 @@ class Message(NamedTuple):
         return values
 
     def descriptor(self) -> int:
-        """The one descriptor that came along, to be closed by the caller.
+        """Return the message's only descriptor, to be closed by the caller.
 
         Raises:
-            ProtocolError: another number of them; they are closed.
+            ProtocolError: there is none, or more than one; they are closed.
         """
         if len(self.descriptors) != 1:
             count = len(self.descriptors)
@@ -116,13 +116,13 @@ class Message(NamedTuple):
         return self.descriptors[0]
 
     def close_descriptors(self) -> None:
-        """Closes those that came along; harmless if called again."""
+        """Close the message's descriptors. A second call does nothing."""
         while self.descriptors:
             os.close(self.descriptors.pop())
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends of a control line; neither is inherited by other processes."""
+    """Return both ends of a new control line; other processes inherit neither."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -130,8 +130,8 @@ class _Frame(NamedTuple):
     """A message as it is sent.
 
     Attributes:
-        data: what goes through the socket.
-        memory: descriptor of the payload's memory; None: `data` holds all.
+        data: the bytes sent through the socket.
+        memory: descriptor of the payload's memory. If None, `data` holds the payload.
     """
 
     data: bytes
@@ -158,7 +158,7 @@ class _Frame(NamedTuple):
         return cls(bytes([op | _IS_LARGE]) + ONE.pack(len(payload)), memory)
 
     def send_to(self, end: socket.socket, descriptors: Sequence[int] = ()) -> None:
-        """Sends it, whole or not at all; BlockingIOError if there is no room."""
+        """Send the whole message, or nothing: BlockingIOError if there is no room."""
         flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
         passed = [*([] if self.memory is None else [self.memory]), *descriptors]
         if passed:
@@ -167,13 +167,13 @@ class _Frame(NamedTuple):
             end.send(self.data, flags)
 
     def close(self) -> None:
-        """Gives the payload's memory up; the receiver has its own descriptor."""
+        """Close the payload's memory; the receiver has its own descriptor."""
         if self.memory is not None:
             os.close(self.memory)
 
 
 class ControlLine:
-    """One end of the line.
+    """One end of a control line.
 
     Args:
         end: the socket; made non-blocking.
@@ -186,20 +186,20 @@ class ControlLine:
         self._flushing = threading.Lock()
 
     def fileno(self) -> int:
-        """Descriptor to poll for incoming messages."""
+        """Return the descriptor to poll for incoming messages."""
         return self._socket.fileno()
 
     def send(self, op: Op, payload: bytes = b"", descriptors: Sequence[int] = ()) -> None:
-        """Sends a message, waiting for room if the other side is slow.
+        """Send a message; wait for room if the other side is slow.
 
         Args:
-            op: what it is about.
+            op: the operation.
             payload: at most `MAX_LARGE_PAYLOAD` bytes.
-            descriptors: files to pass along, at most eight; they stay open here.
+            descriptors: files to pass along, at most eight; they stay open in this process.
 
         Raises:
             ConnectionError: the other side is gone.
-            ValueError: too long, or too many descriptors.
+            ValueError: the payload is too long, or there are too many descriptors.
             OSError: no memory or descriptor is left for a large payload.
         """
         if len(descriptors) > _MAX_DESCRIPTORS:
@@ -225,28 +225,28 @@ class ControlLine:
             poller.poll()
 
     def send_json(self, op: Op, content: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Sends a JSON object."""
+        """Send a JSON object."""
         self.send(op, json.dumps(content).encode(), descriptors)
 
     def post(self, op: Op, payload: bytes) -> None:
-        """Sends a message in turn, now or when `flush` finds room; never waits.
+        """Queue a message and send it now or when `flush` finds room. Never waits.
 
-        Never raises if the payload has at most `MAX_PAYLOAD` bytes; else ValueError and OSError as
-        `send`.
+        A payload of at most `MAX_PAYLOAD` bytes raises nothing; a larger one raises ValueError and
+        OSError as in `send`.
         """
         self._unsent.append(_Frame.make(op, payload))
         self.flush()
 
     @property
     def has_unsent(self) -> bool:
-        """Whether messages wait for room: then poll for POLLOUT as well, and `flush`."""
+        """True if messages wait for room: then poll for POLLOUT, too, and call `flush`."""
         return bool(self._unsent)
 
     def flush(self) -> None:
-        """Sends posted messages, in order, as far as there is room.
+        """Send posted messages, in order, as far as there is room.
 
-        Destructors post, in any thread and in the middle of this: whoever finds it at work leaves
-        the message to it.
+        Destructors post, in any thread and also during a flush. Then the flush in progress sends
+        their message.
         """
         while self._unsent and self._flushing.acquire(blocking=False):
             try:
@@ -255,7 +255,7 @@ class ControlLine:
                     self._unsent.popleft().close()
             except BlockingIOError:
                 return
-            except OSError:  # gone: whatever it was told would be lost with it
+            except OSError:  # the other process is gone: no message can reach it
                 self._drop_unsent()
             finally:
                 self._flushing.release()
@@ -265,12 +265,12 @@ class ControlLine:
             self._unsent.popleft().close()
 
     def receive(self) -> Message | None:
-        """The next message if there is one.
+        """Return the next message, or None if there is none.
 
         Raises:
             EOFError: the other side is gone.
-            ProtocolError: a message that is none of `Op`, that did not arrive whole, or whose
-                descriptors did not; those that did are closed.
+            ProtocolError: the operation is unknown, or the message or its descriptors did not
+                arrive whole; descriptors that arrived are closed.
         """
         while True:
             try:
@@ -281,8 +281,8 @@ class ControlLine:
             except BlockingIOError:
                 return None
             except ConnectionError:
-                # It left without reading all that it was told. The kernel says so once, before it
-                # hands out what the other side said last.
+                # The other side ended with unread messages. The kernel reports this once, before it
+                # returns the messages that the other side sent last.
                 continue
         descriptors = _descriptors(ancillary) if ancillary else []
         try:
@@ -293,18 +293,18 @@ class ControlLine:
             raise
 
     def shut_down(self) -> None:
-        """Closes the line for all processes that have an end of it."""
+        """Shut the line down for all processes that hold an end of it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes this end; the other side notices."""
+        """Close this end; the other side notices."""
         self._socket.close()
-        self.flush()  # to nobody: what was not sent is dropped
+        self.flush()  # fails, and so drops what was not sent
 
 
 def _read(data: bytes, flags: int, descriptors: list[int]) -> Message:
-    """The message that was received. Takes the large payload's descriptor out of the list."""
+    """Parse a received message. Remove a large payload's descriptor from the list."""
     if flags & socket.MSG_CTRUNC:
         raise ProtocolError(
             "descriptors of a control message are lost: there are too many, or this process may "
@@ -326,7 +326,7 @@ def _read(data: bytes, flags: int, descriptors: list[int]) -> Message:
 
 
 def _read_large(length: bytes, descriptors: list[int]) -> bytes:
-    """The payload in the first descriptor, which is closed and taken out of the list."""
+    """Read the payload in the first descriptor; close it and remove it from the list."""
     if len(length) != ONE.size or not descriptors:
         raise ProtocolError("a large control message does not say where its payload is")
     (nbytes,) = ONE.unpack(length)
@@ -352,7 +352,7 @@ def _read_large(length: bytes, descriptors: list[int]) -> bytes:
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    """Descriptors that came with a message."""
+    """Return the descriptors that came with a message."""
     found = array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -1,15 +1,17 @@
-"""Memory of a device in which a sampler writes batches and the trainer reads them, uncopied.
+"""Device arena: a sampler writes batches into device memory, the trainer reads them without a copy.
 
-What a ring (`khop.channel.arena`) is to the host, a slab is to a device that sampler and trainer
-share. The trainer allocates it and passes its handle on (CUDA's, for other processes; of an
-emulated device the descriptor of a memfd), so that batches outlive the sampler that wrote them.
-The sampler divides it into slots; the trainer says when one is free again. A batch's numbers travel
-on the control line: the host reads them without asking the device.
+The sampler process runs the writer, the trainer the reader. Imports no torch.
 
-A slot is free when the last tensor that looks into it is gone *and* the device has done what it was
-asked to do with it until then: kernels run later than the program that launches them.
-`DeviceArenaReader` therefore asks for a mark in the device's work when a lease ends, and gives the
-slot back when that mark has been passed. Imports no torch.
+The counterpart of the arena (`khop.channel.arena`) on a device that sampler and trainer share. The
+trainer allocates it and passes its handle on (CUDA's IPC handle; the descriptor of a memfd for an
+emulated device), so batches outlive the sampler that wrote them. The sampler divides it into slots;
+the trainer reports when one is free again. A batch's numbers are sent on the control line: the host
+reads them without access to the device.
+
+A slot is free when the last tensor that uses it is gone *and* the device has finished the work that
+was queued until then: kernels run later than the program that launches them. `DeviceArenaReader`
+therefore records a mark in the device's work when a lease ends, and frees the slot when that mark
+has passed.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ _GPU_PAGE = 2 << 20
 
 
 class DeviceArray:
-    """An array in the memory of a device, for kernels and, through DLPack, for torch.
+    """Array in the memory of a device, for kernels and, through DLPack, for torch.
 
     Args:
-        memory: the memory that it lies in.
-        offset: its first byte there.
+        memory: the memory that holds it.
+        offset: its first byte in `memory`.
         shape: its axes.
         dtype: name of its dtype.
-        owner: kept as long as anything looks into the array; default: `memory`.
+        owner: object kept as long as the array is used. If None, `memory`.
     """
 
     __slots__ = ("_memory", "_offset", "_owner", "dtype", "shape")
@@ -64,24 +66,24 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """Size in bytes."""
         return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
 
     @property
     def address(self) -> int:
-        """Where the device sees it."""
+        """Address on the device."""
         return self._memory.address + self._offset
 
     def upload(self, values: Array) -> None:
-        """Copies an array of the host here, in the order of what the device was asked for."""
+        """Copy a host array into this one, in order with the work queued on the device."""
         self._memory.upload(self._offset, np.ascontiguousarray(values))
 
     def view(self) -> Any:
-        """The array for DLPack."""
+        """Return the array as an object for DLPack."""
         return self._memory.view(self._offset, self.shape, self.dtype, self._owner)
 
     def capsule(self) -> Any:
-        """The array as a DLPack capsule. Nobody waits for anything: a batch is complete."""
+        """Return the array as a DLPack capsule, without synchronization: a batch is complete."""
         return self.view().__dlpack__()
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -92,7 +94,7 @@ class DeviceArray:
 
 
 class Scratch:
-    """Memory of a device for one array at a time, made larger when one needs more.
+    """Device memory for one array at a time, enlarged when an array needs more.
 
     Args:
         device: the device.
@@ -103,17 +105,17 @@ class Scratch:
         self._memory: _native.DeviceMemory | None = None
 
     def take(self, nbytes: int) -> _native.DeviceMemory:
-        """At least so many bytes; what was here before is gone."""
+        """Return memory of at least `nbytes` bytes. The previous content is lost."""
         if self._memory is None or self._memory.nbytes < nbytes:
             if self._memory is not None:
-                self._device.synchronize()  # it may still be reading what is here
+                self._device.synchronize()  # kernels may still read the old memory
             self._memory = None
             self._memory = _native.DeviceMemory.allocate(self._device, nbytes + nbytes // 4)
         return self._memory
 
 
 def arrays_of(record: Record, memory: _native.DeviceMemory, offset: int) -> dict[str, DeviceArray]:
-    """The arrays of a batch whose slot begins at `offset`."""
+    """Return the arrays of a batch whose slot begins at `offset`."""
     return {
         of.name: DeviceArray(memory, offset + begin, shape, of.dtype)
         for of, shape, begin in record.places()
@@ -121,10 +123,10 @@ def arrays_of(record: Record, memory: _native.DeviceMemory, offset: int) -> dict
 
 
 class DeviceArenaWriter:
-    """The sampler's side of a slab.
+    """Writer side of a device arena; runs in the sampler.
 
     Args:
-        memory: the slab.
+        memory: the arena's memory.
     """
 
     def __init__(self, memory: _native.DeviceMemory) -> None:
@@ -132,23 +134,23 @@ class DeviceArenaWriter:
         self._slots = SlotAllocator(memory.nbytes)
 
     def allocate(self, nbytes: int) -> int | None:
-        """Offset of a free slot; None if no slot is large enough."""
+        """Return the offset of a new slot, or None if no free range is large enough."""
         return self._slots.allocate(nbytes)
 
     def free(self, offset: int) -> None:
-        """Takes back a slot that the trainer no longer looks into."""
+        """Free a slot that the trainer no longer uses."""
         self._slots.free(offset)
 
 
 def open_slab(
     device: _native.Device, described: Mapping[str, Any], descriptors: Sequence[int]
 ) -> DeviceArenaWriter:
-    """Opens what a trainer has made.
+    """Open the device arena that a trainer created.
 
     Args:
-        device: where it lies.
+        device: the device that holds it.
         described: `DeviceArenaReader.described`.
-        descriptors: `DeviceArenaReader.descriptors`, as they arrived; left open.
+        descriptors: `DeviceArenaReader.descriptors`, as received; left open.
     """
     if descriptors:
         mapped = np.frombuffer(map_memory(descriptors[0]), np.uint8)
@@ -158,18 +160,18 @@ def open_slab(
 
 
 class Mark(Protocol):
-    """A moment in the work of a device."""
+    """Point in the work queue of a device, such as a CUDA event."""
 
     def query(self) -> bool:
-        """Whether it has passed."""
+        """Return True if the device has passed it."""
 
 
-# A slot: offset, size, marks, and what is called with the offset when they have been passed.
+# A slot: offset, size, marks, and the function to call with the offset when they have passed.
 _Ended: TypeAlias = tuple[int, int, Sequence[Mark] | None, Callable[[int], None]]
 
 
 class _Lease:
-    """A slot that arrays look into; `release` is called when the last of them is gone."""
+    """Slot that arrays use; `release` is called when the last of them is gone."""
 
     __slots__ = ("_owner", "_release")
 
@@ -182,17 +184,17 @@ class _Lease:
 
 
 class DeviceArenaReader:
-    """The trainer's side of a slab, and its memory.
+    """Reader side of a device arena, and owner of its memory; runs in the trainer.
 
     Args:
-        device: where it shall lie.
-        nbytes: its size. Memory of a GPU is taken at once.
-        mark: marks what the device has been asked to do so far, on all streams that may use
-            batches. It is called wherever the last reference to a batch dies.
+        device: the device to allocate it on.
+        nbytes: its size in bytes. GPU memory is allocated at once.
+        mark: marks the work queued so far, on all CUDA streams that may use batches. It is called
+            in the thread that drops the last reference to a batch.
 
     Attributes:
-        described: for the sampler, as JSON object.
-        descriptors: to be passed on with it; closed by `passed_on`.
+        described: description for the sampler, as a JSON object.
+        descriptors: descriptors to pass on with it; closed by `passed_on`.
     """
 
     def __init__(
@@ -203,7 +205,7 @@ class DeviceArenaReader:
         self.descriptors: list[int] = []
         handle = None
         if device.is_cuda:
-            # Smaller allocations share pages of the driver, and whoever opens one sees the others.
+            # Smaller allocations share the driver's pages: to open one would expose the others.
             nbytes = -(-nbytes // _GPU_PAGE) * _GPU_PAGE
             self._memory = _native.DeviceMemory.allocate_shared(device, nbytes)
             handle = self._memory.handle.hex()
@@ -213,22 +215,22 @@ class DeviceArenaReader:
             self._memory = _native.DeviceMemory.over(device, mapped)
         self.described = {"nbytes": nbytes, "handle": handle}
         self._leased = 0
-        # Slots that nothing looks into any more, and what the device was still doing then; None:
-        # it could not be marked.
+        # Slots that are no longer used, with marks of the device's work at that time; None if no
+        # mark could be set.
         self._ended: deque[_Ended] = deque()
 
     @property
     def capacity(self) -> int:
-        """Its size."""
+        """Size in bytes."""
         return self._memory.nbytes
 
     @property
     def bytes_leased(self) -> int:
-        """Bytes of slots that have not been given back."""
+        """Bytes of slots that have not been freed."""
         return self._leased
 
     def passed_on(self) -> None:
-        """Closes the descriptors: the sampler has them."""
+        """Close the descriptors, which the sampler has by now."""
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors = []
@@ -241,17 +243,17 @@ class DeviceArenaReader:
         layouts: Mapping[int, Any],
         on_free: Callable[[int], None],
     ) -> Received:
-        """Reads a batch.
+        """Read a batch.
 
         Args:
-            offset: its slot.
-            nbytes: the slot's size.
-            head: its numbers, as they came on the line.
-            layouts: those that batches may have, by number.
+            offset: offset of its slot.
+            nbytes: size of the slot in bytes.
+            head: its numbers, as received on the control line.
+            layouts: known layouts, by number.
             on_free: called with the offset, by `give_back`, when the slot is free.
 
         Raises:
-            ProtocolError: malformed.
+            ProtocolError: the batch is malformed.
         """
         layout = layout_of(head, layouts)
         if len(head) < layout.head_bytes:
@@ -259,7 +261,7 @@ class DeviceArenaReader:
         if not 0 <= offset <= offset + nbytes <= self.capacity:
             raise ProtocolError(f"slot {offset} + {nbytes} lies outside {self.capacity} bytes")
         numbers, begins, shapes = layout.parse(head, nbytes)
-        # From half of the slab on, who keeps batches gets copies: samplers must not starve.
+        # More than half of the arena is leased: copy batches, so that samplers do not run out.
         hoards = self._leased > self.capacity // 2
         self._leased += nbytes
 
@@ -276,12 +278,12 @@ class DeviceArenaReader:
         return Received(layout, arrays, numbers, must_copy=hoards)
 
     def give_back(self) -> None:
-        """Gives back the slots that the device has done with; called by one thread."""
+        """Free the slots that the device no longer uses. Called by one thread."""
         for _ in range(len(self._ended)):
             offset, nbytes, marks, on_free = self._ended.popleft()
             try:
                 is_done = marks is not None and all(mark.query() for mark in marks)
-            except Exception:  # of a graph that the user was recording: its events never pass
+            except Exception:  # a CUDA graph was being captured: its events never pass
                 is_done, marks = False, None
             if is_done:
                 self._leased -= nbytes
@@ -291,7 +293,7 @@ class DeviceArenaReader:
                 self._ended.append((offset, nbytes, marks, on_free))
 
     def _marks(self) -> Sequence[Mark] | None:
-        """Marks what the device was asked to do so far; a later mark does as well as none now."""
+        """Mark the work queued so far. If that fails, return None: a later mark serves as well."""
         try:
             return self._mark()
         except Exception:

@@ -1,18 +1,20 @@
-"""Batches in memory: what is the same for all is said once, a batch carries numbers alone.
+"""Binary format of a batch.
 
-The batches of a loader have the same arrays, each time of other sizes. A `Layout` lists the arrays,
-their dtypes and the axes that are the same for all; the sampler tells the trainer each layout once,
-as JSON, before the first batch of it. A batch (a `Record`) then begins with a few integers:
+The process that samples writes it; trainers, receivers and graph servers read it. Imports no torch.
 
-    layout number | how many integers follow | sizes | counters | padding | arrays
+The batches of a loader have the same arrays with different sizes. A `Layout` lists the arrays,
+their dtypes and the axes that are the same for all. The sampler sends each layout once, as JSON,
+before its first batch. A batch (a `Record`) then carries a few integers, followed by its arrays:
 
-`sizes` are the lengths of the axes that differ. `counters` are whatever else there is to count of a
-batch: hop by hop, rows by where they came from, nanoseconds by what they were spent on. They have
-names and places in the layout, and may be written until the batch is delivered. What has no fixed
-length travels beside the batch (`khop.channel.control.Op.BATCH`).
+    layout number | number of integers | sizes | counters | padding | arrays
 
-Every array lies at a multiple of 64 bytes. All that is read is checked: a layout in full, once; of
-a batch that its numbers are those of the layout, sizes not negative, and arrays within its memory.
+`sizes` are the lengths of the axes that differ. `counters` are all other counts of a batch: per
+hop, rows by source, nanoseconds by activity. They have names and positions in the layout, and may
+be written until the batch is delivered. Data without a fixed length is sent next to the batch
+(`khop.channel.control.Op.BATCH`).
+
+Every array begins at a multiple of 64 bytes. All input is checked: a layout in full, once; a batch
+for the number of its integers, for sizes that are not negative, and for arrays within its memory.
 """
 
 from __future__ import annotations
@@ -40,17 +42,17 @@ _MAX_ENTRIES = 1 << 14
 _MAX_AXES = 16
 _MAX_SIZE = 1 << 48
 _MAX_TEXT = 64 << 20
-# Of up to 8 bytes.
+# Entries of up to 8 bytes.
 _MOST_ENTRIES = 1 << 59
 
 
 class ArrayLayout(NamedTuple):
-    """An array of all batches.
+    """Array in the batches of a layout.
 
     Attributes:
-        name: of the array.
+        name: its name.
         dtype: name of its dtype.
-        shape: its axes; -1 - i stands for the i-th of a batch's sizes.
+        shape: its axes; -1 - i means the i-th of a batch's sizes.
     """
 
     name: str
@@ -59,17 +61,17 @@ class ArrayLayout(NamedTuple):
 
 
 class CounterLayout(NamedTuple):
-    """Integers of all batches: `length` of them."""
+    """Counter in the batches of a layout: `length` integers."""
 
     name: str
     length: int
 
 
 class _Plan(NamedTuple):
-    """What of an array is the same for all batches.
+    """Properties of an array that are the same for all batches of a layout.
 
-    Of an array with one axis that differs, `before` and `after` are the axes around it, `size` says
-    which of the sizes it is; of any other `size` is -1.
+    If exactly one axis differs, `size` is its index among the sizes, and `before` and `after` are
+    the axes around it. Otherwise `size` is -1.
     """
 
     dtype: np.dtype[Any]
@@ -81,19 +83,19 @@ class _Plan(NamedTuple):
 
 
 class Layout:
-    """The arrays and counters that batches of a kind have.
+    """Schema of batches: their arrays and counters.
 
     Args:
-        number: by which batches name it.
+        number: its id, which each batch carries.
         arrays: the arrays.
         counters: the counters.
 
     Attributes:
         places: {counter: slice of a batch's integers}.
         num_sizes: number of sizes of a batch.
-        index: {array: its place}.
-        has_bfloat16: whether there are arrays that NumPy knows as uint16.
-        head_bytes: how much of a batch comes before its arrays.
+        index: {array: its position}.
+        has_bfloat16: True if there are bfloat16 arrays, which NumPy holds as uint16.
+        head_bytes: size of a batch's integers in bytes, before its arrays.
     """
 
     def __init__(
@@ -111,17 +113,17 @@ class Layout:
             self.places[counter.name] = slice(end, end + counter.length)
             end += counter.length
         self.num_numbers = end
-        self._numbers = struct.Struct(f"<{1 + end}q")  # their number first
+        self._numbers = struct.Struct(f"<{1 + end}q")  # with their number first
         self.head_bytes = 8 + self._numbers.size
         self._plans = [_plan(array) for array in self.arrays]
         self._dtypes = [plan.dtype for plan in self._plans]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON object."""
+        """Return the layout as a JSON object."""
         return {"number": self.number, "arrays": self.arrays, "counters": self.counters}
 
     def share(self) -> int:
-        """Writes it, as JSON, into new memory; returns its descriptor, to be passed on, closed."""
+        """Write the layout, as JSON, into new memory; return a descriptor to pass on and close."""
         text = json.dumps(self.to_json()).encode()
         memory = create_memory(len(text), "khop-layout")
         os.pwrite(memory, text, 0)
@@ -129,10 +131,10 @@ class Layout:
 
     @classmethod
     def read_shared(cls, descriptor: int) -> Layout:
-        """Reads what `share` wrote; closes the descriptor.
+        """Read a layout that `share` wrote, and close the descriptor.
 
         Raises:
-            ProtocolError: malformed.
+            ProtocolError: the layout is malformed.
         """
         try:
             text = os.pread(descriptor, min(os.fstat(descriptor).st_size, _MAX_TEXT), 0)
@@ -145,10 +147,10 @@ class Layout:
 
     @classmethod
     def from_json(cls, content: Any) -> Layout:
-        """From what `to_json` returned, after its journey.
+        """Make a layout from the JSON object of `to_json`, as received.
 
         Raises:
-            ProtocolError: malformed.
+            ProtocolError: the layout is malformed.
         """
         number = content.get("number") if isinstance(content, dict) else None
         if type(number) is not int or not 0 <= number < _MAX_SIZE:
@@ -164,7 +166,7 @@ class Layout:
         return layout
 
     def shapes(self, sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int], int]:
-        """Shape and begin of each array of a batch, and where the last one ends."""
+        """Return shape and offset of each array of a batch, and the end of the last one."""
         shapes, begins, end = [], [], self.head_bytes
         for _, row_bytes, place, before, after, shape in self._plans:
             if place >= 0:
@@ -181,7 +183,7 @@ class Layout:
         return shapes, begins, end
 
     def read(self, raw: Array) -> Received:
-        """Reads a batch that says to be of this layout; see `read_record`."""
+        """Read a batch that carries the number of this layout; see `read_record`."""
         if len(raw) < self.head_bytes:
             raise ProtocolError(f"a batch of {len(raw)} bytes has no room for its numbers")
         numbers, begins, shapes = self.parse(raw.data, len(raw))
@@ -194,15 +196,16 @@ class Layout:
     def parse(
         self, head: Buffer, nbytes: int
     ) -> tuple[list[int], list[int], list[tuple[int, ...]]]:
-        """Reads what comes before the arrays of a batch of `nbytes` bytes.
+        """Read the integers before the arrays of a batch of `nbytes` bytes.
 
         Returns:
-            Its numbers, and begin and shape of each array.
+            Its integers, and offset and shape of each array.
 
         Raises:
-            ProtocolError: the numbers are not those of this layout, or promise more than there is.
+            ProtocolError: the integers do not match this layout, or describe arrays that exceed
+                the batch.
         """
-        # Copied before they are looked at: what is checked is what is used.
+        # Copied first, so that the writer cannot change them after the checks.
         count, *numbers = self._numbers.unpack_from(head, 8)
         if count != self.num_numbers:
             raise ProtocolError(f"a batch has {count} numbers instead of {self.num_numbers}")
@@ -218,7 +221,7 @@ class Layout:
         return numbers, begins, shapes
 
     def write_numbers(self, buffer: memoryview, sizes: Sequence[int]) -> Int64Array:
-        """Writes what comes before the arrays; returns a view of sizes and counters, these zero."""
+        """Write the integers before the arrays; return a view of sizes and zero counters."""
         _PREFIX.pack_into(buffer, 0, self.number, self.num_numbers)
         numbers = np.frombuffer(buffer, np.int64, self.num_numbers, _PREFIX.size)
         numbers[: self.num_sizes] = sizes
@@ -227,15 +230,15 @@ class Layout:
 
 
 class Received(NamedTuple):
-    """A batch as it was read.
+    """Batch as received.
 
     Attributes:
         layout: its layout.
-        arrays: views of its arrays, in the layout's order; `DeviceArray`s of a
-            batch that lies in a device's memory.
+        arrays: views of its arrays, in the layout's order; `DeviceArray`s if the batch is in
+            device memory.
         numbers: its sizes and counters; see `Layout.places`.
-        extras: what has no fixed length, if there is any.
-        must_copy: whoever wants to keep the arrays shall copy them: memory is short.
+        extras: data without a fixed length, or None.
+        must_copy: True if memory is short: copy arrays that are kept.
     """
 
     layout: Layout
@@ -245,26 +248,26 @@ class Received(NamedTuple):
     must_copy: bool = False
 
     def counter(self, name: str) -> list[int]:
-        """The integers of a counter."""
+        """Return the integers of a counter."""
         return self.numbers[self.layout.places[name]]
 
     def named(self) -> dict[str, tuple[Array, str]]:
-        """{name: (array, name of its dtype)}."""
+        """Return {name: (array, name of its dtype)}."""
         described = zip(self.layout.arrays, self.arrays, strict=True)
         return {of.name: (array, of.dtype) for of, array in described}
 
 
 class Record:
-    """A batch to be written.
+    """Batch to be written.
 
     Args:
         layout: its layout.
         sizes: the lengths of the axes that differ.
 
     Attributes:
-        nbytes: the memory that it needs.
-        numbers: once written: a view of its sizes and counters.
-        extras: what shall travel beside it; anything that JSON can hold.
+        nbytes: bytes of memory that it needs.
+        numbers: view of its sizes and counters; None until it is written.
+        extras: data to send next to it, as JSON.
     """
 
     def __init__(self, layout: Layout, sizes: Sequence[int]) -> None:
@@ -275,7 +278,7 @@ class Record:
         self.extras: dict[str, Any] = {}
 
     def write(self, buffer: memoryview) -> dict[str, Array]:
-        """Writes the numbers; returns a view of each array, to be filled by the caller."""
+        """Write the integers; return a view of each array, to be filled by the caller."""
         self.write_head(buffer)
         described = zip(
             self.layout.arrays, self.layout._plans, self._shapes, self._begins, strict=True
@@ -286,37 +289,37 @@ class Record:
         }
 
     def write_head(self, buffer: memoryview) -> None:
-        """Writes the numbers alone; `places` says where the arrays belong."""
+        """Write only the integers; `places` returns the positions of the arrays."""
         self.numbers = self.layout.write_numbers(buffer, self._sizes)
 
     def places(self) -> list[tuple[ArrayLayout, tuple[int, ...], int]]:
-        """Layout, shape and begin of each array."""
+        """Return layout, shape and offset of each array."""
         return [*zip(self.layout.arrays, self._shapes, self._begins, strict=True)]
 
     def note(self, name: str, values: int | Sequence[int]) -> None:
-        """Sets a counter; the batch must have been written and not delivered."""
+        """Set a counter. The batch must have been written and not yet delivered."""
         assert self.numbers is not None
         self.numbers[self.layout.places[name]] = values
 
 
 def read_record(raw: Array, layouts: Mapping[int, Layout]) -> Received:
-    """Reads what `Record.write` wrote.
+    """Read a batch that `Record.write` wrote.
 
     Args:
         raw: [nbytes] uint8.
-        layouts: those that batches may have, by number.
+        layouts: known layouts, by number.
 
     Raises:
-        ProtocolError: the batch is of none of them, or promises more than there is.
+        ProtocolError: the batch has none of these layouts, or describes arrays that exceed it.
     """
     return layout_of(raw.data, layouts).read(raw)
 
 
 def layout_of(head: Buffer, layouts: Mapping[int, Layout]) -> Layout:
-    """The layout that a batch says to be of.
+    """Return the layout whose number a batch carries.
 
     Raises:
-        ProtocolError: it says nothing, or one that is unknown.
+        ProtocolError: the batch is too short for a number, or the number is unknown.
     """
     nbytes = len(memoryview(head))
     if nbytes < _PREFIX.size:
@@ -333,7 +336,7 @@ def _counted(shape: Sequence[int]) -> int:
 
 
 def _least_bytes(plan: _Plan) -> int:
-    """Bytes of an array whose differing axes are 1, and whose empty ones are, too."""
+    """Return the bytes of an array with differing axes and empty axes counted as 1."""
     return plan.dtype.itemsize * math.prod(axis for axis in plan.shape if axis > 0)
 
 

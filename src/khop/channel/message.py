@@ -1,14 +1,17 @@
-"""Named arrays in a block of memory, and arrays in frames on a wire.
+"""Formats of named arrays in a block of memory, and of arrays in the frames of a network message.
 
-Both carry a JSON header that says what follows; nothing is ever unpickled, and every length is
-checked against the bytes that are there before an array is made of them.
+Blocks are shared memory on one machine; messages go between trainers, samplers, servers and
+receivers. Imports no torch.
+
+Both begin with a JSON header that describes the arrays. Nothing is ever unpickled, and every length
+is checked against the bytes received before an array is made of them.
 
     block: 8-byte header length | header | padding | arrays, each at a multiple of 64 bytes
     wire:  header frame | frames of the first array | frames of the second | ...
 
-An array travels in frames of `FRAME_BYTES` and a shorter last one; an empty array has one empty
-frame. ZeroMQ takes memory for a frame when its length arrives, from whoever is connected, so frames
-are small: what a peer can make it hold does not depend on the size of arrays.
+An array is sent in frames of `FRAME_BYTES` and a shorter last one; an empty array has one empty
+frame. ZeroMQ allocates memory for a frame when its length arrives, from any connected peer. So
+frames are small: the memory that a peer can claim does not depend on the size of arrays.
 """
 
 from __future__ import annotations
@@ -33,19 +36,19 @@ _MAX_AXES = 16
 _MAX_BYTES = 1 << 48
 
 MAX_ARRAYS = 4096
-"""Arrays of a block or message."""
+"""Most arrays of a block or message."""
 
 FRAME_BYTES = 1 << 20
-"""Bytes of a frame on a wire; `ZMQ_MAXMSGSIZE` is a little more."""
+"""Bytes of a full frame of a message; `ZMQ_MAXMSGSIZE` is a little more."""
 
 MESSAGE_BYTES = 1 << 30
-"""Bytes of all arrays of a message."""
+"""Most bytes of all arrays of a message."""
 
 _MAX_FRAMES = 1 + MAX_ARRAYS + MESSAGE_BYTES // FRAME_BYTES
 
 
 class ArraySpec(NamedTuple):
-    """Name, name of the dtype, and shape of an array."""
+    """Description of an array: its name, the name of its dtype, and its shape."""
 
     name: str
     dtype: str
@@ -53,16 +56,16 @@ class ArraySpec(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its values."""
+        """Size in bytes."""
         return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
 
 
 class Block:
-    """The layout of named arrays in a block of memory.
+    """Layout of named arrays in a block of memory.
 
     Args:
         specs: the arrays.
-        meta: what else the reader shall know; anything that JSON can hold.
+        meta: further entries for the reader, as JSON.
     """
 
     def __init__(self, specs: Sequence[ArraySpec], meta: Mapping[str, Any] | None = None) -> None:
@@ -75,13 +78,13 @@ class Block:
         self.nbytes = self._offsets[-1]
 
     def write(self, buffer: memoryview) -> dict[str, Array]:
-        """Writes the header; returns a view of each array, to be filled by the caller."""
+        """Write the header; return a view of each array, to be filled by the caller."""
         buffer[: len(self._prefix)] = self._prefix
         return _views(np.frombuffer(buffer, np.uint8), self.specs, self._offsets)
 
 
 def read_block(raw: Array) -> tuple[dict[str, tuple[Array, str]], dict[str, Any]]:
-    """Reads what `Block.write` wrote.
+    """Read a block that `Block.write` wrote.
 
     Args:
         raw: [nbytes] uint8.
@@ -90,7 +93,7 @@ def read_block(raw: Array) -> tuple[dict[str, tuple[Array, str]], dict[str, Any]
         Views of the arrays with the names of their dtypes, and the meta entries.
 
     Raises:
-        ProtocolError: the header is malformed or promises more than there is.
+        ProtocolError: the header is malformed or describes arrays that exceed the block.
     """
     if len(raw) < _LENGTH.size:
         raise ProtocolError(f"a block of {len(raw)} bytes holds no header")
@@ -111,10 +114,10 @@ def read_block(raw: Array) -> tuple[dict[str, tuple[Array, str]], dict[str, Any]
 
 
 def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
-    """Frames of a message: the header, then the arrays' memory, uncopied.
+    """Return the frames of a message: the header, then the arrays' memory, not copied.
 
     Raises:
-        ProtocolError: it is more than the other end accepts.
+        ProtocolError: the message is larger than the other end accepts.
     """
     nbytes = sum(a.nbytes for a in arrays)
     if nbytes > MESSAGE_BYTES or len(arrays) > MAX_ARRAYS:
@@ -141,15 +144,15 @@ def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
 
 
 def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
-    """Header and arrays of a message, read-only.
+    """Return header and arrays of a message, read-only.
 
-    An array of one frame shares the frame's memory, one of several is copied.
+    An array in one frame shares the frame's memory; an array in several frames is copied.
 
     Args:
         frames: objects with the buffer protocol, as received.
 
     Raises:
-        ProtocolError: frames that do not say or hold what they should.
+        ProtocolError: the header is malformed, or the frames do not match it.
     """
     if not 1 <= len(frames) <= _MAX_FRAMES or len(frames[0]) > _MAX_HEADER:
         raise ProtocolError("a message has no header, one that is too long, or too many frames")
@@ -175,10 +178,10 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
 
 
 def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
-    """The memory of an array: its frame, or a copy of its frames, all full but the last.
+    """Return the memory of an array: its frame, or a copy of its frames, all full but the last.
 
     Raises:
-        ProtocolError: a frame has another size.
+        ProtocolError: a frame has the wrong size.
     """
     for place in range(begin, end):
         size = min(nbytes - (place - begin) * FRAME_BYTES, FRAME_BYTES)
@@ -188,14 +191,14 @@ def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
 
 
 def _check_values(array: Array) -> None:
-    """Booleans are bytes of 0 and 1: to compiled code another byte means anything."""
+    """Check that booleans are bytes of 0 and 1: other bytes are undefined in compiled code."""
     if array.dtype == np.bool_ and array.size and int(array.view(np.uint8).max()) > 1:
         raise ProtocolError("an array of booleans holds other bytes than 0 and 1")
 
 
 @functools.cache
 def _name_of(dtype: np.dtype[Any]) -> str:
-    """NumPy makes the name anew each time, at 10 us."""
+    """Return the name of a dtype. Cached, because NumPy takes 10 us to make it."""
     return str(dtype.name)
 
 
@@ -233,7 +236,7 @@ def _spec(name: Any, dtype: Any, shape: Any) -> ArraySpec:
 
 
 def _offsets(prefix: int, specs: Sequence[ArraySpec]) -> list[int]:
-    """Where each array begins, and where the last one ends."""
+    """Return the offset of each array, and the end of the last one."""
     offsets = []
     end = prefix
     for spec in specs:

@@ -1,7 +1,9 @@
-"""Reused memory for batches made in the trainer's own process.
+"""Pool of reused memory for large arrays of one process, such as batches made in the trainer.
 
-A fresh large array costs more to touch for the first time than to fill. The pool hands out arrays
-over memory that comes back when the last array or tensor looking into it has been collected.
+Used by trainers, samplers and servers. Imports no torch.
+
+The first touch of a fresh large array costs more than to fill it. The pool returns arrays in memory
+that it gets back when the last array or tensor over that memory has been collected.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ import numpy as np
 from khop.channel.arena import Lease, advise_huge_pages
 from khop.typing import Array
 
-# Below this the C library's own reuse is as good.
+# Below this size in bytes, malloc reuses memory as well as the pool.
 _MIN_POOLED = 256 << 10
 
 
 class _Block:
-    """Anonymous memory of one size class."""
+    """Block of anonymous memory, of one size class."""
 
     __slots__ = ("address", "mapping", "nbytes", "view")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        # Private: forked processes have the pool too and must not write into one another's batches.
+        # Private: forked processes have the pool, too, and must not share batches.
         self.mapping = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         advise_huge_pages(self.mapping)
         self.view = np.frombuffer(self.mapping, np.uint8)
@@ -36,10 +38,10 @@ class _Block:
 
 
 class BufferPool:
-    """Arrays over reused memory. Safe to use from several threads.
+    """Pool of reused memory for arrays. Safe to use from several threads.
 
     Args:
-        max_idle: bytes of unused memory to keep; what comes back beyond is given to the system.
+        max_idle: bytes of unused memory to keep; the rest is returned to the system.
     """
 
     def __init__(self, max_idle: int = 2 << 30) -> None:
@@ -49,11 +51,11 @@ class BufferPool:
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes that nothing looks into."""
+        """Bytes that no array uses."""
         return sum(size * len(blocks) for size, blocks in list(self._idle.items()))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An uninitialised array."""
+        """Return an uninitialised array."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < _MIN_POOLED:
             return np.empty(shape, dtype)
@@ -67,7 +69,7 @@ class BufferPool:
         return raw.view(dtype).reshape(shape)
 
     def _take(self, nbytes: int) -> _Block:
-        """A block with room for so many bytes: one that was used before, if there is one."""
+        """Return a block of at least `nbytes`: a used one if possible, else a new one."""
         sizes = _size_classes(nbytes)
         for size in sizes:
             with contextlib.suppress(IndexError):
@@ -76,9 +78,10 @@ class BufferPool:
 
 
 def _size_classes(nbytes: int) -> range:
-    """Sizes of blocks that serve: the next multiple of an eighth of a power of two, and two more.
+    """Return usable block sizes: `nbytes` rounded up to a multiple of a step, and the next two.
 
-    Batches of similar size share blocks so, also where their sizes lie around a multiple.
+    The step is an eighth of the largest power of two up to `nbytes`, at least a page. So batches of
+    similar size share blocks, also if their sizes lie around a multiple.
     """
     step = max(1 << (nbytes.bit_length() - 4), mmap.PAGESIZE)
     least = -(-nbytes // step) * step

@@ -1,4 +1,7 @@
-"""Arrays that several processes read: written once into a memfd, mapped by all."""
+"""Read-only arrays shared by several processes: written once into a memfd, mapped by each.
+
+Used by trainers, samplers, receivers and graph servers. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from khop.typing import Array
 
 
 def share(arrays: Mapping[str, Array]) -> int:
-    """Copies arrays into new memory; returns its descriptor, to be passed on and closed."""
+    """Copy arrays into new memory and return its descriptor, to be passed on and closed."""
     specs = [ArraySpec(name, array.dtype.name, array.shape) for name, array in arrays.items()]
     block = Block(specs)
     memory = create_memory(block.nbytes, "khop-shared")
@@ -23,7 +26,7 @@ def share(arrays: Mapping[str, Array]) -> int:
 
 
 def read_shared(descriptor: int) -> dict[str, Array]:
-    """Maps arrays that `share` wrote; the mapping outlives the descriptor."""
+    """Map arrays that `share` wrote. The mapping outlives the descriptor."""
     raw = np.frombuffer(map_memory(descriptor), np.uint8)
     arrays, _ = read_block(raw)
     return {name: array for name, (array, _) in arrays.items()}

@@ -18,7 +18,7 @@ Graphs are made once and kept in the cache; remove its folder to be rid of them.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
+    """Add the command's arguments."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     suites = "\n".join(f"  {name:8s} {text}" for name, text in SUITES.items())
     parser.epilog = f"suites:\n{suites}\n\n{_EPILOG}"
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measures, prints, writes."""
+    """Measure the suites, print the figures and write the report."""
     unknown = [name for name in arguments.suites if name not in SUITES]
     if unknown:
         raise ValueError(f"no suite '{unknown[0]}': there are {', '.join(SUITES)}")
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_device(names, settings)
     if settings.trace is not None and "loaders" not in names:
         raise ValueError(f"--trace records the suite 'loaders', which is not of {' '.join(names)}")
-    from khop.bench.run import run_suites  # imports torch, which bad arguments need not wait for
+    from khop.bench.run import run_suites  # imports torch: only after the checks of arguments
 
     for file in run_suites(names, settings, arguments.output or _default_output()):
         print(f"written to {file}")
@@ -98,7 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_device(names: Sequence[str], settings: Settings) -> None:
-    """Raises unless the suite and a device that can be used are there, both or neither."""
+    """Check that `--device` comes with its suite, and that the device can be used.
+
+    Raises:
+        ValueError: one comes without the other, or the device cannot be used.
+    """
     if (DEVICE_SUITE in names) != (settings.device is not None):
         raise ValueError(
             f"the suite '{DEVICE_SUITE}' and --device need each other: "

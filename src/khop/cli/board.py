@@ -1,6 +1,6 @@
-"""How `khop top` shows what it sees: tables that fit the terminal, as text and as JSON.
+"""Display of `khop top`: tables that fit the terminal, as text and as JSON.
 
-Pure functions of two looks, the later one and the one before, which rates come from.
+Pure functions of two looks; rates are differences between the earlier and the later one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOTHING = "-"
 
 @dataclass(frozen=True)
 class Line:
-    """A line of text and how it is shown."""
+    """A line of text and its style."""
 
     text: str
     style: str = NORMAL
@@ -34,7 +34,7 @@ class Column:
 
     Attributes:
         title: its name.
-        rank: the order in which columns are given up where there is too little room; highest first.
+        rank: columns are dropped where there is too little room, those of the highest rank first.
         is_text: aligned to the left.
     """
 
@@ -49,8 +49,8 @@ class Table:
 
     Attributes:
         columns: one for each cell of a row.
-        rows: cells; None: unknown.
-        alarms: numbers of the rows that something is wrong with.
+        rows: cells; None if unknown.
+        alarms: indices of the rows that report a problem.
     """
 
     columns: Sequence[Column]
@@ -58,7 +58,12 @@ class Table:
     alarms: set[int] = field(default_factory=set)
 
     def lines(self, width: int, most_rows: int) -> list[Line]:
-        """The table in so many columns of characters, with so many rows; one more if some miss."""
+        """Return titles and rows as lines.
+
+        Args:
+            width: columns of characters.
+            most_rows: rows to show; a further line counts those left out.
+        """
         cells = [[c.title for c in self.columns]]
         cells += [[_NOTHING if c is None else printable(c) for c in row] for row in self.rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -82,13 +87,13 @@ class Table:
 
 
 def render(look: Look, before: Look | None, width: int, height: int | None = None) -> list[Line]:
-    """What the terminal shows.
+    """Return the lines that the terminal shows.
 
     Args:
-        look: what there is to see.
-        before: an earlier look, for rates; None: there is none.
+        look: the state to show.
+        before: an earlier look, for rates. If None, rates are left out.
         width: columns of characters.
-        height: lines; None: as many as there are.
+        height: lines. If None, as many as there are.
     """
     head = [_headline(look, width), *_troubles(look, width)]
     tables = [t for t in _tables(look, before) if t.rows]
@@ -100,7 +105,7 @@ def render(look: Look, before: Look | None, width: int, height: int | None = Non
 
 
 def as_json(look: Look, before: Look | None) -> dict[str, Any]:
-    """What a program reads: the directory's entries, servers' pictures, rates, who is lost."""
+    """Return the directory's entries, servers' snapshots, rates and lost servers, for JSON."""
     servers = {}
     for rank, entry in look.servers.items():
         picture, lost = look.pictures.get(rank), look.lost.get(rank)
@@ -154,7 +159,7 @@ def _lost(lost: Lost) -> str:
 
 
 def _rooms(sizes: list[int], above: int, height: int | None) -> list[int]:
-    """How many rows of each table are shown; the last tables are cut first."""
+    """Return how many rows of each table are shown; the last tables are cut first."""
     rooms = list(sizes)
     if height is None:
         return rooms
@@ -256,7 +261,7 @@ def _sessions(look: Look, before: Look | None) -> Table:
 
 def _of_session(session: Mapping[str, Any], rate: Mapping[str, float] | None) -> list[str | None]:
     samplers = session["samplers"]
-    if session["direct"]:  # what its samplers make is between them and the trainer
+    if session["direct"]:  # its samplers write to the trainer, not to the server
         return [str(len(samplers)), *[None] * 7]
     return [
         str(len(samplers)),
@@ -286,7 +291,7 @@ def _clients(look: Look) -> Table:
 
 
 def _requests(look: Look, before: Look | None) -> Table:
-    """Requests by name, over all servers."""
+    """Return the table of requests by name, over all servers."""
     table = Table(
         [Column("REQUEST", is_text=True), Column("PER S"), Column("MEAN", 1), Column("FAILED", 2)]
     )
@@ -312,19 +317,19 @@ def _requests(look: Look, before: Look | None) -> Table:
 def _earlier(
     picture: Mapping[str, Any], before: Mapping[str, Any] | None, name: str
 ) -> tuple[int, float | None]:
-    """How many requests of a name there were at the look before, and seconds since."""
+    """Return the number of requests of a name at the look before, and the seconds since."""
     if before is None or rates(picture, before) is None:
         return 0, None
     return before["requests"].get(name, {}).get("count", 0), picture["uptime"] - before["uptime"]
 
 
 def count(value: float) -> str:
-    """A number of events a second, in few characters."""
+    """Format a number of events a second in few characters."""
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def size(nbytes: float) -> str:
-    """Bytes in few characters."""
+    """Format bytes in few characters."""
     for unit in ("B", "kB", "MB", "GB"):
         if nbytes < 999.5:
             return f"{nbytes:.3g} {unit}"
@@ -333,7 +338,7 @@ def size(nbytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in few characters."""
+    """Format a time in few characters."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"

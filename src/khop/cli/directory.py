@@ -1,4 +1,4 @@
-"""A directory of arrays as a graph: edges from .npy, CSV or Parquet, attributes from .npy."""
+"""Reader of graphs in folders of arrays: edges of .npy, CSV or Parquet, attributes of .npy."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _EDGE_FILES = ("edge_index.npy", "edges.parquet", "edges.csv")
 
 
 def read_directory(folder: Path) -> GraphSource:
-    """Reads a homogeneous graph; arrays are memory-mapped.
+    """Read a homogeneous graph; arrays are memory-mapped.
 
     The number of nodes is that of the rows of the node attributes; without any, the largest id + 1.
 
     Args:
         folder: holds one of edge_index.npy ([2, E] or [E, 2]), edges.csv and edges.parquet (columns
             'src' and 'dst', or the first two; further columns become edge attributes), and further
-            .npy files: edge_*.npy are edge attributes, all others node attributes. Links in it are
-            followed.
+            .npy files: edge_*.npy are edge attributes, all others node attributes. Symbolic
+            links in it are followed.
 
     Raises:
         FileNotFoundError: none of the edge files is there.
-        ValueError, TypeError: a file does not hold what it should; names it.
+        ValueError, TypeError: a file has wrong content; the message names it.
         ModuleNotFoundError: CSV or Parquet without pandas or pyarrow.
     """
     present = [name for name in _EDGE_FILES if (folder / name).is_file()]
@@ -55,7 +55,7 @@ def read_directory(folder: Path) -> GraphSource:
 def _count_nodes(attrs: dict[str, Feature], src: IntArray, dst: IntArray) -> int:
     if not attrs:
         return 1 + max(int(ids.max()) for ids in (src, dst)) if len(src) else 0
-    for name in ("x", "y"):  # if attributes differ in length, these are the ones to believe
+    for name in ("x", "y"):  # if attributes differ in length, these count
         if name in attrs:
             return attrs[name].num_rows
     return next(iter(attrs.values())).num_rows
@@ -82,7 +82,7 @@ def _read_csv(file: Path) -> dict[str, Array]:
     try:
         named = _has_names(file)
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pandas.errors.ParserWarning)  # columns that are dropped
+            warnings.simplefilter("error", pandas.errors.ParserWarning)  # columns would be dropped
             table = pandas.read_csv(
                 file,
                 header=0 if named else None,
@@ -104,10 +104,10 @@ def _read_csv(file: Path) -> dict[str, Array]:
 
 
 def _has_names(file: Path) -> bool:
-    """Whether the first line that is not blank names the columns; else it is an edge.
+    """Return True if the first line that is not blank names the columns, False if it is an edge.
 
     Raises:
-        ValueError: it may be either.
+        ValueError: it is neither.
     """
     with check_regular(file).open(newline="", encoding="utf-8-sig") as opened:
         lines = csv.reader(opened, skipinitialspace=True)

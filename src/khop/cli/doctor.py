@@ -1,7 +1,7 @@
-"""`khop doctor`: what a maintainer would ask for in a bug report.
+"""`khop doctor`: report about a machine, for bug reports.
 
-Every probe stands for itself: one that finds nothing, or fails, says so and stops nobody else.
-Torch is not imported, so that the report comes at once and also where torch is broken.
+Every probe is independent: if it finds nothing or fails, the report says so, and the others run.
+Torch is not imported, so that the report is quick and also works where torch is broken.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _HUGEPAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the report."""
+    """Print the report."""
     found = report()
     if arguments.json:
         print(json.dumps(found, indent=1))
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def report() -> dict[str, Section]:
-    """All sections of the report, title -> {name: value}."""
+    """Return all sections of the report, title -> {name: value}."""
     probes: dict[str, Callable[[], Section]] = {
         "khop": _khop,
         "packages": _packages,
@@ -70,7 +70,7 @@ def report() -> dict[str, Section]:
 def _section(probe: Callable[[], Section]) -> Section:
     try:
         return probe()
-    except Exception as error:  # a report with a hole is better than none
+    except Exception as error:  # an incomplete report is better than none
         return {"probe failed": f"{type(error).__name__}: {error}"}
 
 
@@ -166,7 +166,7 @@ def _cuda() -> Section:
 
     status = dict(_native.cuda_status())
     gpus = status.pop("gpus", [])
-    lowest = tuple(status.pop("lowest_capability", (0, 0)))  # (0, 0): nothing is known of it
+    lowest = tuple(status.pop("lowest_capability", (0, 0)))  # (0, 0): unknown
     able = [tuple(gpu["capability"]) >= lowest for gpu in gpus]
     section: Section = dict(status)
     if any(lowest):
@@ -178,7 +178,7 @@ def _cuda() -> Section:
 
 
 def _gpu(gpu: dict[str, Any]) -> str:
-    """A GPU of `_native.cuda_status()`."""
+    """Describe a GPU of `_native.cuda_status()`."""
     files = "can" if gpu["registers_read_only"] else "cannot"
     return (
         f"{gpu['name']}, compute capability {_dotted(gpu['capability'])}, "
@@ -188,13 +188,13 @@ def _gpu(gpu: dict[str, Any]) -> str:
 
 
 def _too_old(gpu: dict[str, Any]) -> str:
-    """Of a GPU that the extension has no code for."""
+    """Describe the remedy for a GPU that the extension has no code for."""
     architecture = "".join(map(str, gpu["capability"]))
     return f"not usable: build khop with KHOP_CUDA_ARCHITECTURES={architecture}"
 
 
 def _dotted(capability: Iterable[int]) -> str:
-    """(9, 0) -> '9.0'."""
+    """Format a version, (9, 0) as '9.0'."""
     return ".".join(map(str, capability))
 
 
@@ -209,7 +209,7 @@ def _shared_memory() -> Section:
 
 
 def _memfd_works() -> bool | str:
-    """Whether a memfd can be made, mapped and written: khop's rings are memfds."""
+    """Check that a memfd can be made, mapped and written: khop's arenas are memfds."""
     try:
         descriptor = os.memfd_create("khop-doctor", os.MFD_CLOEXEC)
     except (AttributeError, OSError) as error:
@@ -248,7 +248,7 @@ def _huge_pages() -> Section:
 
 
 def _chosen(setting: str | None) -> str | None:
-    """'always [madvise] never' -> 'madvise'."""
+    """Return the chosen word of a setting: 'madvise' of 'always [madvise] never'."""
     if setting is None or "[" not in setting:
         return setting
     return setting.partition("[")[2].partition("]")[0]
@@ -262,7 +262,7 @@ def _read(path: str) -> str | None:
 
 
 def _colon_file(path: str) -> dict[str, str]:
-    """'name : value' lines; of equal names (one for each core) the first."""
+    """Read 'name : value' lines; of equal names (one for each core) the first."""
     found: dict[str, str] = {}
     for line in (_read(path) or "").splitlines():
         name, _, value = line.partition(":")

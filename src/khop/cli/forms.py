@@ -1,7 +1,7 @@
-"""Forms of what `khop top` accepts of servers: the directory's table, and their pictures.
+"""Schemas of the input of `khop top`: the directory's table, and servers' snapshots.
 
-Both come from the network and are shown in a terminal, so they are checked in full where they
-enter. Imports no torch.
+Both come from the network and are shown in a terminal, so they are checked in full when they
+arrive. Imports no torch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Requests:
 
 @dataclass(frozen=True)
 class Picture:
-    """A server as it sees itself; see `ServerCounters.snapshot`."""
+    """Snapshot of a server's counters; see `ServerCounters.snapshot`."""
 
     rank: Id
     parts: list[Id]
@@ -85,10 +85,10 @@ class Picture:
 
 
 def check_table(content: Any, who: str) -> dict[str, Any]:
-    """Check what a directory says; returns it as JSON has it.
+    """Check a directory's table, and return it as JSON has it.
 
     Raises:
-        ProtocolError: malformed; names who has sent it, and the field.
+        ProtocolError: it is malformed; the message names the sender and the field.
     """
     table = codec.from_json(Table, content, f"{who} has sent a malformed table")
     checked: dict[str, Any] = codec.to_json(table)
@@ -96,7 +96,7 @@ def check_table(content: Any, who: str) -> dict[str, Any]:
 
 
 def check_picture(content: Any, who: str) -> dict[str, Any]:
-    """Check a server's picture of itself; like `check_table`."""
+    """Check a server's snapshot; like `check_table`."""
     picture = codec.from_json(Picture, content, f"{who} has sent malformed statistics")
     checked: dict[str, Any] = codec.to_json(picture)
     return checked

@@ -1,4 +1,4 @@
-"""`khop inspect`: what a partition folder is like."""
+"""`khop inspect`: summary of a partition folder."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from khop.cli.report import print_summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("folder", metavar="FOLDER", help="a partition folder")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--plot", metavar="FILE.png", help="also draw it (.png, .svg or .pdf)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the summary, and draws it if asked to."""
+    """Print the summary; with `--plot`, draw it too."""
     from khop.partition import FolderSummary, PartitionFolder
 
     folder = PartitionFolder(arguments.folder)

@@ -1,4 +1,4 @@
-"""`khop keygen`: the keys of a job whose graph servers stand apart from its trainers."""
+"""`khop keygen`: keys of a job whose graph servers run apart from its trainers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "folder", metavar="DIR", help="where to write server.key and client.key; made if missing"
     )
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes new keys, never over old ones; or changes who is let in."""
+    """Write new keys, never over old ones; or add or revoke a client."""
     from khop.distributed.rpc.key_files import add_client, revoke_client, write_keys
     from khop.distributed.rpc.keys import KEY_FILE_VARIABLE
 

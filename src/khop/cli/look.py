@@ -1,7 +1,7 @@
-"""What `khop top` sees: the directory's table and each server's picture of itself, again and again.
+"""Poller of `khop top`: the directory's table and each server's snapshot, again and again.
 
-Nobody is waited for longer than a look may take. A server that has not answered by then is shown as
-it was when it last did; after three seconds of silence it counts as lost.
+A look waits for replies no longer than its limit. A server that has not replied by then is shown
+as of its last reply; after three seconds without a reply it counts as lost.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ LOST_AFTER = 3.0
 _REQUEST_SECONDS = 10.0
 
 Picture = Mapping[str, Any]
-"""From `khop.distributed.remote.server.counters.ServerCounters.snapshot`."""
+"""Snapshot of a server, from `khop.distributed.remote.server.counters.ServerCounters.snapshot`."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Somebody who does not answer.
+    """A server or directory that does not reply.
 
     Attributes:
-        seconds: how long.
-        why: what was the matter, if that is known.
+        seconds: time without a reply.
+        why: its last error, or empty if there was none.
     """
 
     seconds: float
@@ -42,14 +42,14 @@ class Lost:
 
 @dataclass(frozen=True)
 class Look:
-    """What there is to see at a time.
+    """The state of all servers at one time.
 
     Attributes:
         time: seconds since 1970.
         master: 'HOST:PORT' of the directory.
-        table: what the directory has said last.
-        directory: whether it is lost.
-        pictures: servers by rank, as they are, or as they were when they last answered.
+        table: the directory's last table.
+        directory: set if the directory is lost.
+        pictures: last snapshot of each server, by rank.
         lost: servers that are lost, by rank.
     """
 
@@ -67,14 +67,14 @@ class Look:
 
 
 class Watcher:
-    """Looks at graph servers; a context manager.
+    """Poller of graph servers; a context manager.
 
     Args:
-        servers: where they are found.
-        timeout: seconds that the first look waits for the directory.
+        servers: address and keys of the directory.
+        timeout: seconds to wait for the directory's first reply.
 
     Raises:
-        PartitionUnavailableError: the directory did not answer in time.
+        PartitionUnavailableError: the directory did not reply in time.
         ProtocolError: it sent something else than its table.
     """
 
@@ -96,10 +96,10 @@ class Watcher:
         self._heard[None] = time.monotonic()
 
     def look(self, patience: float) -> Look:
-        """Asks everybody.
+        """Poll the directory and all servers.
 
         Args:
-            patience: seconds to wait for those who do not answer at once.
+            patience: seconds to wait for replies.
         """
         ranks = [int(rank) for rank in self._table["servers"]]
         for rank in (None, *ranks):
@@ -134,7 +134,7 @@ class Watcher:
             else:
                 content = messages.read_text(reply.arrays, who)
                 self._pictures[rank] = check_picture(content, who)
-        except ProtocolError as malformed:  # as if it had not answered
+        except ProtocolError as malformed:  # as if it had not replied
             self._why[rank] = str(malformed)
             return
         self._heard[rank] = time.monotonic()
@@ -152,23 +152,23 @@ class Watcher:
         return Lost(silent, self._why.get(rank, "")) if silent > LOST_AFTER else None
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Close the connections."""
         self._client.close()
 
     def __enter__(self) -> Watcher:
-        """The watcher itself."""
+        """Return the watcher itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes it."""
+        """Close it."""
         self.close()
 
 
 def rates(picture: Picture, before: Picture | None) -> dict[str, float] | None:
-    """What a server did per second between two pictures; None if there is nothing to compare.
+    """Compute a server's rates between two snapshots, or None if they cannot be compared.
 
     Returns:
-        'requests', 'failed', 'bytes_in', 'bytes_out', 'batches'.
+        Per second: 'requests', 'failed', 'bytes_in', 'bytes_out', 'batches'.
     """
     seconds = _between(picture, before)
     if before is None or seconds is None:
@@ -178,7 +178,7 @@ def rates(picture: Picture, before: Picture | None) -> dict[str, float] | None:
 
 
 def session_rates(picture: Picture, before: Picture | None) -> dict[str, dict[str, float]]:
-    """Batches and bytes of batches per second of each session; see `rates`."""
+    """Compute batches and bytes of batches per second of each session; see `rates`."""
     seconds = _between(picture, before)
     if before is None or seconds is None:
         return {}
@@ -193,7 +193,7 @@ def session_rates(picture: Picture, before: Picture | None) -> dict[str, dict[st
 
 
 def _between(picture: Picture, before: Picture | None) -> float | None:
-    """Seconds between two pictures of one process."""
+    """Return the seconds between two snapshots of one process, or None if there are none."""
     if before is None or any(before[name] != picture[name] for name in ("pid", "started")):
         return None
     seconds: float = picture["uptime"] - before["uptime"]
@@ -212,6 +212,6 @@ def _sums(picture: Picture) -> dict[str, float]:
 
 
 def failures(picture: Picture) -> int:
-    """Requests that were refused or answered with an exception."""
+    """Count the requests that were refused or answered with an exception."""
     counts: list[int] = [answered["failed"] for answered in picture["requests"].values()]
     return sum([*counts, *picture["refused"].values()])

@@ -29,10 +29,10 @@ COMMANDS = {
     "bench": "measure khop, a floor and its peers on this machine",
     "doctor": "report what a bug report should say of this machine",
 }
-"""Sub-command (and its module) -> what it does."""
+"""Sub-command (and its module) -> its description."""
 
 _DEFECT, _BAD_INPUT = 1, 2
-# What bad input raises; anything else is a defect and shows its traceback.
+# Exceptions of bad input; any other is a defect and shows its traceback.
 _EXPECTED = (
     KhopError,
     ValueError,
@@ -46,10 +46,10 @@ _EXPECTED = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command.
+    """Run a command.
 
     Args:
-        argv: arguments; default: those of the process.
+        argv: arguments. If None, those of the process.
 
     Returns:
         Exit code: 0, 1 (`verify` found problems, or a defect of khop), 2 (bad input) or 130
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"khop {arguments.command}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader has closed the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -77,13 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors name what was probably meant, and steer no terminal."""
+    """Parser whose errors suggest the word that was meant, without control characters."""
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))
 
     def refuse(self, what: str, word: str, known: Iterable[str]) -> NoReturn:
-        """Exit with an error about a word that is none of those known."""
+        """Exit with an error about a word that is not known."""
         close = difflib.get_close_matches(word, list(known), n=1)
         self.error(f"{what} '{word}'" + (f": did you mean '{close[0]}'?" if close else ""))
 
@@ -108,7 +108,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     if called not in COMMANDS:
         parser.refuse("no such command", called, COMMANDS)
     command = commands.choices[called]
-    # Before what else is missing: a mistyped option may be just that.
+    # Before missing arguments are reported: a mistyped option may be one of them.
     _check_options(command, argv[argv.index(called) + 1 :])
     arguments, further = parser.parse_known_args(argv)
     if further:
@@ -117,13 +117,13 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _check_options(command: _Parser, words: Sequence[str]) -> None:
-    """Refuses options that a command does not have."""
+    """Refuse options that a command does not have."""
     known = [name for name in command._option_string_actions if name.startswith("--")]
     for word in words:
         if word == "--":
             return
         name = word.partition("=")[0]
-        # As argparse sees it: the beginning of a name will do; what has spaces is no option.
+        # As in argparse: the beginning of a name suffices; a word with spaces is no option.
         is_option = name.startswith("--") and " " not in word
         if is_option and not any(option.startswith(name) for option in known):
             command.refuse("no such option", name, known)

@@ -1,4 +1,4 @@
-"""`khop partition`: cut a graph into a partition folder."""
+"""`khop partition`: the cut of a graph into a partition folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PARTS_ADVICE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
+    """Add the command's arguments."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _SOURCES
     add = parser.add_argument
@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Reads, partitions, writes and summarises."""
+    """Read a graph, partition it, write the folder and print its summary."""
     _check_options(arguments)
     _clean_up_when_terminated()
     from khop.partition import FolderSummary, PartitionFolder
@@ -179,13 +179,13 @@ def _fanouts(text: str) -> list[int]:
 
 
 def _clean_up_when_terminated() -> None:
-    """SIGTERM unwinds the stack, so that no temporary folder stays behind."""
+    """Unwind the stack on SIGTERM, so that no temporary folder stays behind."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 @contextmanager
 def _progress_bar(quiet: bool) -> Iterator[Progress]:
-    """One bar for all steps; a step that is done leaves no line behind."""
+    """Show one bar for all steps; a step that is done leaves no line behind."""
     from tqdm import tqdm
 
     with tqdm(disable=quiet or None, leave=False, bar_format="{l_bar}{bar}| {elapsed}") as bar:

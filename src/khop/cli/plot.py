@@ -1,4 +1,4 @@
-"""A partition folder as a picture: balance, cut, degrees, and what caches save."""
+"""Plot of a partition folder: balance, cut, degrees, and remote rows by cache size."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _MOST_NUMBERS = 10
 
 
 def draw_folder(folder: PartitionFolder, summary: FolderSummary, path: str) -> None:
-    """Draws a folder.
+    """Draw a folder.
 
     Args:
         folder: the folder; degrees come from the parts that are on this machine.
         summary: its summary.
-        path: the picture; its suffix says the format.
+        path: the file to write; its suffix selects the format.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
-        ValueError: matplotlib does not know the format.
+        ValueError: matplotlib does not support the format.
     """
     try:
         import matplotlib
@@ -136,7 +136,7 @@ def _draw_degrees(axes: Any, folder: PartitionFolder) -> None:
 
 
 def _degrees(folder: PartitionFolder, part: int) -> Int64Array:
-    """Degree of each row of a part, all edge types one after the other."""
+    """Return the degree of each row of a part, all edge types one after the other."""
     if not folder.has_part(part):
         return np.empty(0, np.int64)
     pointers = [folder.open(edge_path(part, t.name, "indptr")) for t in folder.meta.edge_types]

@@ -9,14 +9,14 @@ from khop.partition.summary import FolderSummary, balance
 
 
 def print_summary(summary: FolderSummary) -> None:
-    """Prints what `khop partition` closes with and `khop inspect` prints again."""
+    """Print the summary with which `khop partition` ends, and that `khop inspect` shows."""
     width = max(len(name) for name, _ in _lines(summary))
     for name, text in _lines(summary):
-        print(f"{name:<{width}}  {printable(text)}")  # folders may come from strangers
+        print(f"{name:<{width}}  {printable(text)}")  # names in a folder are not trusted
 
 
 def human_bytes(count: float) -> str:
-    """A number of bytes in a unit that fits it."""
+    """Format a number of bytes in a unit that fits it."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

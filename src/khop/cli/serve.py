@@ -1,4 +1,4 @@
-"""`khop serve`: a graph server that stands alone. Needs no torch."""
+"""`khop serve`: a graph server as a separate process. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("folder", metavar="FOLDER", help="the partition folder")
     parser.add_argument("--rank", type=int, default=0, help="which of the servers (default 0)")
     parser.add_argument("--num-servers", type=int, default=1, metavar="N")
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until SIGTERM, Ctrl-C, or the last client has gone."""
+    """Serve until SIGTERM, Ctrl-C, or the last client has left."""
     # Imported here: `khop --help` needs none of it.
     from khop.channel.control import ControlLine, socket_pair
     from khop.distributed.processes.child import explain_crashes
@@ -112,10 +112,10 @@ def _say(addresses: Mapping[str, str]) -> None:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of '8GB', '512MiB' or '1000000'.
+    """Parse a size such as '8GB', '512MiB' or '1000000' to bytes.
 
     Raises:
-        argparse.ArgumentTypeError: no such size.
+        argparse.ArgumentTypeError: `text` is no size.
     """
     number = text.rstrip("BbKkMmGgTtIi ")
     unit = text[len(number) :].strip().upper()
@@ -129,10 +129,10 @@ def parse_bytes(text: str) -> int:
 
 
 def read_labels(folder: str, given: list[str]) -> dict[int, Array]:
-    """Labels of node types, by index, of 'FILE' or 'TYPE=FILE'.
+    """Read labels of node types, by index, from 'FILE' or 'TYPE=FILE'.
 
     Raises:
-        ValueError: a type that is missing or unknown, or a file that holds no array.
+        ValueError: a type is missing or unknown, or a file holds no array.
     """
     from khop.data.files import load_npy
     from khop.storage.folder import PartitionFolder

@@ -1,8 +1,8 @@
-"""Graphs that the command line reads, as `GraphSource`s.
+"""Reader of the graphs that the command line names, as `GraphSource`s.
 
 Nothing here runs code that a file contains: arrays are read without pickle, PyG objects by
-`torch.load(weights_only=True)` with PyG's own containers admitted by name. Links are followed: a
-source is the user's own, and large files often lie elsewhere.
+`torch.load(weights_only=True)` with PyG's own containers admitted by name. Symbolic links are
+followed: a source is the user's own, and large files often lie elsewhere.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from khop.typing import EDGE, NODE, Array
 
 
 def read_source(spec: str, root: str = "dataset", undirected: bool = False) -> GraphSource:
-    """Reads the graph that a SOURCE argument names.
+    """Read the graph that a SOURCE argument names.
 
     Args:
-        spec: 'debian', 'debian-hetero', 'ogb:NAME', a file saved by `torch.save`, or a directory of
+        spec: 'debian', 'debian-hetero', 'ogb:NAME', a file saved by `torch.save`, or a folder of
             arrays.
         root: folder of OGB data sets.
         undirected: add the reverse of every edge.
 
     Raises:
         FileNotFoundError: there is no such source.
-        ValueError, TypeError: it cannot be read as a graph; says why.
-        NotImplementedError: `undirected` of another heterogeneous graph than 'debian-hetero'.
+        ValueError, TypeError: it cannot be read as a graph; the message says why.
+        NotImplementedError: `undirected` for a heterogeneous graph other than 'debian-hetero'.
     """
     if spec in ("debian", "debian-hetero"):
         from khop.datasets import DebianPackages, DebianPackagesHetero
@@ -58,12 +58,13 @@ def read_source(spec: str, root: str = "dataset", undirected: bool = False) -> G
 
 
 def symmetrized(source: GraphSource) -> GraphSource:
-    """Adds the reverse of every edge, with the same attributes; of equal edges the first stays.
+    """Add the reverse of every edge, with the same attributes; of equal edges keep the first.
 
     Edge ids of the result are positions in order of source and destination, not those of the input.
 
     Raises:
         NotImplementedError: the graph is heterogeneous.
+        IndexError: an edge names a node that does not exist.
     """
     if source.heterogeneous:
         raise NotImplementedError(
@@ -113,7 +114,7 @@ def _read_pyg(path: Path) -> Any:
 
 
 def _of_dict(content: Mapping[Any, Any], path: Path) -> Any:
-    """The graph of `data.to_dict()`."""
+    """Convert a result of `data.to_dict()` to a graph."""
     from torch_geometric.data import Data, HeteroData
 
     keys = ", ".join(str(key)[:40] for key in [*content][:5])
@@ -134,7 +135,7 @@ def _of_dict(content: Mapping[Any, Any], path: Path) -> Any:
 
 
 def _describes_type(key: Any, store: Any) -> bool:
-    """Whether this is an entry of `HeteroData.to_dict()`."""
+    """Return whether this is an entry of `HeteroData.to_dict()`."""
     of_edges = isinstance(key, tuple) and len(key) == 3 and all(isinstance(k, str) for k in key)
     return (isinstance(key, str) or of_edges) and (
         isinstance(store, Mapping) and all(isinstance(name, str) for name in store)
@@ -156,9 +157,9 @@ def _read_ogb(name: str, root: Path) -> Any:
     stored = root if (root / "meta_dict.pt").exists() else root / name.replace("-", "_")
     for file in stored.rglob("*"):
         if not file.is_dir():
-            check_regular(file)  # which OGB does not
+            check_regular(file)  # OGB does not check
     try:
-        # OGB prints, asks before large downloads, and leaves by exit().
+        # OGB prints, asks before large downloads, and calls exit().
         with contextlib.redirect_stdout(sys.stderr), _containers_admitted(), _weights_only():
             dataset = PygNodePropPredDataset(name, str(root), meta_dict=_ogb_meta(name, root))
             data, splits = dataset[0], dataset.get_idx_split()
@@ -178,7 +179,7 @@ def _read_ogb(name: str, root: Path) -> Any:
 
 
 def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
-    """Description of a data set that `ogb.io.DatasetSaver` wrote to `root`; None for OGB's own."""
+    """Read the description of a data set of `ogb.io.DatasetSaver`; None for OGB's own."""
     import torch
 
     file = root / "meta_dict.pt"
@@ -195,7 +196,7 @@ def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
 
 
 def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
-    """OGB's dictionaries by type (`x_dict`, `edge_index_dict`, `node_year`) as `HeteroData`."""
+    """Convert OGB's dictionaries by type (`x_dict`, `edge_index_dict`, `node_year`)."""
     from torch_geometric.data import HeteroData
 
     graph = HeteroData()
@@ -212,7 +213,7 @@ def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
 
 
 def _add_labels_and_masks(store: Any, labels: Any, splits: dict[str, Any]) -> None:
-    """OGB's labels [N, 1] become [N]; its lists of training nodes and so on become masks."""
+    """Store OGB's labels [N, 1] as [N], and its lists of training nodes and so on as masks."""
     for ours, theirs in (("train", "train"), ("val", "valid"), ("test", "test")):
         store[f"{ours}_mask"] = _mask(np.asarray(splits[theirs]), int(store.num_nodes))
     if labels is not None:
@@ -229,11 +230,11 @@ def _mask(ids: Array, count: int) -> Any:
 
 @contextlib.contextmanager
 def _weights_only() -> Iterator[None]:
-    """Makes each `torch.load` refuse code, whatever its caller, torch's default or users ask for.
+    """Make each `torch.load` refuse code, whatever its caller, torch's default or users set.
 
-    OGB names no `weights_only`, PyG's data sets turn it off for their own files. The environment
-    is where torch lets one overrule both; it has a variable for the contrary, which some set for
-    OGB's sake.
+    OGB passes no `weights_only`, PyG's data sets turn it off for their own files. Only torch's
+    environment variables overrule both. There is one for the contrary, too, which some users set
+    for OGB.
     """
     variables = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
     before = {name: os.environ.pop(name, None) for name in variables}
@@ -247,12 +248,12 @@ def _weights_only() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _containers_admitted() -> Iterator[None]:
-    """Lets `torch.load(weights_only=True)` read PyG's containers and NumPy's arrays of numbers."""
+    """Let `torch.load(weights_only=True)` read PyG's containers and NumPy's arrays of numbers."""
     import torch
 
     admitted = [*_pyg_containers(), *_numpy_constructors()]
     if hasattr(torch.serialization, "safe_globals"):
-        # Torch takes back all that it was given, also what others had admitted before.
+        # On exit torch removes all entries given to it, also those admitted before: give new ones.
         known = torch.serialization.get_safe_globals()
         with torch.serialization.safe_globals([a for a in admitted if a not in known]):
             yield
@@ -275,10 +276,10 @@ def _pyg_containers() -> list[Any]:
 
 
 def _numpy_constructors() -> list[Any]:
-    """What pickles of NumPy arrays and numbers name."""
+    """Return the callables and types that pickles of NumPy arrays and numbers name."""
     dtypes = {type(np.dtype(t)) for t in ("bool", "int32", "int64", "float32", "float64")}
     makers: list[Any] = [value.__reduce__()[0] for value in (np.zeros(1), np.int64(0))]
-    if _torch_version() >= (2, 6):  # which takes names along: files of NumPy 1 use its own
+    if _torch_version() >= (2, 6):  # it accepts names, too: files of NumPy 1 use other ones
         makers += [(make, f"numpy.core.multiarray.{make.__name__}") for make in makers]
     return [*makers, np.ndarray, np.dtype, *dtypes]
 
@@ -290,7 +291,7 @@ def _torch_version() -> tuple[int, ...]:
 
 
 def _reason(error: Exception) -> str:
-    """What torch.load says was wrong, without its advice to load unsafely."""
+    """Return torch.load's reason for an error, without its advice to load unsafely."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "nsupported" in line]
     first = (telling or lines or [""])[0].split(". Please")[0]

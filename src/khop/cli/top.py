@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 1.0
-# A look may take so much of the interval; who has not answered by then is shown as it was.
+# A look may take this share of the interval; late servers are shown as of their last reply.
 _PATIENCE = 0.5
 _STYLES = {"normal": "", "head": "\x1b[1m", "alarm": "\x1b[31m"}
-_ENTER = "\x1b[?1049h\x1b[?25l"  # a screen of its own, without a cursor
+_ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, without a cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("master", metavar="HOST:PORT", help="address of graph server 0")
     parser.add_argument("--key-file", help="client.key of the job (or $KHOP_KEY_FILE)")
     parser.add_argument("--interval", type=_interval, default=1.0, help="seconds (default: 1)")
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Shows servers until 'q' or Ctrl-C."""
+    """Show servers until 'q' or Ctrl-C."""
     from khop.cli.look import Watcher
     from khop.distributed.remote.addresses import Servers
 
@@ -77,7 +77,7 @@ def _address(text: str) -> str:
 
 
 def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
-    """Keys of a client; those of a server serve, too."""
+    """Read the keys of a client; those of a server are accepted, too."""
     from khop.distributed.rpc.key_files import read_client_keys, read_server_keys
     from khop.errors import SecurityError
 
@@ -93,7 +93,7 @@ def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
 def _two_looks(watcher: Watcher, interval: float) -> tuple[Look, Look]:
     from khop.cli.look import LOST_AFTER
 
-    before = watcher.look(LOST_AFTER + 0.1)  # so that who is lost is known
+    before = watcher.look(LOST_AFTER + 0.1)  # long enough to find lost servers
     time.sleep(interval)
     return watcher.look(_ANSWER_SECONDS), before
 
@@ -135,14 +135,14 @@ def _show(watcher: Watcher, interval: float) -> None:
 
 
 def _draw(lines: list[Line]) -> None:
-    """Writes over what was there, so that nothing flickers."""
+    """Write over the previous screen, so that nothing flickers."""
     styled = [f"{_STYLES[line.style]}{line.text}\x1b[0m\x1b[K" for line in lines]
     sys.stdout.write("\x1b[H" + "\n".join(styled) + "\x1b[J")
     sys.stdout.flush()
 
 
 def _pause(keys: int, seconds: float) -> bool:
-    """Waits; False as soon as 'q' is pressed or there is no keyboard any more."""
+    """Wait; return False as soon as 'q' is pressed or the keyboard is gone."""
     end = time.monotonic() + seconds
     while True:
         left = max(0.0, end - time.monotonic())
@@ -155,7 +155,7 @@ def _pause(keys: int, seconds: float) -> bool:
 
 @contextlib.contextmanager
 def _own_screen() -> Iterator[int]:
-    """A screen of its own and keys as they are pressed; all as it was before, however it ends."""
+    """Switch to the alternate screen and unbuffered keys; restore both in every case."""
     import termios
     import tty
 

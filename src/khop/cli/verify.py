@@ -1,4 +1,4 @@
-"""`khop verify`: whether a partition folder is whole."""
+"""`khop verify`: check of a partition folder."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from khop.log import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("folder", metavar="FOLDER", help="a partition folder")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints every problem; the exit code is 1 if there are any."""
+    """Print every problem; the exit code is 1 if there are any."""
     from khop.partition import PartitionFolder, verify_folder
     from khop.storage.folder import check_is_folder
 

@@ -1,4 +1,7 @@
-"""Graphs for examples, tests and benchmarks: one real and bundled, the others synthetic."""
+"""Graphs for examples, tests and benchmarks: one real and bundled, the others synthetic.
+
+Usable in any process that has torch and PyG.
+"""
 
 from khop.datasets.debian_hetero import DebianPackagesHetero
 from khop.datasets.debian_packages import DebianPackages

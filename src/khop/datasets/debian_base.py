@@ -1,4 +1,4 @@
-"""What the two views of the bundled Debian graph have in common: names, splits and the cache."""
+"""Base of the two views of the bundled Debian graph: names, splits and the cache."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ Transform = Callable[[Any], Any]
 
 
 class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
-    """One graph made from the snapshot: in memory, or kept in a folder.
+    """One graph made from the snapshot, in memory or cached in a folder.
 
     Args:
-        root: folder that caches the processed data, in `root/processed`; None: made in memory.
-        undirected: what a subclass makes of it.
+        root: folder that caches the processed data, in `root/processed`. If None, the data is
+            made in memory.
+        undirected: add reverse edges, as the subclass describes.
         transform: applied to the data at each access.
         pre_transform: applied once, before the data is cached.
         force_reload: make the data again, whatever the cache holds.
@@ -88,14 +89,14 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
 
     @abstractmethod
     def _make(self) -> Any:
-        """The data, from the snapshot."""
+        """Make the data from the snapshot."""
 
     def _made(self) -> Any:
         data = self._make()
         return data if self.pre_transform is None else self.pre_transform(data)
 
     def _cached(self, path: Path) -> Any:
-        """The data, from the cache at `path`, which is made if need be."""
+        """Return the data from the cache at `path`, which is made if need be."""
         pre_transform = repr(self.pre_transform)
         if self.force_reload or not path.exists():
             data = self._made()
@@ -112,7 +113,7 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
 
 
 def package_attributes() -> dict[str, Tensor]:
-    """What both views say of a package: `x`, `y` and the masks; see `DebianPackages`."""
+    """Return the attributes of packages in both views: `x`, `y` and masks; see `DebianPackages`."""
     split = snapshot.splits()
     return {
         "x": torch.from_numpy(snapshot.features()),
@@ -124,18 +125,18 @@ def package_attributes() -> dict[str, Tensor]:
 
 
 def tag_index() -> Tensor:
-    """Edges from packages to debtags, int64 [2, 109902], in order of package and tag."""
+    """Return edges from packages to debtags, int64 [2, 109902], in order of package and tag."""
     count, tag = snapshot.arrays("tag_count", "tag")
     return torch.stack([long(snapshot.rows(count)), long(tag)])
 
 
 def long(array: npt.NDArray[Any]) -> Tensor:
-    """The array as an int64 tensor."""
+    """Convert an array to an int64 tensor."""
     return torch.from_numpy(array.astype(np.int64))
 
 
 def _save(data: Data | HeteroData, pre_transform: str, path: Path) -> None:
-    """Writes the cache; a reader sees the old file or the new one, never a part."""
+    """Write the cache; a reader finds the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     hetero = isinstance(data, HeteroData)
@@ -148,7 +149,7 @@ def _save(data: Data | HeteroData, pre_transform: str, path: Path) -> None:
 
 
 def _load(path: Path) -> tuple[Data | HeteroData, str]:
-    """Reads the cache; plain containers and tensors only, whatever the file says."""
+    """Read the cache; plain containers and tensors only, whatever the file contains."""
     try:
         content = torch.load(check_regular(path), weights_only=True)
         kind = HeteroData if content["hetero"] else Data

@@ -1,6 +1,6 @@
 """The packages of Debian 12 with their sources, maintainers and debtags, bundled with khop.
 
-The same snapshot as `khop.datasets.debian_packages`, which tells where it comes from, as a graph of
+The same snapshot as `khop.datasets.debian_packages`, which describes its provenance, as a graph of
 several node and edge types.
 """
 
@@ -16,7 +16,7 @@ from khop.typing import EdgeType
 
 
 class DebianPackagesHetero(DebianDataset):
-    """Debian 12's packages, to be classified by section, and all that the archive says of them.
+    """Debian 12's packages, to be classified by section, with their sources, maintainers and tags.
 
     | node type  | nodes  | attributes                                      |
     |------------|--------|-------------------------------------------------|
@@ -25,44 +25,44 @@ class DebianPackagesHetero(DebianDataset):
     | maintainer | 2,248  | none                                            |
     | tag        | 597    | none                                            |
 
-    | edge type                            | edges   | says                                        |
+    | edge type                            | edges   | meaning                                     |
     |--------------------------------------|---------|---------------------------------------------|
     | package, pre_depends, package        | 998     | needs it before it can be unpacked          |
     | package, depends, package            | 263,763 | needs it                                    |
     | package, recommends, package         | 28,053  | is hardly ever wanted without it            |
     | package, suggests, package           | 22,366  | may be of more use with it                  |
     | package, enhances, package           | 928     | makes it more useful                        |
-    | package, built_from, source          | 63,666  | which source it is built from               |
-    | package, maintained_by, maintainer   | 63,666  | who maintains it; a number, no name         |
+    | package, built_from, source          | 63,666  | the source that it is built from            |
+    | package, maintained_by, maintainer   | 63,666  | its maintainer; a number, no name           |
     | package, tagged, tag                 | 109,902 | its debtags; 47 % of the packages have some |
 
     Packages, their attributes and split, and the relations between them are those of
     `DebianPackages`, one edge at most from one package to another, told apart by kind. `edge_index`
     is int64 [2, E] in order of source and destination. Nodes without attributes have `num_nodes`
-    alone; `source_names` and `tag_names` tell which is which.
+    alone; `source_names` and `tag_names` are in order of their ids.
 
-    What a model may see. The label is a package's section, and whole sources are on one side of the
+    Input of a model. The label is a package's section, and whole sources are on one side of the
     split. All edges and the features of all packages are known before the section is, for test
     packages as well: they are input. Labels are not, and names are kept out of the features because
-    they give sections away (`python3-`, `lib...-dev`, `-doc`). Two node types want care:
+    they give sections away (`python3-`, `lib...-dev`, `-doc`). Two node types need care:
 
     - *Sources* never span the split. What a model stores about one source by its number (an
-      embedding) is the label of its training packages by another name, and says nothing of the
-      sources of test packages, whose embeddings stay untrained: let messages pass through sources,
+      embedding) only repeats the label of its training packages. The sources of test packages
+      have none of these, so their embeddings stay untrained: let messages pass through sources,
       and give them no embedding.
     - *Debtags* are not labels, but people gave them for a similar purpose: 91 % of the packages
-      tagged `role::documentation` are in section `doc`. Say so where you report an accuracy that
+      tagged `role::documentation` are in section `doc`. State it with every accuracy that
       used them; a fan-out of 0 for `tagged` and its reverse leaves them out.
 
-    Maintainers have packages on all sides, and what is learned of one carries over.
+    Maintainers have packages on all sides: what is learned of one serves test packages, too.
 
     Args:
-        root: folder that caches the processed data, in `root/processed`. Default: none, made in
-            memory, which takes a second.
+        root: folder that caches the processed data, in `root/processed`. If None, made in memory,
+            which takes a second.
         undirected: add the reverse of every edge type as `rev_` and its name, as PyG's
             `ToUndirected(merge=False)` does; position i of a reverse is the reverse of position i.
-            Messages flow from source to destination: only with this packages hear of what they
-            need, and of their sources, maintainers and tags. Default: false.
+            Messages flow from source to destination: only with this packages receive messages from
+            what they need, and from their sources, maintainers and tags. Default: false.
         transform: applied to the data at each access. Default: none.
         pre_transform: applied once, before the data is cached. Default: none.
         force_reload: make the data again, whatever the cache holds. Default: false.
@@ -99,7 +99,7 @@ class DebianPackagesHetero(DebianDataset):
 
 
 def _between_packages() -> dict[EdgeType, Tensor]:
-    """Relations between packages, an edge type a kind."""
+    """Return the relations between packages, an edge type for each kind."""
     source, destination, kind = (torch.from_numpy(ends) for ends in snapshot.relations())
     edge_index = torch.stack([source, destination])
     return {
@@ -109,7 +109,7 @@ def _between_packages() -> dict[EdgeType, Tensor]:
 
 
 def _from_packages() -> dict[EdgeType, Tensor]:
-    """Edges from packages to what they are built from, maintained by and tagged with."""
+    """Return the edges from packages to what they are built from, maintained by and tagged with."""
     source, maintainer = (long(ids) for ids in snapshot.arrays("source", "maintainer"))
     package = torch.arange(len(source))
     return {

@@ -7,8 +7,8 @@ the source package, which other packages its relation fields name, a number that
 maintainer, its debtags, and numbers that stand for the words of its one-line description; it holds
 no descriptions and no names of people. `scripts/make_debian_packages.py` makes it from the index.
 
-`DebianPackages` turns the snapshot into PyG's shape, `DebianPackagesHetero` into that of a graph
-with several types; nothing is downloaded and nothing is written next to the installed package.
+`DebianPackages` makes a homogeneous PyG graph of the snapshot, `DebianPackagesHetero` one of
+several types; nothing is downloaded and nothing is written next to the installed package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from khop.datasets.debian_base import DebianDataset, long, package_attributes, t
 
 
 class DebianPackages(DebianDataset):
-    """Debian 12's packages, to be classified by archive section; edges say what a package needs.
+    """Debian 12's packages, to be classified by archive section; edges are what a package needs.
 
     A node is a binary package, in order of names. An edge leads from a package to one that its
     relation fields name: in each clause the first alternative, whatever the version; a virtual
@@ -51,10 +51,10 @@ class DebianPackages(DebianDataset):
 
     Args:
         root: folder that caches the processed data, in `root/processed`; useful with a
-            `pre_transform` that takes long. Default: none, made in memory, which takes a second.
+            `pre_transform` that takes long. If None, made in memory, which takes a second.
         undirected: add the reverse of every edge, of the same kind. Messages flow from source to
-            destination, so that only with this a package learns from those that it needs, too;
-            training wants it. Default: false, as declared by the packages.
+            destination: only with this a package also receives messages from those that it needs,
+            which helps training. Default: false, as declared by the packages.
         transform: applied to the data at each access. Default: none.
         pre_transform: applied once, before the data is cached. Default: none.
         force_reload: make the data again, whatever the cache holds. Default: false.
@@ -82,7 +82,7 @@ class DebianPackages(DebianDataset):
 
     @functools.cached_property
     def tag_index(self) -> Tensor:
-        """Edges from packages to debtags, int64 [2, 109902]; `tag_names` tells the tags."""
+        """Edges from packages to debtags, int64 [2, 109902]; `tag_names` names the tags."""
         return tag_index()
 
     def _make(self) -> Data:
@@ -98,7 +98,7 @@ class DebianPackages(DebianDataset):
 
 
 def _edges(undirected: bool) -> tuple[Tensor, Tensor]:
-    """Edges [2, E] and their kinds [E], both int64, in order of source and destination."""
+    """Return edges [2, E] and their kinds [E], both int64, in order of source and destination."""
     source, destination, kind = snapshot.relations()
     if undirected:
         num_nodes = len(snapshot.arrays("edge_count")[0])

@@ -2,7 +2,7 @@
 
 Lists of different lengths, such as the packages that each package names, are stored as one array of
 lengths and one of all values in a row: `count` and `values` below. Names are bytes with line feeds
-between. Everything here is NumPy; `DebianDataset` turns it into tensors.
+between. Everything here is NumPy; `DebianDataset` makes tensors of it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ IntArray = npt.NDArray[np.int64]
 
 
 def arrays(*keys: str) -> list[npt.NDArray[Any]]:
-    """Reads arrays of the snapshot, by their names in the file."""
+    """Read arrays of the snapshot, by their names in the file."""
     snapshot = importlib.resources.files("khop.datasets") / "snapshot" / "debian-12.npz"
     with snapshot.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         return [archive[key] for key in keys]
 
 
 def names(key: str) -> list[str]:
-    """Reads a list of names."""
+    """Read a list of names."""
     return arrays(key)[0].tobytes().decode("ascii").split("\n")
 
 
 def rows(count: npt.NDArray[Any]) -> IntArray:
-    """Row of each value, int64 [count.sum()], for rows of `count` values."""
+    """Return the row of each value, int64 [count.sum()], for rows of `count` values."""
     return np.repeat(np.arange(len(count), dtype=np.int64), count)
 
 
 def relations() -> tuple[IntArray, IntArray, IntArray]:
-    """Relations between packages as edges: who declares it, whom it names, and its kind.
+    """Return the relations between packages as edges: declaring package, named package, kind.
 
     Returns:
         Source, destination and kind, each int64 [316108], in order of source and destination.
@@ -46,14 +46,14 @@ def relations() -> tuple[IntArray, IntArray, IntArray]:
 
 
 def splits() -> npt.NDArray[np.uint8]:
-    """Split of each package, uint8 [63666]: 0 train, 1 validation, 2 test."""
+    """Return the split of each package, uint8 [63666]: 0 train, 1 validation, 2 test."""
     source, source_split = arrays("source", "source_split")
     split: npt.NDArray[np.uint8] = source_split[source]
     return split
 
 
 def features() -> FloatArray:
-    """Rows of TF-IDF times the singular vectors, float32 [63666, 128].
+    """Compute rows of TF-IDF times the singular vectors, float32 [63666, 128].
 
     Every operation works on one element at a time, in a fixed order: sums that NumPy or BLAS would
     reorder to suit the processor could differ in the last bit from one machine to the next.
@@ -73,7 +73,7 @@ def features() -> FloatArray:
 def _by_position(
     count: npt.NDArray[Any], values: npt.NDArray[Any]
 ) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[Any]]]:
-    """Yields for position 0, 1, ... the lists that reach it and what each has there."""
+    """Yield for position 0, 1, ... the lists that reach it and what each has there."""
     start = np.cumsum(count, dtype=np.int64) - count
     for position in range(int(count.max())):
         reached = np.flatnonzero(count > position)

@@ -1,11 +1,11 @@
-"""Synthetic graphs of any size with heavy-tailed degrees, made in a stream.
+"""Synthetic graphs of any size with heavy-tailed degrees, made block by block.
 
 `PowerLaw` is a Chung-Lu model [1]: both ends of every edge are drawn independently, each node with
 a probability proportional to its weight, its expected degree. The weights follow a Pareto
 distribution of the second kind (Lomax), truncated at a maximum: many nodes of few edges, a tail
 that falls as degree^-exponent, and a largest degree that can be chosen.
 
-Nothing of the graph's size is ever held. Nodes are ranked by weight, and the ranks cut into a few
+No array of the graph's size is needed. Nodes are ranked by weight, and the ranks cut into a few
 hundred classes, geometrically finer towards the heavy end, that share one weight each: an end of an
 edge is drawn as a class (a search in a small table), a rank within it (a division), and the node
 that a keyed permutation puts at this rank. Random numbers come from the Philox generator with the
@@ -90,7 +90,7 @@ class PowerLaw:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the arguments."""
+        """Check the arguments."""
         _require(2 <= self.num_nodes <= _MAX_NODES, "num_nodes", "in 2 ... 2^40", self.num_nodes)
         _require(self.num_edges >= 0, "num_edges", "0 or more", self.num_edges)
         even = not self.undirected or self.num_edges % 2 == 0
@@ -108,7 +108,7 @@ class PowerLaw:
     def products(
         cls, scale: float = 1.0, *, num_features: int = 100, num_classes: int = 47, seed: int = 0
     ) -> PowerLaw:
-        """An undirected graph with the size of ogbn-products and degrees much like its.
+        """Create an undirected graph with the size of ogbn-products and degrees much like its.
 
         At scale 1 it has 2,449,029 nodes and 123,718,280 edges, a mean degree of 50.5, a median of
         22 and a maximum of about 25,000. Scale multiplies nodes and edges: mean and median stay as
@@ -124,7 +124,7 @@ class PowerLaw:
         )
 
     def iter_edges(self, chunk_size: int = 2**18) -> Iterator[Int64Array]:
-        """Yields the edges in order, in arrays int64 [2, chunk_size] (the last may be smaller).
+        """Yield the edges in order, in arrays int64 [2, chunk_size] (the last may be smaller).
 
         The edges do not depend on the size of the chunks.
 
@@ -136,18 +136,18 @@ class PowerLaw:
         return _regroup(map(self._edge_block, range(num_blocks)), self.num_edges, chunk_size)
 
     def write(self, directory: str | Path) -> None:
-        """Writes the graph as `.npy` files, holding a few blocks of it in memory at a time.
+        """Write the graph as `.npy` files, with a few blocks of it in memory at a time.
 
         The files are `edge_index.npy` [2, num_edges] (int32 if the ids fit, else int64),
         `train_mask.npy` bool [num_nodes] and, where asked for, `x.npy` float32
-        [num_nodes, num_features] and `y.npy` int64 [num_nodes]. They are written to a folder beside
-        and moved at the end: the directory is complete or absent.
+        [num_nodes, num_features] and `y.npy` int64 [num_nodes]. They are written to a temporary
+        folder and moved at the end: the folder is complete or absent.
 
         Args:
-            directory: where to write; must be absent or empty.
+            directory: folder to write; must be absent or empty.
 
         Raises:
-            FileExistsError: the directory is not empty.
+            FileExistsError: the folder is not empty.
         """
         directory = Path(directory)
         if directory.exists() and any(directory.iterdir()):
@@ -162,7 +162,7 @@ class PowerLaw:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def data(self) -> Data:
-        """The graph as PyG data, in memory: 16 bytes an edge, and the nodes' tensors.
+        """Return the graph as PyG data, in memory: 16 bytes an edge, and the nodes' tensors.
 
         Returns:
             `edge_index` int64 [2, num_edges], `train_mask` bool [num_nodes] and, where asked for,
@@ -184,7 +184,7 @@ class PowerLaw:
 
     @property
     def _num_pairs(self) -> int:
-        """Number of times that two ends are drawn."""
+        """Number of pairs of ends that are drawn."""
         return self.num_edges // 2 if self.undirected else self.num_edges
 
     @property
@@ -192,7 +192,7 @@ class PowerLaw:
         return -(-self.num_nodes // _NODES_PER_BLOCK)
 
     def _edge_block(self, block: int) -> Int64Array:
-        """The edges of a block, int64 [2, m]."""
+        """Return the edges of a block, int64 [2, m]."""
         num_pairs = min(_PAIRS_PER_BLOCK, self._num_pairs - block * _PAIRS_PER_BLOCK)
         raw = _random_bits(self.seed, _STREAM_EDGES, block, 2 * num_pairs)
         ends = self._permutation(self._classes.draw_rank(raw)).reshape(num_pairs, 2)
@@ -205,7 +205,7 @@ class PowerLaw:
         return np.ascontiguousarray(both_ways.reshape(2 * num_pairs, 2).T)
 
     def _write_edges(self, path: Path) -> None:
-        """Writes all edges, chunk by chunk, each to the two rows of the array."""
+        """Write all edges, chunk by chunk, each to the two rows of the array."""
         dtype = np.int32 if self.num_nodes <= 2**31 else np.int64
         with path.open("wb") as file:
             start = _write_header(file, (2, self.num_edges), dtype)
@@ -218,7 +218,7 @@ class PowerLaw:
                 start += values.nbytes
 
     def _write_nodes(self, directory: Path) -> None:
-        """Writes what the nodes carry, block by block."""
+        """Write the nodes' arrays, block by block."""
         for name, (shape, dtype) in self._node_shapes().items():
             with (directory / f"{name}.npy").open("wb") as file:
                 _write_header(file, shape, dtype)
@@ -226,7 +226,7 @@ class PowerLaw:
                     file.write(self._node_block(name, block).data)
 
     def _node_shapes(self) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-        """Shape and dtype of what the nodes carry."""
+        """Return shape and dtype of the nodes' arrays, by name."""
         shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {}
         if self.num_features:
             shapes["x"] = (self.num_nodes, self.num_features), np.float32
@@ -236,7 +236,7 @@ class PowerLaw:
         return shapes
 
     def _node_block(self, name: str, block: int) -> npt.NDArray[Any]:
-        """What the nodes of a block carry under a name."""
+        """Return the named array of the nodes of a block."""
         num_nodes = min(_NODES_PER_BLOCK, self.num_nodes - block * _NODES_PER_BLOCK)
         if name == "x":
             count = num_nodes * self.num_features
@@ -266,7 +266,7 @@ class PowerLaw:
 
 
 class _WeightClasses(NamedTuple):
-    """Classes of nodes of equal weight, heaviest first; a node is known by its rank.
+    """Classes of nodes of equal weight, heaviest first; nodes are identified by rank.
 
     Attributes:
         rank: first rank of each class, and at the end the number of nodes, int64 [C + 1].
@@ -279,7 +279,7 @@ class _WeightClasses(NamedTuple):
     total: Int64Array
 
     def draw_rank(self, raw: UInt64Array) -> Int64Array:
-        """Turns random bits, uint64 [n], to ranks, int64 [n], in proportion to the weights."""
+        """Turn random bits, uint64 [n], to ranks, int64 [n], in proportion to the weights."""
         position = _below(raw, int(self.total[-1]))
         found = np.searchsorted(self.total[1:], position, side="right")
         rank: Int64Array = self.rank[found] + (position - self.total[found]) // self.weight[found]
@@ -287,7 +287,7 @@ class _WeightClasses(NamedTuple):
 
 
 def _weight_classes(num_nodes: int, exponent: Decimal, ratio: Decimal) -> _WeightClasses:
-    """Fits a truncated Lomax distribution whose maximum is `ratio` times its mean.
+    """Fit a truncated Lomax distribution whose maximum is `ratio` times its mean.
 
     The share of the nodes of a weight above w falls as (1 + w / scale)^(1 - exponent). Solved for
     w: the node at share q of the ranks has the weight scale * (v^(1 / (1 - exponent)) - 1), v going
@@ -322,8 +322,8 @@ def _weight_classes(num_nodes: int, exponent: Decimal, ratio: Decimal) -> _Weigh
 class _Permutation:
     """A keyed permutation of 0 ... size - 1 without a table.
 
-    Rounds of steps that can each be undone, on numbers of so many bits that `size` fits; what comes
-    out too large is permuted again (cycle walking), which ends because each cycle leads back.
+    Rounds of steps that can each be undone, on numbers of so many bits that `size` fits. A result
+    that is too large is permuted again (cycle walking); this ends because each cycle leads back.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -335,7 +335,7 @@ class _Permutation:
         self.rounds = list(zip(constants[:3] | np.uint64(1), constants[3:], strict=True))
 
     def __call__(self, values: Int64Array) -> Int64Array:
-        """Permutes int64 [n]."""
+        """Permute int64 [n]."""
         state = self._step(values.astype(np.uint64))
         walking = np.flatnonzero(state >= self.size)
         while len(walking):
@@ -351,7 +351,7 @@ class _Permutation:
 
 
 def _random_bits(seed: int, stream: int, block: int, count: int) -> UInt64Array:
-    """Random bits of a block, uint64 [count]; the same in every version of NumPy."""
+    """Return the random bits of a block, uint64 [count]; the same in every version of NumPy."""
     key = np.array([seed, stream], np.uint64)
     # The generator counts in the first word, of which a block uses far less than 2^64.
     generator = np.random.Philox(counter=np.array([0, block, 0, 0], np.uint64), key=key)
@@ -360,18 +360,18 @@ def _random_bits(seed: int, stream: int, block: int, count: int) -> UInt64Array:
 
 
 def _unit(raw: UInt64Array) -> npt.NDArray[np.float64]:
-    """Random bits as float64 in [0, 1), multiples of 2^-53."""
+    """Convert random bits to float64 in [0, 1), multiples of 2^-53."""
     unit: npt.NDArray[np.float64] = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return unit
 
 
 def _below(raw: UInt64Array, bound: int) -> Int64Array:
-    """Random bits as int64 in 0 ... bound - 1, for a bound below 2^53."""
+    """Convert random bits to int64 in 0 ... bound - 1, for a bound below 2^53."""
     return np.minimum((_unit(raw) * bound).astype(np.int64), bound - 1)
 
 
 def _regroup(blocks: Iterable[Int64Array], total: int, chunk_size: int) -> Iterator[Int64Array]:
-    """Joins and cuts blocks [2, m] of `total` columns to chunks [2, chunk_size]."""
+    """Join and cut blocks [2, m] of `total` columns to chunks [2, chunk_size]."""
     chunk = np.empty((2, min(chunk_size, total)), np.int64)
     filled = 0
     for block in blocks:
@@ -387,7 +387,7 @@ def _regroup(blocks: Iterable[Int64Array], total: int, chunk_size: int) -> Itera
 
 
 def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: type[np.generic]) -> int:
-    """Starts a `.npy` file; returns where its values begin."""
+    """Write the header of a `.npy` file; return the position of its values."""
     descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)

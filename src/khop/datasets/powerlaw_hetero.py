@@ -1,7 +1,7 @@
-"""Synthetic heterogeneous graphs with heavy-tailed degrees, made in a stream.
+"""Synthetic heterogeneous graphs with heavy-tailed degrees, made one edge type at a time.
 
-The method is that of `khop.datasets.powerlaw`, with weights of their own for the sources and for
-the destinations of each edge type: what is cited much need not be written by many.
+The method is that of `khop.datasets.powerlaw`, with separate weights for the sources and for the
+destinations of each edge type: a paper of many authors need not have many topics.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class PowerLawHetero:
         num_nodes: {node type: number of nodes}, each 2 to 2^40.
         num_edges: {edge type: number of edges}.
         mirrored: edge types that come with their reverses: of `(a, 'r', b)` there is also
-            `(b, 'rev_r', a)`, edge i of the one being edge i of the other. Default: all.
+            `(b, 'rev_r', a)`, edge i of the one being edge i of the other. If None, all.
         exponent: of the tail of the degree distributions, above 2. Default: 3.13.
         seed: 0 to 2^64 - 1. Default: 0.
 
     Raises:
-        ValueError: an argument out of its range, an edge type between unknown node types.
+        ValueError: an argument is out of its range, or an edge type has unknown node types.
 
     Example:
         >>> PowerLawHetero({"a": 9, "b": 5}, {("a", "to", "b"): 20}).edge_types
@@ -65,7 +65,7 @@ class PowerLawHetero:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the arguments."""
+        """Check the arguments."""
         for node_type, count in self.num_nodes.items():
             _require(2 <= count <= 2**40, f"num_nodes['{node_type}']", "in 2 ... 2^40", count)
         for edge_type, count in self.num_edges.items():
@@ -81,7 +81,7 @@ class PowerLawHetero:
 
     @classmethod
     def academic(cls, scale: float = 1.0, *, seed: int = 0) -> PowerLawHetero:
-        """Papers, authors, fields and institutions: six edge types of very unequal sizes.
+        """Create a graph of papers, authors, fields and institutions, in six edge types.
 
         At scale 1 there are 5.1 M nodes and 124 M edges, as many as in `PowerLaw.products`: papers
         with their authors (72 M edges, both ways together) and fields (48 M), authors with their
@@ -111,7 +111,7 @@ class PowerLawHetero:
         return found
 
     def iter_edge_types(self) -> Iterator[tuple[EdgeType, Int64Array]]:
-        """Yields the edge types in order, each with its edges, int64 [2, num_edges]."""
+        """Yield the edge types in order, each with its edges, int64 [2, num_edges]."""
         for edge_type in self.num_edges:
             pair = self._draw(edge_type)
             yield edge_type, pair
@@ -119,7 +119,7 @@ class PowerLawHetero:
                 yield _reverse(edge_type), np.ascontiguousarray(pair[::-1])
 
     def data(self) -> HeteroData:
-        """The graph as PyG data, in memory: 16 bytes an edge."""
+        """Return the graph as PyG data, in memory: 16 bytes an edge."""
         data = HeteroData()
         for node_type, count in self.num_nodes.items():
             data[node_type].num_nodes = count
@@ -128,12 +128,12 @@ class PowerLawHetero:
         return data
 
     def write(self, directory: str | Path) -> None:
-        """Writes `edge_index` of each type as `.npy` (int32 if ids fit), named by `file_name`.
+        """Write `edge_index` of each type as `.npy` (int32 if ids fit), named by `file_name`.
 
-        The directory is complete or absent.
+        The folder is complete or absent.
 
         Raises:
-            FileExistsError: the directory is not empty.
+            FileExistsError: the folder is not empty.
         """
         directory = Path(directory)
         if directory.exists() and any(directory.iterdir()):
@@ -151,11 +151,11 @@ class PowerLawHetero:
 
     @staticmethod
     def file_name(edge_type: EdgeType) -> str:
-        """Name of the file that holds the edges of a type."""
+        """Return the name of the file that holds the edges of a type."""
         return "__".join(edge_type) + ".npy"
 
     def _draw(self, edge_type: EdgeType) -> Int64Array:
-        """The edges of a type that is no reverse."""
+        """Draw the edges of a type that is no reverse."""
         source, _, destination = edge_type
         stream = _FIRST_STREAM + _STREAMS * list(self.num_edges).index(edge_type)
         count = self.num_edges[edge_type]
@@ -172,12 +172,12 @@ class PowerLawHetero:
         return edges
 
     def _order(self, stream: int) -> int:
-        """Seed of an order of nodes: each edge type has heavy nodes of its own."""
+        """Return the seed of an order of nodes: each edge type has other heavy nodes."""
         return int(_random_bits(self.seed, stream, 0, 1)[0])
 
 
 class _Ends(NamedTuple):
-    """What one end of an edge type's edges is drawn by: weights of ranks, and whose rank it is."""
+    """Sampler of one end of an edge type's edges: weights of ranks, and the node at each rank."""
 
     weights: _WeightClasses
     order: _Permutation
@@ -192,12 +192,12 @@ class _Ends(NamedTuple):
         )
 
     def draw(self, raw: UInt64Array) -> Int64Array:
-        """Nodes, int64 [n], of random bits, uint64 [n]."""
+        """Draw nodes, int64 [n], from random bits, uint64 [n]."""
         return self.order(self.weights.draw_rank(raw))
 
 
 def _reverse(edge_type: EdgeType) -> EdgeType:
-    """`(b, 'rev_r', a)` of `(a, 'r', b)`, and back."""
+    """Return `(b, 'rev_r', a)` for `(a, 'r', b)`, and back."""
     source, relation, destination = edge_type
     turned = relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
     return (destination, turned, source)

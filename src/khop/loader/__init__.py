@@ -1,4 +1,4 @@
-"""Loaders for graphs in memory: drop-ins for PyG's."""
+"""Loaders for graphs in memory, drop-in replacements for PyG's. They run in the trainer."""
 
 from khop.loader.link_neighbor_loader import LinkNeighborLoader
 from khop.loader.neighbor_loader import NeighborLoader

@@ -1,4 +1,7 @@
-"""The sampled part of a transposed adjacency matrix, of the kind that the graph's own is."""
+"""Sampled part of a transposed adjacency matrix, of the same kind as the graph's.
+
+Runs in the trainer and its worker processes.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ class Drawn(NamedTuple):
     """Sampled edges of one type.
 
     Attributes:
-        row: [num_edges] numbers of sources in the batch.
-        col: [num_edges] numbers of destinations in the batch.
+        row: [num_edges] positions of sources in the batch.
+        col: [num_edges] positions of destinations in the batch.
         edge: [num_edges] edge ids, or None.
-        size: number of sampled source nodes and destination nodes.
+        size: numbers of sampled source and destination nodes.
     """
 
     row: Tensor
@@ -26,17 +29,17 @@ class Drawn(NamedTuple):
 
 
 def sampled_adjacency(adj_t: Any, drawn: Drawn) -> Any:
-    """The adjacency matrix of a batch.
+    """Return the adjacency matrix of a batch.
 
     Args:
-        adj_t: that of the whole graph: a `torch_sparse.SparseTensor` or a sparse torch tensor.
-        drawn: the sampled edges; their ids count the entries of `adj_t`.
+        adj_t: matrix of the whole graph: a `torch_sparse.SparseTensor` or a sparse torch tensor.
+        drawn: the sampled edges; their ids index the entries of `adj_t`.
 
     Returns:
-        [num_dst, num_src] of the same kind, entries ordered by row and column. Edges that were
-        drawn twice are there twice; note that torch adds those of a coordinate matrix up before
-        it takes means, which matrices of other kinds do right. Without edge ids, values are left
-        out (`SparseTensor`, as with PyG) or 1.
+        [num_dst, num_src] matrix of the same kind, entries ordered by row and column. An edge that
+        was drawn twice has two entries. For means, torch first sums such entries of a coordinate
+        matrix, which is wrong; other kinds of matrices are right. Without edge ids, a
+        `SparseTensor` has no values (as with PyG), and other matrices have values of 1.
     """
     size = (drawn.size[1], drawn.size[0])
     sparse_tensor = torch_geometric.typing.SparseTensor

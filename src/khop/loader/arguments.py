@@ -1,7 +1,4 @@
-"""What users hand to loaders in memory, checked before anything is made of it.
-
-Runs in the trainer, and imports torch.
-"""
+"""Checks of the arguments of loaders in memory. Runs in the trainer, and imports torch."""
 
 from __future__ import annotations
 
@@ -20,16 +17,16 @@ from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.source import open_input
 
 WorkerType: TypeAlias = Literal["thread", "process"]
-"""What `num_workers` counts."""
+"""Meaning of `num_workers`: threads or processes."""
 
 _OF_PROCESSES = ("worker_init_fn", "multiprocessing_context")
 
 
 def check_loader_options(worker_type: Any, kwargs: dict[str, Any]) -> None:
-    """Refuses arguments of torch's loader that make no batches or have no effect.
+    """Reject arguments of torch's loader that make no batches or have no effect.
 
     Raises:
-        TypeError, ValueError: says which.
+        TypeError, ValueError: an argument is invalid; the message names it.
     """
     if worker_type not in (None, "thread", "process"):
         raise ValueError(f"worker_type must be 'thread' or 'process' (got {worker_type!r})")
@@ -61,31 +58,31 @@ def _check_index(value: Any, what: str) -> None:
 
 
 def wants_processes(loader: Any) -> bool:
-    """Whether a loader whose `worker_type` is None was given what only processes have a use for.
+    """Return True if a loader with `worker_type` None has an argument that only processes use.
 
-    PyG's `enable_cpu_affinity` and its like set it while an epoch lasts.
+    PyG's `enable_cpu_affinity` and similar methods set one for the duration of an epoch.
     """
     return any(getattr(loader, name) is not None for name in _OF_PROCESSES)
 
 
 def check_hooks(**hooks: Callable[[Any], Any] | None) -> None:
-    """Raises TypeError unless hooks are None or can be called."""
+    """Raise TypeError unless every hook is None or callable."""
     for name, hook in hooks.items():
         if hook is not None and not callable(hook):
             raise TypeError(f"{name} must be a function of what it is applied to (got {hook!r})")
 
 
 def check_sampler(sampler: Any, method: str, data: Any) -> None:
-    """Refuses a `neighbor_sampler` that draws nothing, or nothing of `data`.
+    """Reject a `neighbor_sampler` that is no sampler or does not match `data`.
 
     Args:
-        sampler: as the user passed it.
-        method: of the sampler, that the loader calls.
-        data: what the loader joins batches with, as `as_input` returns it.
+        sampler: the user's argument.
+        method: name of the sampler's method that the loader calls.
+        data: data that the loader joins batches with, as `as_input` returns it.
 
     Raises:
-        TypeError: no sampler.
-        ValueError: a sampler of khop's over a graph of the other kind.
+        TypeError: it is not a sampler.
+        ValueError: it is a khop sampler, and only one of its graph and `data` is heterogeneous.
     """
     if isinstance(sampler, type) or not callable(getattr(sampler, method, None)):
         raise TypeError(
@@ -104,7 +101,7 @@ def check_sampler(sampler: Any, method: str, data: Any) -> None:
 
 
 def check_no_type(given: Any, what: str, unit: str) -> None:
-    """Raises ValueError for (type, seeds or links), which a homogeneous graph has no use for."""
+    """Raise ValueError if a type is given for a homogeneous graph, as in (type, seeds or links)."""
     is_pair = isinstance(given, (tuple, list)) and len(given) == 2
     named, rest = given if is_pair else (None, None)
     if isinstance(named, tuple):
@@ -119,14 +116,14 @@ def check_no_type(given: Any, what: str, unit: str) -> None:
 
 
 def as_tensor(given: Any, what: str) -> Tensor:
-    """What users hand over for seeds or links, as tensor.
+    """Return a user's seeds or links as a tensor.
 
     Args:
-        given: tensor, array or iterable; no integers come as int64.
-        what: what it is called in error messages.
+        given: tensor, array or iterable of numbers; an empty list becomes int64.
+        what: its name in error messages.
 
     Raises:
-        TypeError: neither numbers nor booleans, or lists of different lengths.
+        TypeError: it holds neither numbers nor booleans, or lists of different lengths.
     """
     if isinstance(given, Tensor):
         return given
@@ -149,17 +146,17 @@ def as_tensor(given: Any, what: str) -> Tensor:
 
 
 def checked_values(values: Any, count: int | None, what: str, unit: str) -> Tensor | None:
-    """A value for each seed or link, as tensor.
+    """Return one value for each seed or link, as a tensor.
 
     Args:
-        values: tensor, array or sequence; None: there are none.
-        count: how many there must be; None: only PyG can tell.
-        what: what they are called in error messages.
-        unit: what they are of, likewise.
+        values: tensor, array or sequence. If None, the result is None.
+        count: required number of values. If None, only PyG can check it.
+        what: name of the values in error messages.
+        unit: name of the seeds or links in error messages.
 
     Raises:
-        TypeError: no numbers.
-        ValueError: another number.
+        TypeError: the values are not numbers.
+        ValueError: their number differs from `count`.
     """
     if values is None:
         return None
@@ -173,20 +170,20 @@ def checked_values(values: Any, count: int | None, what: str, unit: str) -> Tens
 
 
 def exact_times(times: Any) -> Any:
-    """Times as a tensor or array; of Python's floats torch would keep seven digits."""
+    """Return times as tensor or array: of a list of floats, torch would keep only seven digits."""
     is_sequence = isinstance(times, (list, tuple)) and all(isinstance(t, Real) for t in times)
     return np.asarray(times) if is_sequence else times
 
 
 def checked_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
-    """What a loader of links was told of negatives, in PyG's form.
+    """Return the negatives of a link loader in PyG's form, or None for no negatives.
 
     Args:
         neg_sampling: PyG's `NegativeSampling`, a dictionary or a mode for one, or None.
-        ratio: binary negatives a link, PyG's older name; None or 0: none.
+        ratio: binary negatives per link, PyG's older argument. None or 0 adds no negatives.
 
     Raises:
-        TypeError, ValueError: both are given, or what is given describes no negatives.
+        TypeError, ValueError: both are given, or an argument is invalid.
     """
     if neg_sampling is not None and ratio:
         raise ValueError("pass neg_sampling or neg_sampling_ratio, not both")

@@ -1,4 +1,7 @@
-"""What khop's loaders of graphs in memory share: epochs, workers, and how batches are joined."""
+"""Base of the loaders of graphs in memory: epochs, workers, and joining of batches.
+
+Runs in the trainer and, with `worker_type='process'`, in torch's worker processes.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +42,17 @@ from khop.sampler.neighbor import BatchKey, NeighborSampler
 from khop.sampler.plan import EpochPlan
 from khop.sampler.pyg_output import SampledSubgraph, output_on_host
 
-# Nanoseconds of drawing from which another thread is asked to draw the next batches meanwhile, and
-# how many until that is looked at again.
+# Drawing time in nanoseconds above which a thread draws the next batches, and the number of these
+# batches until the time is checked again.
 _WORTH_A_THREAD = 2_000_000
 _BATCHES_BESIDE = 64
 
 
 class EpochLoader(Stateful):
-    """Stands before one of PyG's loaders, whose batches it makes with khop's kernels.
+    """Mixin that overrides the iteration of a PyG loader: khop's kernels sample and gather.
 
-    Epochs are planned by index, batches are made here, in threads or in torch's worker processes,
-    and PyG's own methods join what khop does not.
+    Epochs are planned by index. Batches are made in the iterating thread, in other threads or in
+    torch's worker processes. PyG's methods join the batches that khop's do not handle.
     """
 
     # Of PyG's loader:
@@ -71,39 +74,39 @@ class EpochLoader(Stateful):
     timeout: float
 
     pyg_loader: ClassVar[Any]
-    """The loader of PyG whose `filter_fn` joins batches."""
+    """PyG loader whose `filter_fn` joins batches."""
 
     read_by_pyg: ClassVar[tuple[str, ...]]
-    """What that method reads of a loader, hooks apart."""
+    """Attributes that `filter_fn` reads from a loader, without the hooks."""
 
-    # What a loader of nodes or links says for itself.
+    # Defined by the loaders of nodes and of links.
 
     @property
     def _sampler(self) -> Any:
-        """What draws batches."""
+        """Sampler of the batches."""
         raise NotImplementedError
 
     def _draw(self, inputs: Any, key: BatchKey | None) -> Any:
-        """Samples a batch of the loader's input."""
+        """Sample a batch of the loader's input."""
         raise NotImplementedError
 
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
-        """Samples a batch with khop's own sampler; returns the sampler's metadata, too."""
+        """Sample a batch with khop's sampler; return the subgraph and the sampler's metadata."""
         raise NotImplementedError
 
     def _annotate(self, batch: Any, metadata: Any) -> None:
-        """Adds what a batch says of its seeds."""
+        """Add the attributes about its seeds to a batch."""
         raise NotImplementedError
 
     def _seed_nodes(self) -> Any:
-        """The nodes that batches begin at, as `NeighborSampler.sample_prob` takes them."""
+        """Return the seed nodes in the form that `NeighborSampler.sample_prob` takes."""
         raise NotImplementedError
 
     def _link_spec(self) -> tuple[LinkSpec | None, list[Any]]:
-        """What batches of links are, and the weights of negatives' ends."""
+        """Return the specification of link batches, and the weights of negatives' ends."""
         return None, []
 
-    # What they share.
+    # Shared by all loaders.
 
     def _set_up(
         self,
@@ -113,7 +116,7 @@ class EpochLoader(Stateful):
         worker_type: WorkerType | None,
         kwargs: dict[str, Any],
     ) -> None:
-        """Ends the construction, when PyG's part is done."""
+        """Complete the construction, after PyG's part."""
         self._num_seeds = num_seeds
         self._stores = (
             StoreJoiner(self.data, self.custom_cls) if is_pair_of_stores(self.data) else None
@@ -125,19 +128,19 @@ class EpochLoader(Stateful):
         self._keys = EpochKeys(seed, rank if stream is None else stream, self.generator)
         self._cursor = EpochCursor(self._keys, rank)
         self._begun: EpochProgress | None = None
-        # Threads of the background share the cores; worker processes have one each.
+        # Background threads share the cores; worker processes have one each.
         self._joiner = Collator(max(1, _threads() // max(1, self.num_workers)))
         self._device_joiner: DeviceJoiner | None = None
         self._device_joiner = self._make_device_joiner()
         self._profile = LoaderProfile(self.num_workers)
-        # torch guards this attribute against change; worker processes must see the keys of batches.
+        # torch does not let this attribute be set; worker processes must get the keys of batches.
         self.__dict__["dataset"] = SeedPositions(num_seeds)
-        # PyG hands torch the loader's own method, torch keeps it: then only the garbage collector
-        # could free the loader, its graph and its workers. The class has the method, too.
+        # PyG passes the loader's bound method to torch, which keeps it: only the garbage collector
+        # could then free the loader, its graph and its workers. The class has the method, too.
         self.__dict__.pop("collate_fn", None)
 
     def _make_device_joiner(self) -> DeviceJoiner | None:
-        """What joins batches where the sampler draws them, if a device does."""
+        """Return the joiner for the sampler's device, or None if the CPU samples."""
         device = getattr(self._sampler, "device", None)
         if not isinstance(device, TorchDevice):
             return None
@@ -150,7 +153,7 @@ class EpochLoader(Stateful):
 
     @property
     def _in_processes(self) -> bool:
-        """Whether the epoch that begins is made in torch's worker processes."""
+        """True if the epoch that begins is made in torch's worker processes."""
         if self.num_workers == 0 or self._worker_type == "thread":
             return False
         return self._worker_type == "process" or (
@@ -158,11 +161,11 @@ class EpochLoader(Stateful):
         )
 
     def _seed_hotness(self) -> Any:
-        """How likely a batch is to need each node."""
+        """Return the probability that a batch needs each node."""
         return self._sampler.sample_prob(self._seed_nodes(), batch_size=self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        """A new epoch."""
+        """Begin a new epoch."""
         self._joiner.forget()
         if self._device_joiner is not None:
             self._device_joiner.forget()
@@ -181,7 +184,7 @@ class EpochLoader(Stateful):
             )
 
     def _identity(self) -> LoaderFingerprint:
-        """What the loader must have in common with one whose state it takes over."""
+        """Return the properties that a state's loader must share with this one."""
         seeds, sampling = self._digests
         return LoaderFingerprint(
             seeds=seeds,
@@ -196,7 +199,7 @@ class EpochLoader(Stateful):
 
     @cached_property
     def _digests(self) -> tuple[str, str | None]:
-        """Of seeds, and of what khop's sampler draws for them; computed when first needed."""
+        """Digests of the seeds, and of what khop's sampler draws for them (None for others)."""
         inputs, sampler = self.input_data, self._sampler
         ends = [inputs.node] if hasattr(inputs, "node") else [inputs.row, inputs.col]
         seeds = digest([inputs.input_type, *ends, inputs.time])
@@ -210,19 +213,19 @@ class EpochLoader(Stateful):
         )
 
     def stats(self) -> LoaderStats:
-        """What the loader has done so far, over all its epochs or since `reset_stats()`.
+        """Return statistics of the loader, over all its epochs or since `reset_stats()`.
 
-        Of batches that torch's worker processes make (`worker_type='process'`), only their number
+        For batches made in torch's worker processes (`worker_type='process'`), only their number
         and the trainer's time are known.
         """
         return self._profile.tally.snapshot()
 
     def reset_stats(self) -> None:
-        """Begins to count anew."""
+        """Reset the statistics to zero."""
         self._profile.tally.clear()
 
     def _get_iterator(self) -> Any:
-        """Torch's iterator, whose workers end with the loader."""
+        """Return torch's iterator, whose workers end with the loader."""
         self._begun = self._begun or self._cursor.begin()
         return torch_iterator(self, super()._get_iterator, self._begun)  # type: ignore[misc]
 
@@ -238,27 +241,27 @@ class EpochLoader(Stateful):
 
     @property
     def _index_sampler(self) -> Any:
-        """What torch's own iterators walk along: the epoch's batches, keyed."""
+        """Keyed batches of the epoch, over which torch's own iterators run."""
         return LazyEpoch(self)
 
     def _batches(self, progress: EpochProgress) -> PlannedBatches | UserBatchSampler:
-        """What is still to be made of an epoch."""
+        """Return the batches of an epoch that have not been delivered."""
         if self._given:
             return UserBatchSampler(self.batch_sampler, progress, self._num_seeds)
         plan = EpochPlan(self._num_seeds, self.batch_size, self.drop_last)
         return PlannedBatches(plan, progress.run_key, self._shuffle, progress.delivered)
 
     def __len__(self) -> int:
-        """Number of batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return len(self.batch_sampler)
 
     def _drawn_beside(self, batches: Iterable[KeyedBatch]) -> Iterator[DrawnBatch]:
-        """Draws batches, each beside the thread that joins and consumes the one before it.
+        """Draw batches; a thread may draw the next one while the current one is joined and used.
 
-        That is not to be seen: what a batch of khop's own draws does not depend on when. Nothing is
-        drawn ahead where drawing is short (two batches in a row must have taken long: a first one
-        always does), where torch was told to use one core, and of seeds that a user's own sampler
-        names when it is asked.
+        Results do not change: the draws of a khop sampler do not depend on time. No batch is drawn
+        ahead if drawing is fast (two batches in a row must be slow, since a first one always is),
+        if torch may use only one core, or if a user's own sampler names the seeds, which may depend
+        on the time of the request.
         """
         may = not self._given and _threads() > 1 and self._is_all_ours()
         tasks, last = iter(batches), 0
@@ -275,11 +278,11 @@ class EpochLoader(Stateful):
             last = took
 
     def _make(self, positions: KeyedBatch) -> Timed:
-        """Samples and joins a batch; runs in threads."""
+        """Sample and join a batch. Runs in threads."""
         return self._join_drawn(self._draw_timed(positions))
 
     def _draw_timed(self, positions: KeyedBatch) -> DrawnBatch:
-        """Samples a batch; runs in threads."""
+        """Sample a batch and take its times. Runs in threads."""
         began, metadata = monotonic_ns(), None
         if self._is_all_ours():
             drawn, metadata = self._draw_planned(positions)
@@ -292,7 +295,7 @@ class EpochLoader(Stateful):
         return DrawnBatch(drawn, metadata, number, num_seeds, size, get_native_id(), began, ended)
 
     def _join_drawn(self, drawn: DrawnBatch) -> Timed:
-        """Joins what was drawn with its attributes; runs in threads."""
+        """Join a sampled subgraph with its attributes. Runs in threads."""
         began, subgraph = monotonic_ns(), drawn.subgraph
         if not isinstance(subgraph, SampledSubgraph):
             batch = self._join(subgraph)
@@ -311,7 +314,7 @@ class EpochLoader(Stateful):
         return batch
 
     def _is_all_ours(self) -> bool:
-        """Whether nobody needs a batch in PyG's form between drawing and joining it."""
+        """Return True if no hook, store or sampler needs PyG's form between drawing and joining."""
         sampler, data = self._sampler, self.data
         if self.transform_sampler_output is not None or type(sampler) is not NeighborSampler:
             return False
@@ -326,7 +329,7 @@ class EpochLoader(Stateful):
         )
 
     def _finish(self, batch: Any) -> Any:
-        """What is done to a batch in the thread that iterates."""
+        """Finish a batch in the iterating thread: device, transform, pinned memory."""
         if isinstance(batch, OnDevice):
             batch = batch.taken()
         elif self._device_joiner is not None:
@@ -338,7 +341,7 @@ class EpochLoader(Stateful):
         return batch
 
     def _sample(self, positions: Any) -> Any:
-        """A batch in PyG's form: on the host, where hooks and stores expect it."""
+        """Sample a batch in PyG's form, on the host, where hooks and stores expect it."""
         key = None
         if isinstance(positions, KeyedBatch):
             positions, key = torch.from_numpy(positions.positions), positions.key
@@ -346,12 +349,12 @@ class EpochLoader(Stateful):
         return out if self._device_joiner is None else output_on_host(out)
 
     def collate_fn(self, index: Any) -> Any:
-        """Samples a batch of seeds, given by their positions in the input."""
+        """Sample a batch of seeds, given by their positions in the input."""
         out = self._sample(index)
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Any) -> Any:
-        """Joins a sampled subgraph with its attributes and applies the transform."""
+        """Join a sampled subgraph with its attributes and apply the transform."""
         batch = self._join(out)
         return batch if self.transform is None else self.transform(batch)
 
@@ -372,7 +375,7 @@ class EpochLoader(Stateful):
         return batch
 
     def _joined_here(self, out: Any) -> Any:
-        """A batch of stores, or of a sampler of khop's, all of whose types are there; else None."""
+        """Join a batch of stores, or of a khop sampler with all types present; else return None."""
         as_drawn = getattr(out, "orig_row", None) is None
         if self._stores is not None and as_drawn:
             return self._stores.join(out, self._sampler.edge_permutation)
@@ -391,7 +394,7 @@ class EpochLoader(Stateful):
         return joiner.join_hetero_data(self.data, drawn)
 
     def _joined_by_pyg(self, out: Any) -> Any:
-        # PyG's own method, on what it reads of a loader but without the hooks, applied already.
+        # PyG's method gets the attributes that it reads. The hooks were applied before.
         read = {name: getattr(self, name) for name in self.read_by_pyg}
         plain = SimpleNamespace(**read, transform=None, transform_sampler_output=None)
         return self.pyg_loader.filter_fn(plain, out)
@@ -401,7 +404,7 @@ class EpochLoader(Stateful):
 
 
 def _threads() -> int:
-    """Threads to use: torch's, of which there may be more than this process has cores."""
+    """Return the number of threads to use: torch's, but at most the cores of this process."""
     return min(torch.get_num_threads(), available_cores())
 
 

@@ -1,4 +1,7 @@
-"""What batches are put together from: tensors of arrays, and what loaders add of their own."""
+"""Helpers to build batches: tensors from arrays, and the attributes that loaders add.
+
+Runs in the trainer and its worker processes, for loaders in memory and distributed ones.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from khop.typing import Array, EdgeType, NodeType
 
 
 def to_tensor(array: Array, dtype: str | None = None) -> Tensor:
-    """Wraps an array as a tensor without copying.
+    """Return an array as a tensor without copying.
 
     Args:
         array: a NumPy array.
-        dtype: name of its dtype, where NumPy cannot tell ('bfloat16').
+        dtype: name of its dtype if NumPy lacks it ('bfloat16').
     """
     if dtype == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -27,9 +30,9 @@ def to_tensor(array: Array, dtype: str | None = None) -> Tensor:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is an array, or a tensor that is one to NumPy: on the CPU, row after row.
+    """Return True for an array or CPU tensor that is row-major and of a dtype of `DTYPES`.
 
-    Not so a tensor that requires gradients: torch's own selection is differentiable.
+    False for a tensor that requires gradients: torch's own selection is differentiable.
     """
     if isinstance(value, Tensor):
         name = str(value.dtype).removeprefix("torch.")
@@ -43,7 +46,7 @@ def is_plain(value: Any) -> bool:
 
 
 def stack_endpoints(row: Tensor, col: Tensor) -> Tensor:
-    """[2, num_edges] `edge_index`; a view if `row` and `col` are the halves of one already."""
+    """Return `edge_index`, [2, num_edges]; a view if `row` and `col` are halves of one tensor."""
     halves = (
         row.is_contiguous()
         and col.is_contiguous()
@@ -55,43 +58,43 @@ def stack_endpoints(row: Tensor, col: Tensor) -> Tensor:
     return torch.stack([row, col])
 
 
-# What PyG's loaders add: ids and hop counts; `NodeLoader`, the seeds' positions and number;
-# `LinkLoader`, where the links' ends are.
+# Attributes that PyG's loaders add. All loaders: ids and hop counts. `NodeLoader`: positions and
+# number of seeds. `LinkLoader`: positions of the links' ends.
 
 
 def name_nodes(target: Any, node: Tensor) -> None:
-    """Adds `n_id`."""
+    """Add `n_id` unless the batch has it."""
     if "n_id" not in target:
         target.n_id = node
 
 
 def name_edges(target: Any, edge: Tensor | None) -> None:
-    """Adds `e_id`."""
+    """Add `e_id` if there are edge ids, unless the batch has it."""
     if edge is not None and "e_id" not in target:
         target.e_id = edge
 
 
 def annotate_graph(batch: Data, out: SamplerOutput) -> None:
-    """Adds `batch` and hop counts of a homogeneous graph; None where there are none."""
+    """Add `batch` and hop counts of a homogeneous graph. Missing ones become None."""
     batch.batch = out.batch
     batch.num_sampled_nodes = out.num_sampled_nodes
     batch.num_sampled_edges = out.num_sampled_edges
 
 
 def annotate_types(batch: HeteroData, out: HeteroSamplerOutput) -> None:
-    """Adds `batch` and hop counts of each type, where there are any."""
+    """Add `batch` and hop counts of each type that has them."""
     batch.set_value_dict("batch", out.batch)
     batch.set_value_dict("num_sampled_nodes", out.num_sampled_nodes)
     batch.set_value_dict("num_sampled_edges", out.num_sampled_edges)
 
 
 def annotate_seeds(batch: Data | HeteroData, seed_type: NodeType | None, metadata: Any) -> None:
-    """Adds what a batch of nodes says of its seeds.
+    """Add the attributes about its seeds to a batch of nodes.
 
     Args:
         batch: a joined batch.
         seed_type: node type of the seeds, if the batch is heterogeneous.
-        metadata: the sampler's: (input_id, seed_time).
+        metadata: the sampler's metadata, (input_id, seed_time).
     """
     store = batch._store if seed_type is None else batch[seed_type]
     put(store, "input_id", metadata[0])
@@ -102,13 +105,13 @@ def annotate_seeds(batch: Data | HeteroData, seed_type: NodeType | None, metadat
 def annotate_links(
     batch: Data | HeteroData, link_type: EdgeType | None, metadata: Any, triplets: bool
 ) -> None:
-    """Adds what a batch of links says of them.
+    """Add the attributes about its links to a batch of links.
 
     Args:
         batch: a joined batch.
         link_type: edge type of the links, if the batch is heterogeneous.
-        metadata: the sampler's; see `khop.sampler.pyg_links.link_metadata`.
-        triplets: what is of a link stands with its ends' node types, not with its edge type.
+        metadata: the sampler's metadata; see `khop.sampler.pyg_links.link_metadata`.
+        triplets: store attributes of links with the node types of the ends, not the edge type.
     """
     store = batch._store if link_type is None else batch[link_type]
     put(store, "input_id", metadata[0])
@@ -130,7 +133,7 @@ def annotate_links(
 
 
 def put(store: Any, name: str, value: Any) -> None:
-    """`store[name] = value`, where None removes; faster than PyG's where nothing is cached.
+    """Set `store[name] = value`; None removes. Faster than PyG's setter if nothing is cached.
 
     PyG looks for caches of a store by an exception, which takes longer than all the rest.
     """

@@ -1,7 +1,9 @@
-"""Joins a drawn subgraph with the graph's attributes, exactly as PyG's loaders do.
+"""Joining of a sampled subgraph with the graph's attributes, exactly as in PyG's loaders.
 
-What becomes of each attribute is settled once for a graph (`StorePlan`); a batch then only copies
-rows and fills the dictionaries of its stores. PyG asks all this again for every batch and sets
+Runs in the trainer and its worker processes.
+
+The treatment of each attribute is decided once for a graph (`StorePlan`). A batch then only copies
+rows and fills the dictionaries of its stores. PyG decides this again for every batch and sets
 attributes one by one, which takes longer than sampling and copying a small batch.
 """
 
@@ -25,12 +27,12 @@ from khop.typing import EdgeType, NodeType
 
 
 class Collator:
-    """Makes the batches of a graph in memory, but for what they say of their seeds.
+    """Joiner for a graph in memory. It makes batches without the attributes about seeds.
 
     Safe to use from several threads.
 
     Args:
-        num_threads: threads that copy a long attribute.
+        num_threads: number of threads that copy a long attribute.
     """
 
     def __init__(self, num_threads: int) -> None:
@@ -39,37 +41,37 @@ class Collator:
         self._plans: dict[NodeType | EdgeType | None, StorePlan] = {}
 
     def __reduce__(self) -> tuple[type[Collator], tuple[int]]:
-        """Another process has memory of its own."""
+        """Pickle without memory and plans: another process makes new ones."""
         return Collator, (self._num_threads,)
 
     def forget(self) -> None:
-        """Looks at the graph afresh, whose tensors may have been changed in place."""
+        """Drop the plans: the graph's tensors may have been changed in place."""
         self._plans.clear()
 
     def join_data(self, data: Data, drawn: SampledSubgraph) -> Data:
-        """A batch of a homogeneous graph: the attributes of the sampled nodes and edges.
+        """Make a batch of a homogeneous graph: the attributes of the sampled nodes and edges.
 
         Args:
             data: the whole graph.
-            drawn: what was drawn from it.
+            drawn: the sampled subgraph.
         """
         plan = self._plan(data, data._store, None)
         node, edge_index, edge = drawn.nodes[0], drawn.edge_index[0], drawn.edges[0]
         mapping = plan.template.copy()
         plan.put_nodes(mapping, node)
         plan.put_edges(mapping, edge_index, edge, (len(node), len(node)))
-        # Where there are none, PyG takes those of the whole graph away.
+        # If the sample has none, PyG removes the attributes of the whole graph.
         _put(mapping, "batch", drawn.trees and drawn.trees[0])
         _put(mapping, "num_sampled_nodes", drawn.nodes_per_hop and drawn.nodes_per_hop[0])
         _put(mapping, "num_sampled_edges", drawn.edges_per_hop and drawn.edges_per_hop[0])
         return copy_with(data, mapping)
 
     def join_hetero_data(self, data: HeteroData, drawn: SampledSubgraph) -> HeteroData:
-        """A batch of a heterogeneous graph; every node and edge type is there, be it empty.
+        """Make a batch of a heterogeneous graph. It has every node and edge type, also empty ones.
 
         Args:
             data: the whole graph.
-            drawn: what was drawn from it, types in its order.
+            drawn: the sampled subgraph, types in the graph's order.
         """
         nodes: dict[NodeType, dict[str, Any]] = {}
         edges: dict[EdgeType, dict[str, Any]] = {}
@@ -101,52 +103,52 @@ class Collator:
     def feature(
         self, value: Any, kind: NodeType | EdgeType | None, name: str, of_nodes: bool
     ) -> Any:
-        """A table that `gather` takes rows of.
+        """Return an attribute as a table for `gather`.
 
         Args:
-            value: the table, which is plain.
-            kind: node or edge type whose attribute it is; None of a homogeneous graph.
-            name: of the attribute.
-            of_nodes: whether its rows are those of nodes.
+            value: the attribute; `is_plain` holds for it.
+            kind: its node or edge type. If None, the graph is homogeneous.
+            name: its name.
+            of_nodes: True if its rows belong to nodes, False if to edges.
         """
         return Feature(value)
 
     def ids(self, index: Tensor) -> Any:
-        """Ids as `gather` takes them."""
+        """Return ids in the form that `gather` takes."""
         return index.numpy()
 
     def place(self, edge_index: Tensor, like: torch.device) -> Tensor:
-        """The endpoints, where the graph has them."""
+        """Return the endpoints on the device of the graph's `edge_index`."""
         return edge_index.to(like)
 
     def on_host(self, tensor: Tensor | None) -> Tensor | None:
-        """A tensor for what only the CPU can do."""
+        """Return a tensor on the CPU, for operations that only the CPU has."""
         return tensor
 
     def use(self, value: Any) -> None:
-        """Called before torch reads a value of the graph's, which may be on a device."""
+        """Prepare a value of the graph for torch, which reads it next. It may be on a device."""
 
     def gather(self, feature: Any, index: Any) -> Tensor:
-        """Rows of a feature, in memory that comes back when the tensor is collected."""
+        """Return rows of a feature, in memory that is reused after the tensor is collected."""
         out = self._pool.empty((len(index), *feature.row_shape), feature.array.dtype)
         feature.gather(index, out, num_threads=self._num_threads)
         return to_tensor(out, feature.dtype)
 
 
 class StorePlan:
-    """What becomes of the attributes of one of PyG's stores in a batch.
+    """Plan for the attributes of one of PyG's stores in a batch.
 
-    Holds while the store has the same objects under the same names, which is looked up for every
-    batch: users may exchange them at any time.
+    Valid while the store has the same objects under the same names. This is checked for every
+    batch: users may replace them at any time.
 
     Args:
         data: the graph.
         store: one of its stores.
-        kind: node or edge type of the store; None: it is that of a homogeneous graph.
+        kind: node or edge type of the store. If None, the graph is homogeneous.
         joiner: copies rows.
 
     Attributes:
-        template: the batch's dictionary; entries that each batch has its own of are to be replaced.
+        template: dictionary for the batch; entries that differ between batches are to be replaced.
     """
 
     def __init__(
@@ -159,7 +161,7 @@ class StorePlan:
         self._joiner = joiner
         self.template: dict[str, Any] = dict(store.items())
         self._names = list(self.template)
-        self._ids = [id(value) for value in self.template.values()]  # kept, so no others' by now
+        self._ids = [id(value) for value in self.template.values()]  # stay valid: objects are kept
         self._node_rows: list[tuple[str, _Rows]] = []
         self._edge_rows: list[tuple[str, _Rows]] = []
         self._ends: torch.device | None = None
@@ -186,19 +188,19 @@ class StorePlan:
         ]
 
     def is_for(self, store: Any) -> bool:
-        """Whether the store is as it was."""
+        """Return True if the store has not changed."""
         mapping = store._mapping
         if [*mapping] != self._names or [*map(id, mapping.values())] != self._ids:
             return False
-        # No other memory, and no gradients by now.
+        # Tensors have the same memory, and still require no gradients.
         return all(t.data_ptr() == at and not t.requires_grad for t, at in self._gathered)
 
     def put_nodes(self, mapping: dict[str, Any], node: Tensor) -> None:
-        """Fills in what a batch's nodes have.
+        """Set the attributes of a batch's nodes.
 
         Args:
             mapping: a copy of `template`.
-            node: [num_nodes] their ids.
+            node: [num_nodes] ids of the nodes.
         """
         if self._counts_nodes:
             mapping["num_nodes"] = node.numel()
@@ -215,13 +217,13 @@ class StorePlan:
         edge: Tensor | None,
         size: tuple[int, int],
     ) -> None:
-        """Fills in what a batch's edges have.
+        """Set the attributes of a batch's edges.
 
         Args:
             mapping: a copy of `template`.
-            edge_index: [2, num_edges] numbers of sources and destinations.
-            edge: [num_edges] ids, or None: then the batch has no attributes of edges.
-            size: number of source and destination nodes.
+            edge_index: [2, num_edges] positions of sources and destinations in the batch.
+            edge: [num_edges] ids. If None, the batch has no attributes of edges.
+            size: numbers of source and destination nodes.
         """
         if self._ends is not None:
             mapping["edge_index"] = self._joiner.place(edge_index, self._ends)
@@ -243,7 +245,7 @@ class StorePlan:
 
 
 class _Rows:
-    """An attribute of which batches take rows, by khop's gather if it applies, else by PyG's."""
+    """Attribute whose rows batches take, by khop's gather if it applies, else by PyG's."""
 
     def __init__(
         self,
@@ -263,10 +265,14 @@ class _Rows:
         self._feature = joiner.feature(value, kind, name, of_nodes) if plain else None
 
     def take(self, index: Tensor, ids: Any) -> Any:
-        """The rows at `index`, also given as the joiner takes them.
+        """Return the rows at `index`.
+
+        Args:
+            index: ids of the rows.
+            ids: the same, in the joiner's form.
 
         Raises:
-            IndexError, ValueError: there are none of some; names the attribute.
+            IndexError, ValueError: some rows do not exist; the message names the attribute.
         """
         try:
             if self._feature is not None:
@@ -283,7 +289,7 @@ class _Rows:
 
 
 def _put(mapping: dict[str, Any], name: str, value: Any) -> None:
-    """`store[name] = value`, as PyG has it: None removes."""
+    """Set `store[name] = value` as PyG does: None removes."""
     if value is None:
         mapping.pop(name, None)
     else:
@@ -296,7 +302,7 @@ def _put_ith(mapping: dict[str, Any], name: str, values: list[Any] | None, i: in
 
 
 def drawn_of_data(out: SamplerOutput) -> SampledSubgraph:
-    """A subgraph from PyG's form."""
+    """Convert a subgraph from PyG's form."""
     return SampledSubgraph(
         [out.node],
         [stack_endpoints(out.row, out.col)],
@@ -312,10 +318,10 @@ def _listed(value: Any) -> Any:
 
 
 def drawn_of_hetero_data(out: HeteroSamplerOutput, data: HeteroData) -> SampledSubgraph | None:
-    """A subgraph from PyG's form, types in the graph's order.
+    """Convert a subgraph from PyG's form, with types in the graph's order.
 
     Returns:
-        None if the output, which a user's hook may have changed, does not speak of every type.
+        The subgraph, or None if types are missing: a user's hook may have changed the output.
     """
     node_types, edge_types = data.node_types, data.edge_types
     complete = set(out.node) == set(node_types) and all(

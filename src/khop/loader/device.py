@@ -1,4 +1,7 @@
-"""Batches in the memory of a device: attributes are gathered there, what is small is copied."""
+"""Joining of batches in device memory: the device gathers attributes, small values are copied.
+
+Runs in the trainer.
+"""
 
 from __future__ import annotations
 
@@ -26,25 +29,25 @@ Hotness = ArrayLike | Mapping[NodeType, ArrayLike]
 
 
 class OnDevice(NamedTuple):
-    """A batch, and when a device will have written it."""
+    """Batch, and the mark after which the device has written it; None if it has."""
 
     batch: Any
     written: Any
 
     def taken(self) -> Any:
-        """The batch, for torch's current stream."""
+        """Return the batch, ordered after the mark on torch's current CUDA stream."""
         if self.written is not None:
             wait_and_record_stream(tensors_in(self.batch), self.written)
         return self.batch
 
 
 class DeviceJoiner(Collator):
-    """Joins batches in the memory of a device, on a stream beside the one that draws.
+    """Joiner in device memory, on another CUDA stream than the sampler's.
 
     Args:
-        name: of the device.
-        options: where attributes lie.
-        hotness: computes how likely a batch is to need each node; asked once, if that matters.
+        name: name of the device.
+        options: placement of attributes.
+        hotness: computes the probability that a batch needs each node; called at most once.
     """
 
     def __init__(self, name: Any, options: DeviceOptions, hotness: Callable[[], Hotness]) -> None:
@@ -53,20 +56,20 @@ class DeviceJoiner(Collator):
         self._options = options
         self._ask_hotness = hotness
         self._hotness = options.hotness
-        self._begun: Any = None  # the moment of the user's stream at which the epoch began
-        # A table is taken to the device once, until it is exchanged or changed in place.
+        self._begun: Any = None  # mark in the user's stream at the start of the epoch
+        # A table is copied to the device once, and again if it is replaced or changed in place.
         self._features: dict[tuple[Any, str], tuple[Any, Any, DeviceFeature]] = {}
 
     def __reduce__(self) -> Any:
-        """A device stays in its process."""
+        """Raise TypeError: a device cannot be moved to another process."""
         raise TypeError("a loader with a device stays in its process: use worker_type='thread'")
 
     def join(self, join: Callable[[Any], Any], drawn: SampledSubgraph) -> OnDevice:
-        """Makes a batch.
+        """Make a batch.
 
         Args:
-            join: makes it of the subgraph, on this joiner.
-            drawn: what was drawn.
+            join: makes it from a subgraph, with this joiner.
+            drawn: the sampled subgraph.
         """
         with self.device.lock, self.device.scope():
             wait_and_record_stream(tensors_of(drawn), drawn.written)
@@ -75,27 +78,27 @@ class DeviceJoiner(Collator):
                 if self.device.native.is_cuda:
                     batch = batch.to(self.device.torch_device, non_blocking=True)
             finally:
-                # Also of a batch that failed: its tensors go when nobody writes to them any more.
+                # Also if the batch failed: its tensors must live until the device has written them.
                 written = self.device.mark()
             return OnDevice(batch, written)
 
     def forget(self) -> None:
-        """As of `Collator`; called by the user's thread when an epoch begins."""
+        """Drop the plans and mark the user's stream. Called in the user's thread at each epoch."""
         super().forget()
         self._begun = self.device.mark_of_user()
 
     def use(self, value: Any) -> None:
-        """As of `Collator`. What was written to a GPU before the epoch began is waited for."""
+        """Make the stream wait for writes to a GPU value from before the epoch."""
         wait_and_record_stream(tensors_within(value), self._begun)
 
     def feature(
         self, value: Any, kind: NodeType | EdgeType | None, name: str, of_nodes: bool
     ) -> DeviceFeature:
-        """A table on the device."""
+        """Return an attribute as a table on the device; arguments as for `Collator`."""
         state = (value.data_ptr(), value._version) if isinstance(value, Tensor) else None
         known = self._features.pop((kind, name), None)
         if known is None or state is None or known[0] is not value or known[1] != state:
-            del known  # what it took of the device may be needed for its successor
+            del known  # free its device memory before the new table is made
             known = value, state, self._made(value, kind, of_nodes)
         self._features[kind, name] = known
         return known[2]
@@ -121,20 +124,20 @@ class DeviceJoiner(Collator):
         return self._hotness
 
     def gather(self, feature: Any, index: Any) -> Tensor:
-        """Rows of a feature, in the device's memory. They exist: a sampler has drawn them."""
+        """Return rows of a feature in device memory, unchecked: a sampler has drawn their ids."""
         dtype = getattr(torch, feature.dtype)
         out = self.device.empty((len(index), *feature.row_shape), dtype)
         feature.gather(index, out, wait=False)
         return out
 
     def ids(self, index: Tensor) -> Any:
-        """Ids as `gather` takes them."""
+        """Return ids in the form that `gather` takes."""
         return index
 
     def place(self, edge_index: Tensor, like: torch.device) -> Tensor:
-        """The endpoints, where the batch has them."""
+        """Return the endpoints where they are, on the device of the batch."""
         return edge_index
 
     def on_host(self, tensor: Tensor | None) -> Tensor | None:
-        """A tensor for what only the CPU can do."""
+        """Copy a tensor to the CPU, for operations that only the CPU has."""
         return None if tensor is None else tensor.cpu()

@@ -1,4 +1,4 @@
-"""The epochs of a loader: their keys, and the batches of each."""
+"""Epochs of a loader: their keys, and the batches of each. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from khop.typing import Int64Array
 
 
 class KeyedBatch(NamedTuple):
-    """What is to be made: a batch of a loader's input.
+    """Batch to be made from a loader's input.
 
     Attributes:
-        positions: [n] int64, where the batch's seeds stand in the input; nobody else's.
-        key: of the batch's draws.
+        positions: [n] int64 positions of its seeds in the input; memory not shared with others.
+        key: key of its draws.
     """
 
     positions: Int64Array
@@ -27,13 +27,13 @@ class KeyedBatch(NamedTuple):
 
 
 class EpochKeys:
-    """Numbers epochs and makes their keys.
+    """Counter of epochs, and source of their keys.
 
     Args:
-        seed: of all epochs; None: each epoch takes one from `generator`, so that
+        seed: seed of all epochs. If None, each epoch draws one from `generator`, so that
             `torch.manual_seed` decides.
-        stream: separates trainers of the same seed.
-        generator: default: torch's default generator.
+        stream: separates the random numbers of trainers with the same seed.
+        generator: if None, torch's default generator.
     """
 
     def __init__(self, seed: int | None, stream: int, generator: torch.Generator | None) -> None:
@@ -42,24 +42,24 @@ class EpochKeys:
         self.seed = seed
         self.stream = stream
         self.generator = generator
-        self.epoch = 0  # of the epoch that begins next; may be set
+        self.epoch = 0  # number of the next epoch; may be set
 
     def next_run_key(self) -> int:
-        """Key of the epoch that begins now."""
+        """Return the key of the epoch that begins now, and count the epoch."""
         self.epoch += 1
-        if self.seed is None:  # the generator alone decides: its state may be set back
+        if self.seed is None:  # the generator alone decides: its state may be restored
             drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
             return _native.run_key(int(drawn), 0, self.stream)
         return self.last_run_key()
 
     def last_run_key(self) -> int:
-        """Key of the epoch before `epoch`, once more; of epochs that `seed` makes."""
+        """Return the key of the epoch before `epoch` again. Needs a `seed`."""
         assert self.seed is not None and self.epoch > 0
         return _native.run_key(self.seed, self.epoch - 1, self.stream)
 
 
 class PlannedBatches:
-    """The batches of an epoch by plan, from `first` on."""
+    """Batches of an epoch by its plan, from batch `first` on."""
 
     def __init__(self, plan: EpochPlan, run_key: int, shuffle: bool, first: int = 0) -> None:
         self._plan = plan
@@ -77,7 +77,7 @@ class PlannedBatches:
 
 
 class SeedPositions:
-    """The data set that a torch `DataLoader` reads: hands a batch's positions on, key included."""
+    """Data set for a torch `DataLoader`: returns a batch's positions, with its key."""
 
     def __init__(self, num_seeds: int) -> None:
         self._num_seeds = num_seeds

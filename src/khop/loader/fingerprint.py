@@ -1,4 +1,4 @@
-"""Fingerprints of what loaders work on, by which one knows another's state for its own."""
+"""Fingerprints of a loader's input, to check that a saved state fits it. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def describe_sampling(
     *,
     by_time: bool = False,
 ) -> str:
-    """Digest of what decides a batch's draws beside its seeds and keys.
+    """Return a digest of all that determines a batch's draws, except its seeds and keys.
 
-    Equal for a graph in memory and in any number of partitions.
+    It is equal for a graph in memory and in any number of partitions.
 
     Args:
-        sampling: how neighbours are drawn.
-        num_nodes: of each node type.
-        num_edges: of each edge type, in the graph's order.
-        link: what batches of links are.
-        weights: of the ends of negatives.
-        by_time: the graph's rows are in order of time, whether or not draws depend on it.
+        sampling: options of sampling.
+        num_nodes: number of nodes of each type.
+        num_edges: number of edges of each type, in the graph's order.
+        link: specification of link batches. If None, batches are of nodes.
+        weights: weights of the ends of negatives.
+        by_time: True if the graph's rows are sorted by time, even if draws do not depend on it.
     """
     drawn = {
         "fanouts": sampling.fanouts,
@@ -54,10 +54,10 @@ def describe_sampling(
 
 
 def digest(parts: Iterable[Any]) -> str:
-    """A fingerprint of values, 32 hexadecimal digits.
+    """Return a fingerprint of values: 32 hexadecimal digits.
 
     Args:
-        parts: tensors, arrays (by dtype, shape and content), or what JSON can hold.
+        parts: tensors and arrays (by dtype, shape and content), or values that JSON can hold.
     """
     found = hashlib.blake2b(digest_size=16)
     for part in parts:

@@ -1,4 +1,7 @@
-"""A loader's seeds or links in the sampler's form: checked once, cut into batches by position."""
+"""Seeds or links of a loader in the sampler's form: checked once, selected by position.
+
+Runs in the trainer and its worker processes.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from khop.typing import Array, Int64Array
 
 
 class NodeInputs:
-    """The seeds of a loader.
+    """Seeds of a loader.
 
     Args:
-        sampler: what will draw their neighbourhoods.
+        sampler: sampler of their neighbourhoods.
         inputs: the seeds, as PyG's loader keeps them.
 
     Raises:
-        IndexError, ValueError: what `sampler` says of seeds that do not exist, or of their times.
+        IndexError, ValueError: seeds do not exist, or their times are invalid.
     """
 
     def __init__(self, sampler: NeighborSampler, inputs: NodeSamplerInput) -> None:
@@ -34,7 +37,7 @@ class NodeInputs:
         self._time = _Column(inputs.time)
 
     def take(self, positions: Int64Array) -> tuple[SeedSet, tuple[Tensor, Tensor | None]]:
-        """Seeds by their positions, which are kept; (input_id, time) of each."""
+        """Return the seeds at `positions`, and (input_id, time), which may share its memory."""
         node_type, ids, times = self._seeds
         seeds = SeedSet(node_type, ids[positions], None if times is None else times[positions])
         input_id = self._input_id.take(positions)
@@ -43,7 +46,7 @@ class NodeInputs:
 
 
 class LinkTags(NamedTuple):
-    """What `link_metadata` reads of a batch's links, by the names that PyG gives it."""
+    """Values of a batch's links for `link_metadata`, by PyG's names."""
 
     input_id: Tensor
     label: Tensor | None
@@ -51,15 +54,15 @@ class LinkTags(NamedTuple):
 
 
 class LinkInputs:
-    """The links of a loader.
+    """Links of a loader.
 
     Args:
-        sampler: what will draw their neighbourhoods.
+        sampler: sampler of their neighbourhoods.
         inputs: the links, as PyG's loader keeps them.
-        options: what batches shall be.
+        options: options of the link batches.
 
     Raises:
-        IndexError, ValueError: what the sampler says of links that do not exist, or of their times.
+        IndexError, ValueError: links do not exist, or their times are invalid.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class LinkInputs:
         self._time = _Column(inputs.time)
 
     def take(self, positions: Int64Array) -> tuple[Links, LinkTags]:
-        """Links by their positions, which are kept; and what else is known of each."""
+        """Return the links at `positions`, and their tags, which may share its memory."""
         links = self._links
         time = None if links.time is None else links.time[positions]
         input_id = self._input_id.take(positions)
@@ -85,10 +88,10 @@ class LinkInputs:
 
 
 class _Column:
-    """A value for each input, by position; None if there are none.
+    """One value for each input, by position, or None.
 
-    Taken by NumPy, if it knows the values: between batches little of torch stays in the caches, so
-    that the first of its operations takes 20 us, and NumPy's 4 us.
+    NumPy selects the values if it has their dtype: little of torch's code stays in the CPU caches
+    between batches, so its first operation takes 20 us, and NumPy's 4 us.
     """
 
     def __init__(self, values: Tensor | None) -> None:

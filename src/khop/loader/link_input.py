@@ -1,4 +1,4 @@
-"""Links as users hand them over, checked, in the form that PyG's `LinkLoader` takes."""
+"""Checks of a user's links, and their form for PyG's `LinkLoader`. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _WHAT = "edge_label_index"
 
 
 def checked_links(data: Any, edge_label_index: Any) -> tuple[Any, int]:
-    """The ends of links, and their number.
+    """Check links and return them for PyG, and their number.
 
     Args:
         data: a `Data`, a `HeteroData` or a (feature store, graph store) tuple.
-        edge_label_index: [2, num_links] ids, or None for all edges; with types an edge type, in
-            full or (source type, destination type), or (edge type, such links).
+        edge_label_index: [2, num_links] ids, or None for all edges. For a heterogeneous graph: an
+            edge type, in full or (source type, destination type), or (edge type, such links).
 
     Returns:
-        What PyG's loaders take for it, with links as an integer tensor; the number of links.
+        `edge_label_index` for PyG's loaders, with links as an integer tensor; the number of links.
 
     Raises:
-        IndexError, TypeError, ValueError: links that do not exist, are no integers or malformed.
+        IndexError, TypeError, ValueError: links do not exist, are not integers, or are malformed.
     """
     source = open_input(data)
     if not source.heterogeneous:
         given = edge_label_index
         if isinstance(given, (tuple, list)) and len(given) == 2 and given[0] is None:
-            given = given[1]  # as PyG has links of stores without types
+            given = given[1]  # PyG's form for stores without types
         check_no_type(given, _WHAT, "edge type")
         ends = _ends(source, EDGE, given)
         return (ends if isinstance(data, Data) else (None, ends)), ends.size(1)
@@ -45,7 +45,7 @@ def checked_links(data: Any, edge_label_index: Any) -> tuple[Any, int]:
 
 
 def check_times(edge_label_time: Any, time_attr: str | None) -> None:
-    """Raises ValueError if only one of the two is given."""
+    """Raise ValueError if only one of the two is given."""
     given = {"edge_label_time": edge_label_time is not None, "time_attr": time_attr is not None}
     if len(set(given.values())) == 2:
         there, missing = sorted(given, key=lambda name: not given[name])
@@ -56,7 +56,7 @@ def check_times(edge_label_time: Any, time_attr: str | None) -> None:
 
 
 def _split(source: GraphInput, given: Any) -> tuple[EdgeType, Any]:
-    """Edge type, in full, and links of what a user gave for them."""
+    """Split a user's argument into the full edge type and the links."""
     edge_type, links = given, None
     if isinstance(given, (tuple, list)) and len(given) == 2 and not isinstance(given[0], str):
         edge_type, links = given

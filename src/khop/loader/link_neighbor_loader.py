@@ -1,4 +1,4 @@
-"""`LinkNeighborLoader`: PyG's, with khop's kernels."""
+"""`LinkNeighborLoader`: PyG's loader, with khop's kernels. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -37,65 +37,66 @@ class LinkNeighborLoader(
     EpochLoader,
     torch_geometric.loader.LinkNeighborLoader,  # type: ignore[misc]
 ):
-    """PyG's `LinkNeighborLoader`, needing neither pyg-lib nor torch-sparse.
+    """PyG's `LinkNeighborLoader` without pyg-lib and torch-sparse.
 
-    Takes PyG's arguments, returns PyG's batches: the neighbourhood of the ends of links and of
-    negatives, with their places in it (`edge_label_index` and `edge_label`, or `src_index`,
-    `dst_pos_index` and `dst_neg_index`). Which neighbours and negatives are drawn is a function of
-    seed, epoch, batch index and graph, whatever the number of workers.
+    It takes PyG's arguments and returns PyG's batches: the neighbourhood of the ends of links and
+    of negatives, with their positions in it (`edge_label_index` and `edge_label`, or `src_index`,
+    `dst_pos_index` and `dst_neg_index`). The drawn neighbours and negatives are a function of seed,
+    epoch, batch index and graph, for any number of workers.
 
     Args:
-        data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or anybody's pair of a
-            PyG `FeatureStore` and a `GraphStore`.
+        data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or any pair of a PyG
+            `FeatureStore` and a `GraphStore`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours, and
-            no hops, `[]`, the ends of links alone.
-        edge_label_index: links: [2, num_links] sources and destinations, or None for all edges; of
+            no hops, `[]`, only the ends of links.
+        edge_label_index: links: [2, num_links] sources and destinations, or None for all edges. For
             a `HeteroData`: an edge type, or (edge type, such links).
-        edge_label: [num_links, ...] labels of links; with binary negatives, labels from 0 on become
-            those from 1 on, and 0 is for negatives.
-        edge_label_time: [num_links] the time at which each link's ends see the graph; needed with
-            `time_attr`.
+        edge_label: [num_links, ...] labels of links; with binary negatives, labels that begin
+            at 0 are increased by 1, and negatives have label 0.
+        edge_label_time: [num_links] time of each link; only neighbours up to it are drawn for
+            its ends. Required with `time_attr`.
         replace: draw neighbours with replacement.
         subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr: as for
             `NeighborLoader`; `batch` of a disjoint batch counts links.
         neg_sampling: PyG's `NegativeSampling`, or a dictionary for one: 'binary' draws negative
             pairs, 'triplet' negative destinations for each source, uniformly or by `src_weight` and
-            `dst_weight`. Default: no negatives.
-        neg_sampling_ratio: binary negatives a link; PyG's older name.
+            `dst_weight`. If None, no negatives.
+        neg_sampling_ratio: binary negatives per link; PyG's older argument.
         transform: applied to each batch, in the process that iterates.
-        transform_sampler_output: applied to what the sampler returns.
-        is_sorted: edges are in order of destinations and, with times, of these for each: checked,
-            not sorted.
-        filter_per_worker: with worker processes: join features there (default) or in the trainer.
+        transform_sampler_output: applied to the sampler's output.
+        is_sorted: edges are sorted by destination and, with times, by time for each: checked, not
+            sorted.
+        filter_per_worker: with worker processes, join features there (default) or in the trainer.
         neighbor_sampler: use this sampler instead.
         directed: deprecated in PyG; False is subgraph type 'induced'.
-        strict_negatives: draw negatives that are no edges of the graph; PyG's may be.
-        exclude_seed_edges: leave a batch's own links out of the neighbourhoods, so that a model
-            cannot read off what it shall predict: 'self' (or True) the links, 'reverse' their
-            reverses, too: of the same edge type in a homogeneous graph, else of `rev_<relation>` or
-            the only edge type back; or that edge type. Default: False.
-        seed: makes epochs reproducible; epoch i of two loaders of equal seed is the same. Default:
-            each epoch takes one from `generator` or torch's default generator, so that
+        strict_negatives: draw only negatives that are not edges of the graph; PyG's may be edges.
+        exclude_seed_edges: leave a batch's links out of the neighbourhoods, so that a model cannot
+            read off the links to predict. 'self' (or True) leaves out the links, 'reverse' also
+            their reverses: of the same edge type in a homogeneous graph, else of `rev_<relation>`
+            or the only edge type back. An edge type names that of the reverses. Default: False.
+        seed: makes epochs reproducible: epoch i is the same for equal seed and stream. If None,
+            each epoch draws one from `generator` or torch's default generator, so that
             `torch.manual_seed` decides, as with PyG.
-        stream: separates loaders of the same seed. Default: the rank of the trainer if
-            torch.distributed is initialised, else 0, so that trainers draw differently.
-        worker_type: what `num_workers` counts: 'thread' (no copy of the graph, no pickling) or
+        stream: separates the random numbers of loaders with the same seed. If None, the rank of the
+            trainer if torch.distributed is initialised, else 0, so that trainers draw differently.
+        worker_type: meaning of `num_workers`: 'thread' (no copy of the graph, no pickling) or
             'process' (torch's worker processes, for heavy Python transforms). If None, threads; but
-            processes, as with PyG, where `worker_init_fn` or `multiprocessing_context` is given:
-            seeds, affinity and `torch.utils.data.get_worker_info()` are a process's own. PyG's
-            `enable_cpu_affinity`, `enable_multithreading` and `enable_memory_log` set the former,
-            for the epochs that begin within them. Without workers, the next batch is still drawn in
-            a thread, attributes apart, where drawing takes more than 2 ms and torch may use more
-            than one thread.
-        device: a GPU that draws and gathers: 'cuda:1', or 'cuda' for torch's current one. Batches
-            lie in its memory, and are those that the CPU makes. Default: the CPU.
-        device_options: where graph and attributes lie then; see `khop.loader.DeviceOptions`.
-        **kwargs: those of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
+            processes, as with PyG, if `worker_init_fn` or `multiprocessing_context` is given,
+            because seeds, affinity and `torch.utils.data.get_worker_info()` belong to a process.
+            PyG's `enable_cpu_affinity`, `enable_multithreading` and `enable_memory_log` set
+            `worker_init_fn` for the epochs that begin within them. Without workers, a thread still
+            draws the next batch, without attributes, if drawing takes more than 2 ms and torch may
+            use more than one thread.
+        device: GPU that draws and gathers: 'cuda:1', or 'cuda' for torch's current one. Batches are
+            in its memory, and equal those made by the CPU. If None, the CPU.
+        device_options: placement of graph and attributes with `device`; see
+            `khop.loader.DeviceOptions`.
+        **kwargs: arguments of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
             `num_workers`, `generator`, `sampler`, ...
 
     Raises:
-        IndexError, TypeError, ValueError: links that do not exist or are no integers; arguments
-            that contradict one another. While batches are drawn, ValueError: there is no strict
+        IndexError, TypeError, ValueError: links do not exist or are not integers, or arguments
+            contradict one another. While batches are drawn, ValueError: there is no strict
             negative.
     """
 
@@ -160,7 +161,7 @@ class LinkNeighborLoader(
         edge_label_index, num_links = checked_links(data, edge_label_index)
         edge_label = checked_values(edge_label, num_links, "edge_label", "links")
         if num_links == 0:
-            edge_label = None  # PyG looks for the smallest label, which none has
+            edge_label = None  # PyG takes the minimum of the labels, which fails
         input_id = checked_values(kwargs.pop("input_id", None), num_links, "input_id", "links")
         times = exact_times(edge_label_time)
         super().__init__(

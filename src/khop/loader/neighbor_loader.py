@@ -1,4 +1,4 @@
-"""`NeighborLoader`: PyG's, with khop's kernels."""
+"""`NeighborLoader`: PyG's loader, with khop's kernels. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -34,63 +34,64 @@ from khop.typing import NODE
 
 
 class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
-    """PyG's `NeighborLoader`, needing neither pyg-lib nor torch-sparse.
+    """PyG's `NeighborLoader` without pyg-lib and torch-sparse.
 
-    Takes PyG's arguments, returns PyG's batches: seeds first in `n_id`, `edge_index` in the batch's
-    numbering, `e_id`, `input_id`, `batch_size`, `num_sampled_nodes`, `num_sampled_edges`, and every
-    attribute of the sampled nodes and edges. Which neighbours are drawn is a function of seed,
-    epoch, batch index and graph, whatever the number of workers.
+    It takes PyG's arguments and returns PyG's batches: seeds first in `n_id`, `edge_index` in the
+    batch's numbering, `e_id`, `input_id`, `batch_size`, `num_sampled_nodes`, `num_sampled_edges`,
+    and every attribute of the sampled nodes and edges. The drawn neighbours are a function of seed,
+    epoch, batch index and graph, for any number of workers.
 
     Args:
-        data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or anybody's pair of a
-            PyG `FeatureStore` and a `GraphStore`, of which batches also carry edge attributes.
-            Threads call stores at the same time: pass `worker_type='process'` for stores that do
-            not allow this.
+        data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or any pair of a PyG
+            `FeatureStore` and a `GraphStore`, whose edge attributes batches carry, too. Threads
+            call stores at the same time: pass `worker_type='process'` for stores that do not
+            support this.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours, and
-            no hops, `[]`, the seeds alone.
-        input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes; of a `HeteroData`: a
+            no hops, `[]`, only the seeds.
+        input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes. For a `HeteroData`: a
             node type, or (node type, seeds).
-        input_time: [number of seeds] the time at which each seed sees the graph; default, with
-            `time_attr`: the seeds' own times.
+        input_time: [number of seeds] time of each seed; only neighbours up to it are drawn. If
+            None, with `time_attr`, the times of the seed nodes.
         replace: draw with replacement.
         subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
             'induced' (all edges among the drawn nodes).
-        disjoint: give each seed a subgraph of its own, told apart by `batch`; temporal sampling
-            always does.
+        disjoint: sample a separate subgraph for each seed, identified by `batch`; always on with
+            temporal sampling.
         temporal_strategy: 'uniform', or 'last': the latest neighbours.
         time_attr: attribute of nodes or of edges; only neighbours (or edges) whose time is not
             later than the seed's are drawn.
         weight_attr: attribute of edges to draw neighbours by; those of weight 0 are never drawn.
         transform: applied to each batch, in the process that iterates.
-        transform_sampler_output: applied to what the sampler returns.
-        is_sorted: edges are in order of destinations and, with times, of these for each: checked,
-            not sorted.
-        filter_per_worker: with worker processes: join features there (default) or in the trainer.
+        transform_sampler_output: applied to the sampler's output.
+        is_sorted: edges are sorted by destination and, with times, by time for each: checked, not
+            sorted.
+        filter_per_worker: with worker processes, join features there (default) or in the trainer.
         neighbor_sampler: use this sampler instead.
         directed: deprecated in PyG; False is subgraph type 'induced'.
-        seed: makes epochs reproducible; epoch i of two loaders of equal seed is the same. Default:
-            each epoch takes one from `generator` or torch's default generator, so that
+        seed: makes epochs reproducible: epoch i is the same for equal seed and stream. If None,
+            each epoch draws one from `generator` or torch's default generator, so that
             `torch.manual_seed` decides, as with PyG.
-        stream: separates loaders of the same seed. Default: the rank of the trainer if
-            torch.distributed is initialised, else 0, so that trainers draw differently.
-        worker_type: what `num_workers` counts: 'thread' (no copy of the graph, no pickling) or
+        stream: separates the random numbers of loaders with the same seed. If None, the rank of the
+            trainer if torch.distributed is initialised, else 0, so that trainers draw differently.
+        worker_type: meaning of `num_workers`: 'thread' (no copy of the graph, no pickling) or
             'process' (torch's worker processes, for heavy Python transforms). If None, threads; but
-            processes, as with PyG, where `worker_init_fn` or `multiprocessing_context` is given:
-            seeds, affinity and `torch.utils.data.get_worker_info()` are a process's own. PyG's
-            `enable_cpu_affinity`, `enable_multithreading` and `enable_memory_log` set the former,
-            for the epochs that begin within them. Without workers, the next batch is still drawn in
-            a thread, attributes apart, where drawing takes more than 2 ms and torch may use more
-            than one thread.
-        device: a GPU that draws and gathers: 'cuda:1', or 'cuda' for torch's current one. Batches
-            lie in its memory, and are those that the CPU makes. Default: the CPU.
-        device_options: where graph and attributes lie then; see `khop.loader.DeviceOptions`.
-        **kwargs: those of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
+            processes, as with PyG, if `worker_init_fn` or `multiprocessing_context` is given,
+            because seeds, affinity and `torch.utils.data.get_worker_info()` belong to a process.
+            PyG's `enable_cpu_affinity`, `enable_multithreading` and `enable_memory_log` set
+            `worker_init_fn` for the epochs that begin within them. Without workers, a thread still
+            draws the next batch, without attributes, if drawing takes more than 2 ms and torch may
+            use more than one thread.
+        device: GPU that draws and gathers: 'cuda:1', or 'cuda' for torch's current one. Batches are
+            in its memory, and equal those made by the CPU. If None, the CPU.
+        device_options: placement of graph and attributes with `device`; see
+            `khop.loader.DeviceOptions`.
+        **kwargs: arguments of `torch.utils.data.DataLoader`: `batch_size`, `shuffle`, `drop_last`,
             `num_workers`, `generator`, `sampler`, ...
 
     Raises:
-        IndexError, TypeError, ValueError: seeds that do not exist or are no integers; arguments
-            that contradict one another. While batches are made: positions of a user's own `sampler`
-            that do not exist; an attribute without rows for the nodes or edges of a batch.
+        IndexError, TypeError, ValueError: seeds do not exist or are not integers, or arguments
+            contradict one another. While batches are made: positions of a user's own `sampler` do
+            not exist, or an attribute has no rows for the nodes or edges of a batch.
     """
 
     pyg_loader = torch_geometric.loader.NodeLoader
@@ -163,7 +164,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             **kwargs,
         )
         if isinstance(neighbor_sampler, NeighborSampler):
-            neighbor_sampler.seed_set(self.input_data)  # what is wrong is said now
+            neighbor_sampler.seed_set(self.input_data)  # raises errors now, not in the first batch
         self._set_up(num_seeds, seed, stream, worker_type, kwargs)
 
     @property
@@ -191,10 +192,10 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
 
 
 def _checked_seeds(data: Any, input_nodes: Any) -> Any:
-    """`input_nodes` as PyG takes them; masks in any form, which PyG may mistake for ids.
+    """Check `input_nodes` and return them for PyG. Masks become tensors, else PyG may see ids.
 
-    All nodes are named, too: PyG cannot tell the number of nodes of every store, and with None it
-    would pass over `input_id`.
+    None becomes all nodes: PyG does not find the number of nodes of every store, and with None it
+    would ignore `input_id`.
     """
     source = open_input(data)
     if not source.heterogeneous:
@@ -214,7 +215,7 @@ def _checked_seeds(data: Any, input_nodes: Any) -> Any:
 
 
 def _count_seeds(checked: Any) -> int:
-    """Number of seeds, from what `_checked_seeds` returned."""
+    """Return the number of seeds in the result of `_checked_seeds`."""
     ids = checked[1] if isinstance(checked, tuple) else checked
     return int(ids.count_nonzero() if ids.dtype == torch.bool else ids.numel())
 

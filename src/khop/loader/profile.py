@@ -1,7 +1,7 @@
-"""What batches of graphs in memory cost.
+"""Timings and counts of batches of graphs in memory. Runs in the trainer.
 
-Whoever makes a batch reads the clock four times; all else is done by the thread that iterates. A
-batch of one seed took 75 us of a busy processor without this and 87 us with three readings.
+The thread that makes a batch reads the clock four times; the iterating thread does all the rest. A
+batch of one seed took 75 us on a busy processor without this and 87 us with three readings.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from khop.trace.recording import current
 
 
 class DrawnBatch(NamedTuple):
-    """What was drawn for a batch, and when, in nanoseconds of CLOCK_MONOTONIC.
+    """Sampled subgraph of a batch, with times in nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
-        subgraph: as its sampler returned it.
-        metadata: what is known of the seeds, if khop's own sampler drew; else None.
-        number: of the batch in the epoch.
+        subgraph: output of the sampler.
+        metadata: the sampler's metadata of the seeds; None if `subgraph` is in PyG's form.
+        number: index of the batch in the epoch.
         seeds: number of its seeds.
-        size: its nodes and edges.
-        thread: native id of the thread that drew.
-        began, ended: when it did.
+        size: numbers of its nodes and edges.
+        thread: native id of the thread that drew it.
+        began, ended: start and end of drawing.
     """
 
     subgraph: Any
@@ -47,13 +47,13 @@ class DrawnBatch(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A batch, and when a thread was at work on it, in nanoseconds of CLOCK_MONOTONIC.
+    """Batch with the times of joining, in nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
         batch: the batch.
-        drawn: what it was joined of.
+        drawn: the subgraph that it was made from.
         thread: native id of the thread that joined it.
-        began, ended: when it did.
+        began, ended: start and end of joining.
     """
 
     batch: Any
@@ -64,10 +64,10 @@ class Timed(NamedTuple):
 
 
 class LoaderProfile:
-    """Counts what a loader does.
+    """Statistics of a loader's batches.
 
     Args:
-        num_threads: threads that make batches; 0: the one that iterates.
+        num_threads: number of threads that make batches; 0 if the iterating thread does.
     """
 
     def __init__(self, num_threads: int) -> None:
@@ -76,25 +76,25 @@ class LoaderProfile:
         self.tally = StatsAccumulator(num_threads)
 
     def __reduce__(self) -> tuple[type[LoaderProfile], tuple[int]]:
-        """Another process counts for itself."""
+        """Pickle without the counts: another process has its own."""
         return LoaderProfile, (self.num_threads,)
 
     def watch(
         self, made: Iterator[Timed], finish: Callable[[Any], Any], progress: EpochProgress
     ) -> WatchedEpoch:
-        """The batches of an epoch that begins now, counted.
+        """Return an iterator that counts the batches of a new epoch.
 
         Args:
             made: the batches.
-            finish: what is still to be done to a batch.
-            progress: how far the epoch has come; moves on with it.
+            finish: last step of making a batch, run in the iterating thread.
+            progress: progress of the epoch; updated with each batch.
         """
         self._num_epochs += 1
         return WatchedEpoch(made, finish, self, self._num_epochs - 1, progress)
 
 
 class WatchedEpoch(Iterator[Any]):
-    """The batches of an epoch, handed out and counted; see `LoaderProfile.watch`."""
+    """Iterator over the batches of an epoch that counts them; see `LoaderProfile.watch`."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class WatchedEpoch(Iterator[Any]):
         self._in_background = profile.num_threads > 0
         self._epoch = epoch
         self._watch = DeliveryWatch(profile.tally)
-        self._ended: dict[int, int] = {}  # thread -> when its last batch was made
+        self._ended: dict[int, int] = {}  # thread -> end of its last batch
 
     def __next__(self) -> Any:
         asked = monotonic_ns()
@@ -140,7 +140,7 @@ class WatchedEpoch(Iterator[Any]):
         return batch
 
     def _record(self, timed: Timed, idle: int) -> None:
-        """Keeps what the threads did that made a batch, and that it came `idle` after another."""
+        """Record the work of the threads that made a batch, and `idle` nanoseconds before it."""
         recording = current()
         assert recording is not None
         drawn, pid, me = timed.drawn, os.getpid(), get_native_id()
@@ -157,14 +157,14 @@ class WatchedEpoch(Iterator[Any]):
 
 
 def _name_of(native_id: int) -> str:
-    """What a thread is called in recordings: by its place among those of its epoch."""
+    """Return the name of a thread in recordings, with its index among those of its epoch."""
     names = [t.name for t in threading.enumerate() if t.native_id == native_id]
     number = names[0].rpartition("_")[2] if names else ""
     return f"worker thread {number}" if number.isdecimal() else "worker thread"
 
 
 def size_of_drawn(drawn: SampledSubgraph) -> tuple[int, int]:
-    """Nodes and edges of what khop's sampler drew."""
+    """Return the numbers of nodes and edges that khop's sampler drew."""
     if len(drawn.nodes) == len(drawn.edge_index) == 1:
         return drawn.nodes[0].numel(), drawn.edge_index[0].shape[1]
     edges = sum(ends.shape[1] for ends in drawn.edge_index)
@@ -172,25 +172,25 @@ def size_of_drawn(drawn: SampledSubgraph) -> tuple[int, int]:
 
 
 def size_of_output(out: Any) -> tuple[int, int]:
-    """Nodes and edges of what any sampler returned in PyG's form."""
+    """Return the numbers of nodes and edges of a sampler's output in PyG's form."""
     return _count(out.node), _count(out.row)
 
 
 def _count(ids: Any) -> int:
-    """Entries of a tensor, or of one for each type."""
+    """Count the entries of a tensor, or of one tensor for each type."""
     if isinstance(ids, Tensor):
         return ids.numel()
     return 0 if ids is None else sum(map(_count, ids.values()))
 
 
 def _num_bytes(batch: Any) -> int:
-    """Bytes of a batch's tensors."""
+    """Return the bytes of a batch's tensors."""
     total = 0
     for store in getattr(batch, "stores", ()):
         for value in store._mapping.values():
             if type(value) is Tensor:
                 try:
                     total += value.nbytes
-                except RuntimeError:  # torch does not count those of sparse tensors
+                except RuntimeError:  # torch has no byte count of sparse tensors
                     continue
     return total

@@ -1,10 +1,10 @@
-"""How to ask a user's own `sampler` or `batch_sampler` for the batches of an epoch once more.
+"""Replay of an epoch with a user's own `sampler` or `batch_sampler`. Runs in the trainer.
 
-Such a sampler is asked ahead of what is delivered, and what it says may depend on a generator, or
-on a state of its own. `Replay` keeps both as they were when the epoch began, and a digest of what
-was delivered since. Whoever goes on in the middle of the epoch sets them back, lets the sampler
-name the epoch's batches from the first, passes over those that were delivered, and learns from the
-digest whether they are the same.
+Such a sampler is read ahead of delivery, and its output may depend on a generator or on its own
+state. `Replay` keeps that state from the start of the epoch, and a digest of the batches delivered
+since. To resume in the middle of an epoch, it restores the state, lets the sampler name the epoch's
+batches from the first, skips those that were delivered, and compares the digest, which must be the
+same.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from khop.typing import Int64Array
 
 
 class Replay:
-    """How to ask a user's own sampler for an epoch's batches once more.
+    """Saved state of a user's own sampler, to get an epoch's batches again.
 
     Args:
-        generator: state of the generator that the sampler draws from when the epoch began; None: it
-            has a state of its own.
-        state: that.
-        digest: of the batches that have been delivered.
+        generator: state, at the start of the epoch, of the generator that the sampler draws from.
+            If None, the sampler has its own `state_dict`.
+        state: that `state_dict`, or None.
+        digest: digest of the batches that have been delivered.
     """
 
     def __init__(self, generator: str | None, state: Any, digest: str = "") -> None:
         self.generator = generator
         self.state = state
         self.digest = digest
-        self._asked = digest  # digest of the batches that the sampler has named
-        self._ahead: deque[str] = deque()  # after each batch that has not been delivered yet
+        self._asked = digest  # digest of the batches read from the sampler
+        self._ahead: deque[str] = deque()  # digest after each batch not yet delivered
 
     @classmethod
     def at_the_beginning(cls, batches: Iterable[Any]) -> Replay:
-        """How things are before `batches` are asked for."""
+        """Save the state before the first of `batches` is read."""
         samplers = _chain(batches)
         owner = _stateful(samplers)
         if owner is not None:
@@ -52,20 +52,20 @@ class Replay:
         return cls(pack(_generator(samplers).get_state()), None)
 
     def ask(self, positions: Int64Array) -> None:
-        """Notes a batch that the sampler has named."""
+        """Add a batch that was read from the sampler."""
         self._asked = _next_digest(self._asked, positions)
         self._ahead.append(self._asked)
 
     def deliver(self, count: int) -> None:
-        """Notes that so many more batches are done with."""
+        """Count `count` more batches as delivered."""
         for _ in range(min(count, len(self._ahead))):
             self.digest = self._ahead.popleft()
 
     def rest(self, batches: Iterable[Any], delivered: int) -> Iterator[Any]:
-        """Sets everything back and returns the batches that have not been delivered.
+        """Restore the state and return the batches that have not been delivered.
 
         Raises:
-            ValueError: those that have been are others this time.
+            ValueError: the sampler names other batches than those that were delivered.
         """
         samplers = _chain(batches)
         owner = _stateful(samplers)
@@ -78,7 +78,7 @@ class Replay:
             seen = ""
             for given in itertools.islice(again, delivered):
                 seen = _next_digest(seen, positions_of(given))
-            # Many samplers draw when they are asked for their first batch.
+            # Many samplers draw when their first batch is read.
             upcoming = list(itertools.islice(again, 1))
         if seen != self.digest:
             raise ValueError(
@@ -92,7 +92,7 @@ class Replay:
 
 
 def _chain(batches: Any) -> list[Any]:
-    """A batch sampler, the sampler that it cuts into batches, and so on."""
+    """Return a batch sampler, the sampler inside it, and so on."""
     found = [batches]
     while (inner := getattr(found[-1], "sampler", None)) is not None and len(found) < 8:
         found.append(inner)
@@ -100,7 +100,7 @@ def _chain(batches: Any) -> list[Any]:
 
 
 def _stateful(samplers: list[Any]) -> Any:
-    """The first sampler that can write its state down; None: there is none."""
+    """Return the first sampler that can save its state, or None."""
     for sampler in samplers:
         if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
             return sampler
@@ -108,7 +108,7 @@ def _stateful(samplers: list[Any]) -> Any:
 
 
 def _generator(samplers: list[Any]) -> torch.Generator:
-    """What the samplers draw from: their own generator, or torch's."""
+    """Return the generator of the samplers: their own, or torch's default."""
     for sampler in samplers:
         generator = getattr(sampler, "generator", None)
         if isinstance(generator, torch.Generator):
@@ -118,7 +118,7 @@ def _generator(samplers: list[Any]) -> torch.Generator:
 
 @contextlib.contextmanager
 def _set_back(generator: torch.Generator, state: Tensor) -> Iterator[None]:
-    """A sampler's own generator stays set back; torch's, which others use, for a while."""
+    """Set a generator to `state`; torch's default, which others use, only inside the context."""
     before = generator.get_state()
     generator.set_state(state)
     try:
@@ -129,10 +129,10 @@ def _set_back(generator: torch.Generator, state: Tensor) -> Iterator[None]:
 
 
 def positions_of(given: Any) -> Int64Array:
-    """A batch that a sampler has named: [n] int64 positions in the loader's input.
+    """Return a sampler's batch as [n] int64 positions in the loader's input.
 
     Raises:
-        TypeError: no list of integers.
+        TypeError: it is not a list of integers.
     """
     listed = given.tolist() if isinstance(given, Tensor) else given
     try:
@@ -156,10 +156,10 @@ def _next_digest(before: str, positions: Int64Array) -> str:
 
 
 def pack(state: Tensor) -> str:
-    """A generator's state as text."""
+    """Return a generator's state as text."""
     return base64.b64encode(state.numpy().tobytes()).decode("ascii")
 
 
 def unpack(text: str) -> Tensor:
-    """A generator's state from what `pack` returned."""
+    """Return a generator's state from the text of `pack`."""
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)

@@ -1,12 +1,11 @@
-"""Going on after a stop: how far a loader has come, as a small dictionary.
+"""Resuming after a stop: the progress of a loader as a small dictionary. Runs in the trainer.
 
-A batch is a function of its epoch's key, its number and its seeds. So a loader need not remember
-what it has delivered or made ahead: the key of the epoch and the number of batches that the user
-has seen are enough. `EpochCursor` makes an `EpochProgress` for each epoch, which the epoch's
-iterator moves on as batches are handed out; `EpochCursor.state` writes down the one that was begun
-last, with what tells the loader from others, and `EpochCursor.load` prepares another course to go
-on there.
-Samplers that users bring along have a memory of their own: see `khop.loader.replay`.
+A batch is a function of its epoch's key, its index and its seeds. So a loader does not store what
+it has delivered or prefetched: the key of the epoch and the number of delivered batches are enough.
+`EpochCursor` makes an `EpochProgress` for each epoch, which the epoch's iterator updates when it
+delivers a batch. `EpochCursor.state` saves the progress of the last epoch with a fingerprint of the
+loader, and `EpochCursor.load` restores it into another cursor.
+A user's own samplers have their own state: see `khop.loader.replay`.
 """
 
 from __future__ import annotations
@@ -19,22 +18,23 @@ from khop.loader.epochs import EpochKeys
 from khop.loader.replay import Replay, pack, unpack
 
 VERSION = 1
-"""Of what `state_dict` returns."""
+"""Version of the format that `state_dict` returns."""
 
-_PREFIX = "rank-"  # of the keys that tell trainers apart
+_PREFIX = "rank-"  # of keys, one for each trainer
 
 
 @dataclass
 class EpochProgress:
-    """How far an epoch has come.
+    """Progress of an epoch.
 
     Attributes:
-        run_key: of the epoch's draws.
-        delivered: number of batches that the user has been given.
-        failed: number of batches that went wrong since: due again, unless others follow them.
-        ended: the user has been told that there are no more.
-        replay: how to ask a user's own sampler for the epoch's batches once more; None: there is no
-            such sampler, or it has not been asked yet.
+        run_key: key of the epoch's draws.
+        delivered: number of batches that the user has received.
+        failed: number of failed batches since then. They are due again unless a later batch is
+            delivered.
+        ended: True after the end of the epoch was reported to the user.
+        replay: saved state of a user's own sampler; None if there is no such sampler, or no batch
+            was read from it.
     """
 
     run_key: int
@@ -44,30 +44,31 @@ class EpochProgress:
     replay: Replay | None = None
 
     def deliver(self) -> None:
-        """Counts a batch that is handed out now, and those that the user has done without."""
+        """Count a delivered batch, and the failed ones before it, which the user has skipped."""
         passed, self.failed = 1 + self.failed, 0
         self.delivered += passed
         if self.replay is not None:
             self.replay.deliver(passed)
 
     def fail(self) -> None:
-        """Counts a batch in whose place an exception is raised."""
+        """Count a failed batch: an exception is raised instead of it."""
         self.failed += 1
 
     def end(self) -> None:
-        """Notes that the user is told that there are no more batches."""
+        """Mark the epoch as ended, unless its last batches failed."""
         self.ended = not self.failed
 
 
 @dataclass(frozen=True)
 class LoaderFingerprint:
-    """What a loader must have in common with the one whose state it takes over.
+    """Properties that a loader must share with the one whose state it loads.
 
     Attributes:
         seeds: digest of the seeds or links.
-        sampling: digest of what is drawn for them, and of the graph's size.
-        batch_size, drop_last, shuffle, seed, stream: as the loader was given them.
-        num_batches: of an epoch; None: only a user's own sampler knows.
+        sampling: digest of the options of sampling, and of the graph's size. None for a sampler
+            that is not khop's.
+        batch_size, drop_last, shuffle, seed, stream: the loader's arguments.
+        num_batches: number of batches in an epoch; None if a user's own sampler determines it.
     """
 
     seeds: str
@@ -87,24 +88,24 @@ _DESCRIBED = {
 
 
 class Stateful:
-    """A loader that can write down how far it has come."""
+    """Loader that can save and restore its progress."""
 
     _cursor: EpochCursor
 
     def _identity(self) -> LoaderFingerprint:
-        """What the loader must have in common with one whose state it takes over."""
+        """Return the properties that a state's loader must share with this one."""
         raise NotImplementedError
 
     def _check_resumable(self) -> None:
-        """Raises ValueError if the number of batches does not tell which they were."""
+        """Raise ValueError if the number of delivered batches does not identify them."""
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the loader has come: a small dictionary of plain values, for checkpoints.
+        """Return the loader's progress: a small dictionary of plain values, for checkpoints.
 
-        It is that of the epoch that was begun last. Batches count when they are handed out, not
-        when they are made ahead. Keys are always the same and differ between trainers, so that the
-        states of all may lie in one checkpoint of `torch.distributed.checkpoint`. Names and meaning
-        are those of torchdata's `StatefulDataLoader`; asking for the state changes nothing.
+        It describes the epoch that began last. Batches count when they are delivered, not when they
+        are prefetched. Keys are always the same and differ between trainers, so one checkpoint of
+        `torch.distributed.checkpoint` can hold the states of all. Names and meaning are those of
+        torchdata's `StatefulDataLoader`. The call changes nothing.
 
         Raises:
             ValueError: torch's workers deliver batches in any order (`in_order=False`).
@@ -113,38 +114,38 @@ class Stateful:
         return self._cursor.state(self._identity())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Lets the next epoch go on where a loader like this one was.
+        """Make the next epoch continue where an equal loader was stopped.
 
-        The next iterator makes the batches that had not been handed out, bit for bit, whatever the
-        number and kind of workers and of partitions; none, if only the end had not been reached.
-        Where no epoch was under way a new one begins. Later epochs follow: with a given `seed`, or
-        a `generator` (whose state is set back), they are those of a run without a stop. If torch's
-        default generator decides, restore its state, too, for the epochs after the next.
+        The next iterator makes the batches that had not been delivered, bit for bit, for any number
+        and kind of workers and partitions; none if only the end had not been reached. If no epoch
+        was in progress, a new one begins. Later epochs follow: with a `seed`, or a `generator`
+        (whose state is restored), they are those of a run without a stop. If torch's default
+        generator decides, restore its state, too, for the epochs after the next.
 
-        A trainer that finds nothing but the state of another one (some frameworks keep that of the
-        first trainer only) goes by it if a `seed` is given: trainers of a job are in step.
+        If a trainer finds only the state of another one (some frameworks save that of the first
+        trainer only), it uses that state if a `seed` is given: trainers of a job are in step.
 
         Args:
-            state_dict: what `state_dict` returned: of a loader with the same seeds, options of
-                sampling, batch size, order and seed, in memory or distributed. An empty
-                dictionary loads nothing.
+            state_dict: result of `state_dict` of a loader with the same seeds, options of sampling,
+                batch size, order and seed, in memory or distributed. An empty dictionary loads
+                nothing.
 
         Raises:
-            TypeError: no dictionary.
-            ValueError: the state of another loader; says what differs. When batches are asked for:
-                a `sampler` of the user's does not name the seeds that it named before.
+            TypeError: `state_dict` is not a dictionary.
+            ValueError: the state is that of another loader; the message names the difference. In
+                the next epoch: a user's `sampler` names other seeds than before.
         """
         self._check_resumable()
         self._cursor.load(state_dict, self._identity())
 
 
 class EpochCursor:
-    """A loader's way through its epochs.
+    """Position of a loader in its epochs: tracks, saves and restores it.
 
     Args:
         keys: makes the keys of epochs.
-        rank: of this trainer. States of all trainers may lie in one checkpoint; each is kept under
-            a key of its own, because checkpoints keep one value a key.
+        rank: rank of this trainer. One checkpoint may hold the states of all trainers, and has one
+            value per key, so each state has its own key.
     """
 
     def __init__(self, keys: EpochKeys, rank: int) -> None:
@@ -154,7 +155,7 @@ class EpochCursor:
         self._next: EpochProgress | None = None
 
     def begin(self) -> EpochProgress:
-        """The epoch that begins now: the next one, or the rest of one whose state was loaded."""
+        """Begin the next epoch, or the rest of one whose state was loaded."""
         progress, self._next = self._next, None
         if progress is None:
             progress = EpochProgress(self._keys.next_run_key())
@@ -162,10 +163,10 @@ class EpochCursor:
         return progress
 
     def state(self, identity: LoaderFingerprint) -> dict[str, Any]:
-        """How far the loader has come; see `Stateful.state_dict`.
+        """Return the loader's progress; see `Stateful.state_dict`.
 
         Args:
-            identity: of the loader.
+            identity: fingerprint of the loader.
         """
         progress = self._next or self._last
         if progress is not None and progress.ended:
@@ -185,15 +186,15 @@ class EpochCursor:
         return {f"{_PREFIX}{self._rank}": entry}
 
     def load(self, state: Mapping[str, Any], identity: LoaderFingerprint) -> None:
-        """Prepares to go on where a loader was; see `Stateful.load_state_dict`.
+        """Restore the progress of a loader; see `Stateful.load_state_dict`.
 
         Args:
-            state: what `state` returned.
-            identity: of this loader.
+            state: result of the method `state`.
+            identity: fingerprint of this loader.
 
         Raises:
-            TypeError: no state.
-            ValueError: a state of another version or another loader.
+            TypeError: `state` is not a dictionary.
+            ValueError: the state has another version, or is that of another loader.
         """
         if not isinstance(state, Mapping):
             raise TypeError(
@@ -215,7 +216,7 @@ class EpochCursor:
     def _entry(
         self, state: Mapping[str, Any], identity: LoaderFingerprint
     ) -> tuple[Mapping[str, Any], bool]:
-        """The entry to go by, and whether a loader with this one's seeds and stream wrote it."""
+        """Return the entry to load, and True if a loader with equal seeds and stream wrote it."""
         entries = {
             key: value
             for key, value in state.items()
@@ -235,8 +236,8 @@ class EpochCursor:
         own = (identity.seeds, identity.stream)
         if key in entries or (entry.get("seeds"), entry.get("stream")) == own:
             return entry, True
-        # Some frameworks keep the first trainer's state alone. Trainers are in step, and keys of
-        # epochs follow from the seed: that is enough for the others.
+        # Some frameworks save only the first trainer's state. Trainers are in step, and keys of
+        # epochs follow from the seed: this is enough for the other trainers.
         if identity.seed is None or _is_given(entry):
             raise ValueError(
                 f"the state is that of {next(iter(entries))} alone, but this is trainer "
@@ -245,7 +246,7 @@ class EpochCursor:
         return entry, False
 
     def _generator_state(self) -> str | None:
-        """State of the generator that the next keys come from; torch's own is left to the user."""
+        """Return the state of `generator` if it makes the keys; users save torch's default one."""
         generator = self._keys.generator
         if self._keys.seed is not None or generator is None:
             return None
@@ -257,7 +258,7 @@ def _is_given(entry: Mapping[str, Any]) -> bool:
 
 
 def _check(entry: Mapping[str, Any], identity: LoaderFingerprint, is_own: bool) -> None:
-    """Raises ValueError unless the loader that wrote a state was like this one."""
+    """Raise ValueError unless the loader that wrote a state has the same properties."""
     if entry.get("version") != VERSION:
         raise ValueError(
             f"the state is of version {entry.get('version')}, this khop reads version {VERSION}: "
@@ -290,7 +291,7 @@ _PLACE = (
 
 
 def _check_place(entry: Mapping[str, Any], identity: LoaderFingerprint) -> None:
-    """Raises ValueError for a place that no loader can be at."""
+    """Raise ValueError for a position that no loader can have."""
     for name, limit in (("epochs", None), ("run_key", 2**64), ("delivered", None)):
         value = entry[name]
         if value is None and name == "run_key":

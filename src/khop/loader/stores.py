@@ -1,8 +1,8 @@
-"""Joins a sampled subgraph with attributes from a pair of PyG's stores.
+"""Joining of a sampled subgraph with attributes from a pair of PyG's stores.
 
-As PyG's `filter_custom_store` and `filter_custom_hetero_store`, and edge attributes too: those of
-edge groups are asked for by edge id. All attributes of a batch are asked for in one
-`multi_get_tensor`, so that a store can fetch them together.
+Like PyG's `filter_custom_store` and `filter_custom_hetero_store`, and with edge attributes: those
+of edge groups, requested by edge id. One `multi_get_tensor` requests all attributes of a batch, so
+that a store can fetch them together. Runs in the trainer and its worker processes.
 """
 
 from __future__ import annotations
@@ -28,18 +28,16 @@ from khop.typing import EDGE, NODE, EdgeType, NodeType
 
 
 def is_pair_of_stores(data: Any) -> bool:
-    """Whether a loader's data, as `as_input` returns it, is a (FeatureStore, GraphStore) pair."""
+    """Return True if data from `as_input` is a (FeatureStore, GraphStore) pair."""
     return isinstance(data, tuple)
 
 
 class StoreJoiner:
-    """Makes the batches of a pair of stores.
-
-    Stores are called from all threads that make batches.
+    """Joiner for a pair of stores. Stores are called from all threads that make batches.
 
     Args:
         stores: the pair.
-        custom_cls: makes an empty batch; default: `Data` or `HeteroData`.
+        custom_cls: makes an empty batch. If None, `Data` or `HeteroData`.
     """
 
     def __init__(self, stores: Any, custom_cls: Any = None) -> None:
@@ -47,10 +45,10 @@ class StoreJoiner:
         self._custom_cls = custom_cls
 
     def join(self, out: Any, permutation: Any) -> Data | HeteroData:
-        """A batch, but for what it says of its seeds.
+        """Make a batch without the attributes about its seeds.
 
         Args:
-            out: what a sampler returned.
+            out: output of a sampler.
             permutation: the sampler's `edge_permutation`.
         """
         if isinstance(out, SamplerOutput):
@@ -95,14 +93,14 @@ class StoreJoiner:
     def _fetch(
         self, nodes: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor | None]
     ) -> list[tuple[Any, str, Any]]:
-        """(type, name, value) of each attribute of the sampled nodes and edges."""
+        """Return (type, name, value) of each attribute of the sampled nodes and edges."""
         asked: list[TensorAttr] = []
         owners: list[Any] = []
         for attr in self._input.features.get_all_tensor_attrs():
             owner = self._input.owner(attr)
             is_edge = isinstance(owner, tuple)
             index = edges.get(owner) if is_edge else nodes.get(owner)  # type: ignore[arg-type]
-            if index is not None:  # edges of which the sampler returns no ids have no attributes
+            if index is not None:  # no attributes of edges without ids
                 asked.append(_by_edge_id(attr, index) if is_edge else with_index(attr, index))
                 owners.append(owner)
         features: FeatureStore = self._input.features
@@ -114,7 +112,7 @@ class StoreJoiner:
 
 
 def _by_edge_id(attr: TensorAttr, edge: Tensor) -> TensorAttr:
-    # An attribute may say itself how it is asked for by edge id
+    # An attribute may have its own method to be requested by edge id
     # (`khop.distributed.stores.dataset_stores`).
     ask = getattr(attr, "by_edge_id", None)
     return with_index(attr, edge) if ask is None else ask(edge)
@@ -128,7 +126,7 @@ def _edge_ids(edge: Tensor | None, permutation: Tensor | None) -> Tensor | None:
 
 
 def _checked(value: Any, attr: TensorAttr) -> Any:
-    """A fetched attribute; KeyError or ValueError if the store did not return its rows."""
+    """Return a fetched attribute as a tensor. KeyError or ValueError if rows are missing."""
     what = f"attribute '{attr.attr_name}' of group {attr.group_name!r}"
     if value is None:
         raise KeyError(f"the feature store lists {what}, but returns nothing for it")

@@ -1,4 +1,4 @@
-"""`SubGraphLoader`: the enclosing subgraphs of seeds."""
+"""`SubGraphLoader`: enclosing subgraphs of seeds. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from khop.loader.neighbor_loader import NeighborLoader
 
 
 class SubGraphLoader(NeighborLoader):
-    """All edges among seeds and their neighbours, as SEAL and ShaDow want them.
+    """Loader of induced subgraphs, for SEAL and ShaDow: all edges among seeds and neighbours.
 
     A batch holds the seeds, the neighbours drawn hop by hop, and every edge of the graph between
-    two of them. `mapping` says where in the batch the seeds are. With `disjoint=True` each seed has
-    a subgraph of its own, told apart by `batch`.
+    two of them. `mapping` holds the positions of the seeds in the batch. With `disjoint=True` each
+    seed has a separate subgraph, identified by `batch`.
 
     Args:
         data: a PyG `Data` or `HeteroData`, or a (FeatureStore, GraphStore) pair.
         input_nodes: seeds, as for `NeighborLoader`.
-        num_neighbors: fan-out of each hop; -1 takes all neighbours; None: no hops, the subgraph of
-            the seeds alone.
-        **kwargs: as for `NeighborLoader`, but for `subgraph_type`.
+        num_neighbors: fan-out of each hop; -1 takes all neighbours. If None, no hops: the subgraph
+            of only the seeds.
+        **kwargs: as for `NeighborLoader`, without `subgraph_type`.
 
     Raises:
         TypeError: `subgraph_type` is given.
@@ -50,7 +50,7 @@ class SubGraphLoader(NeighborLoader):
         return batch
 
     def _map_seeds(self, batch: Any) -> None:
-        """Adds where the seeds are."""
+        """Add `mapping`, the positions of the seeds."""
         seed_type = self.input_data.input_type
         store = batch if seed_type is None else batch[seed_type]
         store.mapping = torch.arange(store.batch_size)

@@ -1,4 +1,4 @@
-"""Epochs that torch's worker processes make (`worker_type='process'`)."""
+"""Epochs made in torch's worker processes (`worker_type='process'`). Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from khop.metrics.watch import UNKNOWN, DeliveryWatch
 
 
 class EpochLoader(Protocol):
-    """What is needed of a `khop.loader.base.EpochLoader`, which is a torch `DataLoader`."""
+    """Required part of `khop.loader.base.EpochLoader`, which is a torch `DataLoader`."""
 
     generator: Any
     persistent_workers: bool
@@ -31,15 +31,15 @@ class EpochLoader(Protocol):
 
 
 def torch_iterator(loader: EpochLoader, make: Callable[[], Any], progress: EpochProgress) -> Any:
-    """Torch's iterator over a loader, whose workers end with the loader.
+    """Return torch's iterator over a loader, whose workers end with the loader.
 
     Args:
         loader: the loader.
-        make: torch's own way to make it.
-        progress: how far the epoch has come that it begins with.
+        make: torch's method that makes the iterator.
+        progress: progress of its first epoch.
     """
-    # Workers are seeded by the epoch's key. If torch drew their seed from where keys of epochs come
-    # from, epochs would depend on when workers were started.
+    # Workers are seeded by the epoch's key. If torch drew their seed from the generator of epoch
+    # keys, epochs would depend on when workers were started.
     generator, loader.generator = loader.generator, _WorkerSeeds()
     loader.generator.manual_seed(progress.run_key)
     try:
@@ -47,20 +47,20 @@ def torch_iterator(loader: EpochLoader, make: Callable[[], Any], progress: Epoch
     finally:
         loader.generator = generator
     if loader.persistent_workers:
-        # The loader keeps it. If it kept the loader, too, only the garbage collector would end
-        # both, after the queues that workers are told by: it would wait seconds for each.
+        # The loader keeps the iterator. If the iterator kept the loader, too, only the garbage
+        # collector would end both, after the workers' queues: it would wait seconds for each.
         alive = weakref.ref(loader)
         torchs = getattr(iterator, "iterator", iterator)
-        torchs._collate_fn = None  # that is for workers, which have it
+        torchs._collate_fn = None  # only workers use it, and they have it
         if torchs is not iterator:
             iterator.transform_fn = lambda out: _alive(alive).filter_fn(out)
     return iterator
 
 
 class LazyEpoch:
-    """The epoch that a loader has begun last, looked up with the first batch that torch asks for.
+    """Batches of the epoch that a loader began last, looked up when torch requests the first batch.
 
-    Torch makes more iterators than it uses, and keeps this object over the epochs of persistent
+    Torch makes more iterators than it uses, and keeps this object for all epochs of persistent
     workers.
     """
 
@@ -72,12 +72,12 @@ class LazyEpoch:
 
     def __iter__(self) -> Iterator[KeyedBatch]:
         begun = _alive(self._loader)._begun
-        assert begun is not None  # whoever asks for an iterator begins an epoch
+        assert begun is not None  # making an iterator begins an epoch
         yield from _alive(self._loader)._batches(begun)
 
 
 class TorchEpoch(Iterator[Any]):
-    """An epoch of torch's worker processes. It keeps the loader: persistent ones end with that."""
+    """Epoch made in torch's worker processes. It keeps the loader, with which workers end."""
 
     def __init__(self, loader: EpochLoader, epoch: Any, progress: EpochProgress) -> None:
         self._loader = loader
@@ -104,7 +104,7 @@ class TorchEpoch(Iterator[Any]):
 
 
 class _WorkerSeeds(torch.Generator):
-    """What torch draws the seed of worker processes from. These have no use for it."""
+    """Generator for the seed of torch's worker processes, which do not use it themselves."""
 
     def __reduce__(self) -> Any:
         return type(None), ()
@@ -112,5 +112,5 @@ class _WorkerSeeds(torch.Generator):
 
 def _alive(loader: weakref.ref[EpochLoader]) -> EpochLoader:
     found = loader()
-    assert found is not None  # whoever iterates holds it
+    assert found is not None  # the iterating code holds it
     return found

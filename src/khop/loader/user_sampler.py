@@ -1,4 +1,4 @@
-"""The batches that a user's own `sampler` or `batch_sampler` makes."""
+"""Batches made by a user's own `sampler` or `batch_sampler`. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from khop.typing import Int64Array
 
 
 class UserBatchSampler:
-    """The batches of an epoch that a user's own sampler makes, keyed by their number.
+    """Batches of an epoch by a user's own sampler, keyed by their index.
 
     Args:
-        batches: makes the batches: lists of positions in the loader's input.
-        progress: how far the epoch has come.
-        num_inputs: number of seeds or links that positions count.
+        batches: yields the batches: lists of positions in the loader's input.
+        progress: progress of the epoch.
+        num_inputs: number of seeds or links in the input.
     """
 
     def __init__(self, batches: Iterable[Any], progress: EpochProgress, num_inputs: int) -> None:
@@ -27,11 +27,11 @@ class UserBatchSampler:
         self._num_inputs = num_inputs
 
     def __iter__(self) -> Iterator[KeyedBatch]:
-        """Batches that have not been delivered.
+        """Yield the batches that have not been delivered.
 
         Raises:
-            IndexError, TypeError: what the sampler names are no positions in the loader's input.
-            ValueError: batches that have been delivered are others this time.
+            IndexError, TypeError: the sampler does not name positions in the loader's input.
+            ValueError: the sampler names other batches than those that were delivered.
         """
         progress = self._progress
         number, replay = progress.delivered, progress.replay
@@ -48,7 +48,7 @@ class UserBatchSampler:
 
 
 def _check_positions(positions: Int64Array, count: int) -> None:
-    """Raises IndexError for a position that the input does not have; -1 is its last, as in PyG."""
+    """Raise IndexError for a position outside the input. -1 is the last one, as in PyG."""
     outside = (positions < -count) | (positions >= count)
     if outside.any():
         raise IndexError(

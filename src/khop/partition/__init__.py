@@ -1,4 +1,7 @@
-"""Partitioners: tools that cut a graph, once, into the folders of `khop.storage`."""
+"""Partitioners: tools that cut a graph, once, into the folders of `khop.storage`.
+
+`khop partition` or a user's script runs them before training. Imports no torch.
+"""
 
 from khop._lazy import attach
 

@@ -1,4 +1,4 @@
-"""Giving everybody a place where room is limited."""
+"""Balanced assignment of items to parts of limited size."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ Scores = npt.NDArray[np.float64]
 
 
 def even_sizes(count: int, num_parts: int) -> Int64Array:
-    """[num_parts] sizes that differ by at most one and sum up to `count`."""
+    """Return [num_parts] int64 sizes that differ by at most one and sum up to `count`."""
     sizes = np.full(num_parts, count // num_parts, np.int64)
     sizes[: count % num_parts] += 1
     return sizes
 
 
 def assign_balanced(scores: Scores, room: Int64Array) -> IntArray:
-    """Assigns columns to rows by score, those first to whom it matters most.
+    """Assign items to parts by score, starting with those that have most to lose.
 
-    Everybody wants the part of the highest score among those with room. Whoever would lose most by
-    getting the second best instead is served first, until a part is full; then the others choose
-    again. Ties go in the order of columns, and to the first part.
+    Every item prefers the part of the highest score among those with room. Items are assigned in
+    the order of their loss if they got the second-best part instead, until a part is full; then
+    the others choose again. Ties go in the order of columns, and to the first part.
 
     Args:
-        scores: [num_parts, num_items] what an item gains in each part.
-        room: [num_parts] how many items a part takes; at least `num_items` together.
+        scores: [num_parts, num_items] gain of each item in each part.
+        room: [num_parts] number of items that each part takes; at least `num_items` together.
 
     Returns:
         [num_items] int32, the part of each item.
 
     Raises:
-        ValueError: there is not room for everybody.
+        ValueError: the parts have too little room for all items.
     """
     count = scores.shape[1]
     if int(room.sum()) < count:
@@ -63,7 +63,7 @@ def _loss_of_second(wanted: Scores) -> Scores:
 
 
 def _admit(wishes: IntArray, room: Int64Array) -> tuple[int, Int64Array]:
-    """How many of the wishes, in order, can be met until a part's room is exceeded."""
+    """Return how many of the wishes, in order, fit before a part overflows, and the room left."""
     first_refused = len(wishes)
     for part in np.flatnonzero(np.bincount(wishes, minlength=len(room)) > room):
         places = np.flatnonzero(wishes == part)

@@ -1,7 +1,7 @@
-"""Partitioning: assign nodes to parts, renumber, cut, write.
+"""Base class of partitioners: assign nodes to parts, renumber, cut, write.
 
-A partitioner decides one thing: which part each node belongs to (`assign_nodes`), and perhaps which
-nodes of others a part keeps a copy of (`cached_nodes`). Everything else is done here.
+A partitioner decides which part each node belongs to (`assign_nodes`), and perhaps which nodes of
+other parts a part keeps copies of (`cached_nodes`). Everything else is done here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PartitionerBase(abc.ABC):
     """Base of all partitioners; subclasses implement `assign_nodes`.
 
         class AssignedPartitioner(PartitionerBase):
-            def _configure(self, owners):  # options of its own, if it has any
+            def _configure(self, owners):  # its options, if any
                 self.owners = owners
 
             def assign_nodes(self, node_type):
@@ -57,28 +57,28 @@ class PartitionerBase(abc.ABC):
         num_nodes: number of nodes, or {node type: number}.
         edge_index: [2, num_edges] sources and destinations, or {edge type: such an array}.
         node_feat: [num_nodes, ...] features, stored as attribute 'x', or {node type: features}.
-        node_feat_dtype: dtype to store them in; default: their own.
+        node_feat_dtype: dtype to store them in. If None, their own.
         edge_feat: [num_edges, ...] features, stored as 'edge_attr', or {edge type: features}.
-        edge_feat_dtype: dtype to store them in; default: their own.
+        edge_feat_dtype: dtype to store them in. If None, their own.
         edge_weights: [num_edges] weights, stored as 'edge_weight', or {edge type: weights}; they
             are the `weight_attr` unless another one is named.
         edge_assign_strategy: 'by_dst' (default; neighbours are drawn against the edges' direction,
             as PyG does) or 'by_src' (along it).
-        chunk_size: accepted for GraphLearn-for-PyTorch's sake; memory is bounded without it.
-        device: likewise.
+        chunk_size: ignored; GraphLearn-for-PyTorch has it. Memory is bounded without it.
+        device: ignored.
         node_attrs: further node attributes, name -> array or {node type: array}: labels, masks.
         edge_attrs: further edge attributes.
         time_attr: name of the attribute of nodes, or of edges, that holds times, integers or
-            floats, for temporal sampling: rows are sorted by it. With times of nodes, that of the
-            neighbour counts. Types that lack the attribute have no constraint.
+            floats, for temporal sampling: rows are sorted by it. If nodes have times, the
+            neighbour's counts. Types that lack the attribute have no constraint.
         weight_attr: name of the edge attribute that holds the weights of weighted draws.
         seed: of random choices.
         overwrite: replace a folder that exists.
         progress: called as progress(what, done, total) while writing.
-        **options: what the partitioner itself takes; see `_configure`.
+        **options: options of the subclass; see its `_configure`.
 
     Raises:
-        ValueError, TypeError: arguments that do not fit one another; says which.
+        ValueError, TypeError: the arguments do not fit one another; the message names them.
         FileExistsError: `output_dir` exists and `overwrite` is False.
     """
 
@@ -136,19 +136,19 @@ class PartitionerBase(abc.ABC):
         progress: Progress | None = None,
         **options: Any,
     ) -> Self:
-        """From a PyG `Data` or `HeteroData`, or a `GraphSource`; keeps every attribute.
+        """Create a partitioner of a PyG `Data` or `HeteroData`, or a `GraphSource`.
 
         Args:
-            data: the graph.
+            data: the graph; every attribute is kept.
             output_dir: the partition folder to write.
             num_parts: number of parts.
             edge_assign_strategy: 'by_dst' or 'by_src'.
-            time_attr: the attribute that holds times; see the class.
-            weight_attr: the edge attribute that holds weights.
+            time_attr: name of the attribute that holds times; see the class.
+            weight_attr: name of the edge attribute that holds weights.
             seed: of random choices.
             overwrite: replace a folder that exists.
             progress: called as progress(what, done, total).
-            **options: what the partitioner itself takes, `probs` for example; see `_configure`.
+            **options: options of the subclass, such as `probs`; see its `_configure`.
         """
         self = cls.__new__(cls)
         source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
@@ -189,10 +189,10 @@ class PartitionerBase(abc.ABC):
 
     @abc.abstractmethod
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Returns the part of each node: [num_nodes] integers in [0, num_parts)."""
+        """Return the part of each node: [num_nodes] integers in [0, num_parts)."""
 
     def cached_nodes(self, node_type: NodeType, part: int, owners: IntArray) -> Int64Array:
-        """Returns the nodes of other parts that `part` keeps a copy of, hottest first.
+        """Return the nodes of other parts that `part` keeps a copy of, hottest first.
 
         Args:
             node_type: the node type.
@@ -206,19 +206,19 @@ class PartitionerBase(abc.ABC):
         return np.empty(0, np.int64)
 
     def describe(self) -> dict[str, Any]:
-        """Method and arguments, as meta.json records them."""
+        """Return method and arguments, as recorded in meta.json."""
         return {"name": type(self).__name__, "seed": self.seed}
 
     def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
-        """Further entries of the folder's summary; called once the cut is known."""
+        """Return further entries of the folder's summary; called once the cut is known."""
         del numbering
         return {}
 
     def partition(self) -> FolderMeta:
-        """Assigns, cuts and writes the folder.
+        """Assign nodes, cut the graph and write the folder.
 
         Returns:
-            What the folder's meta.json says.
+            The content of the folder's meta.json.
         """
         with FolderWriter(self.output_dir, self.overwrite) as writer:
             self.numbering = numbering = {}
@@ -318,7 +318,7 @@ class PartitionerBase(abc.ABC):
 
 
 def _cast(values: Any, dtype: Any) -> Any:
-    """Features in the dtype asked for (a torch or NumPy dtype, or a name)."""
+    """Convert features to a dtype (a torch or NumPy dtype, or a name). If None, keep theirs."""
     if dtype is None:
         return values
     if isinstance(values, Mapping):
@@ -333,7 +333,7 @@ def _cast(values: Any, dtype: Any) -> Any:
 
 
 def feature_bytes(attrs: Mapping[str, Feature]) -> int:
-    """Bytes of all attributes of one row."""
+    """Return the bytes of all attributes of one row."""
     total = 0
     for feature in attrs.values():
         row: Array = np.empty(feature.row_shape, feature.array.dtype)

@@ -1,8 +1,8 @@
-"""The attributes that draws depend on: times and weights, found in a graph and checked.
+"""Attributes that sampling depends on: times and weights, found in a graph and checked.
 
-PyG's rules: the attribute of times is one of nodes or one of edges, over the whole graph; types
-that lack it have no constraint. The attribute of weights is one of edges; over edge types that lack
-it neighbours are drawn uniformly.
+The rules are PyG's. Times are one attribute of nodes or one of edges, over the whole graph; types
+that lack it have no constraint. Weights are one attribute of edges; neighbours over edge types that
+lack it are drawn uniformly.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class DrawAttrs:
     """Times and weights of a graph.
 
     Attributes:
-        time: the attribute that times come from, or None.
+        time: attribute that times come from, or None.
         node_times: node type -> [num_nodes] keys of times, by original id.
         edge_times: edge type -> [num_edges] keys of times, as the edge list is ordered.
-        weight_attr: the attribute that weights come from, or None.
+        weight_attr: name of the attribute that weights come from, or None.
         weights: edge type -> [num_edges] float32 or float64, as the edge list is ordered.
     """
 
@@ -38,7 +38,7 @@ class DrawAttrs:
 
     @classmethod
     def of(cls, source: GraphSource, time_attr: str | None, weight_attr: str | None) -> DrawAttrs:
-        """Looks the attributes up.
+        """Look the attributes up and check them.
 
         Raises:
             ValueError: no such attribute, or one of another length; times of both levels, more
@@ -58,7 +58,7 @@ class DrawAttrs:
 
 
 def _check_lengths(source: GraphSource, option: str, name: str | None) -> None:
-    """Raises ValueError where a type has the attribute, but not for each node or edge."""
+    """Raise ValueError if a type has the attribute, but not for each node or edge."""
     holders: dict[Any, NodeSource | EdgeSource] = {**source.nodes, **source.edges}
     for kind, holder in holders.items():
         if name in holder.left_out:

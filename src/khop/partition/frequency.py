@@ -1,8 +1,8 @@
 """Partitioning by hotness: nodes go where they will be used, and the hottest are copied.
 
 The method is that of GraphLearn-for-PyTorch's FrequencyPartitioner (and Data Tiering, arXiv
-2111.05894, for the hotness): given how likely each part's batches are to touch each node, place
-nodes so that batches find as much as possible at home, then keep copies of the hottest of the rest.
+2111.05894, for the hotness). Its input is the probability that each part's batches touch each node.
+It places nodes so that as many rows as possible are local, then copies the hottest of the rest.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from khop.typing import NODE, ArrayLike, Int64Array, IntArray, NodeType
 
 
 class FrequencyPartitioner(PartitionerBase):
-    """Assigns nodes by access probability, with parts of equal size.
+    """Partitioner by access probability, with parts of equal size.
 
-    Nodes are taken in the order of how much it matters where they go (the probability gained over
-    the second-best part); each goes to the part that touches it most and still has room. Part sizes
-    differ by at most one.
+    Nodes are assigned in the order of the probability that they gain over their second-best part,
+    largest first. Each goes to the part that touches it most and still has room. Part sizes differ
+    by at most one.
 
     Args:
         output_dir: the partition folder to write.
@@ -37,10 +37,10 @@ class FrequencyPartitioner(PartitionerBase):
             trainers: [num_nodes] each, or {node type: [num_nodes]} each.
             `NeighborSampler.sample_prob` computes them.
         cache_memory_budget: bytes (or '512MB') of copies a part may keep, of all node types
-            together, which compete by probability a byte; or {node type: bytes}, for each its own.
-            Default: no bound.
+            together, which compete by probability a byte; or {node type: bytes}, for each alone.
+            If None, there is no bound.
         cache_ratio: share of the nodes of each type that a part may keep copies of, or {node type:
-            share}; default: no copies unless `cache_memory_budget` is given. Nodes that are never
+            share}. If None, no copies unless `cache_memory_budget` is given. Nodes that are never
             touched are not copied, nor are those of a type that such a dictionary lacks.
         *args, **kwargs: see `PartitionerBase`.
     """
@@ -130,19 +130,19 @@ class FrequencyPartitioner(PartitionerBase):
         return rows
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Nodes that gain most first; ties in the order of ids."""
+        """Return the part of each node; those that gain most are placed first, ties by id."""
         probs = self.probs[node_type]
         return assign_balanced(probs, even_sizes(probs.shape[1], self.num_parts))
 
     def cached_nodes(self, node_type: NodeType, part: int, owners: IntArray) -> Int64Array:
-        """The hottest nodes of other parts, as many as the bounds allow."""
+        """Return the hottest nodes of other parts, as many as the bounds allow."""
         if part not in self._cached:
             known = {t: numbering.owners for t, numbering in self.numbering.items()}
             self._cached[part] = self._choose(part, {**known, node_type: owners})
         return self._cached[part][node_type]
 
     def _choose(self, part: int, owners: Mapping[NodeType, IntArray]) -> dict[NodeType, Int64Array]:
-        """The nodes of each type that a part keeps copies of, hottest first."""
+        """Return the nodes of each type that a part keeps copies of, hottest first."""
         chosen, heat = {}, {}
         for node_type, of_type in owners.items():
             remote = np.where(of_type == part, 0.0, self.probs[node_type][part])
@@ -155,17 +155,17 @@ class FrequencyPartitioner(PartitionerBase):
         return {node_type: ids[: rows[node_type]] for node_type, ids in chosen.items()}
 
     def _within(self, budget: int, heat: Mapping[NodeType, Scores]) -> dict[NodeType, int]:
-        """How many rows of each type fit a budget, those first that save most for their size."""
+        """Return how many rows of each type fit a budget, by probability a byte, highest first."""
         sizes = np.array([self._row_bytes(node_type) for node_type in heat])
         kind = np.repeat(np.arange(len(heat)), [len(of_type) for of_type in heat.values()])
         order = np.argsort(-np.concatenate(list(heat.values())) / sizes[kind], kind="stable")
         taken = order[np.cumsum(sizes[kind[order]]) <= budget]
-        # Within a type the hottest stand first, and so do those that are taken.
+        # Rows of a type are in order of heat, so those taken are its first ones.
         rows = np.bincount(kind[taken], minlength=len(heat))
         return dict(zip(heat, rows.tolist(), strict=True))
 
     def _most_rows(self, node_type: NodeType) -> int:
-        """Bound of a type's copies, but for a budget that it shares with the others."""
+        """Return the bound of a type's copies, as if no other type used the budget."""
         if self.cache_ratio is None and self.cache_bytes is None:
             return 0
         rows = self.source.nodes[node_type].count
@@ -180,7 +180,7 @@ class FrequencyPartitioner(PartitionerBase):
         return feature_bytes(self.source.nodes[node_type].attrs) + 2 * 8  # and the ids
 
     def describe(self) -> dict[str, Any]:
-        """Method and arguments, as meta.json records them."""
+        """Return method and arguments, as recorded in meta.json."""
         return {
             **super().describe(),
             "cache_ratio": self.cache_ratio,
@@ -188,7 +188,7 @@ class FrequencyPartitioner(PartitionerBase):
         }
 
     def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
-        """Shares of the rows of a batch by where they are, and what larger caches would save."""
+        """Return the shares of a batch's rows by location, and the remote share by cache size."""
         shares = []
         curve = []
         for part in range(self.num_parts):
@@ -212,7 +212,7 @@ class FrequencyPartitioner(PartitionerBase):
         return {"expected_shares": shares, "cache_curve": {"rows": rows, "remote": remote}}
 
     def _heat(self, part: int, numbering: Mapping[NodeType, Numbering]) -> tuple[float, Scores]:
-        """Probability mass at home, and the probabilities of all other nodes, hottest first."""
+        """Return a part's local probability mass, and the others' probabilities, highest first."""
         here = {t: numbering[t].owners == part for t in self.probs}
         local = sum(float(probs[part][here[t]].sum()) for t, probs in self.probs.items())
         away = np.concatenate([probs[part][~here[t]] for t, probs in self.probs.items()])
@@ -230,6 +230,6 @@ def _of_type(bound: Any, node_type: NodeType) -> Any:
 
 
 def _curve_points(limit: int) -> list[int]:
-    """0 and about forty numbers of rows up to `limit`, evenly apart on a logarithmic scale."""
+    """Return 0 and about forty numbers of rows up to `limit`, evenly spaced on a log scale."""
     steps = np.geomspace(1, max(1, limit), 40)
     return [0, *np.unique(steps.astype(np.int64)).tolist()]

@@ -1,4 +1,4 @@
-"""New ids, by part."""
+"""New node ids, contiguous by part."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Numbering:
         num_parts: number of parts.
 
     Attributes:
-        owners: as given.
-        book: who owns which new id.
+        owners: [num_nodes] part of each node.
+        book: the part of each range of new ids.
         old_of_new, new_of_old: [num_nodes] int64.
     """
 

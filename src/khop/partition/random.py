@@ -1,4 +1,4 @@
-"""Random partitioning: balanced, blind to structure."""
+"""Random partitioning: balanced, independent of the graph's structure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from khop.typing import IntArray, NodeType
 
 
 class RandomPartitioner(PartitionerBase):
-    """Assigns nodes to parts at random; part sizes differ by at most one.
+    """Partitioner that assigns nodes at random; part sizes differ by at most one.
 
     The cut depends on `seed` and the numbers of nodes alone. Arguments: see `PartitionerBase`.
     """
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """A random permutation dealt out to the parts in turn."""
+        """Return the part of each node: round-robin along a random permutation."""
         key = _native.run_key(self.seed, 0, zlib.crc32(node_type.encode()))
         order = _native.permutation(self.source.nodes[node_type].count, key)
         owners = np.empty(len(order), np.int32)

@@ -1,4 +1,4 @@
-"""Cuts edge lists into the rows of the parts."""
+"""Writer of the parts' edges: cuts edge lists into compressed rows."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from khop.typing import EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 
 class RowWriter:
-    """Writes the edges of each part, compressed by row, with all that is ordered as they are.
+    """Writer of the edges of each part, compressed by row, and of all arrays in their order.
 
     Args:
-        writer: of the folder.
+        writer: writes the folder.
         numbering: new ids of each node type.
-        edge_dir: whether rows are destinations ('in') or sources ('out').
+        edge_dir: rows are destinations ('in') or sources ('out').
         num_parts: number of parts.
         draws: times, by which rows are sorted, and weights.
         progress: called as progress(what, done, total).
 
     Attributes:
-        edges_between_parts: [num_parts, num_parts] edges by part and part of the neighbour, of all
-            edge types written so far.
+        edges_between_parts: [num_parts, num_parts] number of edges by part and part of the
+            neighbour, of all edge types written so far.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RowWriter:
         self.edges_between_parts = np.zeros((num_parts, num_parts), np.int64)
 
     def write(self, edge_type: EdgeType, edge: EdgeSource) -> EdgeTypeMeta:
-        """Writes an edge type.
+        """Write an edge type.
 
         Raises:
             IndexError: an edge names a node that does not exist.

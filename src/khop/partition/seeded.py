@@ -1,8 +1,8 @@
 """Partitioning by the hotness that training will have, computed from the graph alone.
 
-Training seeds are split between the parts (`khop.partition.seeds`), what each part's batches will
-touch follows from its seeds (`khop.sampler.hotness`), and `FrequencyPartitioner` does the rest.
-For the split, the nodes of all types count as nodes of one graph; all else goes type by type.
+Training seeds are split between the parts (`khop.partition.seeds`). The hotness of nodes for each
+part follows from its seeds (`khop.sampler.hotness`). `FrequencyPartitioner` does the rest. For the
+split, the nodes of all types count as nodes of one graph; all else is done type by type.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def frequency_partition(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> FolderMeta:
-    """Partitions a graph by hotness, with parts that hold equal shares of the seeds.
+    """Partition a graph by hotness, with parts that hold equal shares of the seeds.
 
     Training seeds are split between the parts by the graph's structure (`khop.partition.seeds`) and
-    stay with their part, so that each trainer finds its seeds at home. Then `FrequencyPartitioner`
+    stay with their part, so that each trainer's seeds are local. Then `FrequencyPartitioner`
     places the other nodes by how likely each part's batches touch them.
 
     Args:
@@ -60,9 +60,9 @@ def frequency_partition(
         num_parts: number of parts.
         num_neighbors: fan-out of each hop in training, or {edge type: fan-outs}.
         batch_size: seeds in a batch of one trainer; default: 1024.
-        seeds: [num_seeds] node ids that will be trained on; default: `train_mask` if the graph has
-            it, else all nodes. Of a heterogeneous graph (node type, ids), or (node type, None) for
-            the default; the node type too has a default if one alone has a `train_mask`.
+        seeds: [num_seeds] ids of the nodes to train on. If None, those of `train_mask` if the graph
+            has it, else all nodes. Of a heterogeneous graph (node type, ids), or (node type, None)
+            for that default; may be None if a single node type has a `train_mask`.
         edge_assign_strategy: 'by_dst' or 'by_src'.
         time_attr: the attribute of nodes or edges that holds times; see `PartitionerBase`.
         weight_attr: the edge attribute that holds weights.
@@ -74,10 +74,10 @@ def frequency_partition(
         progress: called as progress(what, done, total).
 
     Returns:
-        What the folder's meta.json says.
+        The content of the folder's meta.json.
 
     Raises:
-        ValueError, TypeError, IndexError: arguments that do not fit one another.
+        ValueError, TypeError, IndexError: the arguments do not fit one another.
         FileExistsError: `output_dir` exists and `overwrite` is False.
     """
     check_output(output_dir, overwrite)
@@ -154,7 +154,7 @@ class _SeededPartitioner(FrequencyPartitioner):
         return probs
 
     def _rows(self) -> TypedRows:
-        """The graph as it will be drawn from."""
+        """Return the graph's rows in the direction of sampling."""
         counts = {node_type: node.count for node_type, node in self.source.nodes.items()}
         place = {node_type: i for i, node_type in enumerate(counts)}
         relations, csrs = [], []
@@ -170,7 +170,7 @@ class _SeededPartitioner(FrequencyPartitioner):
         return TypedRows(list(counts.values()), relations, csrs)
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """As `FrequencyPartitioner`, but seeds stay with their part."""
+        """Return the part of each node, as the base class does, but keep seeds with their part."""
         scores = self.probs[node_type].copy()
         if node_type == self.seed_type:
             scores[self.part_of_seed, self.seeds] += _SEED_BONUS
@@ -178,7 +178,7 @@ class _SeededPartitioner(FrequencyPartitioner):
         return assign_balanced(scores, even_sizes(scores.shape[1], self.num_parts))
 
     def describe(self) -> dict[str, Any]:
-        """Method and arguments, as meta.json records them."""
+        """Return method and arguments, as recorded in meta.json."""
         hops = {
             " ".join(edge_type): list(fanouts)
             for edge_type, fanouts in zip(self.source.edges, self.fanouts, strict=True)
@@ -203,7 +203,7 @@ def _checked_fanouts(num_neighbors: Any, source: GraphSource) -> tuple[tuple[int
 
 
 def _seeds_of(source: GraphSource, seeds: Any) -> tuple[NodeType, Int64Array]:
-    """Node type and distinct ids of the seeds: those given, or else where `train_mask` holds."""
+    """Return the seeds' node type and distinct ids. If None, those of `train_mask`, else all."""
     node_type, given = None if source.heterogeneous else NODE, seeds
     if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
         node_type, given = seeds
@@ -234,7 +234,7 @@ def _trained_type(source: GraphSource) -> NodeType:
 
 
 def _train_mask(node: NodeSource) -> Array | None:
-    """The mask of training nodes, if there are any."""
+    """Return the mask of training nodes, or None if there are none."""
     mask = node.attrs.get("train_mask")
     if mask is None or mask.dtype != "bool" or mask.row_shape != () or not mask.array.any():
         return None

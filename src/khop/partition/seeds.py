@@ -1,6 +1,6 @@
-"""Which training seeds go to which part: together with those that share their neighbourhood.
+"""Split of training seeds between parts: seeds that share their neighbourhood stay together.
 
-Batches find their rows at home if the seeds of a part lie close together in the graph.
+More rows of a batch are local if the seeds of a part lie close together in the graph.
 `communities` cuts the graph into clusters of about equal size by restreaming linear deterministic
 greedy partitioning (Stanton and Kliot 2012; Nishimura and Ugander 2013), block by block so that
 NumPy does the counting; `split_seeds` makes the seeds' shares exactly even. A pass is linear
@@ -21,8 +21,8 @@ from khop.partition.source import EdgeSource, GraphSource
 from khop.typing import Int64Array, IntArray, NodeType
 
 # Measured on the bundled graph for 2 to 8 parts: strictly even clusters (no slack) cost half of
-# what is gained; more than 8 passes or 256 blocks change little; fewer blocks make neighbours move
-# at the same time and miss each other.
+# the gain; more than 8 passes or 256 blocks change little; with fewer blocks neighbours move at the
+# same time, each to the cluster that the other leaves.
 _PASSES = 8
 _BLOCKS = 256
 _SLACK = 1.05
@@ -35,7 +35,7 @@ class Adjacency(NamedTuple):
     indices: IntArray
 
     def of(self, nodes: Int64Array) -> tuple[Int64Array, IntArray]:
-        """Neighbours of nodes, one node after the other: (which of `nodes`, neighbour)."""
+        """Return the neighbours of nodes, node after node: (index in `nodes`, neighbour)."""
         degree = (self.indptr[nodes + 1] - self.indptr[nodes]).astype(np.int64)
         owner = np.repeat(np.arange(len(nodes)), degree)
         start = self.indptr[nodes] - (np.cumsum(degree) - degree)
@@ -43,11 +43,11 @@ class Adjacency(NamedTuple):
 
 
 def joined(source: GraphSource) -> tuple[EdgeSource, dict[NodeType, int], int]:
-    """All node and edge types of a graph as one.
+    """Join all node and edge types of a graph to one.
 
     Returns:
-        The edges, one type's after the other's; the number that each node type's nodes begin with;
-        the number of nodes.
+        The edges, one type's after the other's; the first joined id of each node type; the number
+        of nodes.
 
     Raises:
         IndexError: an edge names a node that does not exist.
@@ -70,7 +70,7 @@ def joined(source: GraphSource) -> tuple[EdgeSource, dict[NodeType, int], int]:
 
 
 def adjacency(edge: EdgeSource, num_nodes: int) -> tuple[Adjacency, Adjacency]:
-    """Out-neighbours and in-neighbours of each node."""
+    """Return out-neighbours and in-neighbours of each node."""
     src, dst = edge.endpoints()
     return tuple(  # type: ignore[return-value]
         Adjacency(*_native.coo_to_csr(a, b, num_nodes, num_nodes, with_edge_ids=False)[:2])
@@ -84,7 +84,7 @@ def communities(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> IntArray:
-    """Cuts a homogeneous graph into clusters of about equal size with few edges between them.
+    """Cut a homogeneous graph into clusters of about equal size with few edges between them.
 
     Args:
         neighbors: out- and in-neighbours (see `adjacency`).
@@ -109,7 +109,7 @@ def communities(
         sizes -= np.bincount(labels[block], minlength=num_parts + 1)
         sizes[num_parts] = 0
         room = capacity - sizes[:num_parts]
-        # The little that isolated nodes count sends them where there is most room.
+        # The small constant sends isolated nodes to the cluster with most room.
         scores = (_count(neighbors, block, labels, num_parts) + 1e-3) * (room / capacity)[:, None]
         labels[block] = assign_balanced(scores, room)
         sizes += np.bincount(labels[block], minlength=num_parts + 1)
@@ -121,7 +121,7 @@ def communities(
 def split_seeds(
     neighbors: tuple[Adjacency, Adjacency], seeds: Int64Array, labels: IntArray, num_parts: int
 ) -> IntArray:
-    """Gives every part the seeds of its cluster, moving as few as even shares require.
+    """Give every part the seeds of its cluster; move only as many as even shares require.
 
     Args:
         neighbors: out- and in-neighbours.
@@ -145,7 +145,7 @@ def split_seeds(
 def _count(
     neighbors: tuple[Adjacency, Adjacency], nodes: Int64Array, labels: IntArray, num_parts: int
 ) -> Scores:
-    """[num_parts, num_nodes] number of each node's neighbours in each cluster."""
+    """Return [num_parts, num_nodes] float64 numbers of each node's neighbours in each cluster."""
     width = num_parts + 1
     counts = np.zeros(len(nodes) * width, np.int64)
     for direction in neighbors:

@@ -1,4 +1,4 @@
-"""What a partitioner cuts: node counts, edge lists and attributes, whoever supplied them."""
+"""Input of a partitioner: node counts, edge lists and attributes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from khop.typing import EDGE, NODE, ArrayLike, EdgeType, IntArray, NodeType
 
 @dataclass
 class NodeSource:
-    """A node type: its size and attributes, a row a node.
+    """Number and attributes of a node type's nodes; attributes have one row a node.
 
-    `left_out` names attributes that do not have a row a node, with their shapes.
+    `left_out` names attributes that do not have one row a node, with their shapes.
     """
 
     count: int
@@ -28,9 +28,9 @@ class NodeSource:
 
 @dataclass
 class EdgeSource:
-    """An edge type: [num_edges] sources and destinations, and attributes, a row an edge.
+    """Sources and destinations [num_edges] of an edge type, and attributes of one row an edge.
 
-    `left_out` names attributes that do not have a row an edge, with their shapes.
+    `left_out` names attributes that do not have one row an edge, with their shapes.
     """
 
     src: IntArray
@@ -39,7 +39,7 @@ class EdgeSource:
     left_out: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def endpoints(self) -> tuple[IntArray, IntArray]:
-        """Sources and destinations as the kernels want them: contiguous, both int32 or int64."""
+        """Return sources and destinations as kernels take them: contiguous, both int32 or int64."""
         src, dst = self.src, self.dst
         if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
             src, dst = src.astype(np.int64), dst.astype(np.int64)
@@ -90,7 +90,7 @@ class GraphSource:
         node_attrs: Mapping[str, Any] | None = None,
         edge_attrs: Mapping[str, Any] | None = None,
     ) -> GraphSource:
-        """From arrays.
+        """Create from arrays.
 
         Args:
             num_nodes: number of nodes, or of each node type.
@@ -121,11 +121,11 @@ class GraphSource:
 
     @classmethod
     def from_data(cls, data: Any) -> GraphSource:
-        """From a PyG `Data` or `HeteroData`: every node- and edge-level tensor is kept.
+        """Create from a PyG `Data` or `HeteroData`; every node- and edge-level tensor is kept.
 
         Raises:
-            TypeError: another type, an attribute that is not a tensor of a supported dtype.
-            ValueError: an edge type without `edge_index`.
+            TypeError: `data` has another type, or an attribute is no tensor of a supported dtype.
+            ValueError: an edge type has no `edge_index`.
         """
         from torch_geometric.data import Data, HeteroData
 

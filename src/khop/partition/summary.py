@@ -1,4 +1,4 @@
-"""What a partition folder is like, in a few numbers."""
+"""Summary of a partition folder: size, cut and balance."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class FolderSummary:
     """Size, cut and balance of a folder; made from meta.json and the splits.
 
     Attributes:
-        root: where the folder lies.
+        root: path of the folder.
         method: name and arguments of the partitioner.
         edge_dir: direction in which neighbours are drawn.
         nodes: nodes of each part, all types together.
         edges: edges of each part.
-        train_seeds: training nodes of each part; None if there is no `train_mask`.
+        train_seeds: training nodes of each part, or None if there is no `train_mask`.
         cached: rows that each part keeps copies of.
         edge_cut: share of the edges whose neighbour is in another part.
         edges_between_parts: [part][part of the neighbour] number of edges.
-        times: the attribute that holds times, and whether of nodes or edges; None without.
-        weights: the edge attribute that holds weights; None without.
+        times: 'attr', the attribute that holds times, and its 'level', 'node' or 'edge'; or None.
+        weights: the edge attribute that holds weights, or None.
         node_types: node type -> number of nodes.
         edge_types: edge type, joined by spaces -> number of edges.
         bytes: size of all files.
-        expected_shares: for each part, shares of a batch's rows that are local, cached and remote;
-            None if the hotness is not known.
+        expected_shares: for each part, shares of a batch's rows that are local, cached and remote,
+            or None if the hotness is not known.
         cache_curve: expected share of remote rows by number of cached rows, or None.
     """
 
@@ -58,7 +58,7 @@ class FolderSummary:
 
     @classmethod
     def of(cls, folder: PartitionFolder) -> FolderSummary:
-        """The summary of a folder.
+        """Summarise a folder.
 
         Raises:
             FolderError: meta.json holds no summary.
@@ -100,7 +100,7 @@ class FolderSummary:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: all attributes, with balances and mean shares."""
+        """Return all attributes, balances and mean shares, for JSON."""
         return {
             **asdict(self),
             "node_balance": balance(self.nodes),
@@ -111,7 +111,7 @@ class FolderSummary:
 
 
 def balance(counts: Sequence[int]) -> float:
-    """Largest part over the mean: 1.0 is perfect, `len(counts)` the worst."""
+    """Return the largest part over the mean: 1.0 is perfect, `len(counts)` the worst."""
     total = sum(counts)
     return max(counts) * len(counts) / total if total else 1.0
 

@@ -1,4 +1,4 @@
-"""Whether a partition folder is whole and says what it should."""
+"""Check of a partition folder: checksums, counts, ranges, and agreement of its files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from khop.typing import Array, IntArray
 
 
 def verify_folder(root: str | os.PathLike[str]) -> list[str]:
-    """Checks every checksum, count and range, and that the parts together are the graph.
+    """Check every checksum, count and range, and that the parts together are the graph.
 
     Parts that are not on this machine cannot be checked; their files count as missing.
 
@@ -36,14 +36,14 @@ def verify_folder(root: str | os.PathLike[str]) -> list[str]:
         root: a partition folder.
 
     Returns:
-        What is wrong, a sentence each; empty if nothing is.
+        The problems, a sentence each; empty if there are none.
     """
     try:
         folder = PartitionFolder(root)
     except FolderError as error:
         return [str(error)]
     problems = [*_check_files(folder), *_check_listing(folder)]
-    if problems:  # what the files hold means nothing then
+    if problems:  # then the content of the files means nothing
         return problems
     try:
         for node_type in folder.meta.node_types:
@@ -74,7 +74,7 @@ def _check_files(folder: PartitionFolder) -> Iterator[str]:
 
 
 def _check_listing(folder: PartitionFolder) -> Iterator[str]:
-    """The files that meta.json lists are those that the types it describes need."""
+    """Check that meta.json lists exactly the files that the types it describes need."""
     needed = folder.meta.files()
     for path in sorted(needed - set(folder.files)):
         yield f"{path}: not listed in meta.json, which describes it"

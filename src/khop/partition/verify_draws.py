@@ -1,4 +1,4 @@
-"""Whether a folder's times and weights, and the order of its rows, are what its attributes say."""
+"""Check of a folder's times, weights and row order against its attributes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from khop.typing import Array, Int64Array, IntArray
 
 
 def check_node_times(folder: PartitionFolder, node_type: NodeTypeMeta) -> Iterator[str]:
-    """The keys of a node type's times are those of the attribute, part by part."""
+    """Check, part by part, that the keys of a node type's times are those of the attribute."""
     time = folder.meta.time_attr
     if not node_type.timed or time is None:
         return
@@ -39,7 +39,7 @@ def check_node_times(folder: PartitionFolder, node_type: NodeTypeMeta) -> Iterat
 
 
 def check_edge_draws(folder: PartitionFolder, edge_type: EdgeTypeMeta, part: int) -> Iterator[str]:
-    """Rows are in the order that meta.json says; times and weights are those of the attributes."""
+    """Check that rows are in the order of meta.json, and times and weights those of attributes."""
     indptr, indices, edge_ids = (
         folder.open(edge_path(part, edge_type.name, name))
         for name in ("indptr", "indices", "edge_id")
@@ -75,7 +75,7 @@ def _expected_times(
 
 
 def _keeps_order(indptr: IntArray, edge_ids: IntArray, times: Int64Array | None) -> bool:
-    """Whether edge ids ascend within each row, or within each run of equal times of a row."""
+    """Return whether edge ids ascend within each row, or each run of equal times of a row."""
     ascends = edge_ids[1:] > edge_ids[:-1]
     if times is not None:
         ascends |= times[1:] != times[:-1]

@@ -1,5 +1,5 @@
-"""The on-disk format of partitions, and one part of it opened. Imports no torch.
+"""On-disk format of partitions, and access to one part. Imports no torch.
 
-`folder` knows what lies where and checks it, `part` maps one part's arrays, `book` tells which part
-owns a node. `khop.partition` writes folders; samplers, servers and trainers read them.
+`folder` defines and checks the files, `part` maps the arrays of one part, `book` maps ids to the
+parts that own them. `khop.partition` writes folders; samplers, servers and trainers read them.
 """

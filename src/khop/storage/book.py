@@ -1,4 +1,7 @@
-"""Who owns which node: parts own contiguous ranges of renumbered ids."""
+"""Map from ids to parts: each part owns a contiguous range of renumbered ids.
+
+Used by any process. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from khop.typing import Int64Array, IntArray
 
 
 class RangeBook:
-    """Maps ids to parts by binary search over the range bounds.
+    """Map from ids to parts by binary search over the range bounds.
 
     Args:
         bounds: [num_parts + 1] non-decreasing; part p owns ids bounds[p] .. bounds[p + 1] - 1.
@@ -36,9 +39,9 @@ class RangeBook:
         return self.bounds[-1]
 
     def size(self, part: int) -> int:
-        """Number of ids that `part` owns."""
+        """Return the number of ids that `part` owns."""
         return self.bounds[part + 1] - self.bounds[part]
 
     def owner(self, ids: IntArray) -> Int64Array:
-        """Owner of each id, all of which must exist."""
+        """Return the part that owns each id. All ids must exist."""
         return np.searchsorted(self.bounds, ids, side="right").astype(np.int64) - 1

@@ -1,4 +1,7 @@
-"""One partition, opened: a graph some of whose rows are elsewhere."""
+"""One part of a partition folder, opened: a graph that holds only the part's own rows.
+
+Used by samplers, partition servers, graph servers and trainers. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
 
 class CachedRows(NamedTuple):
-    """Copies of hot rows of other parts, and where each stands."""
+    """Copies of hot rows of other parts, and the position of each, by its new id."""
 
     places: _native.IdIndex
     features: dict[str, Feature]
 
 
 class Part:
-    """The arrays of one part, mapped when first used. Types go by their index in the folder.
+    """Arrays of one part, mapped when first used. Types are named by their index in the folder.
 
     Args:
         folder: the partition folder.
-        part: which part.
+        part: index of the part.
     """
 
     def __init__(self, folder: PartitionFolder, part: int) -> None:
@@ -46,20 +49,20 @@ class Part:
 
     @cached_property
     def relations(self) -> list[tuple[int, int]]:
-        """(node type of neighbours, node type whose neighbours are drawn) of each edge type."""
+        """(node type of neighbours, node type of rows) of each edge type, as indices."""
         place = {t.name: i for i, t in enumerate(self.meta.node_types)}
         ends = [(place[t.name[0]], place[t.name[2]]) for t in self.meta.edge_types]
         return ends if self.meta.edge_dir == "in" else [(dst, src) for src, dst in ends]
 
     @cached_property
     def csrs(self) -> list[_native.Csr]:
-        """The part's rows of each edge type."""
+        """CSR of the part's rows for each edge type."""
         return [self._csr(i) for i in range(len(self.meta.edge_types))]
 
     def _csr(self, index: int) -> _native.Csr:
         edge_type = self.meta.edge_types[index]
         rows = self.meta.node_types[self.relations[index][1]]
-        # Parts keep the order of original ids: a single part has not renumbered anything.
+        # Parts keep the order of original ids, so the ids of a single part are the original ones.
         row_ids = None if self.meta.num_parts == 1 else self.node_ids(rows.name)
         return _native.Csr(
             self._edge_array(edge_type.name, "indptr"),
@@ -77,23 +80,23 @@ class Part:
         )
 
     def indptr(self, index: int) -> IntArray:
-        """[num_rows + 1] row pointers of an edge type."""
+        """Return the row pointers of an edge type, [num_rows + 1]."""
         if index not in self._indptrs:
             name = self.meta.edge_types[index].name
             self._indptrs[index] = self._edge_array(name, "indptr")
         return self._indptrs[index]
 
     def rows(self, index: int) -> tuple[IntArray, IntArray]:
-        """Row pointers, and new ids of neighbours, of an edge type."""
+        """Return row pointers and new ids of neighbours of an edge type."""
         name = self.meta.edge_types[index].name
         return self._edge_array(name, "indptr"), self._edge_array(name, "indices")
 
     def edge_ends(self, index: int, places: Int64Array | None = None) -> Int64Array:
-        """Sources and destinations of the part's edges of a type.
+        """Return sources and destinations of the part's edges of a type.
 
         Args:
             index: the edge type.
-            places: [n] which of them, by their place in the part; None: all.
+            places: [n] positions of the edges in the part. If None, all edges.
 
         Returns:
             [2, n] int64 original ids.
@@ -116,15 +119,15 @@ class Part:
         return edge_array(self.folder, self.part, edge_type, name)
 
     def node_times(self, index: int) -> Int64Array | None:
-        """[num_nodes] key of the time of each node of a type, all parts', by new id; or None."""
+        """Return [num_nodes] time keys of a type's nodes in all parts, by new id, or None."""
         return self.folder.node_times(self.meta.node_types[index].name)
 
     def node_ids(self, node_type: NodeType) -> IntArray:
-        """[n] original ids of the part's nodes."""
+        """Return [n] original ids of the part's nodes."""
         return self.folder.node_ids(self.part, node_type)
 
     def node_feature(self, index: int, name: str) -> Feature:
-        """A node attribute by its name; 'id' holds original ids."""
+        """Return a node attribute by its name; 'id' holds original ids."""
         key = (index, name)
         if key not in self._node_features:
             node_type = self.meta.node_types[index]
@@ -136,7 +139,7 @@ class Part:
         return self._node_features[key]
 
     def edge_feature(self, index: int, name: str) -> Feature:
-        """An edge attribute by its name; 'edge_id' holds original ids."""
+        """Return an edge attribute by its name; 'edge_id' holds original ids."""
         key = (index, name)
         if key not in self._edge_features:
             edge_type = self.meta.edge_types[index]
@@ -149,7 +152,7 @@ class Part:
         return self._edge_features[key]
 
     def cached(self, index: int) -> CachedRows | None:
-        """Copies of other parts' hot rows of a node type; None if there are none."""
+        """Return the copies of other parts' hot rows of a node type, or None if there are none."""
         if index not in self._cached:
             self._cached[index] = self._open_cache(index)
         return self._cached[index]

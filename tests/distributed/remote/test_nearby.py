@@ -236,7 +236,7 @@ def test_a_killed_client_whose_fork_lives(servers):
         "from khop.distributed import *\n"
         f"init_client(2, 0, 7, '127.0.0.1', {servers.port})\n"
         "loader = DistNeighborLoader(None, [3], None, 8)\n"
-        "next(iter(loader)); pids = loader._maker.pids\n"
+        "next(iter(loader)); pids = loader._backend.pids\n"
         "fork = os.fork()\n"
         "if fork: print(fork, *pids, flush=True)\n"
         "time.sleep(60)\n"

@@ -1,4 +1,4 @@
-"""What goes wrong during a soak, drawn at random from a seed."""
+"""Random faults of a soak, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PROGRAMS = {
     "khop.cli.main": "server",  # khop serve
 }
 _YOUNG = 2.0  # seconds
-_AMID_RECOVERY = 0.3  # share of the strikes that wait for nothing
+_AMID_RECOVERY = 0.3  # share of the strikes that do not wait for progress
 _LONGEST_PEACE = 20.0
 Action = Callable[[], None]
 
 
 def programs_below(roots: Iterable[int]) -> dict[str, list[int]]:
-    """Process ids of khop's programs among the descendants of some processes, by role."""
+    """Return the ids of khop's processes among some processes and their descendants, by role."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -54,7 +54,7 @@ def _role(pid: int) -> str | None:
 
 
 def _age(pid: int) -> float:
-    """Seconds since a process was started; 0 if it has ended."""
+    """Return the seconds since a process was started; 0 if it has ended."""
     try:
         ticks = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
     except OSError:
@@ -63,19 +63,19 @@ def _age(pid: int) -> float:
 
 
 class Faults:
-    """Strikes every few seconds until it is ended.
+    """Fault injector that strikes every few seconds until it is ended.
 
     Args:
-        roots: gives the processes whose descendants may be killed.
-        seed: of what happens when.
+        roots: returns the processes that may be killed, they and their descendants.
+        seed: of all random choices.
         interval: seconds between two kills on average.
-        roles: whom to kill: 'sampler', 'server', 'receiver'.
-        progress: gives the batches that each trainer has delivered.
-        hosts: whose cable and links to disturb; None: the network stays as it is.
+        roles: roles to kill: 'sampler', 'server', 'receiver'.
+        progress: returns the number of batches that each trainer has delivered.
+        hosts: hosts whose cable and links to disturb. If None, the network stays as it is.
 
     Attributes:
-        counts: how often each thing happened.
-        failure: what ended a thread of this object itself; None: nothing.
+        counts: how often each fault happened.
+        failure: the error that ended a thread of this object, or None.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class Faults:
 
     @property
     def kills(self) -> int:
-        """How many processes have been killed so far."""
+        """Number of processes killed so far."""
         return sum(n for what, n in self.counts.items() if what.startswith("killed"))
 
     def end(self) -> None:
-        """Stops; what is stopped or cut goes on again."""
+        """End the faults; processes that are stopped continue, the network is restored."""
         self._over.set()
         for thread in self._threads:
             thread.join()
@@ -118,7 +118,7 @@ class Faults:
     def _guarded(self, work: Action) -> None:
         try:
             work()
-        except Exception as error:  # told by the driver, in its own thread
+        except Exception as error:  # reported by the driver's main thread
             self.failure = error
 
     def _kill_for_ever(self) -> None:
@@ -127,7 +127,7 @@ class Faults:
             self._strike("stop" if self._random.random() < 0.1 else "kill")
 
     def _let_them_work(self) -> None:
-        """Waits, most times, until every trainer has gone on since the last strike.
+        """Wait, most times, until every trainer has made progress since the last strike.
 
         Else a slow machine would only ever start processes. The other times a fault strikes in the
         middle of a recovery.
@@ -158,9 +158,9 @@ class Faults:
             os.kill(pid, signal.SIGCONT)
 
     def _may_strike(self, pid: int) -> bool:
-        """Servers that die again and again as soon as they are up are given up, by design.
+        """Return whether a server may be struck: not more than two young ones in a row.
 
-        So not more than two in a row are struck that young.
+        Servers that die again and again as soon as they are up are given up, by design.
         """
         is_young = _age(pid) < _YOUNG
         self._young_in_a_row = self._young_in_a_row + 1 if is_young else 0

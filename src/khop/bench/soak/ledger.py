@@ -1,7 +1,7 @@
-"""Whether every batch came, once, in order and unchanged.
+"""Ledger of delivered batches: checks that each comes once, in order and unchanged.
 
-A batch is known by its checksum, not by the number that a loader gives it: one that is left out
-shows as the next one coming too early, one that comes twice as one that has been there.
+A batch is identified by its checksum, not by its number in the loader. A batch that is left out
+shows as the next one coming too early, a doubled one as one that came before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Counts:
-    """What has become of a trainer's batches."""
+    """Numbers of a trainer's batches by outcome."""
 
     delivered: int = 0
     lost: int = 0
@@ -25,12 +25,12 @@ class Counts:
 
     @property
     def wrong(self) -> int:
-        """Batches that were not what they should be."""
+        """Batches that were lost, doubled or changed."""
         return self.lost + self.doubled + self.changed
 
 
 class Ledger:
-    """Follows the deliveries of one trainer; one thread tells, others look.
+    """Record of the deliveries of one trainer; one thread writes it, others read it.
 
     Args:
         expected: checksums of the batches of each epoch of a cycle.
@@ -50,23 +50,23 @@ class Ledger:
         self.longest_gap = 0.0
 
     def begin(self) -> None:
-        """A trainer begins, or begins again, with its first epoch."""
+        """Expect the first epoch: a trainer starts, or starts again."""
         self._epoch = self._next = 0
         self.last_progress = time.monotonic()
 
     def watch_gaps(self) -> None:
-        """Forgets the gaps so far, which hold a trainer's start."""
+        """Forget the gaps so far, which include a trainer's start."""
         self.longest_gap = 0.0
 
     def deliver(self, value: int) -> None:
-        """A batch of this checksum was delivered."""
+        """Record a batch of this checksum."""
         now = time.monotonic()
         self.longest_gap = max(self.longest_gap, now - self.last_progress)
         self.last_progress = now
         self.counts.delivered += 1
         place = self._places.get(value)
         if place is None:
-            self.counts.changed += 1  # it stands for the one that should have come
+            self.counts.changed += 1  # counts in place of the expected one
             self._next += 1
         elif place[0] != self._epoch or place[1] < self._next:
             self.counts.doubled += 1
@@ -75,7 +75,7 @@ class Ledger:
             self._next = place[1] + 1
 
     def end_epoch(self) -> None:
-        """The epoch is over: what has not come is lost."""
+        """End the epoch: batches that have not come are lost."""
         self.counts.lost += max(0, len(self._expected[self._epoch]) - self._next)
         self.counts.epochs += 1
         self._next = 0
@@ -85,6 +85,6 @@ class Ledger:
             self._changed.notify_all()
 
     def wait_for_cycle(self, number: int, seconds: float) -> bool:
-        """Waits until so many cycles are complete; False if it takes longer."""
+        """Wait until so many cycles are complete; return False if it takes longer."""
         with self._changed:
             return self._changed.wait_for(lambda: self.counts.cycles >= number, seconds)

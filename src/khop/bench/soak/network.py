@@ -2,8 +2,8 @@
 
 Each namespace has a TUN device. The cable is a thread that reads packets from one device and writes
 them to the other: later (delay), not before a stall has passed, or never (cut). So it affects every
-connection, whoever made it and to whichever port, and needs no `netem` in the kernel. It needs
-root, iproute2 and /dev/net/tun.
+connection, of any process and port, and needs no `netem` in the kernel. It needs root, iproute2 and
+/dev/net/tun.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _TUNSETIFF = 0x400454CA
 _IFF_TUN_NO_PI = 0x1001
 _DEVICE = Path("/dev/net/tun")
 _MTU = 60_000  # few packets for many bytes: they pass through Python
-_MAX_HELD = 1024  # packets on their way in each direction; TCP sends again what is dropped
+_MAX_HELD = 1024  # packets in flight in each direction; TCP sends dropped ones again
 
 
 class NoNetworkError(RuntimeError):
-    """This machine does not let us make networks; says why."""
+    """Error if this machine does not allow network namespaces; gives the reason."""
 
 
 class TwoHosts:
-    """Two namespaces, each as good as a machine of its own for whoever runs in it.
+    """Two namespaces, each like a separate machine to the processes in it.
 
     Attributes:
         addresses: of both.
-        prefixes: what goes before a command that shall run in each.
-        cable: what joins them.
+        prefixes: words before a command that run it in each of them.
+        cable: joins them.
 
     Raises:
-        NoNetworkError: not root, or tools or kernel lack what it takes.
+        NoNetworkError: not root, or tools or kernel lack a feature.
     """
 
     def __init__(self) -> None:
@@ -71,12 +71,12 @@ class TwoHosts:
         _ip("-n", name, "link", "set", "lo", "up")
 
     def set_link(self, place: int, is_up: bool) -> None:
-        """Takes the link of one host down or up, as if its cable were pulled."""
+        """Take the network link of one host down or up, as if its cable were pulled."""
         state = "up" if is_up else "down"
         _ip("-n", self._names[place], "link", "set", self._devices[place], state)
 
     def close(self) -> None:
-        """Removes both."""
+        """Close the cable and remove both namespaces."""
         self.cable.close()
         self._delete()
 
@@ -87,11 +87,11 @@ class TwoHosts:
 
 
 class Cable:
-    """Carries packets between two TUN devices.
+    """Carrier of packets between two TUN devices.
 
     Attributes:
         delay: seconds that a packet takes. More than a second is a stall.
-        is_cut: nothing arrives.
+        is_cut: if True, nothing arrives.
 
     Args:
         ends: descriptors of both devices; the cable closes them.
@@ -107,7 +107,7 @@ class Cable:
         self._thread.start()
 
     def set(self, *, delay: float = 0.0, is_cut: bool = False) -> None:
-        """Changes what it does from now on, also with packets that are on their way."""
+        """Change delay and cut from now on, also for packets in flight."""
         self.delay, self.is_cut = delay, is_cut
         os.write(self._waker, b".")
 
@@ -142,12 +142,12 @@ class Cable:
                 os.write(other, held.popleft()[1])
 
     def _pause(self) -> float | None:
-        """Milliseconds until the next packet is due; None: there is none."""
+        """Return the milliseconds until the next packet is due, or None if there is none."""
         due = [held[0][0] + self.delay for held in self._held.values() if held]
         return max(0.0, min(due) - time.monotonic()) * 1000 if due else None
 
     def close(self) -> None:
-        """Ends the thread and closes the devices, which are gone then."""
+        """End the thread and close the devices, which removes them."""
         os.write(self._waker, b"x")
         self._thread.join()
         for descriptor in (*self._ends, self._wake, self._waker):

@@ -1,4 +1,4 @@
-"""What a soak does, what it found, and the report of both."""
+"""Settings and findings of a soak, and the report of both."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from khop.bench.soak.workload import Workload
 
 @dataclass(frozen=True)
 class Settings:
-    """What a soak does.
+    """Settings of a soak.
 
     Attributes:
-        minutes: how long faults strike.
+        minutes: duration of the faults.
         mode: 'worker', or 'client': two graph servers, a client that stays, and one that comes and
             goes.
-        interval: seconds between two kills on average, beside what faults wait for trainers.
+        interval: seconds between two kills on average, without the time that faults wait for
+            progress of trainers.
         patience: seconds without a batch that count as a hang.
-        seed: of faults; the workload has its own.
-        roles: whom to kill.
+        seed: of faults; the workload has another.
+        roles: roles of processes to kill.
         network: disturb the network, where the machine allows it.
-        workload: what is loaded.
+        workload: the graph and the batches.
     """
 
     minutes: float = 30.0
@@ -41,16 +42,16 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """What a soak found.
+    """Findings of a soak.
 
     Attributes:
-        seconds: how long faults struck.
-        trainers: what became of each trainer's batches.
+        seconds: duration of the faults.
+        trainers: numbers of each trainer's batches by outcome.
         longest_gaps: seconds between two batches at most, a trainer each.
-        faults: how often each happened.
-        trends: what became of each trainer's memory and descriptors.
-        notes: what was left out.
-        problems: what went wrong, a sentence each; empty if the soak passed.
+        faults: how often each fault happened.
+        trends: memory and descriptors of each trainer and server over time.
+        notes: parts that were left out, and other remarks.
+        problems: the problems, a sentence each; empty if the soak passed.
     """
 
     seconds: float = 0.0
@@ -67,7 +68,7 @@ class Outcome:
         return sum(n for what, n in self.faults.items() if what.startswith("killed"))
 
     def to_json(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the findings for a JSON file."""
         trends = {
             name: {kind: {**t._asdict(), "flat": t.is_flat} for kind, t in of.items()}
             for name, of in self.trends.items()
@@ -75,7 +76,7 @@ class Outcome:
         return {**asdict(self), "kills": self.kills, "trends": trends}
 
     def lines(self) -> list[str]:
-        """A table of it."""
+        """Return the findings as Markdown tables."""
         head = ["", *(f"trainer {rank}" for rank in range(len(self.trainers)))]
         rows = [head]
         for kind in ("delivered", "lost", "doubled", "changed", "epochs"):
@@ -89,6 +90,6 @@ class Outcome:
 
 
 def write_report(outcome: Outcome, settings: Settings, path: Path) -> None:
-    """Writes settings and outcome as JSON."""
+    """Write settings and findings as JSON."""
     content = {"settings": asdict(settings), **outcome.to_json()}
     path.write_text(json.dumps(content, indent=1) + "\n")

@@ -29,12 +29,12 @@ def start_python(
     environment: Mapping[str, str] | None = None,
     piped: bool = True,
 ) -> subprocess.Popen[bytes]:
-    """Starts a program of khop, in the log's folder.
+    """Start a program of khop, in the log's folder.
 
     Args:
         arguments: of the interpreter.
         log: file that its standard error is appended to, and its output if it is not `piped`.
-        prefix: goes before the command.
+        prefix: words before the command.
         environment: added to this process's.
         piped: its standard input and output are pipes to this process.
     """
@@ -57,7 +57,7 @@ def start_python(
 
 
 def last_words(log: Path) -> str:
-    """The end of a log."""
+    """Return the end of a log."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
 
@@ -66,10 +66,10 @@ class Trainer:
 
     Args:
         name: for reports.
-        config: what it does.
-        ledger: what its batches are entered in.
-        log: file for what it says on its standard error.
-        prefix: goes before its command.
+        config: its configuration.
+        ledger: records its batches.
+        log: file for its standard error.
+        prefix: words before its command.
         environment: added to this process's.
     """
 
@@ -101,13 +101,13 @@ class Trainer:
                 self.ledger.end_epoch()
 
     def stop(self) -> None:
-        """Asks it to end after its epoch."""
+        """Close its input, so that it ends after its epoch."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit status, once all that it said is in the ledger; None if it has not ended."""
+        """Return its exit status, once its output is in the ledger; None if it has not ended."""
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -116,26 +116,26 @@ class Trainer:
         return status
 
     def describe_stacks(self) -> None:
-        """Has it write to its log where all its threads are."""
+        """Make it write the stacks of all its threads to its log."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGUSR1)
             time.sleep(1)
 
     def kill(self) -> None:
-        """Ends it at once; what it said is in the ledger then."""
+        """Kill and reap it; then its output is in the ledger."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
 
 
 class GraphServer:
-    """A `khop serve` that is started again when it has ended, as an operator's supervisor would.
+    """A `khop serve` that is started again when it has ended, as by an operator's supervisor.
 
     Args:
         rank: of the server.
         arguments: of `khop serve`.
-        log: file for what it says.
-        prefix: goes before its command.
+        log: file for its output.
+        prefix: words before its command.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class GraphServer:
         return start_python(self._arguments, self.log, self._prefix, piped=False)
 
     def supervise(self, pause: float) -> None:
-        """Starts it again if it has ended, `pause` seconds after that was noticed."""
+        """Start it again if it has ended, `pause` seconds after that was noticed."""
         if self.process.poll() is None:
             return
         now = time.monotonic()
@@ -165,7 +165,7 @@ class GraphServer:
             self.process = self._start()
 
     def close(self) -> None:
-        """Ends it as an operator does; at once if that does not help."""
+        """Terminate it as an operator does; kill it if it has not ended after 10 s."""
         self.process.terminate()
         try:
             self.process.wait(10)
@@ -175,14 +175,14 @@ class GraphServer:
 
 
 class Visitor:
-    """A client that comes, loads for a while, and leaves politely or is killed, again and again.
+    """A client that joins, loads for a while, and leaves in order or is killed, again and again.
 
     Args:
-        config: of the client; each life has a rank of its own.
-        ledger: what its batches are entered in.
-        log: file for what it says.
-        prefix: goes before its command.
-        seed: of how long it stays and how it leaves.
+        config: of the client; each process has another rank.
+        ledger: records its batches.
+        log: file for its standard error.
+        prefix: words before its command.
+        seed: of the length of its stays and of their ends.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Visitor:
 
     @property
     def pids(self) -> list[int]:
-        """Its process, while it is there."""
+        """Its process, while there is one."""
         current = self._current
         return [] if current is None else [current.process.pid]
 
@@ -248,6 +248,6 @@ class Visitor:
             visit.kill()
 
     def end(self) -> None:
-        """Its last visit."""
+        """Wait for the end of its last visit."""
         self._over.set()
         self._thread.join()

@@ -20,22 +20,22 @@ from khop.bench.soak.watch import Watch, shared_on_machine, usage_of
 
 _QUIET_SECONDS = 300.0  # the undisturbed cycle at most
 _END_SECONDS = 180.0  # what trainers may take to finish their epoch when all is quiet again
-_LEFT_SECONDS = 60.0  # after which servers hold nothing any more for clients that have gone
-_VISITOR = 100  # rank of its first life
-_MANY_LIVES = 600.0  # seconds: what servers hold depends on their age until many have lived
-# Seconds after which the memory of a trainer has seen epochs and faults enough for a trend.
+_LEFT_SECONDS = 60.0  # after which servers hold nothing for clients that have left
+_VISITOR = 100  # rank of its first process
+_MANY_LIVES = 600.0  # seconds; before that the memory of servers depends on their age
+# Seconds of epochs and faults after which the memory of a trainer has a trend.
 _SOME_EPOCHS = 120.0
 
 
 def soak(settings: Settings, say: Callable[[str], None] = print) -> Outcome:
-    """Runs a soak.
+    """Run a soak.
 
     Args:
-        settings: what it does.
+        settings: its settings.
         say: called with each line of progress.
 
     Returns:
-        What was found.
+        The findings.
     """
     outcome = Outcome()
     hosts = _hosts(settings, outcome)
@@ -160,7 +160,7 @@ class _Soak:
     # Running ------------------------------------------------------------------------------------
 
     def _undisturbed(self) -> bool:
-        """The first cycle, without faults."""
+        """Run the first cycle, without faults; return False if it fails."""
         begin = time.monotonic()
         for trainer in self._trainers:
             while not trainer.ledger.wait_for_cycle(1, 1.0):
@@ -263,7 +263,7 @@ class _Soak:
         self._check_servers()
 
     def _check_servers(self) -> None:
-        """Servers keep nothing of clients that have gone."""
+        """Check that servers keep nothing of clients that have left."""
         end = time.monotonic() + _LEFT_SECONDS
         while (left := self._left_on_servers()) and time.monotonic() < end:
             time.sleep(0.5)

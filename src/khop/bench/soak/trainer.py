@@ -1,4 +1,4 @@
-"""The trainer's program: loads, says what it loaded, and stops when it is told to.
+"""The program of a trainer process: loads, prints what it loaded, and ends on request.
 
     python -m khop.bench.soak.trainer CONFIG      CONFIG is a `TrainerConfig` as JSON
 
@@ -24,19 +24,19 @@ _PLENTY = 1_000_000  # of restarts
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """What a trainer does.
+    """Configuration of a trainer.
 
     Attributes:
         mode: 'worker', or 'client' of graph servers.
         workload: as a dictionary.
         folder: the partition folder (worker mode).
         rank: of the trainer or client; also its partition (worker mode).
-        stream: whose batches it makes.
+        stream: of seeds and random numbers, which determines its batches.
         num_samplers: sampler processes of a loader.
-        rpc_timeout: seconds that requests may take.
+        rpc_timeout: timeout of requests, in seconds.
         num_servers: number of graph servers.
         master: address and port of the first graph server.
-        key_file: keys of a client; None: the servers are local.
+        key_file: keys of a client. If None, the servers are local.
     """
 
     mode: str
@@ -51,12 +51,12 @@ class TrainerConfig:
     key_file: str | None = None
 
     def to_json(self) -> str:
-        """For the command line."""
+        """Return the configuration as JSON, for the command line."""
         return json.dumps(asdict(self))
 
 
 def main() -> None:
-    """Runs until standard input closes."""
+    """Run until standard input closes."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     config = TrainerConfig(**json.loads(sys.argv[1]))
     stop = threading.Event()
@@ -111,7 +111,7 @@ def _client(config: TrainerConfig) -> Callable[[], Any]:
         init_client,
     )
 
-    # Any number of clients may come: 0.
+    # 0: any number of clients.
     init_client(config.num_servers, 0, config.rank, *config.master, key_file=config.key_file)
     options = RemoteDistSamplingWorkerOptions(
         server_rank=list(range(config.num_servers)),
@@ -128,7 +128,7 @@ def _common(config: TrainerConfig) -> dict[str, Any]:
         **workload.options(config.stream),
         "with_edge": True,
         "collect_features": True,
-        "even_batches": False,  # trainers make new loaders each in their own time
+        "even_batches": False,  # trainers make new loaders at different times
     }
 
 

@@ -1,4 +1,4 @@
-"""Whether memory and descriptors stay as they are: samples over time and a line through them."""
+"""Trend of memory and descriptors: samples over time and a line through them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WARM_UP = 0.25  # share of the time in which pools and pages are still filling
 
 
 class Usage(NamedTuple):
-    """What a process holds, in MiB and in numbers of descriptors."""
+    """Memory of a process in MiB, and its number of descriptors."""
 
     private: float
     shared: float
@@ -30,7 +30,7 @@ LEAST = Usage(private=32.0, shared=16.0, descriptors=12.0)
 
 
 def usage_of(pid: int) -> Usage | None:
-    """What a process holds now; None if it has ended."""
+    """Return the usage of a process now, or None if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         private = re.search(r"RssAnon:\s+(\d+) kB", status)
@@ -50,7 +50,7 @@ def _size(line: str) -> int:
 
 
 def shared_on_machine() -> float:
-    """MiB of shared memory of the whole machine, memfds included."""
+    """Return the MiB of shared memory of the whole machine, memfds included."""
     found = re.search(r"Shmem:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     return int(found[1]) / 1024 if found else 0.0
 
@@ -61,7 +61,7 @@ class Trend(NamedTuple):
     Attributes:
         mean: over the time after the warm-up.
         growth: of the fitted line, from the end of the warm-up to the end.
-        bound: what growth may be.
+        bound: largest growth that is allowed.
     """
 
     mean: float
@@ -70,7 +70,7 @@ class Trend(NamedTuple):
 
     @property
     def is_flat(self) -> bool:
-        """Whether it has not grown beyond the bound."""
+        """True if it has not grown beyond the bound."""
         return self.growth <= self.bound
 
 
@@ -85,7 +85,7 @@ class Watch:
     samples: dict[str, list[tuple[float, Usage]]] = field(default_factory=dict)
 
     def look(self, now: float, pids: Mapping[str, int]) -> None:
-        """Takes a sample of each process."""
+        """Sample each process."""
         for name, pid in pids.items():
             with contextlib.suppress(ValueError):
                 usage = usage_of(pid)
@@ -93,7 +93,7 @@ class Watch:
                     self.samples.setdefault(name, []).append((now, usage))
 
     def trends(self) -> dict[str, dict[str, Trend]]:
-        """What became of each quantity of each name."""
+        """Fit a line to each quantity of each name."""
         return {
             name: {kind: _fit(samples, place) for place, kind in enumerate(Usage._fields)}
             for name, samples in self.samples.items()

@@ -1,4 +1,4 @@
-"""What is loaded: a graph, its folder, each trainer's seeds, and what every batch must be."""
+"""Workload of a soak: a graph, its folder, each trainer's seeds, and the expected batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TENSORS = ("n_id", "e_id", "edge_index", "x", "y", "edge_attr", "input_id")
 
 @dataclass(frozen=True)
 class Workload:
-    """A cycle of epochs that trainers repeat until they are told to stop.
+    """A cycle of epochs that trainers repeat until they are stopped.
 
     Attributes:
         num_nodes: nodes of the graph; their feature rows are random.
@@ -28,7 +28,7 @@ class Workload:
         fanouts: fan-out of each hop.
         num_seeds: seeds of each trainer.
         batch_size: seeds a batch.
-        num_epochs: epochs of a cycle. Then the loader is shut down and made anew.
+        num_epochs: epochs of a cycle. Then the loader is shut down and a new one made.
         seed: of graph, seeds and draws.
     """
 
@@ -47,7 +47,7 @@ class Workload:
         return -(-self.num_seeds // self.batch_size)
 
     def graph(self) -> Data:
-        """The whole graph."""
+        """Make the whole graph."""
         generator = torch.Generator().manual_seed(self.seed)
         ends = torch.randint(self.num_nodes * 9 // 10, (2, self.num_edges), generator=generator)
         return Data(
@@ -58,12 +58,12 @@ class Workload:
         )
 
     def seeds(self, stream: int) -> Tensor:
-        """[num_seeds] int64 seeds of a trainer, known by its stream."""
+        """Draw [num_seeds] int64 seeds of a trainer, identified by its stream."""
         generator = torch.Generator().manual_seed(self.seed + 1 + stream)
         return torch.randperm(self.num_nodes, generator=generator)[: self.num_seeds]
 
     def options(self, stream: int) -> dict[str, Any]:
-        """Keywords that all loaders of a trainer have in common, the in-memory loader's too."""
+        """Return the keywords that all loaders of a trainer share, also the in-memory loader."""
         return {
             "num_neighbors": list(self.fanouts),
             "input_nodes": self.seeds(stream),
@@ -74,11 +74,11 @@ class Workload:
         }
 
     def write(self, folder: Path, num_parts: int) -> None:
-        """Partitions the graph into a folder."""
+        """Partition the graph into a folder."""
         RandomPartitioner.from_data(self.graph(), folder, num_parts).partition()
 
     def expected(self, stream: int) -> list[list[int]]:
-        """Checksums of a trainer's batches, epoch by epoch, as the in-memory loader makes them."""
+        """Compute the checksums of a trainer's batches, by epoch, with the in-memory loader."""
         from khop.loader import NeighborLoader
 
         loader = NeighborLoader(self.graph(), **self.options(stream))
@@ -86,7 +86,7 @@ class Workload:
 
 
 def checksum(batch: Data) -> int:
-    """Of everything that a batch holds: all its tensors' bytes, and what was drawn in each hop."""
+    """Compute the CRC-32 of a batch: all its tensors' bytes, and the numbers drawn in each hop."""
     value = 0
     for piece in _pieces(batch):
         value = zlib.crc32(piece, value)

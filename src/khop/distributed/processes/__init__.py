@@ -1,5 +1,6 @@
-"""Child processes: how they are started, watched and explained after their end. Imports no torch.
+"""Child processes: start, control, and diagnosis after their end. Imports no torch.
 
-`child` starts them, `diagnostics` keeps what is known of one that died, `hosts` and `socket_files`
-say where they are reached, `exit_hooks` run at their end.
+Any process may use it. `child` starts them, `diagnostics` keeps the log tail and current task of
+each, `hosts` and `socket_files` have the addresses and sockets of servers, `exit_hooks` run when a
+process ends.
 """

@@ -1,8 +1,8 @@
-"""Processes that a trainer starts: samplers and partition servers.
+"""Child processes (samplers, servers, receivers): the parent's side and the child's start-up.
 
-They are started with exec, so nothing of the trainer is inherited but its end of a control line.
-They end when that line closes or when the kernel tells them that their parent died; whichever way
-the trainer ends, they do.
+Children are started with exec, so they inherit no memory of the parent. They get one end of a
+control line and a page for the current task. They end when that line closes or when the kernel
+signals that their parent died. So they end whichever way the parent ends.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class ChildProcess:
 
     Args:
         module: the program, `khop.distributed.sampling.worker` for example.
-        config: what it shall do; sent as JSON. None: it imports its program and waits to be told;
-            see `configure`.
+        config: the configuration of the program, sent as JSON. If None, the process imports its
+            program and waits for `configure`.
         descriptors: memory to pass along with the configuration.
-        imports: modules that it imports beside.
+        imports: further modules that it imports.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ChildProcess:
                 pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 stderr=self._log.child_end,
-                # Ctrl-C is for the trainer: its children end with it.
+                # Ctrl-C goes to the trainer alone: its children end with it.
                 start_new_session=True,
             )
         self._log.start()
@@ -77,10 +77,10 @@ class ChildProcess:
             self.configure(config, descriptors)
 
     def configure(self, config: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Tells a process that was started without a configuration what it shall do."""
+        """Send the configuration to a process that was started without one."""
         # The kernel's signal follows the thread that started the child, not the process.
         lasting = threading.current_thread() is threading.main_thread()
-        with contextlib.suppress(ConnectionError):  # told by receive()
+        with contextlib.suppress(ConnectionError):  # receive() reports it
             self.line.send_json(
                 Op.CONFIG,
                 {
@@ -99,11 +99,11 @@ class ChildProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended."""
+        """True if the process has ended."""
         return self._process.poll() is not None
 
     def exit_status(self) -> str:
-        """How the process ended, in words; waits for it, it is known to be ending."""
+        """Return how the process ended, in words. Waits up to 2 s: call when it is ending."""
         try:
             code = self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -114,27 +114,27 @@ class ChildProcess:
 
     @property
     def ended_with_server(self) -> bool:
-        """Whether it ended with another process that had started it: no, this one did."""
+        """Always False: this process started the child itself, not through a graph server."""
         return False
 
     def log_tail(self) -> str:
-        """The end of what it printed to standard error; call when it has ended."""
+        """Return the end of its standard error. Call when it has ended."""
         return self._log.text()
 
     def last_task(self) -> tuple[int, int] | None:
-        """(epoch, batch) that it worked on last, if it says so; also when it has ended."""
+        """Return the (epoch, batch) that it worked on last, if known; also when it has ended."""
         return self._task.read()
 
     def close(self) -> None:
-        """Ends the process and waits for it; harmless if called again."""
+        """End the process and wait for it; harmless if called again."""
         self._finalizer()
 
 
 def _program(module: str, imports: Sequence[str] = ()) -> str:
-    """What the child's interpreter runs.
+    """Return the Python code that the child's interpreter runs.
 
     `-m` and `-c` put the working directory first on the path, where a user's `typing.py` would
-    shadow Python's. The child searches where its parent does, and nowhere else.
+    shadow Python's. So the code sets the child's path to that of its parent.
     """
     source = str(Path(khop.__file__).absolute().parent.parent)
     paths = [path for path in sys.path if path and Path(path).is_absolute()]
@@ -146,7 +146,7 @@ def _program(module: str, imports: Sequence[str] = ()) -> str:
 
 def _end(process: subprocess.Popen[bytes], line: ControlLine, owner: int) -> None:
     line.close()
-    if os.getpid() != owner:  # a fork of the trainer: not its children
+    if os.getpid() != owner:  # a fork of the trainer: the children are not its own
         return
     try:
         process.wait(_GRACE_SECONDS)
@@ -156,16 +156,16 @@ def _end(process: subprocess.Popen[bytes], line: ControlLine, owner: int) -> Non
 
 
 def explain_crashes(root: str | None) -> None:
-    """Let the log of this process name what ended it, should that be a fault.
+    """Make this process log the cause of a fault that ends it.
 
     The exit status stays that of the signal.
 
     Args:
-        root: the partition folder whose files it maps. If None, none is named.
+        root: the partition folder whose files it maps. If None, SIGBUS is not explained.
     """
     if sys.stderr is None:
         return
-    # Frames of other threads, which run meanwhile, cannot be read without a second fault.
+    # Other threads still run. Reading their frames could fault again.
     faulthandler.enable(all_threads=False)
     if root is not None:
         _native.explain_bus_error(
@@ -178,7 +178,7 @@ def explain_crashes(root: str | None) -> None:
 
 
 def start_up() -> tuple[ControlLine, Message]:
-    """What a child does first: takes its line from the command line, and its configuration.
+    """Set up a child process: open its control line and wait for its configuration.
 
     Returns:
         The line and the CONFIG message.
@@ -204,7 +204,7 @@ def start_up() -> tuple[ControlLine, Message]:
 
 
 def task_page() -> CurrentTaskPage:
-    """Where this process says what it works on, for the one that started it."""
+    """Return the page in which this process publishes its current task to its parent."""
     page = CurrentTaskPage(int(sys.argv[3]))
     page.close_descriptor()
     return page
@@ -216,13 +216,13 @@ def _leave(*_: object) -> None:
 
 
 def parent_has_gone(line: ControlLine, parent: int) -> bool:
-    """Whether the process that started this one is ending, or has closed the line.
+    """Return whether the parent process is ending, or has closed the line.
 
-    Of a process that is killed one thread ends after the other: its children are told when the
-    first does, its files close with the last. So this waits a moment for that.
+    The threads of a killed process end one after the other. Its children get their signal when the
+    thread that started them ends; its files close with the last. So this waits up to 0.2 s.
 
     Args:
-        line: the line to it.
+        line: the line to the parent.
         parent: its process id.
     """
     poller = select.poll()
@@ -240,7 +240,7 @@ def parent_has_gone(line: ControlLine, parent: int) -> bool:
 
 
 def wait_for_message(line: ControlLine) -> Message | None:
-    """Waits for the parent's next message; None if the parent is gone."""
+    """Wait for the next message on a line; return None if the other end is closed."""
     poller = select.poll()
     poller.register(line.fileno(), select.POLLIN)
     try:

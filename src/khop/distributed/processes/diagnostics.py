@@ -1,9 +1,9 @@
-"""What is known of a child process after its end: its last lines, and what it worked on.
+"""Diagnostics of a child process: the end of its standard error, and its current task.
 
-A child's standard error is a pipe to the process that started it, where a thread passes on what
-comes, line by line, and keeps the end of it: also what C libraries print when they abort, and the
-traceback that `faulthandler` writes after a segmentation fault. What the child works on stands in a
-page of memory that both have: writing there costs nothing, and it outlives the child.
+Standard error is a pipe to the parent. A thread there passes it on, line by line, and keeps the
+end: also what C libraries print when they abort, and the traceback that `faulthandler` writes after
+a segmentation fault. The current task is in a page of memory that both processes map: writing there
+costs nothing, and the page outlives the child.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHUNK = 4096
 
 
 class StderrTail:
-    """Passes on what a child prints to standard error, and keeps the end of it.
+    """Forwarder of a child's standard error that keeps the last 8 KiB.
 
     Attributes:
         child_end: descriptor for the child; `start` closes it here.
@@ -35,12 +35,12 @@ class StderrTail:
         self._thread = threading.Thread(target=self._pass_on, name="khop-log", daemon=True)
 
     def start(self) -> None:
-        """Begins to listen; the child has its end."""
+        """Start reading. Call when the child has its end."""
         os.close(self.child_end)
         self._thread.start()
 
     def _pass_on(self) -> None:
-        begun = b""  # a line; those of several children must not be mixed
+        begun = b""  # an unfinished line: lines of several children must not be mixed
         while chunk := os.read(self._ours, _CHUNK):
             self._kept.append(chunk)
             self._size += len(chunk)
@@ -54,8 +54,8 @@ class StderrTail:
         os.close(self._ours)
 
     def text(self) -> str:
-        """The end of what it printed; call when it has ended."""
-        self._thread.join(1.0)  # until all is read; a process of its own may hold the pipe open
+        """Return the end of what the child printed. Call when it has ended."""
+        self._thread.join(1.0)  # until all is read; a child of the child may hold the pipe open
         kept = b"".join(list(self._kept))[-_KEPT_BYTES:]
         return kept.decode(errors="replace").strip()
 
@@ -67,13 +67,13 @@ def _write_on(text: bytes) -> None:
 
 
 class CurrentTaskPage:
-    """A page in which a child writes what it works on.
+    """A page of shared memory in which a child publishes its current task.
 
     Args:
-        descriptor: of its memory; None: make some, as the parent does.
+        descriptor: descriptor of the memory. If None, a new page is made, as the parent does.
 
     Attributes:
-        descriptor: of its memory.
+        descriptor: descriptor of the memory.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -87,14 +87,14 @@ class CurrentTaskPage:
             self.write(_NOTHING, _NOTHING)
 
     def write(self, epoch: int, batch: int) -> None:
-        """Says what is worked on from now on."""
+        """Publish the current task."""
         _TASK.pack_into(self._page, 0, epoch, batch)
 
     def read(self) -> tuple[int, int] | None:
-        """(epoch, batch) that was worked on last; None: nothing yet."""
+        """Return the (epoch, batch) that was published last; None if there was none yet."""
         epoch, batch = _TASK.unpack_from(self._page)
         return None if epoch == _NOTHING else (epoch, batch)
 
     def close_descriptor(self) -> None:
-        """Closes the descriptor; the page stays."""
+        """Close the descriptor; the page stays mapped."""
         os.close(self.descriptor)

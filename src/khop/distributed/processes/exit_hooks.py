@@ -1,7 +1,7 @@
-"""What a process does at its end, however it was started. Imports no torch.
+"""Functions called when a process ends, however it was started. Any process with a job context.
 
 `atexit` is enough for a script. Processes that multiprocessing has forked skip it; they run the
-finalizers that they have registered with multiprocessing themselves.
+finalizers that they have registered with multiprocessing. Imports no torch.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ sys.excepthook = _note_failure
 
 
 def call_at_end(leave: Callable[[bool], None]) -> None:
-    """Calls a function when this process ends: maybe twice, and not if it is killed.
+    """Call a function when this process ends: maybe twice, and not if it is killed.
 
-    In processes of multiprocessing that is before these wait for processes of their own.
+    Processes of multiprocessing call it before they wait for their own children.
 
     Args:
-        leave: gets whether the process ends because of an exception.
+        leave: the function. Its argument is True if the process ends because of an exception.
     """
 
     def end() -> None:

@@ -1,4 +1,4 @@
-"""Which machine this is, and by which address others reach it. Imports no torch."""
+"""Identity and address of this machine. Trainers and graph servers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 
 def host_identity() -> str:
-    """Tells hosts apart: boot, network and mount namespaces. Equal ids can share socket files."""
+    """Return an id of boot, network and mount namespace. Equal ids can share socket files."""
     parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
     parts += [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("net", "mnt")]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 
 def host_address(master: str | None = None) -> str:
-    """The address by which other machines reach this one: that of the way to the master.
+    """Return the address at which other machines reach this one: that of the route to the master.
 
     Args:
-        master: host name or address; default: $MASTER_ADDR, else this machine.
+        master: host name or address. If None: $MASTER_ADDR, else this machine.
     """
     master = master or os.environ.get("MASTER_ADDR", "localhost")
     with contextlib.suppress(OSError):

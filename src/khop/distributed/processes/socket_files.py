@@ -1,11 +1,11 @@
-"""Folders with the sockets of servers, that only their owner can enter.
+"""Folders with the Unix sockets of servers, which only their owner can enter. Any process.
 
-Nothing that is said over these sockets is encrypted, so who is at the other end is checked: a path
-that came over the network is used only if this user alone can have put a socket there
-(`is_own_socket`), and each end of a connection asks the kernel who has the other (`peer_of`).
+Traffic over these sockets is not encrypted, so the other end is checked. A path that came over the
+network is used only if this user alone can have put a socket there (`is_own_socket`). Each end of
+a connection asks the kernel for the user at the other (`peer_of`).
 
-Folders are named after the host (and its namespaces), for temporary folders may be shared by
-several: whether anybody listens at a socket can be told on its own host alone.
+Folders are named after the host and its namespaces: several hosts may share a temporary folder, and
+only the socket's own host can find out whether a process listens there. Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from khop.distributed.processes.hosts import host_identity
 
 # A socket's path holds 107 bytes.
 _MAX_FOLDER = 90
-# A socket of that age that nobody listens at belongs to nobody: servers bind and listen at once.
+# A socket of this age without a listener is abandoned: servers bind and listen at once.
 _ABANDONED_SECONDS = 600.0
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 def socket_folder() -> Path:
-    """A new folder that only the owner can enter, with a path short enough for a socket's.
+    """Make a folder that only the owner can enter, with a path short enough for a socket's.
 
-    Removes what processes have left that were killed together with those who look after them.
+    Removes folders of servers that were killed together with their parents.
     """
     prefix = f"khop-{host_identity()}-"
     for parent in {tempfile.gettempdir(), "/tmp"}:
         for left in Path(parent).glob(f"{prefix}*"):
             _remove_abandoned(left)
-    # Without links on the way: see `is_own_socket`.
+    # The path has no links: see `is_own_socket`.
     folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
     if len(str(folder)) > _MAX_FOLDER:
         folder.rmdir()
@@ -46,7 +46,7 @@ def socket_folder() -> Path:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Removes a socket folder of this user, if it is old and nobody listens in it."""
+    """Remove a socket folder of this user, if it is old and no process listens in it."""
     path = folder / "server"
     with contextlib.suppress(OSError):
         is_old = time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS
@@ -61,11 +61,11 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def is_own_socket(path: str) -> bool:
-    """Whether a path leads to a socket that nobody but this user can have put there, or can move.
+    """Return whether a path is a socket that only this user can have put there, or can move.
 
-    Socket and folder belong to this user, the folder is closed to others, and whatever lies above
-    is a folder of this user's or the system's in which others cannot rename. Links are not
-    followed: they could lead elsewhere a moment later.
+    Socket and folder belong to this user, the folder is closed to others, and all folders above
+    belong to this user or the system, and others cannot rename in them. Links are not followed:
+    they could point elsewhere a moment later.
     """
     place = Path(path)
     if not place.name or not place.is_absolute() or ".." in place.parts or "\0" in path:
@@ -75,7 +75,7 @@ def is_own_socket(path: str) -> bool:
     except OSError:
         return False
     own = os.geteuid()
-    # In a container the system's folders may belong to a user who has no number there.
+    # In a container the system's folders may belong to a user that has no id there.
     trusted = {0, own, above[-1].st_uid} if above else {0, own}
     return (
         stat.S_ISSOCK(file.st_mode)
@@ -89,9 +89,9 @@ def is_own_socket(path: str) -> bool:
 
 
 def peer_of(end: socket.socket) -> tuple[int, int]:
-    """Process id (0: the system does not tell) and user id of whoever has the other end.
+    """Return process id (0 if the system hides it) and user id of the other end.
 
-    Of a connection that was made to a listening socket, that is who began to listen, or connected.
+    Of a connection to a listening socket, that is the process that called listen, or connect.
     """
     told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, _ = _CREDENTIALS.unpack(told)
@@ -99,12 +99,12 @@ def peer_of(end: socket.socket) -> tuple[int, int]:
 
 
 def lines_path(path: str) -> str:
-    """Where a graph server takes in clients of its machine: a socket beside its `ipc://` one."""
+    """Return the path of a graph server's socket for local clients, next to its `ipc://` one."""
     return str(Path(path).with_name("lines"))
 
 
 def remove_socket(path: str) -> None:
-    """Removes a server's socket file, what lies beside it, and the folder, if still there."""
+    """Remove a server's socket files and their folder, if still there."""
     for file in (path, lines_path(path)):
         with contextlib.suppress(OSError):
             Path(file).unlink()

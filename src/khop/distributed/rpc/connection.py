@@ -1,8 +1,8 @@
-"""A connection to one server that begins anew whenever it is lost.
+"""A connection to one graph server or directory, made again whenever it is lost.
 
-What was sent and not answered is lost with a connection: whoever uses a link looks at `generation`
-and asks again. Nothing may be sent while the link is down, so nothing is ever delivered late, to a
-server that has been started again meanwhile.
+Receivers, clients and graph servers use it. Requests in flight are lost with a connection: the
+caller sends them again when `pump` reports that it is up. Messages are dropped while it is down, so
+none is delivered late, to a server that was restarted meanwhile. Imports no torch.
 """
 
 from __future__ import annotations
@@ -27,32 +27,33 @@ _EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
-# As a monitor tells them; zmq.utils.monitor reads the same, but imports asyncio.
+# Format of a monitor's events; zmq.utils.monitor reads the same, but imports asyncio.
 _EVENT = struct.Struct("=Hi")
 _HEARTBEAT_MS = 1000
 _HEARTBEAT_TIMEOUT_MS = 3000
-# Connections that end at once are begun again after a while, twice as long each time.
+# Pause, in seconds, before a connection that ended at once is made again; doubles each time.
 _MIN_PAUSE = 0.05
 _MAX_PAUSE = 1.0
 _LINGER_MS = 500
-# Messages that are taken in before others have their turn.
+# Messages received in one call, so that other connections are read, too.
 _MOST_AT_ONCE = 256
 
 
 class Connection:
-    """A connection to one server. Belongs to one thread.
+    """A connection to one server, for one thread.
 
     Args:
-        context: of the sockets.
-        credentials: of this process; needed for endpoints with a server key.
-        endpoint: where the server is; None: not known yet, see `relocate`.
+        context: context of the sockets.
+        credentials: keys of this process; needed for endpoints with a server key.
+        endpoint: address and key of the server. If None, it is not known yet: see `relocate`.
 
     Attributes:
-        endpoint: see above.
-        generation: how many times the connection was made.
-        lost_since: when it was lost (`time.monotonic`), or when the link was made; None: it is up.
-        heard: when the server was last heard of.
-        refused: why the server does not let this process in, if it said so.
+        endpoint: as above.
+        lost_since: when the connection was lost (`time.monotonic`), or when this object was made.
+            None while the connection is up.
+        heard: when the last message of the server arrived, or the connection was made
+            (`time.monotonic`).
+        refused: reason for which the server, or `refuse`, rejected the connection, if known.
     """
 
     def __init__(
@@ -66,7 +67,6 @@ class Connection:
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self.endpoint: Endpoint | None = None
-        self.generation = 0
         self.lost_since: float | None = time.monotonic()
         self.heard = 0.0
         self.refused: str | None = None
@@ -79,16 +79,20 @@ class Connection:
 
     @property
     def is_up(self) -> bool:
-        """Whether the server can be asked."""
+        """True while the connection is up."""
         return self.lost_since is None
 
     @property
     def address(self) -> str:
-        """Of the server, for messages."""
+        """Address of the server, for messages."""
         return "an unknown address" if self.endpoint is None else self.endpoint.address
 
     def relocate(self, endpoint: Endpoint) -> None:
-        """The server is there from now on."""
+        """Set the server's endpoint, and connect to it if it is another one.
+
+        Raises:
+            ValueError: the endpoint has a server key, and this process has no keys.
+        """
         if endpoint == self.endpoint:
             return
         if endpoint.server_key is not None and self._credentials is None:
@@ -99,15 +103,15 @@ class Connection:
         self._drop()
         self.endpoint = endpoint
         self.refused = None
-        # Not pump(): that the link has come up is for whoever calls it to hear.
+        # Not pump(): its caller must get the report that the connection is up.
         self._connect(endpoint)
 
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """What is readable when there is something to `pump` or `receive`; changes."""
+        """Return the sockets to poll before `pump` and `receive`. They change with connections."""
         return [s for s in (self._socket, self._monitor) if s is not None]
 
     def pump(self) -> bool:
-        """Follows what has become of the connection; returns whether it has just come up."""
+        """Process connection events, and reconnect; return whether the connection just came up."""
         if self._socket is None and self.endpoint is not None:
             if time.monotonic() < self._connect_at:
                 return False
@@ -116,12 +120,11 @@ class Connection:
         while self._monitor is not None and self._monitor.poll(0):
             event = _EVENT.unpack(self._monitor.recv_multipart()[0])[0]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.generation += 1
                 self.lost_since, self.refused = None, None
                 self.heard = self._up_since = time.monotonic()
                 came_up = True
             elif event == zmq.EVENT_DISCONNECTED:
-                if self.is_up:  # else ZeroMQ goes on trying by itself
+                if self.is_up:  # else ZeroMQ retries by itself
                     self._drop()
                     came_up = False
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
@@ -134,7 +137,7 @@ class Connection:
         socket = self._context.socket(zmq.DEALER)
         try:
             socket.linger = 0
-            socket.sndhwm = socket.rcvhwm = 0  # bounded by what is asked for
+            socket.sndhwm = socket.rcvhwm = 0  # bounded by the requests in flight
             socket.setsockopt(zmq.MAXMSGSIZE, ENVELOPE_BYTES)
             socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
             socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
@@ -147,14 +150,14 @@ class Connection:
                 socket.curve_secretkey = self._credentials.secret.encode()
             self._monitor = socket.get_monitor_socket(_EVENTS)
             socket.connect(endpoint.address)
-        except BaseException:  # an address that is none
+        except BaseException:  # an invalid address
             socket.disable_monitor()
             socket.close(0)
             raise
         self._socket = socket
 
     def _drop(self) -> None:
-        """Leaves a connection; `pump` makes the next."""
+        """Close the connection; `pump` makes the next."""
         now = time.monotonic()
         lasted = self.is_up and now - self._up_since > _MAX_PAUSE
         self._pause = _MIN_PAUSE if lasted else min(2 * self._pause, _MAX_PAUSE)
@@ -169,15 +172,15 @@ class Connection:
         self._socket = self._monitor = None
 
     def send(self, frames: Sequence[Any]) -> None:
-        """Sends a message; dropped while the link is down."""
+        """Send a message; dropped while the connection is down."""
         if self._socket is not None and self.is_up:
             self._socket.send_multipart(frames, copy=False)
 
     def receive(self) -> Iterator[tuple[dict[str, Any], list[Array], int]]:
-        """Messages that have arrived: header, arrays, bytes; not all, if there are very many.
+        """Yield messages that have arrived, at most 256: header, arrays, number of bytes.
 
         Raises:
-            ProtocolError: one is malformed: `refuse` the connection.
+            ProtocolError: a message is malformed. The caller should `refuse` the connection.
         """
         for _ in range(_MOST_AT_ONCE):
             if self._socket is None or not self._socket.poll(0):
@@ -191,24 +194,24 @@ class Connection:
             yield header, arrays, sum(map(len, frames))
 
     def refuse(self, why: str, pause: float = 0.0) -> None:
-        """Ends a connection over which nonsense came; `pump` makes the next.
+        """End a connection over which invalid messages came; `pump` makes the next.
 
         Args:
-            why: in words that follow the server's name.
-            pause: seconds that it waits at least before.
+            why: the reason, in words that follow the server's name.
+            pause: minimum seconds before the next connection.
         """
         self._drop()
         self._connect_at = max(self._connect_at, time.monotonic() + pause)
         self.refused = why
 
     def finish(self) -> None:
-        """Lets what was sent last leave before the connection is closed, for a moment at most."""
+        """Let messages that were sent leave after the connection is closed, for up to 0.5 s."""
         if self._socket is not None:
             self._socket.linger = _LINGER_MS
             self._lingers = True
 
     def state(self) -> str:
-        """What is wrong with the server, in words that follow its name."""
+        """Return the state of the connection, in words that follow the server's name."""
         if self.endpoint is None:
             return "has not registered with the directory"
         if self.lost_since is None:
@@ -217,6 +220,6 @@ class Connection:
         return lost if self.refused is None else f"{lost}: {self.refused}"
 
     def close(self) -> None:
-        """Ends the connection."""
+        """End the connection."""
         self._drop()
         self.endpoint = None

@@ -1,4 +1,4 @@
-"""Where a server is reached, and with which keys. Imports no torch."""
+"""Addresses and keys with which any process reaches a server. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a partition is served; `server_key` is its CURVE public key, None without CURVE."""
+    """Address of a server, and its CURVE public key as Z85 text (None without CURVE)."""
 
     address: str
     server_key: str | None = None
@@ -16,11 +16,11 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Credentials:
-    """The job's CURVE key pair, Z85 text."""
+    """CURVE key pair with which a process connects to servers, Z85 text."""
 
     public: str
     secret: str = field(repr=False)
 
 
 EndpointUpdate: TypeAlias = Endpoint | str
-"""Where a server is now, or why it has ended."""
+"""The new endpoint of a server, or the reason for which it has ended."""

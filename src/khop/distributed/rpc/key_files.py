@@ -1,7 +1,7 @@
-"""Key files: making, reading and changing them; see `khop.distributed.rpc.keys` for what they hold.
+"""Key files: functions that make, read and change them. `khop.distributed.rpc.keys` has the format.
 
-A file is used only if it is a regular file of this user, or root's, that nobody else can read or
-write. Imports no torch.
+The command line, graph servers and clients use them. A file is used only if it is a regular file of
+this user or root, and no other user can read or write it. Imports no torch.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _Keys = TypeVar("_Keys", ServerKeys, ClientKeys)
 
 
 def write_keys(folder: str | Path, num_clients: int | None = None) -> list[Path]:
-    """Makes the keys of a job and writes `server.key` and the clients' files.
+    """Make the keys of a job and write `server.key` and the clients' files.
 
     Args:
         folder: made, for its owner alone, if it does not exist.
-        num_clients: a pair for each of so many clients, `client-0.key` and so on; None: one pair
-            for all, `client.key`.
+        num_clients: number of clients; each gets its own pair, in `client-0.key` and so on. If
+            None, one pair serves all clients, in `client.key`.
 
     Returns:
-        The paths of the files, mode 0600, that of the servers first.
+        The paths of the files, mode 0600; that of the servers first.
 
     Raises:
-        ValueError: a number of clients that is none.
-        SecurityError: the folder is another user's or others may enter it.
+        ValueError: the number of clients is not in 1 to `MAX_CLIENTS`.
+        SecurityError: the folder is a link or another user's, or others may enter it.
         FileExistsError: there are keys already; they are left alone.
-        NotADirectoryError: it is a file, or below one.
+        NotADirectoryError: the path is a file, or lies below one.
     """
     if num_clients is not None and not 1 <= num_clients <= MAX_CLIENTS:
         raise ValueError(f"--clients must be 1 to {MAX_CLIENTS} (got {num_clients})")
@@ -71,19 +71,19 @@ def write_keys(folder: str | Path, num_clients: int | None = None) -> list[Path]
 
 
 def add_client(folder: str | Path, name: str) -> Path:
-    """Makes a pair for one more client and lets it in; servers notice when they are started again.
+    """Make a key pair for one more client, and admit it. Takes effect when servers are restarted.
 
     Args:
-        folder: with the job's `server.key`.
-        name: of the client; its file is NAME.key.
+        folder: the folder with the job's `server.key`.
+        name: name of the client; its file is NAME.key.
 
     Returns:
         The path of its file, mode 0600.
 
     Raises:
-        ValueError: a name that no file should have.
+        ValueError: the name is not valid for a key file.
         SecurityError: there is no `server.key`, or it cannot be used.
-        FileExistsError: there is a client of this name.
+        FileExistsError: there is a client of this name already.
     """
     if not NAME.fullmatch(name) or name == "server":
         raise ValueError(f"a client's name is letters, digits, '.', '_' and '-' (got {name!r:.80})")
@@ -100,10 +100,10 @@ def add_client(folder: str | Path, name: str) -> Path:
 
 
 def revoke_client(folder: str | Path, name: str) -> None:
-    """Shuts a client out; servers notice when they are started again with the new `server.key`.
+    """Revoke a client's key. Takes effect when servers are restarted with the new `server.key`.
 
     Raises:
-        ValueError: no client of this name; lists those that there are.
+        ValueError: no client has this name; lists the clients.
         SecurityError: there is no `server.key`, or it cannot be used.
     """
     folder = Path(folder)
@@ -123,11 +123,11 @@ def _existing(folder: Path) -> ServerKeys:
 
 @contextlib.contextmanager
 def _private_folder(folder: Path) -> Iterator[int]:
-    """A descriptor of a folder that nobody else may enter."""
+    """Open a folder that no other user may enter; yields its descriptor."""
     try:
         at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        # A link to a folder is 'Not a directory' where links are not followed.
+        # With O_NOFOLLOW, a link to a folder fails with 'Not a directory'.
         why = "it is a link" if folder.is_symlink() else error.strerror
         raise SecurityError(
             f"'{folder}' is no folder, or a link to one: name a folder for the keys of the job "
@@ -142,7 +142,7 @@ def _private_folder(folder: Path) -> Iterator[int]:
 
 
 def _write_all(at: int, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes all files or none."""
+    """Write all files or none."""
     written: list[str] = []
     try:
         for name, content in files.items():
@@ -156,17 +156,17 @@ def _write_all(at: int, folder: Path, files: Mapping[str, Mapping[str, Any]]) ->
 def _replace_server_key(
     at: int, folder: Path, clients: Mapping[str, str], keys: ServerKeys
 ) -> None:
-    """Puts another `server.key` in the place of the one that is there, whole at every moment."""
+    """Replace `server.key` atomically."""
     name = f".server.key-{os.getpid()}"
     _write_all(at, folder, {name: ServerKeys(keys.server, clients).to_json()})
     os.rename(name, "server.key", src_dir_fd=at, dst_dir_fd=at)
 
 
 def read_server_keys(path: str | Path | None = None) -> ServerKeys | None:
-    """The keys of a graph server.
+    """Read the keys of a graph server.
 
     Args:
-        path: a `server.key`; None: the one that $KHOP_KEY_FILE names.
+        path: a `server.key`. If None, the one that $KHOP_KEY_FILE names.
 
     Returns:
         The keys; None if no file is named.
@@ -178,7 +178,7 @@ def read_server_keys(path: str | Path | None = None) -> ServerKeys | None:
 
 
 def read_client_keys(path: str | Path | None = None) -> ClientKeys | None:
-    """The keys of a trainer; like `read_server_keys`, from a `client.key`."""
+    """Read the keys of a trainer from a `client.key`; otherwise like `read_server_keys`."""
     return _read(path, "client", ClientKeys)
 
 
@@ -230,13 +230,13 @@ def _read(path: str | Path | None, role: str, kind: type[_Keys]) -> _Keys | None
 
 
 def _read_private(path: Path) -> bytes:
-    """The file's bytes, if its owner alone can read it.
+    """Return the file's bytes, if its owner alone can read it.
 
-    Links are followed (Kubernetes mounts secrets as links): what is opened is checked, not the way
-    there, so another user's link can only lead to a private file of our own.
+    Links are followed: Kubernetes mounts secrets as links. The file that was opened is checked, not
+    its path, so another user's link can only lead to a private file of this user or root.
     """
     try:
-        # A FIFO must not keep us waiting.
+        # Opening a FIFO must not block.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise SecurityError(f"cannot read the key file '{path}': {error.strerror}") from None
@@ -253,7 +253,7 @@ def _read_private(path: Path) -> bytes:
 def _parse(text: bytes, path: Path) -> dict[str, Any]:
     try:
         content = json.loads(text)
-    except (ValueError, RecursionError):  # whose text might quote the file's
+    except (ValueError, RecursionError):  # its text might quote the file
         content = None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise SecurityError(f"'{path}' is not a key file: make one with khop keygen")

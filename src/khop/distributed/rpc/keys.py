@@ -1,17 +1,18 @@
-"""Keys of a job whose graph servers stand apart: made once by `khop keygen`, carried by hand.
+"""CURVE keys of a job in server-client mode: made by `khop keygen`, distributed by the user.
 
-Servers prove themselves with the *server* CURVE pair, towards clients and each other, and let in
-whoever has the server pair or a *client* pair. The files:
+The command line, graph servers and clients use them. Servers authenticate with the *server* pair,
+to clients and to each other, and admit holders of the server pair or of a *client* pair. Files:
 
     server.key    the server pair and the clients' public keys, by name, for graph servers
     client.key    a client pair and the server's public key, for all trainers; or
     client-0.key, client-1.key, ...   one for each (`khop keygen --clients N`)
 
-so a stolen client key lets somebody ask servers, but not be one. With a pair for each client,
-members are told apart: each gets its own turns, and one can be shut out (`khop keygen --revoke`:
-its public key leaves `server.key`, and servers that are started again do not let it in). Files are
-JSON, readable by their owner alone. Secrets go from a file to a socket: they are in no `repr`, log,
-error text, command line or environment, and reach child processes over their control lines.
+So a stolen client key gives access to servers, but cannot impersonate one. With a pair for each
+client, servers distinguish clients: each has its own queue, and one can be revoked
+(`khop keygen --revoke` removes its public key from `server.key`; servers reject it after a
+restart). Files are JSON, readable by their owner alone. Secrets go from a file to a socket: they
+are in no `repr`, log, error text, command line or environment, and reach child processes over their
+control lines. Imports no torch.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from khop.distributed.rpc.endpoint import Credentials, Endpoint
 from khop.errors import SecurityError
 
 KEY_FILE_VARIABLE = "KHOP_KEY_FILE"
-"""Environment variable that names the key file where none is given."""
+"""Environment variable with the path of the key file, used if no path is passed."""
 
 MAX_CLIENTS = 4096
-"""Clients that a `server.key` can name."""
+"""Maximum number of clients in a `server.key`."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""A client's name, which is also its file's."""
+"""Pattern of a client's name, which is also the name of its file."""
 
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _log = log.get(__name__)
@@ -51,10 +52,10 @@ class KeyPair:
 
     @classmethod
     def new(cls) -> KeyPair:
-        """A fresh pair.
+        """Make a new pair.
 
         Raises:
-            SecurityError: this libzmq has no CURVE.
+            SecurityError: this libzmq was built without CURVE.
         """
         if not zmq.has("curve"):
             raise SecurityError(
@@ -67,10 +68,10 @@ class KeyPair:
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """What a trainer has: its own pair, and how it knows a server.
+    """Keys of a trainer.
 
     Attributes:
-        client: the pair that servers let in.
+        client: its own pair, which servers admit.
         server_key: public key of the servers.
     """
 
@@ -78,15 +79,15 @@ class ClientKeys:
     server_key: str
 
     def credentials(self) -> Credentials:
-        """What `PartitionClient` takes."""
+        """Return the client's pair, as `Connection` takes it."""
         return Credentials(self.client.public, self.client.secret)
 
     def endpoint(self, address: str) -> Endpoint:
-        """A server of the job at an address."""
+        """Return the endpoint of a server of the job at an address."""
         return Endpoint(address, self.server_key)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON object, secrets included: for a key file or a control line, nothing else."""
+        """Return a JSON object with the secrets, for a key file or a control line only."""
         return {
             "role": "client",
             "server": {"public": self.server_key},
@@ -95,24 +96,24 @@ class ClientKeys:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> ClientKeys:
-        """From what `to_json` returned, after its journey; SecurityError if malformed."""
+        """Build the keys from a JSON object of `to_json`; SecurityError if it is malformed."""
         return cls(_pair(content, "client"), _public(content, "server"))
 
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """What a graph server has.
+    """Keys of a graph server.
 
     Attributes:
-        server: the pair that it proves itself with, towards other servers, too.
-        clients: {name: public key} of those that it lets in.
+        server: the pair with which it authenticates, also to other servers.
+        clients: {name: public key} of the clients that it admits.
     """
 
     server: KeyPair
     clients: Mapping[str, str]
 
     def curve(self) -> dict[str, Any]:
-        """What `PartitionServer` takes."""
+        """Return the keys as `PartitionServer` takes them in its argument `curve`."""
         return {
             "public": self.server.public,
             "secret": self.server.secret,
@@ -120,7 +121,7 @@ class ServerKeys:
         }
 
     def credentials(self) -> Credentials:
-        """What `PartitionClient` takes to reach other servers of the job."""
+        """Return the server's pair, with which it connects to other servers of the job."""
         return Credentials(self.server.public, self.server.secret)
 
     @property
@@ -129,11 +130,11 @@ class ServerKeys:
         return self.server.public
 
     def endpoint(self, address: str) -> Endpoint:
-        """Another server of the job at an address."""
+        """Return the endpoint of another server of the job at an address."""
         return Endpoint(address, self.server_key)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON object, secrets included: for a key file or a control line, nothing else."""
+        """Return a JSON object with the secrets, for a key file or a control line only."""
         return {
             "role": "server",
             "server": _pair_json(self.server),
@@ -142,8 +143,8 @@ class ServerKeys:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> ServerKeys:
-        """From what `to_json` returned, after its journey; SecurityError if malformed."""
-        if "clients" not in content:  # version 1 knew one client pair
+        """Build the keys from a JSON object of `to_json`; SecurityError if it is malformed."""
+        if "clients" not in content:  # version 1 has one client pair
             return cls(_pair(content, "server"), {"client": _pair(content, "client").public})
         clients = content["clients"]
         if not isinstance(clients, Mapping) or len(clients) > MAX_CLIENTS:
@@ -157,11 +158,11 @@ class ServerKeys:
 
 @dataclass(frozen=True)
 class JobKeys:
-    """All keys of a job, as they are made.
+    """All keys of a job.
 
     Attributes:
         server: the servers' pair.
-        clients: {name: pair}.
+        clients: {name: pair} of the clients.
     """
 
     server: KeyPair
@@ -169,31 +170,32 @@ class JobKeys:
 
     @classmethod
     def new(cls, names: Sequence[str] = ("client",)) -> JobKeys:
-        """Fresh keys; SecurityError if this libzmq has no CURVE."""
+        """Make new keys; SecurityError if this libzmq was built without CURVE."""
         return cls(KeyPair.new(), {name: KeyPair.new() for name in names})
 
     def for_servers(self) -> ServerKeys:
-        """What the job's graph servers have."""
+        """Return the keys of the job's graph servers."""
         return ServerKeys(self.server, {name: pair.public for name, pair in self.clients.items()})
 
     def for_client(self, name: str = "client") -> ClientKeys:
-        """What a trainer has."""
+        """Return the keys of a trainer."""
         return ClientKeys(self.clients[name], self.server.public)
 
 
 def check_secured(
     host: str, keys: ServerKeys | ClientKeys | None, insecure: bool, what: str
 ) -> None:
-    """Refuses to listen at, or talk to, an address that strangers can reach without keys.
+    """Check that an address is not used over a network without keys.
 
     Args:
-        host: an address or name; '*' and '0.0.0.0' are all of a machine's.
-        keys: of the job; None: there are none.
-        insecure: strangers are kept out by other means; a warning is logged.
-        what: that listens or is reached, for messages: 'graph server 0'.
+        host: an address or name; '*' and '0.0.0.0' are all addresses of this machine.
+        keys: the keys of the job, if it has any.
+        insecure: the user accepts a network without keys; a warning is logged.
+        what: the server that listens or is reached, for messages: 'graph server 0'.
 
     Raises:
-        SecurityError: no keys, not insecure, and the address is not this machine's loopback.
+        SecurityError: there are no keys, `insecure` is False, and the address is not this machine's
+            loopback.
     """
     if keys is not None or is_loopback(host):
         return
@@ -213,10 +215,9 @@ def check_secured(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's loopback.
+    """Return whether an address is this machine's loopback.
 
-    Of names only `localhost` counts: what others stand for is known to the resolver alone, and may
-    be another address when it is used.
+    Of names only `localhost` counts: the resolver may give another address for others later.
     """
     if host == "localhost":
         return True
@@ -242,7 +243,7 @@ def _pair(content: Mapping[str, Any], name: str) -> KeyPair:
 
 
 def _key(content: Mapping[str, Any], name: str, half: str) -> str:
-    """A key; error texts name it and do not quote it."""
+    """Return a checked key; error texts name it and do not quote it."""
     pair = content.get(name)
     key = pair.get(half) if isinstance(pair, Mapping) else None
     return _check_key(key, f"the {half} key of the {name}")
@@ -255,7 +256,7 @@ def _check_key(key: Any, what: str) -> str:
 
 
 def _is_z85(key: str) -> bool:
-    """Whether each five characters are a word of 32 bits."""
+    """Return whether each group of five characters decodes to a word of 32 bits."""
     try:
         return len(z85.decode(key)) == 32
     except Exception:  # struct.error on words that are too large

@@ -1,12 +1,11 @@
-"""What one peer may make a server do: bounds of its requests, and of what is sent back.
+"""Bounds of each peer's requests to a server, and of the replies. Imports no torch.
 
-Sizes are checked before memory is taken for them. A frame that is too long is refused by ZeroMQ
-when its length arrives, with the connection; the number of frames and the header by
-`khop.channel.message`; what a reply would take is worked out from the request before anything is
-drawn or gathered.
+Sizes are checked before memory is allocated. ZeroMQ refuses a frame that is too long when its
+length arrives, and ends the connection. `khop.channel.message` bounds the number of frames and the
+header. The size of a reply is computed from the request before sampling or gathering begins.
 
-Peers get their turns one request at a time (ZeroMQ's fair queueing). One that floods gets errors
-that cost less than answers (`RateLimiter`), and so does one that does not read what it asked for
+ZeroMQ takes one request of each peer in turn (fair queueing). A peer that floods gets errors, which
+cost less than replies (`RateLimiter`), and so does one that does not read its replies
 (`SendBacklog`).
 """
 
@@ -28,19 +27,19 @@ from khop.typing import Int64Array, IntArray
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of what is asked of a server.
+    """Bounds of the load of a server.
 
     Attributes:
-        reply_bytes: of all arrays of a reply.
-        unread_bytes: that wait for a peer to read them; beyond, it gets errors.
-        unread: messages that wait for a peer; beyond, they are dropped.
-        waiting: requests of a user that wait for their turn at a graph server.
-        waiting_bytes: of these.
-        rate: requests a second of a user, for long.
+        reply_bytes: bytes of all arrays of a reply.
+        unread_bytes: bytes that a peer has not read; beyond, it gets errors.
+        unread: messages that a peer has not read; beyond, they are dropped.
+        waiting: queued requests of a user at a graph server.
+        waiting_bytes: bytes of these.
+        rate: requests of a user per second, sustained.
         burst: requests of a user at once.
-        connections: over TCP; while there are as many, no further ones are accepted.
-        handshakes: connections over TCP that have not shown a key; likewise.
-        handshake_ms: milliseconds that a connection may take to prove itself.
+        connections: connections over TCP; at this number, no further ones are accepted.
+        handshakes: connections over TCP that are not authenticated; likewise.
+        handshake_ms: milliseconds that a handshake may take.
         backlog: connections that wait to be accepted.
     """
 
@@ -60,16 +59,16 @@ class Limits:
 DEFAULT = Limits()
 
 ENVELOPE_BYTES = FRAME_BYTES + 1024
-"""`ZMQ_MAXMSGSIZE` of all sockets: a frame with what CURVE adds (33 bytes)."""
+"""`ZMQ_MAXMSGSIZE` of all sockets: a frame, and room for the 33 bytes that CURVE adds."""
 
 
 class RateLimiter:
-    """Token buckets, one for each of the last few thousand peers.
+    """Token buckets, one for each of the last 4096 peers.
 
     Args:
-        rate: requests a second that a bucket is refilled by.
-        burst: requests that a full bucket holds.
-        clock: seconds.
+        rate: tokens (requests) added to a bucket per second.
+        burst: tokens of a full bucket.
+        clock: function that returns seconds.
     """
 
     _MAX_PEERS = 4096
@@ -83,7 +82,7 @@ class RateLimiter:
         self._buckets: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
 
     def admit(self, peer: bytes) -> bool:
-        """Whether a request of a peer shall be answered; takes a token if so."""
+        """Return whether to answer a request of a peer; takes a token if so."""
         now = self._clock()
         tokens, since = self._buckets.pop(peer, (self._burst, now))
         tokens = min(self._burst, tokens + (now - since) * self._rate)
@@ -96,12 +95,12 @@ class RateLimiter:
 
 @dataclass
 class _Waiting:
-    """What waits for one peer.
+    """Unread bytes of one peer.
 
     Attributes:
-        sent: (tells when a frame has left, bytes up to it from the one before), oldest first.
-        nbytes: of all these.
-        untracked: bytes sent since the last of them.
+        sent: (tracker of a frame, bytes since the tracked frame before it), oldest first.
+        nbytes: bytes of all these.
+        untracked: bytes sent since the last tracked frame.
     """
 
     sent: deque[tuple[zmq.MessageTracker, int]] = field(default_factory=deque)
@@ -110,15 +109,15 @@ class _Waiting:
 
 
 class SendBacklog:
-    """Bytes that peers have not read: ZeroMQ still has their memory.
+    """Count of bytes that each peer has not read, so that ZeroMQ still holds their memory.
 
-    Everything that is sent to a peer goes through `send`. ZeroMQ tells when it has let go of a
-    frame; frames of a peer leave in the order in which they were sent. So one frame in every 64 KiB
-    is followed, and stands for those before it.
+    All messages to a peer go through `send`. ZeroMQ reports when it has released a frame; frames of
+    a peer leave in the order in which they were sent. So one frame in every 64 KiB is tracked, and
+    represents those before it.
     """
 
     STEP = 1 << 16
-    # What a frame takes beside its bytes.
+    # Bytes of memory for a frame, in addition to its content.
     _OVERHEAD = 64
     _MAX_PEERS = 4096
 
@@ -126,11 +125,11 @@ class SendBacklog:
         self._peers: OrderedDict[bytes, _Waiting] = OrderedDict()
 
     def send(self, socket: zmq.Socket[bytes], peer: bytes, frames: Sequence[Any]) -> None:
-        """Sends a message and keeps account of it; dropped if the peer has gone.
+        """Send a message and count its bytes; dropped if the peer has disconnected.
 
         Args:
             socket: a ROUTER.
-            peer: whom to send it to.
+            peer: the receiver's routing id.
             frames: objects with the buffer protocol, not copied if large.
         """
         waiting = self._peers.pop(peer, None) or _Waiting()
@@ -153,7 +152,7 @@ class SendBacklog:
             waiting.untracked = 0
 
     def of(self, peer: bytes) -> int:
-        """Bytes that a peer has not read; what is less than `STEP` does not count."""
+        """Return the bytes that a peer has not read, rounded down to tracked frames (`STEP`)."""
         waiting = self._peers.get(peer)
         if waiting is None:
             return 0
@@ -162,9 +161,9 @@ class SendBacklog:
         return waiting.nbytes
 
     def _forget_oldest(self) -> None:
-        """Forgets the peer that was sent something the longest ago, if it has read it, or has gone.
+        """Forget the least recently served peer, if it has read all or has disconnected.
 
-        Those that have not stay: there are no more of them than connections.
+        Other peers are kept: there are no more of them than connections.
         """
         oldest = next(iter(self._peers))
         if self.of(oldest):
@@ -174,12 +173,12 @@ class SendBacklog:
 
 
 def check_reply_bytes(nbytes: int, limit: int, what: str) -> None:
-    """Raises ProtocolError if a reply would take more than is allowed.
+    """Raise ProtocolError if a reply would be larger than allowed.
 
     Args:
-        nbytes: of all its arrays.
+        nbytes: bytes of all its arrays.
         limit: see `Limits.reply_bytes`.
-        what: that would take it, for the message: 'neighbours of 5 rows'.
+        what: content of the reply, for the message: 'neighbours of 5 rows'.
     """
     if nbytes > limit:
         raise ProtocolError(
@@ -189,16 +188,16 @@ def check_reply_bytes(nbytes: int, limit: int, what: str) -> None:
 
 
 def degrees_of(indptr: IntArray, first_row: int, ids: Int64Array) -> Int64Array:
-    """[n] how many neighbours rows have; 0 of rows that are not there, which kernels refuse."""
+    """Return the degrees [m] of the m rows that exist; kernels refuse the others."""
     rows = ids - first_row
     rows = rows[(ids >= first_row) & (rows >= 0) & (rows < len(indptr) - 1)]
-    # A damaged file may count backwards.
+    # In a damaged file indptr may decrease.
     degrees: Int64Array = np.maximum(indptr[rows + 1].astype(np.int64) - indptr[rows], 0)
     return degrees
 
 
 def pieces(sizes: Int64Array, limit: int) -> list[slice]:
-    """Cuts a row of sizes into pieces of at most `limit` in sum, or of one entry."""
+    """Cut a list of sizes into pieces with a sum of at most `limit`, or of one entry."""
     cuts, begin, total = [], 0, 0
     for i, size in enumerate(sizes.tolist()):
         if total + size > limit and i > begin:

@@ -1,14 +1,14 @@
-"""The TCP socket that a server listens at, and how many connections it takes there.
+"""Listening TCP socket of a server, with a bound on its connections. Imports no torch.
 
-A connection has a descriptor, and takes memory up to a frame's size, before it has shown a key.
-ZeroMQ sets no bound to their number: it accepts until descriptors run out, and then tries again
-without a pause. Nor can it stop for a while: to unbind a socket ends all of its connections. So
-this server makes the listening socket itself (`ZMQ_USE_FD`), and has the kernel drop requests for
-connections (a socket filter, which connections that exist do not share) while there are too many.
-Those who are connected are served meanwhile; those who are not try again, as TCP does by itself.
+Partition servers and graph servers run it. A connection takes a descriptor, and memory up to the
+size of a frame, before it is authenticated. ZeroMQ does not bound their number: it accepts until
+descriptors run out, and then retries without a pause. It cannot pause either: to unbind a socket
+ends all of its connections. So the server makes the listening socket itself (`ZMQ_USE_FD`), and
+while there are too many connections the kernel drops requests for more (a socket filter, which does
+not apply to existing connections). Connected peers are served meanwhile; TCP retries the others.
 
-Two things are bounded: all connections, and those that have not shown a key yet. The second is what
-strangers can have, since a handshake that takes too long ends with its connection.
+Two numbers are bounded: all connections, and those that are not authenticated. The second is all
+that strangers can get, since a handshake that takes too long ends with its connection.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from khop.distributed.rpc.limits import Limits
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 _EVENT = struct.Struct("=Hi")
 _MONITOR = "inproc://connections"
-# Descriptors that are left for samplers, clients of this machine and files, if there are that many.
+# Descriptors left for samplers, local clients and files; a quarter of all if that is less.
 _RESERVE = 256
-# Connections that any server takes, however few descriptors there are.
+# Least bound of connections, however few descriptors there are.
 _LEAST = 16
-# Closed connections make room for new ones when there is this share less than the bound.
+# Listening resumes when the number of connections is this share below the bound.
 _ROOM = 1 / 8
 _LOOK_MS = 250
 _COUNT_SECONDS = 1.0
@@ -49,10 +49,10 @@ _log = log.get(__name__)
 
 
 def raise_descriptor_limit() -> None:
-    """Lets this process, and those that it starts, have as many descriptors as it may."""
+    """Raise the limit of descriptors to the hard limit, for this process and its children."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # more than the kernel gives anybody
+        with contextlib.suppress(ValueError, OSError):  # more than the kernel's limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -60,12 +60,12 @@ class Listener:
     """A listening TCP socket.
 
     Args:
-        host: an address; '*': all of this machine's.
-        port: the port; 0: one that is free.
+        host: an address, or '*' for all addresses of this machine.
+        port: the port. If 0, any free port.
         backlog: connections that wait to be accepted.
 
     Raises:
-        zmq.ZMQError: the address cannot be had.
+        zmq.ZMQError: the address cannot be bound.
     """
 
     def __init__(self, host: str, port: int, backlog: int) -> None:
@@ -81,39 +81,39 @@ class Listener:
             raise zmq.ZMQError(error.errno if (error.errno or 0) > 0 else zmq.EINVAL) from None
 
     def bind(self, front: zmq.Socket[bytes]) -> str:
-        """Has a socket accept connections here; returns its address."""
+        """Make a ZeroMQ socket accept connections here; return its address."""
         front.setsockopt(zmq.USE_FD, os.dup(self._socket.fileno()))  # closed by ZeroMQ
-        front.bind("tcp://127.0.0.1:*")  # which counts for nothing
+        front.bind("tcp://127.0.0.1:*")  # ignored
         return front.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
     def pause(self) -> None:
-        """Drops requests for connections until `resume`; OSError if this system cannot."""
+        """Drop requests for connections until `resume`; OSError if the system cannot."""
         code = ctypes.create_string_buffer(_INSTRUCTION.pack(_RETURN, 0, 0, 0))
         program = _PROGRAM.pack(1, ctypes.addressof(code))
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
         self.is_paused = True
 
     def resume(self) -> None:
-        """Takes connections again."""
+        """Accept connections again."""
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
         self.is_paused = False
 
     def close(self) -> None:
-        """Stops listening, once ZeroMQ has closed its socket, too."""
+        """Close the socket. Listening ends when ZeroMQ has closed its descriptor, too."""
         self._socket.close()
 
 
 class ConnectionLimiter:
-    """Pauses a listener while it has too many connections. Has a thread, which ends by itself.
+    """Thread that pauses a listener while it has too many connections. Ends with the context.
 
-    The thread counts what ZeroMQ reports. It does nothing else, so that it never lags: ZeroMQ waits
-    for whoever does not read its reports, unless their number is not bounded, as here.
+    The thread counts connections from ZeroMQ's reports. It does nothing else, so that it never
+    lags. Its queue of reports is not bounded: ZeroMQ would block if a bounded one were full.
 
     Args:
-        context: of the socket.
+        context: context of the socket.
         front: the socket, before it is bound.
-        listener: where it will accept connections.
-        limits: see there: `connections`, `handshakes`, `handshake_ms`.
+        listener: the listener on which it will accept connections.
+        limits: `connections`, `handshakes`, `handshake_ms` and `backlog` are used.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ConnectionLimiter:
 
     @property
     def num_connections(self) -> int:
-        """Connections that there are."""
+        """Number of open connections."""
         return len(self._accepted)
 
     def _run(self) -> None:
@@ -177,23 +177,23 @@ class ConnectionLimiter:
             _log.debug("connections-unbounded", f"further connections are not dropped: {error}")
 
     def _most_connections(self) -> int:
-        """Connections that there may be, as far as descriptors go."""
+        """Return the bound of connections, given the free descriptors."""
         now = time.monotonic()
         if now >= self._count_at:
             self._count_at = now + _COUNT_SECONDS
-            with contextlib.suppress(OSError):  # no descriptor is left to look: as it was
+            with contextlib.suppress(OSError):  # no descriptor is left: keep the last count
                 open_now = sum(1 for _ in Path("/proc/self/fd").iterdir())
                 self._others = max(0, open_now - len(self._accepted))
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        # Those that wait to be accepted will be, however soon the listener is paused.
+        # Connections in the backlog are accepted even after the listener is paused.
         kept = min(_RESERVE, allowed // 4) + self._limits.backlog
         return max(_LEAST, min(self._limits.connections, allowed - kept - self._others))
 
     def _count_unproved(self) -> int:
-        """Connections that have not shown a key, at most.
+        """Return an upper bound of the connections that are not authenticated.
 
-        ZeroMQ does not tell which connection has, only that one has. All that have not are younger
-        than a handshake may take.
+        ZeroMQ reports that a connection was authenticated, but not which. All that are not are
+        younger than the time limit of a handshake.
         """
         since = time.monotonic() - self._limits.handshake_ms / 1000
         while self._proved and self._proved[0] < since:

@@ -1,10 +1,10 @@
-"""A sampler's connections to the servers of other partitions.
+"""Client of the servers of other partitions, in samplers and trainers. Imports no torch.
 
-Requests do not wait for each other: each gets a ticket, and whoever holds tickets waits for those
-it needs. A lost server may come back at its address, or `relocate` says where it is now; requests
-in flight are then sent again, which is harmless. Whoever makes a client may be told of lost servers
-(`on_lost`), and look for them. A request that is not answered in time, and those to a server that
-is known to have ended, fail with an exception that names partition, address and time.
+Requests are asynchronous: each returns a ticket, and the caller waits for the tickets that it
+needs. An unreachable server may return at its address, or `relocate` sets a new one. Requests in
+flight are then sent again: they are idempotent. The callback `on_lost` reports unreachable servers.
+A request without a reply in time, and requests to a server that has ended, fail with an exception
+that names partition, address and time.
 """
 
 from __future__ import annotations
@@ -36,31 +36,32 @@ from khop.sampler.requests import HopRequest, RowSet
 from khop.trace.requests import RequestLog
 from khop.typing import Array, Int64Array
 
-# How often lost connections and deadlines are looked at while waiting.
+# Interval at which lost connections and deadlines are checked while waiting.
 _TICK_MS = 250
-# A connection that does not stand after so many seconds counts as lost for those who look for it.
+# A connection that is down for this many seconds is reported to `on_lost`.
 _LOST_AFTER = 0.2
 _log = log.get(__name__)
 
 
 class PartitionClient:
-    """Asks the servers of other partitions.
+    """Client that sends requests to the servers of other partitions.
 
     Args:
-        endpoints: where each other partition is served.
+        endpoints: endpoint of each other partition's server.
         credentials: the job's keys; needed for endpoints with a server key.
         timeout: seconds that a request may take.
         on_lost: see below.
 
     Attributes:
         bytes_received: bytes of all replies.
-        on_lost: called with a partition, and when it was lost (`time.monotonic`), again and again
-            while requests wait for it; may call `relocate` and `give_up`.
-        log: keeps requests while a recording is under way; None: none is.
+        on_lost: called with a partition and the time when its connection was lost
+            (`time.monotonic`), repeatedly while requests wait for it; may call `relocate` and
+            `give_up`.
+        log: log of requests while a recording is under way, else None.
     """
 
     what = "partition"
-    """What is served, for error messages."""
+    """Kind of data that the servers have, for error messages."""
 
     def __init__(
         self,
@@ -91,15 +92,15 @@ class PartitionClient:
         return connection
 
     def relocate(self, part: int, endpoint: Endpoint) -> bool:
-        """Goes to another address for a partition; requests in flight are asked there.
+        """Set the endpoint of a partition's server, and send requests in flight there.
 
         Args:
             part: the partition.
-            endpoint: where it is served now. If that is where it was, nothing happens: the
-                connection comes back by itself.
+            endpoint: the new endpoint. If it is the same as before, nothing happens: the connection
+                returns by itself.
 
         Returns:
-            Whether it is another address: then `sockets` are others, too.
+            True if the endpoint changed. The sockets of `sockets` have then changed, too.
         """
         old = self._connections[part]
         if endpoint == old.endpoint:
@@ -119,42 +120,42 @@ class PartitionClient:
         return True
 
     def give_up(self, part: int, why: str) -> None:
-        """Fails requests to a partition, those to come included, until it is back or elsewhere.
+        """Fail requests to a partition, later ones included, until its server is back or relocated.
 
         Args:
             part: the partition.
-            why: what is wrong with its server: 'has ended'.
+            why: state of its server: 'has ended'.
         """
         self._connections[part].give_up(why)
 
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """Sockets that are readable when `pump` has something to do."""
+        """Return the sockets to poll before `pump`."""
         connections = self._connections.values()
         return [c.socket for c in connections] + [c.monitor for c in connections]
 
     def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Request:
-        """Asks for neighbours of a part's nodes."""
+        """Request neighbours of a part's nodes."""
         names, arrays = pack_rows(rows)
         return self._send(part, Sample(relation, names, request), arrays)
 
     def induce(
         self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Request:
-        """Asks which neighbours of a part's nodes are in a batch, given by its nodes' keys."""
+        """Request the neighbours of a part's nodes that are in a batch, given its nodes' keys."""
         names, arrays = pack_rows(rows)
         return self._send(part, Induce(relation, names, with_edge), [*arrays, keys])
 
     def has_edges(
         self, part: int, relation: int, rows: Int64Array, neighbors: Int64Array
     ) -> Request:
-        """Asks whether pairs of a part's nodes and others are joined."""
+        """Request whether edges join pairs of a part's nodes and other nodes."""
         names, arrays = pack_rows(RowSet(rows))
         return self._send(part, HasEdges(relation, names), [*arrays, neighbors])
 
     def fetch(
         self, part: int, kind: str, index: int, ids: Int64Array, names: Sequence[str]
     ) -> Request:
-        """Asks for attributes of a part's nodes or edges."""
+        """Request attributes of a part's nodes or edges."""
         return self._send(part, Fetch(kind, index, list(names)), [ids])  # type: ignore[arg-type]
 
     def _send(self, part: int, asked: Any, arrays: list[Array]) -> Request:
@@ -169,13 +170,13 @@ class PartitionClient:
         return request
 
     def wait(self, tickets: Sequence[Request]) -> None:
-        """Returns when all tickets are done."""
+        """Wait until all tickets are done."""
         while not all(ticket.done for ticket in tickets):
             self._poller.poll(_TICK_MS)
             self.pump()
 
     def pump(self) -> None:
-        """Takes in what has arrived; fails requests whose server has ended or is late."""
+        """Process replies and connection events; fail requests that are late or cannot succeed."""
         for part, connection in list(self._connections.items()):
             self._receive(part, connection)
             connection.watch()
@@ -212,12 +213,12 @@ class PartitionClient:
                 request.succeed(arrays)
 
     def __del__(self) -> None:
-        # Sockets that are left open keep ZeroMQ waiting when the process ends.
+        # If sockets are left open, ZeroMQ blocks when the process ends.
         if getattr(self, "_owner", None) == os.getpid():
             self.close()
 
     def close(self) -> None:
-        """Ends all connections; requests in flight are dropped. Not in a fork."""
+        """End all connections; requests in flight are dropped. Does nothing in a fork."""
         if os.getpid() != self._owner:
             return
         for connection in self._connections.values():

@@ -1,12 +1,12 @@
-"""A connection to the server of one partition, and the requests that it has not answered.
+"""A connection to the server of one partition, and its requests in flight. Imports no torch.
 
-ZeroMQ reconnects by itself; a monitor tells when a connection stands and when it is lost, and
-heartbeats find out about those that are half open. What is on its way when a connection is lost is
-sent again when one stands: requests are idempotent. A server that answers nothing after its return,
-only to be lost again, is asked less and less often.
+Samplers and trainers use it through `PartitionClient`. ZeroMQ reconnects by itself; a monitor
+reports when the connection is up and when it is lost, and heartbeats detect half-open ones.
+Requests in flight when it is lost are sent again when it is up: they are idempotent. If a server
+returns, replies to nothing and is lost again, the pauses before requests are sent again grow.
 
-A server that can be reached is told from one that cannot: errors say which it was. What is known to
-be final (the server has said goodbye, refuses the key, or `give_up`) fails requests at once.
+Errors distinguish a server that is connected from one that is unreachable. A final state (the
+server announced its end, refused the key, or `give_up`) fails requests at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from khop.typing import Array
 _HEARTBEAT_MS = 1000
 _HEARTBEAT_TIMEOUT_MS = 3000
 _CONNECT_TIMEOUT_MS = 1000
-# A handshake may take that long: with a server that is stopped, or cut off in the middle of it.
+# Limit of a handshake, for a server that is stopped or cut off in the middle of one.
 _HANDSHAKE_MS = 3000
 _RECONNECT_MS = 50, 500
 _EVENTS = (
@@ -37,16 +37,16 @@ _EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
-# As a monitor tells them: the event, and a value that is not needed. zmq.utils.monitor reads the
+# Format of a monitor's events: the event, and a value that is not used. zmq.utils.monitor reads the
 # same, but imports asyncio, a tenth of the time that a sampler takes to start.
 _EVENT = struct.Struct("=Hi")
-# Pauses before requests are sent again after the second, third, ... return without an answer.
+# Pauses before requests are sent again after the second, third, ... return without a reply.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 4.0
 _log = log.get(__name__)
 
 
 class Request:
-    """A request on its way: the ticket that the engine waits for."""
+    """A request in flight: the ticket that the engine waits for."""
 
     __slots__ = ("_error", "_result", "asked", "begun", "deadline", "frames", "part")
 
@@ -61,44 +61,45 @@ class Request:
 
     @property
     def done(self) -> bool:
-        """Whether it was answered or has failed."""
+        """True if the request has a reply or has failed."""
         return self._result is not None or self._error is not None
 
     def result(self) -> list[Array]:
-        """The reply's arrays; raises what the request failed with."""
+        """Return the reply's arrays; raises the error with which the request failed."""
         if self._error is not None:
             raise self._error
         assert self._result is not None
         return self._result
 
     def succeed(self, arrays: list[Array]) -> None:
-        """Answers the request."""
+        """Complete the request with the arrays of its reply."""
         self._result = arrays
 
     def fail(self, error: Exception) -> None:
-        """Fails the request."""
+        """Complete the request with an error."""
         self._error = error
 
 
 class PartitionConnection:
-    """One partition's server, as a client reaches it.
+    """A client's connection to one partition's server.
 
     Args:
         context: makes sockets.
-        what: what is served, for error messages: 'partition 3'.
-        endpoint: where.
+        what: name of the data that is served, for error messages: 'partition 3'.
+        endpoint: the server's endpoint.
         credentials: the job's keys; needed for an endpoint with a server key.
 
     Attributes:
         what: as above.
         endpoint: as above.
         socket: carries requests and replies.
-        monitor: tells what becomes of the connection.
-        lost_since: when it was lost (`time.monotonic`); None: it stands.
-        pending: requests that are not answered, by number.
+        monitor: reports connection events.
+        lost_since: when the connection was lost (`time.monotonic`), or when this object was made.
+            None while the connection is up.
+        pending: requests in flight, by number.
 
     Raises:
-        ValueError: an endpoint with a key, and no credentials.
+        ValueError: the endpoint has a server key, and there are no credentials.
     """
 
     def __init__(
@@ -140,28 +141,28 @@ class PartitionConnection:
         self.socket.connect(endpoint.address)
 
     def send(self, number: int, request: Request) -> None:
-        """Sends a request, or keeps it until the connection stands again."""
+        """Send a request, or keep it until the connection is up again."""
         if self._final is not None:
             request.fail(self._unavailable(self._final))
             return
         self.pending[number] = request
-        # ZeroMQ keeps what it is given before the first connection stands. What it is given after
-        # one was lost would go out twice.
+        # ZeroMQ queues messages until the first connection is up. A message that it got after a
+        # connection was lost would be sent twice.
         if not self._has_stood or (self.lost_since is None and self._resend_at is None):
             self.socket.send_multipart(request.frames, copy=False)
 
     def take_over(self, pending: Mapping[int, Request]) -> None:
-        """Asks what another connection has left without an answer."""
+        """Send the requests in flight of another connection."""
         for number, request in pending.items():
             self.send(number, request)
 
     def answered(self, number: int) -> Request | None:
-        """The request that a reply is to; None if it was answered before."""
+        """Return and remove the request of a reply; None if it had a reply before."""
         self._fruitless_returns = 0
         return self.pending.pop(number, None)
 
     def watch(self) -> None:
-        """Takes in what has become of the connection."""
+        """Process connection events."""
         while self.monitor.poll(0):
             event = _EVENT.unpack(self.monitor.recv_multipart()[0])[0]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -177,7 +178,7 @@ class PartitionConnection:
                     self._say("partition-lost", "connection lost")
 
     def _say(self, event: str, what: str) -> None:
-        """Logs what has become of the connection: a warning only if somebody waits for answers."""
+        """Log a connection event: as a warning if requests are in flight, else as information."""
         say = _log.warning if self.pending else _log.info
         text = f"{self.what} at {self.endpoint.address}: {what}"
         say(event, text, address=self.endpoint.address, pending=len(self.pending))
@@ -199,7 +200,7 @@ class PartitionConnection:
         self._has_stood = True
 
     def _send_again(self) -> None:
-        """Sends what waits for the connection's return, if its time has come."""
+        """Send requests in flight again, if they wait for that and their pause is over."""
         if self._resend_at is None or time.monotonic() < self._resend_at:
             return
         self._resend_at = None
@@ -207,7 +208,7 @@ class PartitionConnection:
             self.socket.send_multipart(request.frames, copy=False)
 
     def expire(self) -> None:
-        """Fails requests whose time is over; sends again those whose pause is."""
+        """Fail requests past their deadline; send others again when their pause is over."""
         self._send_again()
         now = time.monotonic()
         late = [number for number, r in self.pending.items() if now > r.deadline]
@@ -228,16 +229,16 @@ class PartitionConnection:
         )
 
     def give_up(self, why: str) -> None:
-        """Fails what was and will be asked, until a connection stands again.
+        """Fail requests in flight and later ones, until the connection is up again.
 
         Args:
-            why: what is wrong with the server: 'refused this job's key'.
+            why: state of the server: 'refused this job's key'.
         """
         self._final = why
         self.fail_all(why)
 
     def fail_all(self, why: str) -> None:
-        """Fails what was asked."""
+        """Fail all requests in flight."""
         for request in self.pending.values():
             request.fail(self._unavailable(why, time.monotonic() - request.begun))
         self.pending.clear()
@@ -247,8 +248,8 @@ class PartitionConnection:
         return PartitionUnavailableError(f"{self.what} at {self.endpoint.address} {why}{waiting}")
 
     def close(self) -> None:
-        """Ends the connection."""
-        if not self.socket.closed:  # at the interpreter's end ZeroMQ may have been faster
+        """End the connection."""
+        if not self.socket.closed:  # at the interpreter's end ZeroMQ may have closed it before
             self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close(0)

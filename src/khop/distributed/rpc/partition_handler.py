@@ -1,8 +1,8 @@
-"""What servers answer.
+"""Request handlers of partition servers and graph servers. Imports no torch.
 
-Stateless: every request says all that its answer depends on, so it may be asked twice, and any
-server of the part gives the same answer. Each request is checked in full before memory is touched,
-and what its answer would take is worked out before memory is taken (`limits`).
+Stateless: a request has all that its reply depends on, so it may be sent twice, and any server of
+the part gives the same reply. Each request is checked in full before memory is read, and the size
+of its reply is computed before memory is allocated (`limits`).
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ from khop.trace.requests import served_since
 from khop.typing import Array, Int64Array
 
 _MAX_IDLE = 64 << 20
-# Longer headers are not read to say no.
+# A refusal does not parse headers longer than this.
 _MAX_REFUSED = 16 << 10
 
 Answer = Callable[[Any, list[Array]], list[Array]]
 
 
 class FrameHandler:
-    """Answers requests by their names; what is common to all servers.
+    """Base of all request handlers: calls the function for the request's name.
 
     Args:
-        what: what is served: 'partition'.
-        number: its number; requests for another are refused. None: requests name none.
-        answers: class of a request -> what makes the reply's arrays of it and its arrays.
+        what: name of the data that is served: 'partition'.
+        number: its number; requests for another are refused. If None, requests have no number.
+        answers: {class of a request: function of request and arrays that returns the reply's
+            arrays}.
     """
 
     def __init__(self, what: str, number: int | None, answers: Mapping[Any, Answer]) -> None:
@@ -69,7 +70,7 @@ class FrameHandler:
         return list(self._answers)
 
     def __call__(self, frames: list[Any]) -> list[Any]:
-        """Frames of the reply to a request's frames; never raises."""
+        """Return the frames of the reply to a request's frames; never raises."""
         number, began = None, monotonic_ns()
         try:
             header, arrays = unpack(frames)
@@ -92,7 +93,7 @@ class FrameHandler:
 
 
 def refusal(frames: list[Any], why: Exception) -> list[Any]:
-    """Frames of the reply to a request that is not looked at; never raises, costs little."""
+    """Return the frames of an error reply to an unread request; never raises, costs little."""
     number = None
     if frames and len(frames[0]) <= _MAX_REFUSED:
         with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
@@ -102,7 +103,7 @@ def refusal(frames: list[Any], why: Exception) -> list[Any]:
 
 
 def pack_or_refuse(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
-    """Frames of a reply or event, or of the error that says why it cannot be sent; never raises."""
+    """Return the frames of a reply or event, or of an error if it cannot be sent; never raises."""
     try:
         return pack(header, arrays)
     except (ProtocolError, ValueError, RecursionError) as error:
@@ -112,7 +113,7 @@ def pack_or_refuse(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[A
 
 
 class RequestHandler(FrameHandler):
-    """Answers requests from one part.
+    """Handler of requests for one part.
 
     Args:
         part: the part.
@@ -129,8 +130,8 @@ class RequestHandler(FrameHandler):
         super().__init__("partition", part.part, answers)
         self._part = part
         self._reply_bytes = reply_bytes
-        # Memory of replies comes back when they have been sent. Fresh memory cost more to touch
-        # than to fill.
+        # Memory of replies is reused when they have been sent: to touch fresh memory costs more
+        # than to fill it.
         self._pool = BufferPool(_MAX_IDLE)
 
     def _sample(self, asked: Sample, arrays: list[Array]) -> list[Array]:
@@ -145,10 +146,10 @@ class RequestHandler(FrameHandler):
         return _reply(rows.draw(csr, request))
 
     def _check_drawn(self, relation: int, rows: RowSet, request: HopRequest) -> None:
-        """Neighbours that would not fit a reply are not drawn."""
+        """Raise ProtocolError if the neighbours would not fit a reply. Nothing is sampled yet."""
         count, fanout, width = len(rows.ids), request.fanout, _edge_bytes(request.with_edge)
         nbytes = 4 * count + count * fanout * width
-        if fanout < 0 or nbytes > self._reply_bytes:  # the degrees bound it, then
+        if fanout < 0 or nbytes > self._reply_bytes:  # then the degrees bound it
             degrees = self._degrees(relation, rows)
             if request.replace and fanout >= 0:
                 edges = int(np.count_nonzero(degrees)) * fanout
@@ -171,8 +172,8 @@ class RequestHandler(FrameHandler):
         keys = ids_of(rest)
         source, _ = self._part.relations[relation]
         num_nodes = self._part.meta.node_types[source].count
-        # How many of a row's neighbours are members is known afterwards only: so many rows at a
-        # time that all of them would fit.
+        # The number of a row's neighbours in the batch is known only afterwards. So rows are
+        # processed in pieces whose replies would fit if all neighbours were in the batch.
         room = self._reply_bytes // _edge_bytes(with_edge)
         degrees = self._degrees(relation, rows)
         if len(degrees) < len(rows.ids) or int(degrees.sum()) <= room:
@@ -210,12 +211,12 @@ class RequestHandler(FrameHandler):
 
 
 def _edge_bytes(with_edge: bool) -> int:
-    """Bytes of a neighbour in a reply, at most."""
+    """Return the maximum bytes of a neighbour in a reply."""
     return 16 if with_edge else 8
 
 
 def _row_bytes(attr: AttrMeta | None) -> int:
-    """Bytes of a row of an attribute; None: of ids."""
+    """Return the bytes of a row of an attribute; if None, of an id."""
     if attr is None:
         return 8
     return math.prod(attr.shape) * storage_dtype(attr.dtype).itemsize

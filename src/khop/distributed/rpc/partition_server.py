@@ -1,12 +1,12 @@
-"""The partition server: answers samplers of other trainers from one part's folder.
+"""The partition server: a process that answers requests of other trainers' samplers for one part.
 
-What is answered, and how requests are checked, is in `handler`. Sockets: `ipc://` in a folder that
-only the owner can enter, for trainers of this machine; `tcp://` with CURVE (only the job's key is
-let in) for those of others.
+`partition_handler` checks requests and makes replies. Sockets: `ipc://` in a folder that only the
+owner can enter, for trainers of this machine; `tcp://` with CURVE (only the job's key is admitted)
+for those of other machines. Imports no torch.
 
-No more requests are taken from ZeroMQ than threads can work on soon. The others wait where they
-came in, in a queue of each peer's own, and ZeroMQ takes one of each peer in turn: a peer that asks
-for much waits for itself, and costs others nothing but its turns.
+The server takes at most two requests per thread from ZeroMQ. The others stay in a queue for each
+peer, and ZeroMQ takes one request of each peer in turn: a peer with many requests delays mostly
+itself.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
 
 _WORKERS = "inproc://workers"
-# Peers that hear a goodbye, and how long it may take to send it.
+# Peers that a goodbye is sent to, and milliseconds that sending it may take.
 _MAX_PEERS = 4096
 _GOODBYE_MS = 300
 
 
 class _Admitted:
-    """Lets in who has one of some keys; zmq's authenticator asks it."""
+    """Set of admitted public keys, for zmq's authenticator."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = {key.encode() for key in keys}
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a client with this public key, in Z85, may connect."""
+        """Return whether a client with this public key, in Z85, may connect."""
         del domain
         return key in self._keys
 
 
 class PartitionServer:
-    """Binds sockets and answers until told to end.
+    """Server that binds sockets and answers requests until its control line closes.
 
     Args:
-        handler: answers requests.
-        ipc_path: path of the socket for this machine; None: none.
-        tcp_host: address to listen at for other machines; None: none.
-        curve: {'public', 'secret', 'clients': [..]} keys in Z85 text: its own pair, and who is let
-            in; None: no CURVE (insecure).
-        num_threads: threads that answer.
-        tcp_port: the port there; None or 0: one that is free.
-        limits: what a peer may ask for.
+        handler: makes the replies.
+        ipc_path: path of the socket for this machine. If None, there is no such socket.
+        tcp_host: address to listen at for other machines. If None, there is no such socket.
+        curve: {'public', 'secret', 'clients': [..]} keys in Z85 text: its own pair, and the public
+            keys that it admits. If None, CURVE is not used (insecure).
+        num_threads: threads that answer requests.
+        tcp_port: the TCP port. If None or 0, any free port.
+        limits: bounds for each peer.
 
     Raises:
-        zmq.ZMQError: an address that cannot be had.
+        zmq.ZMQError: an address cannot be bound.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ class PartitionServer:
         self._authenticator: ThreadAuthenticator | None = None
         self._fronts: list[zmq.Socket[bytes]] = []
         self._back: zmq.Socket[bytes] | None = None
-        # Who has asked, as (front, name), the last at the end.
+        # Peers that have sent requests, as (front, name), the most recent last.
         self._peers: dict[tuple[int, bytes], None] = {}
         self._linger_ms = 0
         self.addresses: dict[str, str] = {}
         self._listener: Listener | None = None
         if ipc_path is not None:
             front = self._router()
-            # The folder is its owner's alone. Should somebody open it to others, ZeroMQ still lets
-            # in this user and root only, where it can ask (with SO_PEERCRED, so on Linux).
+            # Only the owner can enter the folder. If it is opened to others, ZeroMQ still admits
+            # only this user and root, where the system has SO_PEERCRED (so on Linux).
             with contextlib.suppress(zmq.ZMQError):
                 for user in {os.geteuid(), 0}:
                     front.setsockopt(zmq.IPC_FILTER_UID, user)
@@ -113,7 +113,7 @@ class PartitionServer:
                 self.connections = ConnectionLimiter(self._context, front, self._listener, limits)
                 self.addresses["tcp"] = self._listener.bind(front)
             except zmq.ZMQError:
-                PartitionServer.close(self)  # one that does more is not made yet
+                PartitionServer.close(self)  # not self.close(): a subclass is not set up yet
                 raise
         self._at_work = 0
         self._max_at_work = 2 * num_threads
@@ -139,12 +139,12 @@ class PartitionServer:
         return socket
 
     def _secure(self, socket: zmq.Socket[bytes], curve: Mapping[str, Any]) -> None:
-        # Imported here: it brings asyncio along, a fifth of the time that a server takes to start.
+        # Imported here: it imports asyncio, a fifth of the time that a server takes to start.
         from zmq.auth.thread import ThreadAuthenticator
 
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
-        # Servers have the pair that they prove themselves with towards each other, too.
+        # Servers use the same pair to connect to each other.
         admitted = _Admitted([*curve["clients"], curve["public"]])
         self._authenticator.configure_curve_callback("*", admitted)
         socket.curve_server = True
@@ -152,7 +152,7 @@ class PartitionServer:
         socket.curve_secretkey = curve["secret"].encode()
 
     def serve(self, line: ControlLine) -> None:
-        """Answers until the control line closes."""
+        """Answer requests until the control line closes."""
         poller = zmq.Poller()
         if self._back is not None:
             poller.register(self._back, zmq.POLLIN)
@@ -195,7 +195,7 @@ class PartitionServer:
             del self._peers[next(iter(self._peers))]
 
     def say_goodbye(self, why: str) -> None:
-        """Tells all who have asked that nobody will answer here again; call before `close`.
+        """Notify all known peers that this server ends for good. Call before `close`.
 
         Args:
             why: the reason.
@@ -209,12 +209,12 @@ class PartitionServer:
     def _why_not(
         self, peer: bytes, user: bytes | None = None, is_limited: bool = True
     ) -> str | None:
-        """Why a request is refused; None if it is not.
+        """Return the reason to refuse a request; None if it is admitted.
 
         Args:
             peer: its connection.
-            user: whose that is; None: the connection counts alone.
-            is_limited: whether the rate of requests counts.
+            user: user for whom the rate is counted. If None, it is counted for the connection.
+            is_limited: True if the rate of requests is limited.
         """
         if is_limited and not self._rates.admit(user or peer):
             return (
@@ -237,7 +237,7 @@ class PartitionServer:
         socket.close(0)
 
     def close(self) -> None:
-        """Closes the sockets; harmless if called again."""
+        """Close the sockets; harmless if called again."""
         if self._context.closed:
             return
         if self._authenticator is not None:
@@ -252,10 +252,10 @@ class PartitionServer:
 
 
 def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> None:
-    """Runs a server for the trainer at the other end of the control line.
+    """Run a server for the trainer at the other end of the control line.
 
     Args:
-        make_handler: makes what answers, from the configuration that the trainer has sent.
+        make_handler: makes the request handler from the trainer's configuration.
     """
     line, message = start_up()
     raise_descriptor_limit()
@@ -267,8 +267,8 @@ def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> Non
     except Exception as error:
         line.send_json(Op.ERROR, describe_error(error))
         sys.exit(1)
-    # Twice, because of a trainer that is terminated the line closes and a signal comes: that may
-    # interrupt it once, and comes once only.
+    # Twice: when the trainer is terminated the line closes and a signal comes. The signal may
+    # interrupt the first call, but it comes only once.
     for _ in range(2):
         atexit.register(_end, server, line, config["parent"])
     with contextlib.suppress(ConnectionError):  # the trainer is gone
@@ -284,7 +284,7 @@ def _end(server: PartitionServer, line: ControlLine, parent: int) -> None:
 
 
 def _make_server(handler: FrameHandler, config: Mapping[str, Any]) -> PartitionServer:
-    """A server where its predecessor was, or at another port if somebody else has that now."""
+    """Make a server at its predecessor's port, or at another if that is in use now."""
     common = handler, config["ipc_path"], config["tcp_host"], config["curve"], config["num_threads"]
     if config.get("tcp_port") is not None:
         with contextlib.suppress(zmq.ZMQError):
@@ -293,5 +293,5 @@ def _make_server(handler: FrameHandler, config: Mapping[str, Any]) -> PartitionS
 
 
 def main() -> None:
-    """Serves a partition."""
+    """Serve a partition."""
     run_server(lambda c: RequestHandler(Part(PartitionFolder(c["root"]), c["part"])))

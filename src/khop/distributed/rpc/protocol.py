@@ -1,8 +1,8 @@
-"""What samplers ask partition servers, and how requests, rows and exceptions cross processes.
+"""Requests to partition servers, and the encoding of rows and exceptions. Imports no torch.
 
-A request is a dataclass with an `op`; on the wire it is a JSON header of its fields and `op`,
-`protocol` and `id`, and the arrays that its docstring names. The reply has the same `id`, and
-`error` if it was refused. Both sides read with `khop.codec`. Imports no torch.
+Servers and their clients use it. A request is a dataclass with an `op`. It is sent as a JSON header
+with its fields, `op`, `protocol` and `id`, and the arrays that its docstring names. The reply has
+the same `id`, and `error` if it was refused. Both sides read with `khop.codec`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Request = Any
 _T = TypeVar("_T")
 _ENVELOPE = ("op", "protocol", "id", "part", "timed")
 
-# Exceptions whose constructors want more than a text, and those that end iterators.
+# Exceptions whose constructors take more than a text, and those that end iterators.
 _NOT_TEXT = ("UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup")
 _NOT_REBUILT = (*_NOT_TEXT, "StopIteration", "StopAsyncIteration")
 _MAX_TEXT = 100_000
@@ -43,12 +43,12 @@ _TYPES: dict[str, type[Exception]] = {
 
 RowPart = Literal["trees", "times", "excluded"]
 RowParts = Annotated[list[RowPart], Distinct()]
-"""What rows come with beside their ids; see `pack_rows`."""
+"""Names of the vectors that rows have besides their ids; see `pack_rows`."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Asks for neighbours of nodes; carries `pack_rows`."""
+    """Request for neighbours of nodes. Arrays: those of `pack_rows`."""
 
     op: ClassVar[str] = "sample"
 
@@ -59,7 +59,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Induce:
-    """Asks which neighbours of nodes are in a batch; carries `pack_rows` and int64 keys."""
+    """Request for the neighbours of nodes in a batch. Arrays: `pack_rows`, int64 keys."""
 
     op: ClassVar[str] = "induce"
 
@@ -70,7 +70,7 @@ class Induce:
 
 @dataclass(frozen=True)
 class HasEdges:
-    """Asks whether nodes and others are joined, pair by pair; carries `pack_rows`, int64 others."""
+    """Request whether edges join pairs of nodes. Arrays: `pack_rows`, int64 neighbours."""
 
     op: ClassVar[str] = "has_edges"
 
@@ -80,7 +80,7 @@ class HasEdges:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Asks for attributes of nodes or edges; carries int64 ids."""
+    """Request for attributes of nodes or edges. Arrays: int64 ids."""
 
     op: ClassVar[str] = "fetch"
 
@@ -91,7 +91,7 @@ class Fetch:
 
 @dataclass(frozen=True)
 class OutputRows:
-    """Asks for rows of a file of layer-wise outputs; carries their int64 places."""
+    """Request for rows of a file of layer-wise outputs. Arrays: int64 indices of the rows."""
 
     op: ClassVar[str] = "rows"
 
@@ -101,23 +101,23 @@ class OutputRows:
 
 
 def request_header(request: Request, number: int, **envelope: Any) -> dict[str, Any]:
-    """The header of a request.
+    """Return the header of a request.
 
     Args:
         request: see `Request`.
-        number: by which its asker knows the reply.
-        **envelope: what else goes along: `part`, `timed`.
+        number: its id, which the reply repeats.
+        **envelope: further fields: `part`, `timed`.
     """
-    # The name first: who shall answer is seen at a glance.
+    # The name comes first: a reader of a message sees it at once.
     fields: dict[str, Any] = codec.to_json(request)
     return {"op": request.op, "protocol": PROTOCOL, "id": number, **envelope, **fields}
 
 
 def read_request(kind: type[_T], header: Mapping[str, Any]) -> _T:
-    """A request from its header.
+    """Read a request from its header.
 
     Raises:
-        ProtocolError: malformed, which names the field; or of another khop.
+        ProtocolError: the header is malformed (the error names the field), or of another protocol.
     """
     if header.get("protocol") != PROTOCOL:
         raise ProtocolError(
@@ -129,7 +129,7 @@ def read_request(kind: type[_T], header: Mapping[str, Any]) -> _T:
 
 
 def describe_error(error: BaseException) -> dict[str, str]:
-    """An exception as type name and text."""
+    """Return type name and text of an exception."""
     return {"type": type(error).__name__, "message": _short(str(error))}
 
 
@@ -138,11 +138,11 @@ def _short(text: str) -> str:
 
 
 def rebuild_error(described: Any, where: str) -> Exception:
-    """The same exception, where its type is known by name; else RuntimeError.
+    """Rebuild an exception: of the same type if that is builtin or khop's, else RuntimeError.
 
     Args:
-        described: from `describe_error`; perhaps with a 'traceback'.
-        where: the process that it was raised in.
+        described: from `describe_error`, optionally with a 'traceback'.
+        where: the process in which it was raised.
     """
     if not isinstance(described, dict):
         return ProtocolError(f"{where} sent an error that does not say what it is")
@@ -157,7 +157,7 @@ def rebuild_error(described: Any, where: str) -> Exception:
 
 
 def pack_rows(rows: RowSet) -> tuple[list[RowPart], list[Array]]:
-    """Rows as vectors, and the names of those that come beside their ids."""
+    """Return the names of the optional vectors of rows, and all vectors, ids first."""
     names: list[RowPart] = []
     arrays: list[Array] = [rows.ids]
     if rows.trees is not None:
@@ -173,10 +173,10 @@ def pack_rows(rows: RowSet) -> tuple[list[RowPart], list[Array]]:
 
 
 def unpack_rows(names: Sequence[RowPart], arrays: list[Array]) -> tuple[RowSet, list[Array]]:
-    """The rows of a request, from what `pack_rows` made, and the arrays that follow.
+    """Return the rows of a request from the arrays of `pack_rows`, and the arrays that follow.
 
     Raises:
-        ProtocolError: arrays that are missing, or of other types or lengths than they must have.
+        ProtocolError: arrays are missing, or have a wrong dtype or length.
     """
     rest = list(arrays)
 
@@ -201,10 +201,10 @@ def unpack_rows(names: Sequence[RowPart], arrays: list[Array]) -> tuple[RowSet, 
 
 
 def ids_of(arrays: Sequence[Array]) -> Int64Array:
-    """The one vector of ids that a request carries.
+    """Return a request's only array, a vector of ids.
 
     Raises:
-        ProtocolError: it carries something else.
+        ProtocolError: the request has other arrays.
     """
     if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 1:
         raise ProtocolError("a request carries one vector of int64 ids")
@@ -212,13 +212,13 @@ def ids_of(arrays: Sequence[Array]) -> Int64Array:
 
 
 def check_index(value: int, count: int, name: str) -> int:
-    """Raises ProtocolError if a place is none of `count`."""
+    """Return an index; raise ProtocolError if it is not below `count`."""
     if value >= count:
         raise ProtocolError(f"'{name}' is {value}, but there are {count}")
     return value
 
 
 def check_empty(arrays: Sequence[Array]) -> None:
-    """Raises ProtocolError if arrays are left over."""
+    """Raise ProtocolError if arrays are left over."""
     if arrays:
         raise ProtocolError(f"a request carries {len(arrays)} arrays too many")

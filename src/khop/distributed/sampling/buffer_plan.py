@@ -1,4 +1,4 @@
-"""How much shared memory batches need, and how many are made ahead of the trainer."""
+"""Size of each sampler's arena, and number of batches made ahead. Run by trainers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from khop.data.arrays import storage_dtype
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.storage.folder import AttrMeta, EdgeTypeMeta, FolderMeta, NodeTypeMeta
 
-# Batches are made ahead up to so many bytes and so many batches, where that is more than a sampler
-# has in flight.
+# Limits of batches made ahead, in bytes and batches. They apply where a sampler's concurrency is
+# lower.
 _AHEAD_BYTES = 32 << 20
 _MAX_AHEAD = 64
 
 
 class RingPlan(NamedTuple):
-    """A sampler's shared memory, and what it holds.
+    """Plan of a sampler's arena.
 
     Attributes:
-        nbytes: its size.
+        nbytes: size of the arena.
         depth: batches that the sampler makes ahead of the trainer.
-        in_bulk: batches are so small that messages are for many at a time.
+        in_bulk: batches are so small that one message requests many.
     """
 
     nbytes: int
@@ -40,19 +40,20 @@ def plan_memory(
     num_rings: int,
     nbytes: int | None,
 ) -> RingPlan:
-    """What is asked for, or room for the batches in flight.
+    """Plan an arena of the requested size, or with room for the batches in flight.
 
-    A batch is estimated by its fan-outs (-1 counts as twice the mean degree) and bounded by the
-    graph. Of small batches, samplers make more ahead than they have in flight, so that a message
-    does for many. Untouched memory costs nothing; at most an eighth of the machine's is promised.
+    The size of a batch is estimated from its fan-outs (-1 counts as twice the mean degree) and
+    bounded by the graph. If batches are small, samplers make more of them ahead than `concurrency`,
+    so that one message requests many. Untouched memory costs nothing; all arenas together are
+    planned with at most an eighth of the machine's memory, unless batches are small.
 
     Args:
-        meta: what the folder holds.
-        spec: what batches shall be.
-        batch_size: seeds a batch.
-        concurrency: batches that are in flight at the least.
-        num_rings: rings of the loader.
-        nbytes: size of each, if it was asked for.
+        meta: description of the partition folder.
+        spec: specification of the batches.
+        batch_size: seeds per batch.
+        concurrency: minimum number of batches in flight.
+        num_rings: number of arenas of the loader.
+        nbytes: requested size of each. If None, it is estimated.
     """
     batch_bytes = _batch_bytes(meta, spec, batch_size)
     if nbytes is not None:
@@ -78,13 +79,13 @@ def _batch_bytes(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> int:
 
 
 def _largest_batch(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> tuple[int, int]:
-    """Nodes and edges of a batch, estimated from above."""
+    """Return estimated upper bounds of the nodes and edges of a batch."""
     nodes, edges = sum(t.count for t in meta.node_types), sum(t.count for t in meta.edge_types)
     mean_degree = 2 * edges // max(nodes, 1) + 1
     num_seeds = batch_size
     if spec.link is not None:
         num_seeds = 2 * (batch_size + spec.link.num_negatives(batch_size))
-    # Of a disjoint batch each tree is bounded by the graph, not all together.
+    # The graph bounds each tree of a disjoint batch, not all together.
     copies = num_seeds if spec.sampling.disjoint else 1
     frontier, num_nodes, num_edges = num_seeds, num_seeds, 0
     for hop in range(spec.sampling.num_hops):
@@ -101,7 +102,7 @@ def _largest_batch(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> tup
 
 
 def _widest(types: Sequence[NodeTypeMeta | EdgeTypeMeta], names: list[list[str]]) -> int:
-    """Bytes of the attributes of one row, of the type with most."""
+    """Return the maximum over types of the bytes of one row's attributes."""
     widths = [
         sum(_row_bytes(t.attrs[n]) for n in wanted) for t, wanted in zip(types, names, strict=True)
     ]

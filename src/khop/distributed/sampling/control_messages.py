@@ -1,4 +1,4 @@
-"""What a trainer asks of those who bring its batches: samplers, and receivers in their place."""
+"""Control messages from a trainer to its batch producers (sampler or receiver processes)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NOTHING = np.empty(0, np.int64)
 
 
 class EpochInfo(NamedTuple):
-    """An epoch that a trainer has open.
+    """An epoch that a trainer has opened.
 
     Attributes:
-        number: by which batches of it are asked for.
+        number: its number, which requests for its batches have.
         run_key: its key.
-        plan: how seeds make batches.
-        columns: [num_columns, num_seeds] int64, what there is to know of the seeds, in order.
+        plan: division of the seeds into batches.
+        columns: [num_columns, num_seeds] int64, ids and times of the seeds; see `Pipeline.make`.
     """
 
     number: int
@@ -36,9 +36,9 @@ class EpochInfo(NamedTuple):
 def encode_epoch(
     number: int, run_key: int, plan: EpochPlan, columns: Int64Array
 ) -> tuple[dict[str, Any], int]:
-    """What OPEN_EPOCH says, and a descriptor of the columns' memory, to pass along and close.
+    """Return the JSON of OPEN_EPOCH, and a descriptor of the columns, to pass along and close.
 
-    Arguments as the attributes of `EpochInfo`.
+    The arguments are the attributes of `EpochInfo`.
     """
     memory = create_memory(columns.nbytes, "khop-seeds")
     if columns.nbytes:
@@ -49,7 +49,7 @@ def encode_epoch(
 
 
 def read_epoch(message: Message) -> EpochInfo:
-    """Reads OPEN_EPOCH; its memory stays mapped as long as the columns are used."""
+    """Read OPEN_EPOCH; its memory stays mapped as long as the columns are used."""
     try:
         content = message.json()
         plan = EpochPlan(**content["plan"])
@@ -63,14 +63,14 @@ def read_epoch(message: Message) -> EpochInfo:
 
 
 def encode_sample_request(freed: Sequence[int], tasks: Sequence[tuple[int, int]]) -> bytes:
-    """SAMPLE: slots that are free again, and (epoch, batch) that are asked for, in order."""
+    """Return the payload of SAMPLE: slots that are free again, and requested (epoch, batch)."""
     return struct.pack(f"<Q{len(freed)}Q", len(freed), *freed) + b"".join(
         TWO.pack(*task) for task in tasks
     )
 
 
 def decode_sample_request(payload: bytes) -> tuple[list[int], Iterator[tuple[int, int]]]:
-    """Reads SAMPLE; see `encode_sample_request`."""
+    """Read SAMPLE: free slots, and requested (epoch, batch) in order."""
     end = ONE.size * (1 + ONE.unpack_from(payload)[0])
     freed = [offset for (offset,) in ONE.iter_unpack(payload[ONE.size : end])]
     return freed, TWO.iter_unpack(payload[end:])

@@ -1,9 +1,9 @@
-"""Where a sampler that works on a device writes its batches. Imports no torch.
+"""Memory for the batches of a sampler that works on a device. Imports no torch.
 
-The device writes each batch into its own memory. Where the trainer wants batches on that device
-this is a slot of the slab that both share, and nothing is copied. Otherwise, or where the slab has
-no room, it is memory that the next batch is written to again, and the batch is copied from there to
-a slot of the ring, all arrays at once, for it looks the same in both places.
+The device writes each batch into its own memory. If the trainer uses batches on that device, this
+is a slot of the device arena that both share, and nothing is copied. Otherwise, or if the device
+arena has no room, it is scratch memory that each batch reuses. The batch is then copied to a slot
+of the host's arena, all arrays at once: its layout is the same in both.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from khop.channel.device_arena import DeviceArenaWriter, Scratch, arrays_of, ope
 from khop.channel.layout import Record
 from khop.distributed.sampling.slots import Announce, Slot
 
-# Numbers of a batch travel with its message, if they leave room for what else is to say.
+# The numbers of a batch go in its message if they leave room for the message's other fields.
 _MAX_HEAD = MAX_PAYLOAD // 2
 
 
 class DeviceOfSampler(NamedTuple):
-    """What a sampler works on.
+    """The device of a sampler.
 
     Attributes:
         native: the device.
-        graph_mode: where the graph lies: 'CUDA' or 'ZERO_COPY'.
-        feature_mode: where attributes lie: 'CUDA', 'ZERO_COPY' or 'CPU'.
+        graph_mode: placement of the graph: 'CUDA' or 'ZERO_COPY'.
+        feature_mode: placement of the attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
     """
 
     native: _native.Device
@@ -42,11 +42,12 @@ class DeviceSlots:
     """Slots in the memory of a device, and of the host.
 
     Args:
-        ring: descriptor of the ring's memory; left open.
-        device: who writes.
-        slab: what the trainer says of the slab; None: it wants batches elsewhere.
-        descriptors: those that came with the slab; left open.
-        pinned: lock the ring's pages: copies to it need no detour then. All of them are taken.
+        ring: descriptor of the host arena's memory; left open.
+        device: the device that writes batches.
+        slab: the trainer's description of the device arena. If None, the trainer does not use
+            batches on this device.
+        descriptors: descriptors that came with the device arena; left open.
+        pinned: lock the host arena's pages, so that copies to it are direct. Allocates all of them.
     """
 
     def __init__(
@@ -61,15 +62,15 @@ class DeviceSlots:
         self.ring = ArenaWriter(ring)
         self.slab = None if slab is None else open_slab(device, slab, descriptors)
         self.scratch = Scratch(device)
-        # A driver that refuses makes copies slower, no more.
+        # If the driver refuses, copies are slower.
         self._locked = self.ring.lock_pages(device) if pinned else None
 
     def new(self, announce: Announce) -> Slot:
-        """See `khop.distributed.sampling.slots.Slots`."""
+        """Return a slot for a batch. Its memory is allocated when its size is known."""
         return DeviceSlot(self, announce)
 
     def free(self, offset: int) -> None:
-        """See `khop.distributed.sampling.slots.Slots`."""
+        """Free a slot that the trainer no longer uses."""
         if offset & ON_DEVICE:
             assert self.slab is not None
             self.slab.free(offset - ON_DEVICE)
@@ -78,10 +79,10 @@ class DeviceSlots:
 
 
 class DeviceSlot(Slot):
-    """Where a device writes a batch. One batch at a time: the next may have the same memory.
+    """A slot for a batch written by a device. One batch at a time: the next may reuse its memory.
 
     Args:
-        slots: whose it is.
+        slots: the slots to which it belongs.
         announce: called with the batch's layout before anything is written.
     """
 
@@ -94,11 +95,11 @@ class DeviceSlot(Slot):
 
     @property
     def told(self) -> bytes:
-        """The numbers of a batch in the slab."""
+        """Length and numbers of a batch in the device arena; empty if it lies elsewhere."""
         return b"" if self._slab is None else ONE.pack(len(self._head)) + self._head
 
     def allocate(self, record: Record) -> Mapping[str, Any]:
-        """Takes memory for a batch and writes its numbers; returns the arrays to fill."""
+        """Allocate memory for a batch and write its numbers; return the arrays to fill."""
         slab, head_bytes = self._slots.slab, record.layout.head_bytes
         offset = None
         if slab is not None and head_bytes <= _MAX_HEAD:
@@ -115,7 +116,7 @@ class DeviceSlot(Slot):
         return arrays_of(record, slab.memory, offset)
 
     def finish(self) -> None:
-        """Waits until the arrays are written, and copies them to the host where they belong there.
+        """Wait until the arrays are written; copy them to the host if the batch's slot is there.
 
         Raises:
             RuntimeError: a CUDA call failed; names the call.
@@ -129,7 +130,7 @@ class DeviceSlot(Slot):
             self._slots.scratch.take(self.nbytes).download(begin, arrays)
 
     def abandon(self) -> None:
-        """Gives the memory back: the batch failed or is not wanted any more."""
+        """Free the memory: the batch failed or is no longer needed."""
         super().abandon()
         if self._slab is not None:
             self._slab.free(self.offset - ON_DEVICE)

@@ -1,4 +1,4 @@
-"""A warning for loaders whose samplers would take turns on a GPU."""
+"""Warning for loaders with several samplers on one GPU without MPS. Run by trainers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 
 def warn_of_shared_gpus(devices: Sequence[str | None], is_here: bool, stacklevel: int) -> None:
-    """Warns if several samplers of a loader are to work on the same GPU.
+    """Warn if several samplers of a loader work on the same GPU.
 
-    Kernels of several processes run one process after the other, unless NVIDIA's Multi-Process
-    Service (MPS) runs them for all.
+    A GPU runs the kernels of one process at a time, unless NVIDIA's Multi-Process Service (MPS)
+    runs those of all.
 
     Args:
-        devices: full name of each sampler's device; None: the CPU.
-        is_here: whether the samplers run on this machine, where an MPS would be seen.
-        stacklevel: as of `warnings.warn`, from the caller.
+        devices: full name of each sampler's device; None for the CPU.
+        is_here: the samplers run on this machine, where an MPS can be detected.
+        stacklevel: as in `warnings.warn`, counted from the caller.
     """
     counts = Counter(device for device in devices if device is not None)
     shared = {d: n for d, n in counts.items() if d.startswith("cuda") and n > 1}
@@ -35,6 +35,6 @@ def warn_of_shared_gpus(devices: Sequence[str | None], is_here: bool, stacklevel
 
 
 def has_mps() -> bool:
-    """Whether an MPS serves the processes that this one starts: its control pipe is there."""
+    """Return whether an MPS serves the children of this process: its control pipe exists."""
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
     return Path(folder, "control").exists()

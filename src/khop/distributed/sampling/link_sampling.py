@@ -1,4 +1,7 @@
-"""Links of a partitioned graph: original ids outside, new ids where neighbours are drawn."""
+"""Sampling of links of a partitioned graph: original ids outside, new ids in the engine.
+
+Run by samplers, and by trainers that sample in their own process.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ __all__ = ["Links", "link_sampler"]
 def link_sampler(
     part: Part, spec: LinkSpec, temporal: bool, weights: Mapping[str, Array]
 ) -> LinkSampler:
-    """What samples batches of links with an engine over a part.
+    """Make a sampler of batches of links, for an engine over a part.
 
     Args:
-        part: the part at hand; maps and times of nodes are there for all parts.
-        spec: what batches shall be.
+        part: the local part. It has id maps and times of the nodes of all parts.
+        spec: specification of the links.
         temporal: negatives are nodes that exist at the time of their link.
-        weights: how likely nodes are drawn as the ends of negatives, by original id: 'src_weight'
-            and 'dst_weight', [num_nodes] float64, as far as they are given.
+        weights: sampling weights of negative endpoints, by original id: 'src_weight' and
+            'dst_weight', [num_nodes] float64, both optional.
     """
     maps = {place: _id_map(part, place) for place in {spec.src_type, spec.dst_type}}
 

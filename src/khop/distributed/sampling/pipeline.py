@@ -1,4 +1,4 @@
-"""From seeds to a written batch: the steps that samplers and trainers share."""
+"""Steps from seeds to a written batch. Run by samplers, and by trainers without samplers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PipelineSpec:
-    """What batches shall be.
+    """Specification of a loader's batches.
 
     Attributes:
-        sampling: how neighbours are drawn.
-        collect: which attributes come along.
-        seed_type: index of the seeds' node type, of batches of nodes.
-        link: what batches of links shall be; None: batches are of nodes.
+        sampling: sampling of neighbours.
+        collect: attributes of a batch.
+        seed_type: index of the seeds' node type, for batches of nodes.
+        link: specification of batches of links. If None, batches are of nodes.
     """
 
     sampling: SamplingSpec
@@ -42,33 +42,34 @@ class PipelineSpec:
     link: LinkSpec | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON object."""
+        """Return the specification as JSON object."""
         content: dict[str, Any] = codec.to_json(self)
         return content
 
     @classmethod
     def from_json(cls, content: Any) -> PipelineSpec:
-        """From what `to_json` returned, after its journey.
+        """Build a specification from a JSON object of `to_json`.
 
         Raises:
-            ProtocolError: malformed. Whether a graph has what is named, the caller knows.
+            ProtocolError: malformed. The caller checks that the graph has these types and names.
         """
         return codec.from_json(cls, content, "what batches shall be")
 
 
 class Pipeline:
-    """Makes batches from a part and its remote peers.
+    """Sampling and gathering of batches from the local part and the other partitions.
 
     Args:
-        part: the part at hand.
-        spec: what batches shall be.
+        part: the local part.
+        spec: specification of the batches.
         remote: the other partitions, if there are any.
-        arrays: what there is beside the part. How likely nodes are drawn as the ends of negatives,
-            by original id: 'src_weight' and 'dst_weight', [num_nodes] float64. Labels that the
-            folder does not hold: 'label.<index of the node type>', [num_nodes, ...] by new id.
-        clock: enters GATHERING when a batch's neighbours are drawn. Whoever runs the steps enters
-            the other phases.
-        device: draws and gathers; of several parts it gathers alone. None: the CPU.
+        arrays: extra arrays by name. 'src_weight', 'dst_weight': [num_nodes] float64 sampling
+            weights of negative endpoints, by original id. 'label.<index of the node type>':
+            [num_nodes, ...] labels that the folder does not hold, by new id.
+        clock: enters GATHERING when a batch's neighbours are sampled. The caller enters the other
+            phases.
+        device: device for sampling and gathering; for gathering alone if there are several parts.
+            If None, the CPU.
     """
 
     def __init__(
@@ -95,15 +96,15 @@ class Pipeline:
     def make(
         self, columns: Int64Array, run_key: int, batch: int, allocate: Allocate
     ) -> Generator[list[Ticket], None, Record]:
-        """Makes a batch; yields the tickets that it waits for.
+        """Make a batch; yields the tickets for which it waits.
 
         Args:
-            columns: [num_columns, n] int64, what there is to know of the batch's seeds. Of nodes:
-                their new ids. Of links: the original ids of sources and of destinations. With
-                temporal sampling also their times.
+            columns: [num_columns, n] int64, the batch's seeds. For nodes: their new ids. For links:
+                the original ids of sources and of destinations. With temporal sampling also their
+                times.
             run_key: key of the epoch.
             batch: index of the batch.
-            allocate: called with the batch's layout and sizes; returns the arrays to fill.
+            allocate: called with the batch's record; returns the arrays to fill.
 
         Returns:
             The batch.
@@ -124,7 +125,7 @@ class Pipeline:
 
 
 def _labels(arrays: Mapping[str, Array]) -> dict[int, Feature]:
-    """Labels that the folder does not hold, by the index of their node type."""
+    """Return the labels that the folder does not hold, by index of the node type."""
     prefix = "label."
     found = [name for name in arrays if name.startswith(prefix)]
     return {int(name[len(prefix) :]): Feature(arrays[name]) for name in found}
@@ -137,7 +138,7 @@ def _makers(
     device: DeviceOfSampler | None,
     labels: Mapping[int, Feature],
 ) -> tuple[Engine, Collector]:
-    """What draws, and what gathers."""
+    """Return the engine, which samples, and the collector, which gathers."""
     view = GraphView.of_part(part)
     if device is None:
         collector = Collector(part, spec.collect, remote, labels)

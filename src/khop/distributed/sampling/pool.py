@@ -1,11 +1,10 @@
-"""A loader's sampler processes: who makes which batch, and what becomes of those that die.
+"""Pool of a loader's sampler processes, in its trainer: assigns batches and restarts samplers.
 
-The group hands out batch numbers, keeps each sampler a few batches ahead, and takes in what they
-deliver in whatever order it comes. What a sampler that dies still owed is asked of the others at
-once: batches are functions of their number, so they are the same. Its successor is started, with
-memory of its own, and joins them when it is ready; if it is the only one, it is asked. A batch at
-which sampler after sampler dies ends the loader. Nothing here waits without being woken by the end
-of a process.
+The pool requests batches by number, keeps each sampler a few batches ahead, and receives batches in
+any order. When a sampler dies, its batches in flight are requested from the others at once: batches
+are functions of their number, so they are the same. A new process with a new arena replaces it, and
+gets requests when it is ready, or at once if it is the only one. If samplers die repeatedly on the
+same batch, the loader ends. The end of a process interrupts every wait here.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ from khop.sampler.plan import EpochPlan
 from khop.trace.recording import current
 from khop.typing import Array, Int64Array
 
-# While batches are there before they are asked for, lines are looked at so often: for samplers that
-# have died meanwhile.
+# While batches arrive before `take` needs them, control lines are polled at this interval, in
+# seconds, to detect samplers that have died.
 _LOOK_SECONDS = 0.05
 Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], Process]
 
 
 def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> Process:
-    """Starts a process that makes batches on this machine; see `sampling.worker`."""
+    """Start a sampler process on this machine; see `khop.distributed.sampling.worker`."""
     return ChildProcess("khop.distributed.sampling.worker", config, memory)
 
 
 class EndpointSource(Protocol):
-    """Where the servers of other partitions are, as that changes."""
+    """Source of endpoint updates: addresses of the servers of other partitions, as they change."""
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when there are changes."""
@@ -58,10 +57,10 @@ class EndpointSource(Protocol):
         """Return the updates since the last call, by partition."""
 
     def latest(self, part: int) -> EndpointUpdate | None:
-        """Return the last update of a partition; None if it is served where it was at first."""
+        """Return the last update of a partition; None if its endpoint has not changed."""
 
     def look_for(self, part: int) -> None:
-        """Look for the server of a partition, which does not answer. Returns at once."""
+        """Start to look for the server of a partition, which is unreachable. Returns at once."""
 
     def check_servers(self) -> None:
         """Raise PartitionUnavailableError if a server of this trainer has been given up."""
@@ -71,22 +70,21 @@ class SamplerPool:
     """Sampler processes that make the batches of one loader.
 
     Args:
-        config: what samplers need to know; see `khop.distributed.sampling.worker.Sampler`.
-        devices: what each sampler works on: the name of a device, None: the CPU.
-        depth: batches that each sampler is asked for ahead of the trainer.
-        in_bulk: ask for batches, and give memory back, for half of `depth` at a time.
-        ring_bytes: shared memory of each sampler.
-        max_restarts: how many deaths of samplers to make good.
-        endpoints: where other partitions are served, as that changes; None: it does not.
-        pin: called with a ring, to register it with CUDA; None: do not.
+        config: configuration of samplers; see `khop.distributed.sampling.worker.Sampler`.
+        devices: name of each sampler's device; None for the CPU.
+        depth: batches requested from each sampler ahead of the trainer.
+        in_bulk: request batches, and return slots, for half of `depth` at a time.
+        ring_bytes: bytes of each sampler's arena.
+        max_restarts: maximum number of restarts of samplers.
+        endpoints: updates of other partitions' endpoints. If None, they do not change.
+        pin: called with an arena, to register it with CUDA. If None, arenas are not registered.
         arrays: arrays that all samplers read, by name; shared, not sent.
-        make_slab: makes the memory that a sampler on this device shares with the trainer; None: it
-            does not.
-        program: starts a process, of its configuration and of descriptors to pass along. It makes
-            batches itself, as a sampler does, or has them from elsewhere; the trainer sees no
-            difference.
-        is_makeshift: whether a process that `program` has started is to be exchanged for another
-            when nothing is asked of it; called with its number, too.
+        make_device_arena: makes the device arena that a sampler on this device shares with the
+            trainer, or returns None if they share none.
+        program: factory `(config, descriptors) -> Process`. The process samples itself, or receives
+            batches from a graph server; both use the same control messages.
+        is_fallback: predicate `(process, number) -> bool`: True if this process of `program` is a
+            fallback, to be replaced while no epoch is open.
     """
 
     def __init__(
@@ -150,7 +148,7 @@ class SamplerPool:
 
     @property
     def num_restarts(self) -> int:
-        """How often samplers were started again."""
+        """Number of restarts of samplers."""
         return self._restart_policy.num_restarts
 
     @property
@@ -164,17 +162,17 @@ class SamplerPool:
         return [sampler.process.pid for sampler in self._samplers]
 
     def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0) -> int:
-        """Begins an epoch.
+        """Begin an epoch.
 
         Args:
             run_key: its key.
-            plan: how seeds make batches.
-            columns: [num_columns, num_seeds] int64, what there is to know of the seeds, in the
-                epoch's order.
-            first: the batch to begin with; those before it are not made.
+            plan: division of the seeds into batches.
+            columns: [num_columns, num_seeds] int64, ids and times of the seeds, in the epoch's
+                order; see `Pipeline.make`.
+            first: the first batch; those before it are not made.
 
         Returns:
-            A number for the epoch.
+            The number of the epoch.
         """
         self._check_alive()
         if not self._epochs:
@@ -195,7 +193,7 @@ class SamplerPool:
             sampler.process.line.send_json(Op.OPEN_EPOCH, epoch.message, [epoch.seeds])
 
     def close_epoch(self, number: int) -> None:
-        """Ends an epoch; what is still being made for it is dropped."""
+        """End an epoch; its batches in flight are dropped."""
         epoch = self._epochs.pop(number, None)
         if epoch is None or os.getpid() != self._owner:
             return
@@ -206,7 +204,7 @@ class SamplerPool:
             sampler.process.line.post(Op.CLOSE_EPOCH, ONE.pack(number))
 
     def take(self, number: int, batch: int) -> Received:
-        """Waits for a batch of an epoch; raises what its making raised.
+        """Wait for a batch of an epoch; raises the error that its sampler raised.
 
         Raises:
             SamplerDiedError: samplers died more often than allowed.
@@ -231,7 +229,7 @@ class SamplerPool:
         return delivery
 
     def has_arrived(self, number: int, batch: int) -> bool:
-        """Whether `take` would return a batch at once. What is wrong, it says when it is called."""
+        """Return whether `take` would return a batch at once. Errors are left to `take`."""
         check_process(self._owner, "loader", "make a loader there")
         arrived = self._epochs[number].arrived
         if batch not in arrived and self._failure is None and self._samplers:
@@ -239,20 +237,20 @@ class SamplerPool:
         return isinstance(arrived.get(batch), Received)
 
     def _look(self) -> None:
-        """Takes in what samplers have said. What is wrong is raised when a batch is missed."""
+        """Process messages of samplers. An error is kept until `take` has to wait for a batch."""
         try:
             self._wait(timeout_ms=0)
         except Exception as error:
             self._failure = self._failure or error
 
     def _take_back(self) -> None:
-        """Gives samplers the slots back that devices have done with."""
+        """Free slots of device arenas when the device has finished with them."""
         for sampler in self._samplers:
             if sampler.slab is not None:
                 sampler.slab.give_back()
 
     def _follow_recording(self) -> None:
-        """Tells samplers when a recording begins or ends; what they are asked next is recorded."""
+        """Notify samplers when a recording begins or ends; it applies to their next requests."""
         recorded = current() is not None
         if recorded != self._is_recorded:
             self._is_recorded = recorded
@@ -260,7 +258,7 @@ class SamplerPool:
                 sampler.process.line.post(Op.TRACE, ONE.pack(recorded))
 
     def _check_alive(self) -> None:
-        """A group that has lost a sampler for good makes no more batches, nor does a parent's."""
+        """Raise if the pool has failed or is closed, or if this process is a fork."""
         check_process(self._owner, "loader", "make a loader there")
         if self._failure is not None:
             raise self._failure
@@ -271,11 +269,11 @@ class SamplerPool:
         schedule_prefetch(self._epochs, self._able(), self._depth, self._in_bulk and not waiting)
 
     def _able(self) -> list[SamplerProcess]:
-        """Samplers that may be asked: not those that take a dead one's place, while others can."""
+        """Return the samplers to send requests to: those not starting, or all if all are."""
         return [s for s in self._samplers if not s.is_starting] or self._samplers
 
     def _wait(self, timeout_ms: int | None = None) -> None:
-        """Sleeps until a sampler or server speaks or ends, and takes that in."""
+        """Wait for messages of samplers, endpoint updates or ended processes; process them."""
         self._looked = time.monotonic()
         poller = select.poll()
         by_line = {sampler.process.line.fileno(): sampler for sampler in self._samplers}
@@ -292,7 +290,7 @@ class SamplerPool:
                 self._on_endpoint_update()
 
     def _on_endpoint_update(self) -> None:
-        """Send new endpoints to all samplers, those that start later included."""
+        """Send new endpoints to all samplers, and keep them for those that start later."""
         assert self._endpoints is not None
         for part, update in self._endpoints.changes().items():
             if not isinstance(update, str):
@@ -302,7 +300,7 @@ class SamplerPool:
         self._endpoints.check_servers()
 
     def _look_for(self, part: int, sampler: SamplerProcess) -> None:
-        """Looks for a server that a sampler has lost; one that just began may not know enough."""
+        """Look for a server that a sampler cannot reach; a new sampler may lack the last update."""
         if self._endpoints is None:
             return
         update = self._endpoints.latest(part)
@@ -339,11 +337,11 @@ class SamplerPool:
             self._take_failure(sampler, message)
 
     def _take_failure(self, sampler: SamplerProcess, message: Message) -> None:
-        """A batch, or the sampler, has failed."""
+        """Process the failure of a batch, or of the sampler."""
         content = message.json()
         number, batch = message.integers("epoch", "batch")
         where = f"sampler process {sampler.number} (pid {sampler.process.pid})"
-        if number is None or batch is None:  # it could not begin, and would not the next time
+        if number is None or batch is None:  # it cannot start, and a restart would fail, too
             self._failure = rebuild_error(content, where)
             raise self._failure
         sampler.in_flight.pop((number, batch), None)
@@ -351,7 +349,7 @@ class SamplerPool:
             self._epochs[number].arrived[batch] = rebuild_error(content, where)
 
     def _replace(self, dead: SamplerProcess) -> None:
-        """Asks others for what a dead sampler owed, and starts it again."""
+        """Restart a dead sampler, and request its batches in flight from the others."""
         try:
             self._restart_policy.record_exit(dead)
         except SamplerDiedError as error:
@@ -365,7 +363,7 @@ class SamplerPool:
         assign_least_loaded(sorted(dead.in_flight), self._able())
 
     def _exchange(self) -> None:
-        """Between epochs: puts the processes that are wanted in the place of makeshift ones."""
+        """Replace fallback processes. Called while no epoch is open."""
         for place, sampler in enumerate(self._samplers):
             if self._is_fallback(sampler.process, sampler.number):
                 self._samplers[place] = self._start(sampler.number)
@@ -373,7 +371,7 @@ class SamplerPool:
                 self._samplers[place].process.line.post(Op.TRACE, ONE.pack(self._is_recorded))
 
     def close(self) -> None:
-        """Ends the samplers; batches that were handed out stay valid."""
+        """End the samplers; batches that were returned stay valid."""
         for number in list(self._epochs):
             self.close_epoch(number)
         for sampler in self._samplers:
@@ -381,7 +379,7 @@ class SamplerPool:
         for sampler in self._samplers:
             sampler.process.close()
         self._samplers.clear()
-        self._program = start_sampler  # what another keeps in reserve ends with it
+        self._program = start_sampler  # drops a `Standby`, whose reserve process ends with it
         if self._shared is not None and os.getpid() == self._owner:
             os.close(self._shared)
             self._shared = None

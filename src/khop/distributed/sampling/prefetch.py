@@ -1,4 +1,4 @@
-"""Which batches a loader's samplers are asked for ahead of the trainer, and when."""
+"""Prefetch in trainers: schedule of the batches that samplers make ahead of the trainer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class EpochState:
     """An epoch that is being iterated.
 
     Attributes:
-        message: what samplers are told of it.
+        message: content of OPEN_EPOCH.
         seeds: descriptor of the memory of its seeds.
-        num_batches: of all of it.
-        next_to_ask: the first batch that no sampler was asked for.
+        num_batches: number of its batches.
+        next_to_ask: the first batch that was not requested.
         num_taken: batches that the trainer has taken.
-        arrived: what has arrived and was not taken: batches, or what their making raised.
+        arrived: batches that arrived and were not taken, or the errors that they raised.
     """
 
     message: dict[str, Any]
@@ -37,17 +37,17 @@ def schedule_prefetch(
     depth: int,
     in_bulk: bool,
 ) -> None:
-    """Asks the least busy samplers for the next batches of each epoch.
+    """Request the next batches of each epoch from the least loaded samplers.
 
-    A message to a sampler that sleeps costs the trainer 60 to 150 us, more than taking in a small
-    batch. Of these, samplers hear in bulk: when half of what they may make ahead has been taken, or
-    when the trainer has nothing else to do.
+    A message to a sampler that sleeps costs the trainer 60 to 150 us, more than receiving a small
+    batch. So small batches are requested in bulk: when half of those made ahead have been taken, or
+    when the trainer waits.
 
     Args:
-        epochs: by number.
-        samplers: those that may be asked.
-        depth: batches that each of them may be asked for ahead of the trainer.
-        in_bulk: wait until there is more to ask for.
+        epochs: epochs by number.
+        samplers: the samplers to send requests to.
+        depth: batches that may be requested from each of them ahead of the trainer.
+        in_bulk: wait until half of these can be requested.
     """
     limit = depth * len(samplers)
     enough = limit // 2 if in_bulk else limit - 1
@@ -65,7 +65,7 @@ def schedule_prefetch(
 def assign_least_loaded(
     tasks: Iterable[tuple[int, int]], samplers: Sequence[SamplerProcess]
 ) -> None:
-    """Asks for (epoch, batch), each of the sampler that owes least."""
+    """Request each (epoch, batch) from the sampler with the fewest batches in flight."""
     wanted: dict[int, list[tuple[int, int]]] = {}
     for task in tasks:
         sampler = min(samplers, key=lambda s: len(s.in_flight))

@@ -1,4 +1,4 @@
-"""A sampler process as its trainer sees it: what it owes, and the memory that it writes to."""
+"""A trainer's handle of a sampler process: its batches in flight, and its arena."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_ASKED = 1024
 
 
 class Process(Protocol):
-    """A process that makes batches, as its trainer reaches it."""
+    """A trainer's interface to a process that makes or receives batches."""
 
     line: ControlLine
 
@@ -32,37 +32,36 @@ class Process(Protocol):
         """Process id."""
 
     def exit_status(self) -> str:
-        """How the process ended, in words; it is known to be ending."""
+        """Return how the process ended, in words. Call when it is ending."""
 
     @property
     def ended_with_server(self) -> bool:
-        """Whether it did not die of itself, but with the graph server that had started it."""
+        """True if it ended because the graph server that had started it ended."""
 
     def last_task(self) -> tuple[int, int] | None:
-        """(epoch, batch) that it worked on last, if it says so."""
+        """Return the (epoch, batch) that it worked on last, if known."""
 
     def log_tail(self) -> str:
-        """The end of what it has written to its log."""
+        """Return the end of its log."""
 
     def close(self) -> None:
-        """Ends the process; harmless if called again."""
+        """End the process; harmless if called again."""
 
 
 class SamplerProcess:
-    """A sampler process, the memory it writes to, and the batches that it owes.
+    """A sampler process, its arena, and its batches in flight.
 
     Args:
-        number: which sampler of its loader.
+        number: index of the sampler in its loader.
         process: the process.
-        ring: its ring.
-        slab: memory of a device that it shares with the trainer, if it does.
-        in_bulk: slots that are free again are told with the next message, not at once.
-        is_joining: it is started in the place of one that died, and not ready yet: others are
-            preferred.
+        ring: its arena.
+        slab: the device arena that it shares with the trainer, if any.
+        in_bulk: slots are freed with the next request, not at once.
+        is_starting: it replaces a sampler that died, and is not ready yet: others are preferred.
 
     Attributes:
-        is_ready: it has said that it can begin.
-        owes: (epoch, batch) that it was asked for and has not delivered, in order.
+        is_ready: it has reported that it can begin.
+        in_flight: (epoch, batch) that were requested and not delivered, in order.
     """
 
     def __init__(
@@ -82,15 +81,15 @@ class SamplerProcess:
         self.slab = slab
         self.in_flight: dict[tuple[int, int], None] = {}
         self._layouts: dict[int, Layout] = {}
-        # Slots that nothing looks into, told with the next message. Destructors append to it.
+        # Slots without references, freed with the next request. Destructors append to it.
         self._freed: deque[int] = deque()
         self._free: Callable[[int], None] = self._freed.append
         if not in_bulk:
             self._free = partial(_free, weakref.ref(process.line), os.getpid())
 
     def ask(self, batches: Sequence[tuple[int, int]]) -> None:
-        """Asks for batches, and gives back the slots that destructors have left meanwhile."""
-        # Others may append; nobody else takes.
+        """Request batches, and free the slots that destructors have left meanwhile."""
+        # Other threads append; only this one removes.
         count = min(len(self._freed), _MAX_FREED)
         freed = [self._freed.popleft() for _ in range(count)]
         for start in range(0, max(len(batches), 1), _MAX_ASKED):
@@ -99,14 +98,14 @@ class SamplerProcess:
             freed = []
 
     def learn(self, layout: Layout) -> None:
-        """Takes note of a layout that batches will have."""
+        """Register a layout of later batches."""
         self._layouts[layout.number] = layout
 
     def read(self, message: Message) -> tuple[int, int, Received]:
-        """Reads a message of a batch: epoch, index and batch. Closes its descriptors.
+        """Read a BATCH message: epoch, index and batch. Closes its descriptors.
 
         Raises:
-            ProtocolError: malformed.
+            ProtocolError: the message is malformed.
         """
         try:
             return self._read(message)
@@ -127,16 +126,16 @@ class SamplerProcess:
         return number, batch, received
 
     def _lease(self, message: Message, offset: int, nbytes: int) -> Array:
-        if message.descriptors:  # the ring had no room
+        if message.descriptors:  # the arena had no room
             return ArenaReader(message.descriptor()).lease(0, nbytes, None)
-        # A user who keeps batches must not starve the sampler: from half of the ring on, they get
-        # copies.
+        # If the user keeps batches, the sampler must not run out of slots: while more than half of
+        # the arena is in use, batches are copied.
         hoards = self.ring.bytes_leased > self.ring.capacity // 2
         raw = self.ring.lease(offset, nbytes, self._free)
         return raw.copy() if hoards else raw
 
     def _lease_on_device(self, told: bytes, offset: int, nbytes: int) -> tuple[Received, bytes]:
-        """A batch in the slab, and what else is told of it."""
+        """Return a batch in the device arena, and the rest of its message."""
         if self.slab is None or len(told) < ONE.size:
             raise ProtocolError("a batch lies in the memory of a device, but there is no slab")
         end = ONE.size + ONE.unpack_from(told)[0]

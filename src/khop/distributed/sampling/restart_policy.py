@@ -1,4 +1,4 @@
-"""Which deaths of samplers are made good, and what is said of those that are not."""
+"""Restart policy of a trainer's samplers: when to restart, when to raise SamplerDiedError."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.errors import SamplerDiedError
 
 _log = log.get(__name__)
-# So many samplers may die while they work on the same batch. A second may do so by chance, if
-# batches take long or samplers are killed often; a fourth does not.
+# Deaths on the same batch that end the loader. A second may happen by chance, if batches take long
+# or samplers are killed often; a fourth does not.
 _MAX_AT_A_BATCH = 4
-_log = log.get(__name__)
 
 
 class RestartPolicy:
-    """Counts the samplers of a loader that died.
+    """Count of the restarts of a loader's samplers, with its limits.
 
     Args:
-        max_restarts: how many deaths to make good.
+        max_restarts: maximum number of restarts.
 
     Attributes:
-        num_restarts: how many were.
+        num_restarts: number of restarts so far.
     """
 
     def __init__(self, max_restarts: int) -> None:
@@ -29,14 +28,14 @@ class RestartPolicy:
         self._at: dict[tuple[int, int], int] = {}
 
     def record_exit(self, dead: SamplerProcess) -> None:
-        """Ends what is left of a sampler that died, and counts it.
+        """Reap a dead sampler and count the restart.
 
         Raises:
-            SamplerDiedError: it is one too many, or sampler after sampler dies of one batch.
+            SamplerDiedError: `max_restarts` is exhausted, or four samplers died on one batch.
         """
         status = dead.process.exit_status()
         dead.process.close()
-        if dead.process.ended_with_server:  # another is asked, or the same when it is back
+        if dead.process.ended_with_server:  # not counted: a receiver replaces it
             _say(dead, status, self.num_restarts)
             return
         task = dead.process.last_task()
@@ -53,7 +52,7 @@ class RestartPolicy:
         _say(dead, status, self.num_restarts)
 
     def forget(self, epoch: int) -> None:
-        """Forgets an epoch that has ended."""
+        """Forget the deaths on batches of an epoch that has ended."""
         self._at = {task: count for task, count in self._at.items() if task[0] != epoch}
 
 
@@ -69,7 +68,7 @@ def _say(dead: SamplerProcess, status: str, restarts: int) -> None:
 
 
 def _exit_report(dead: SamplerProcess, status: str, why: str) -> str:
-    """How a sampler ended, what it owed and worked on, and what it said last."""
+    """Return a text with a sampler's exit status, batches in flight, current task and log."""
     task, log = dead.process.last_task(), dead.process.log_tail()
     last = "It had worked on none" if task is None else f"It worked on batch {task[1]} last"
     due = sorted(batch for _, batch in dead.in_flight)

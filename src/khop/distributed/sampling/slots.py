@@ -1,4 +1,4 @@
-"""Where a sampler writes its batches: slots of its ring, or memory of their own."""
+"""Memory for a sampler's batches: slots of its arena, or separate memory. Run by samplers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ Announce = Callable[[Layout], None]
 
 
 class Slot:
-    """Where a batch is written: a slot of the ring, or own memory if the ring has no room.
+    """Memory of one batch: a slot of the arena, or separate memory if the arena has no room.
 
     Args:
-        ring: the ring.
+        ring: the arena.
         announce: called with the batch's layout before anything is written.
 
     Attributes:
         record: the batch, once there is memory for it.
-        offset: the slot's.
-        nbytes: its size.
-        own_memory: descriptor of the batch's own memory, if it is not in the ring.
-        told: what is said of the batch on the control line.
+        offset: offset of the slot.
+        nbytes: size of the batch.
+        own_memory: descriptor of the batch's separate memory, if it is not in the arena.
     """
 
     def __init__(self, ring: ArenaWriter, announce: Announce) -> None:
@@ -39,18 +38,18 @@ class Slot:
 
     @property
     def told(self) -> bytes:
-        """See above."""
+        """Bytes added to the batch's control message; none for a slot of the host."""
         return b""
 
     def allocate(self, record: Record) -> Mapping[str, Any]:
-        """Takes memory for a batch and writes its numbers; returns the arrays to fill."""
+        """Allocate memory for a batch and write its numbers; return the arrays to fill."""
         return record.write(self._take(record))
 
     def finish(self) -> None:
-        """Waits until the arrays are written."""
+        """Wait until the arrays are written."""
 
     def _take(self, record: Record) -> memoryview:
-        """Memory of the host for a batch."""
+        """Allocate memory of the host for a batch."""
         self._announce(record.layout)
         self.record = record
         self.nbytes = record.nbytes
@@ -64,7 +63,7 @@ class Slot:
         return memoryview(mapped)[: record.nbytes]
 
     def abandon(self) -> None:
-        """Gives the memory back: the batch failed or is not wanted any more."""
+        """Free the memory: the batch failed or is no longer needed."""
         if self._is_taken:
             self._ring.free(self.offset)
             self._is_taken = False
@@ -74,29 +73,29 @@ class Slot:
 
 
 class Slots(Protocol):
-    """The memory that a sampler writes batches to."""
+    """Memory that a sampler writes batches to."""
 
     def new(self, announce: Announce) -> Slot:
-        """A slot for a batch, whose memory is taken when its size is known."""
+        """Return a slot for a batch. Its memory is allocated when its size is known."""
 
     def free(self, offset: int) -> None:
-        """Takes back a slot that the trainer no longer looks into."""
+        """Free a slot that the trainer no longer uses."""
 
 
 class HostSlots:
-    """Slots of a ring.
+    """Slots of an arena of the host.
 
     Args:
-        ring: descriptor of the ring's memory; left open.
+        ring: descriptor of the arena's memory; left open.
     """
 
     def __init__(self, ring: int) -> None:
         self._ring = ArenaWriter(ring)
 
     def new(self, announce: Announce) -> Slot:
-        """See `Slots`."""
+        """Return a slot for a batch. Its memory is allocated when its size is known."""
         return Slot(self._ring, announce)
 
     def free(self, offset: int) -> None:
-        """See `Slots`."""
+        """Free a slot that the trainer no longer uses."""
         self._ring.free(offset)

@@ -1,4 +1,4 @@
-"""A process at hand that takes the place of a sampler that dies."""
+"""Standby process of a trainer: replaces a sampler that dies, without the start-up time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from khop.distributed.processes.child import ChildProcess
 
 
 class Standby:
-    """Starts processes of a program, and keeps one in reserve when all are started.
+    """Factory of processes that keeps one in reserve when all are started.
 
-    The reserve has imported what it needs, nearly all of the time that a sampler takes to start,
-    and waits to be told what to do. It takes some 30 MB. Ends with the last reference to this.
+    The reserve has imported its modules, which is nearly all of a sampler's start-up time, and
+    waits for a configuration. It takes some 30 MB, and ends with the last reference to this object.
 
     Args:
         module: the program, `khop.distributed.sampling.worker` for example.
-        number: how many processes are started before one is kept in reserve.
-        imports: modules that the reserve imports beside.
+        number: number of processes to start before one is kept in reserve.
+        imports: further modules that the reserve imports.
     """
 
     def __init__(self, module: str, number: int, imports: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ class Standby:
         return None if self._reserve is None else self._reserve.pid
 
     def __call__(self, config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:
-        """A process with a configuration: the reserve if there is one, else a new one."""
+        """Return a process with a configuration: the reserve if there is one, else a new one."""
         process, self._reserve = self._reserve, None
         if process is None or process.has_ended:
             process = ChildProcess(self._module, config, memory)

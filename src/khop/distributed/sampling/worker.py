@@ -1,8 +1,8 @@
-"""The sampler process: makes the batches that its trainer asks for.
+"""The sampler process: makes the batches that its trainer or graph server requests.
 
 Single-threaded. Several batches are in flight: while one waits for another partition, the next is
-drawn. A finished batch lies in the ring; what the trainer hears is its place. The process wakes for
-messages of its trainer or replies of servers, and sleeps otherwise.
+sampled. A finished batch lies in the arena; the trainer gets its offset. The process sleeps until a
+message of its trainer or a reply of a server arrives.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _TELL_LOST_SECONDS = 1.0
 
 @dataclass
 class Epoch:
-    """An epoch that the trainer has open: its key, its plan, columns of seeds in order.
+    """An epoch that the trainer has opened: its key, its plan, columns of seeds in order.
 
-    Without a plan it is an order for a single batch, and these are its seeds.
+    If `plan` is None, it is a request for a single batch, and `columns` has its seeds.
     """
 
     run_key: int
@@ -58,7 +58,7 @@ class Epoch:
     columns: Int64Array
 
     def seeds_of(self, batch: int) -> Int64Array:
-        """[num_columns, n] int64 columns of a batch's seeds."""
+        """Return the columns of a batch's seeds, [num_columns, n] int64."""
         if self.plan is None:
             return self.columns
         first, last = self.plan.bounds(batch)
@@ -78,14 +78,15 @@ class Task:
 
 
 class Sampler:
-    """Runs the sampler's loop.
+    """Event loop of a sampler process.
 
     Args:
         line: the control line.
-        config: from the trainer: folder, part, pipeline, endpoints, concurrency; of a sampler that
-            works on a device its name, where graph and attributes lie, and perhaps a slab.
-        memory: descriptors of the ring's memory, and of the slab's if it comes with one.
-        arrays: what the pipeline needs beside the part; see `Pipeline`.
+        config: configuration from the trainer: folder, part, pipeline, endpoints, concurrency; for
+            a sampler on a device also its name, the placement of graph and attributes, and the
+            description of a device arena if there is one.
+        memory: descriptors of the arena's memory, and of the device arena's if it has one.
+        arrays: extra arrays of the pipeline; see `Pipeline`.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Sampler:
         self._poller = self._make_poller()
 
     def _make_poller(self) -> Any:
-        """Tells when the trainer or a server has spoken."""
+        """Make a poller for messages of the trainer and of servers."""
         if self._client is None:
             poller: Any = select.poll()
         else:
@@ -127,7 +128,7 @@ class Sampler:
         return poller
 
     def run(self) -> None:
-        """Makes batches until the trainer closes the line.
+        """Make batches until the trainer closes the line.
 
         Raises:
             EOFError: the trainer closed it.
@@ -139,7 +140,7 @@ class Sampler:
             progressed = self._advance()
             if self._start_next() or progressed:
                 continue
-            # Nothing to do until somebody speaks; a tick lets waiting requests expire.
+            # Idle until a message arrives; a tick lets requests in flight expire.
             idle = Phase.IDLE if self._epochs else Phase.CLOSED
             self._clock.enter(Phase.REMOTE if self._tasks else idle)
             self._poller.poll(_TICK_MS if self._tasks else None)
@@ -172,14 +173,14 @@ class Sampler:
             self._relocate(self._client, message.json())
 
     def _tell_lost(self, part: int, since: float) -> None:
-        """Tells the trainer of a lost server that requests wait for, once a second."""
+        """Report an unreachable server that requests wait for to the trainer, once a second."""
         now = time.monotonic()
         if now - self._told_lost.get(part, 0.0) > _TELL_LOST_SECONDS:
             self._told_lost[part] = now
             self._line.send_json(Op.LOST, {"part": part, "seconds": now - since})
 
     def _relocate(self, client: PartitionClient, content: Mapping[str, Any]) -> None:
-        """Hears what has become of a server that was lost."""
+        """Apply an endpoint update of a server."""
         # Imported here: see `_client`.
         from khop.distributed.rpc.endpoint import Endpoint
 
@@ -194,7 +195,7 @@ class Sampler:
         self._epochs[opened.number] = Epoch(opened.run_key, opened.plan, opened.columns)
 
     def _take_order(self, message: Message) -> None:
-        """A batch that belongs to no epoch: graph servers are asked for such."""
+        """Accept a request for a batch without an epoch, as graph servers send them."""
         order, batch, run_key, num_columns = ORDER.unpack_from(message.payload)
         raw: Any = message.payload[ORDER.size :]
         if message.descriptors:
@@ -218,7 +219,7 @@ class Sampler:
         if not self._asked or len(self._tasks) >= self._concurrency:
             return False
         number, batch = self._asked.popleft()
-        epoch = self._epochs[number]  # lines keep the order: it is open
+        epoch = self._epochs[number]  # open: the line keeps the order of messages
         if epoch.plan is None:
             del self._epochs[number]
         slot = self._slots.new(self._announce)
@@ -254,7 +255,7 @@ class Sampler:
             self._deliver(task)
 
     def _announce(self, layout: Layout) -> None:
-        """Tells the trainer a layout, before the first batch of it."""
+        """Send a layout to the trainer, before its first batch."""
         if layout.number in self._announced:
             return
         memory = layout.share()
@@ -280,7 +281,7 @@ class Sampler:
             os.close(slot.own_memory)
 
     def _made(self, slot: Slot) -> BatchTimings:
-        """What a batch cost that is ready."""
+        """Return the timings of a finished batch."""
         received = self._client.bytes_received if self._client is not None else 0
         remote_bytes, self._bytes_told = received - self._bytes_told, received
         me = os.getpid()
@@ -288,7 +289,7 @@ class Sampler:
         return self._clock.made(slot.nbytes, remote_bytes, overflows, (me, me))
 
     def _tell_records(self) -> None:
-        """While a recording is under way: what happened since the batch before."""
+        """Send the records since the last batch, while a recording is under way."""
         segments = self._clock.segments
         if not segments:
             return
@@ -305,7 +306,7 @@ class Sampler:
 
 
 def _run(task: Task) -> bool:
-    """Takes a batch's next step; returns whether it is made, all of it in its slot."""
+    """Run a batch's next step; return whether the batch is complete in its slot."""
     try:
         task.waiting_for = next(task.steps)
     except StopIteration:
@@ -315,7 +316,7 @@ def _run(task: Task) -> bool:
 
 
 def described_error(error: Exception) -> dict[str, str]:
-    """An exception with its traceback, cut to what a control message holds."""
+    """Return an exception with its traceback, cut to the size of a control message."""
     described = describe_error(error)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     limit = MAX_PAYLOAD // 8  # JSON may need several bytes a character
@@ -331,7 +332,7 @@ def _client(
 ) -> PartitionClient | None:
     if not config["endpoints"]:
         return None
-    # Imported here: without other partitions a sampler starts 60 ms earlier without ZeroMQ.
+    # Imported here: without other partitions, a sampler without ZeroMQ starts 60 ms earlier.
     from khop.distributed.rpc.endpoint import Credentials, Endpoint
     from khop.distributed.rpc.partition_client import PartitionClient
 
@@ -358,7 +359,7 @@ def _device(config: Mapping[str, Any]) -> DeviceOfSampler | None:
 def _slots(
     config: Mapping[str, Any], memory: Sequence[int], device: DeviceOfSampler | None
 ) -> Slots:
-    """Where batches are written."""
+    """Return the memory that batches are written to."""
     ring, *slab = memory
     if device is None:
         slots: Slots = HostSlots(ring)
@@ -372,7 +373,7 @@ def _slots(
 
 
 def main() -> None:
-    """Runs a sampler for the trainer at the other end of the control line."""
+    """Run a sampler for the process at the other end of the control line."""
     line, message = start_up()
     try:
         config, memory = message.json(), message.descriptors

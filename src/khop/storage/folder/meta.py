@@ -1,4 +1,7 @@
-"""What `meta.json` says of a partition folder, checked when it is read."""
+"""Content of a partition folder's `meta.json`, checked when it is read.
+
+Used by any process. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -32,34 +35,34 @@ FORMAT = "khop-partition"
 VERSION = 1
 META_FILE = "meta.json"
 
-# What `safe_name` lets through: neither dots nor anything that leads elsewhere.
+# Paths made of what `safe_name` returns: no dots, so none leads out of the folder.
 _PATH = re.compile(r"(?:[A-Za-z0-9_~%-]+/)*[A-Za-z0-9_~%-]+\.npy")
-# Counts and bytes stay below what int64 can hold, also when multiplied by a row's size.
+# Limit of counts and bytes, so that int64 also holds them multiplied by a row's size.
 _MOST = MAX_COUNT + 1
 _MAX_AXES = 15
 
 
 @dataclass(frozen=True)
 class AttrMeta:
-    """A node or edge attribute: name of its dtype and shape of one row."""
+    """Node or edge attribute: name of its dtype and shape of one row."""
 
     dtype: str
     shape: tuple[int, ...] = ()
 
 
 def attr_metas(attrs: Mapping[str, Feature]) -> dict[str, AttrMeta]:
-    """What meta.json says of attributes."""
+    """Return the descriptions of attributes for meta.json."""
     return {name: AttrMeta(f.dtype, tuple(f.row_shape)) for name, f in attrs.items()}
 
 
 @dataclass(frozen=True)
 class TimeMeta:
-    """Where times come from.
+    """Attribute that times come from.
 
     Attributes:
-        name: of the attribute.
-        level: whether nodes have times (the neighbour's counts) or edges.
-        floating: whether keys are those of floating-point times.
+        name: name of the attribute.
+        level: 'node' if nodes have times (the neighbour's time counts), 'edge' if edges have.
+        floating: True if keys are those of floating-point times.
     """
 
     name: str
@@ -69,7 +72,7 @@ class TimeMeta:
 
 @dataclass(frozen=True)
 class NodeTypeMeta:
-    """A node type: range bounds of the parts, attributes, cached rows of each part, if timed."""
+    """Node type: bounds of the parts' ranges, attributes, splits, cached rows by part, if timed."""
 
     name: NodeType
     bounds: list[int]
@@ -85,13 +88,13 @@ class NodeTypeMeta:
 
     @property
     def book(self) -> RangeBook:
-        """Who owns which node."""
+        """Map from ids to the parts that own them."""
         return RangeBook(self.bounds)
 
 
 @dataclass(frozen=True)
 class EdgeTypeMeta:
-    """An edge type: range bounds of the parts' edges, order within a row, attributes, if weighted.
+    """Edge type: bounds of the parts' edge ranges, order within a row, attributes, if weighted.
 
     Rows are sorted by 'edge_id', or by 'time': then each edge has a time.
     """
@@ -109,13 +112,13 @@ class EdgeTypeMeta:
 
     @property
     def timed(self) -> bool:
-        """Whether each edge has a time."""
+        """True if each edge has a time."""
         return self.sorted_by == "time"
 
 
 @dataclass(frozen=True)
 class FolderMeta:
-    """What `meta.json` says, beside the list of files."""
+    """Content of `meta.json` without the list of files."""
 
     num_parts: int
     edge_dir: EdgeDir
@@ -129,22 +132,22 @@ class FolderMeta:
     weight_attr: str | None = None
 
     def node_type(self, name: NodeType) -> NodeTypeMeta:
-        """Raises KeyError that lists the node types if there is no such one."""
+        """Return a node type by name. Raise KeyError, with the known types, if there is none."""
         for node_type in self.node_types:
             if node_type.name == name:
                 return node_type
         raise KeyError(f"no node type '{name}': there are {[t.name for t in self.node_types]}")
 
     def neighbor_type(self, edge_type: EdgeTypeMeta) -> NodeTypeMeta:
-        """Node type of the neighbours that an edge type leads to."""
+        """Return the node type of the neighbours of an edge type."""
         return self.node_type(edge_type.name[0 if self.edge_dir == "in" else 2])
 
     def row_type(self, edge_type: EdgeTypeMeta) -> NodeTypeMeta:
-        """Node type whose neighbours an edge type holds."""
+        """Return the node type of the rows of an edge type, whose neighbours are drawn."""
         return self.node_type(edge_type.name[2 if self.edge_dir == "in" else 0])
 
     def files(self) -> set[str]:
-        """Paths of all files but meta.json that the folder consists of."""
+        """Return the paths of all files of the folder but meta.json."""
         paths: set[str] = set()
         for node_type in self.node_types:
             paths.update(_node_files(node_type, self.num_parts))
@@ -179,18 +182,18 @@ def _edge_files(edge_type: EdgeTypeMeta, num_parts: int) -> set[str]:
 
 
 def content_of(meta: FolderMeta, files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What meta.json holds, but for its checksum."""
+    """Return the content of meta.json without its checksum."""
     return {"format": FORMAT, "version": VERSION, **asdict(meta), "files": files}
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """meta.json's bytes, with a checksum of its own."""
+    """Return the bytes of meta.json: the content, and a checksum of it."""
     seal = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     return json.dumps({**content, "seal": seal}, indent=1).encode()
 
 
 def lists_files(files: object) -> bool:
-    """Whether this is a list of files as meta.json has it, all of them in the folder."""
+    """Return True if `files` is a well-formed list of files, all of them in the folder."""
     return isinstance(files, dict) and all(
         isinstance(known, dict)
         and type(known.get("bytes")) is int
@@ -202,7 +205,7 @@ def lists_files(files: object) -> bool:
 
 
 def meta_of(content: Mapping[str, Any]) -> FolderMeta:
-    """The other way round.
+    """Parse the content of meta.json, the inverse of `content_of`.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: the content is malformed.
@@ -216,7 +219,7 @@ def meta_of(content: Mapping[str, Any]) -> FolderMeta:
         method=dict(content["method"]),
         summary=dict(content["summary"]),
         khop_version=str(content["khop_version"]),
-        # Not in folders written before there were times and weights.
+        # Missing in folders written by versions without times and weights.
         time_attr=_time_from_json(content.get("time_attr")),
         weight_attr=content.get("weight_attr"),
     )
@@ -307,11 +310,11 @@ def _check_node_type(meta: FolderMeta, node_type: NodeTypeMeta) -> None:
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
         raise TypeError(f"a name is no text but {type(name).__name__}")
-    name.encode()  # ValueError if it is none that a path can hold
+    name.encode()  # ValueError if a path cannot hold it
 
 
 def _check_draws(meta: FolderMeta, edge_type: EdgeTypeMeta) -> None:
-    """Times and weights are there if and only if the attributes that they come from are."""
+    """Check that times and weights exist if and only if the attributes that they come from do."""
     timed = _has_times(meta.time_attr, "edge", edge_type.attrs) or _has_times(
         meta.time_attr, "node", meta.neighbor_type(edge_type).attrs
     )

@@ -1,8 +1,8 @@
-"""Arrays of a folder, opened as strangers' files.
+"""Access to the .npy files of a folder, treated as untrusted. Used by any process.
 
-A file must lie in the folder, be a regular file of the length that meta.json says, and begin with
-the header that NumPy writes for an array of plain numbers in C order, of exactly the bytes that
-follow. The header is matched, not evaluated, and nothing is ever unpickled.
+A file must be in the folder, be a regular file of the length given in meta.json, and begin with the
+header that NumPy writes for an array of plain numbers in C order, of exactly the bytes that follow.
+The header is matched, not evaluated, and nothing is ever unpickled. Imports no torch.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ _KINDS = {b"b": "bool", b"i": "int", b"u": "uint", b"f": "float"}
 
 
 def open_npy(root: Path, path: str, nbytes: int) -> Array:
-    """Maps an array of a folder, read-only.
+    """Map an array of a folder, read-only.
 
     Args:
-        root: the folder, without links on the way to it.
-        path: of the file, relative to it.
-        nbytes: its length.
+        root: the folder; its path contains no links.
+        path: path of the file, relative to `root`.
+        nbytes: length of the file in bytes.
 
     Raises:
-        FolderError: missing, of another length, outside the folder, or not an array of numbers.
+        FolderError: the file is missing, has another length, is outside the folder, or is not an
+            array of numbers.
     """
     file = root / path
     descriptor = open_inside(root, path)
@@ -51,7 +52,7 @@ def open_npy(root: Path, path: str, nbytes: int) -> Array:
             )
         if size == 0:
             raise FolderError(f"'{file}' is damaged: it is empty")
-        # The mapping has a descriptor of its own.
+        # The mapping keeps its own descriptor.
         memory = mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
     finally:
         os.close(descriptor)
@@ -64,18 +65,18 @@ def open_npy(root: Path, path: str, nbytes: int) -> Array:
 
 
 def open_inside(root: Path, path: str) -> int:
-    """Opens a regular file of a folder for reading; returns its descriptor.
+    """Open a regular file of a folder for reading and return its descriptor.
 
     Args:
-        root: the folder, without links on the way to it.
-        path: of the file, relative to it.
+        root: the folder; its path contains no links.
+        path: path of the file, relative to `root`.
 
     Raises:
-        FolderError: missing, no regular file, or outside the folder.
+        FolderError: the file is missing, not a regular file, or outside the folder.
     """
     file = root / path
     try:
-        # A FIFO must not keep us waiting.
+        # O_NONBLOCK: opening a FIFO must not block.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise FolderError(
@@ -83,7 +84,7 @@ def open_inside(root: Path, path: str) -> int:
             "machine"
         ) from None
     try:
-        # Links were followed: where they led is asked of what is open, which nobody can exchange.
+        # `open` followed links. The target is read from the descriptor, which cannot be replaced.
         place = Path(f"/proc/self/fd/{descriptor}").readlink()
         if place != file and not place.is_relative_to(root):
             raise FolderError(
@@ -99,17 +100,17 @@ def open_inside(root: Path, path: str) -> int:
 
 
 def parse_header(head: bytes, nbytes: int) -> tuple[np.dtype[np.generic], tuple[int, ...], int]:
-    """What the beginning of an .npy file says.
+    """Parse the header of an .npy file.
 
     Args:
-        head: its first bytes, 10,012 of them if there are so many.
-        nbytes: length of the file.
+        head: its first 10,012 bytes, or all if it has fewer.
+        nbytes: length of the file in bytes.
 
     Returns:
-        Dtype and shape of the array, and where it begins.
+        Dtype and shape of the array, and its offset in the file.
 
     Raises:
-        ValueError: not a header that NumPy writes for numbers, or not of so many bytes.
+        ValueError: the header is not one that NumPy writes for numbers, or does not fit the length.
     """
     if head[:6] != _MAGIC or head[6:8] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
         raise ValueError("it is not an .npy file")

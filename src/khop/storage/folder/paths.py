@@ -1,4 +1,7 @@
-"""Where each array of a partition folder lies, relative to the folder."""
+"""Paths of the arrays of a partition folder, relative to it. Used by any process.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -9,72 +12,72 @@ from urllib.parse import quote
 from khop.typing import EdgeType, NodeType
 
 RESERVED_NAMES = ("id", "edge_id", "edge_index")
-"""What batches carry beside attributes, which must not be called so."""
+"""Names of arrays that batches carry themselves; attributes must not have them."""
 
-# The folder's own arrays, beside which attributes lie.
+# Arrays of the folder itself, in the same folders as attributes.
 _NODE_ARRAYS = ("id",)
 _CACHE_ARRAYS = ("id", "new_id")
 _EDGE_ARRAYS = ("indptr", "indices", "edge_id", "time", "weight_sum", "weight_guide")
 
 
 def safe_name(name: str) -> str:
-    """A name as part of a path: whatever users call a type or attribute stays in its folder."""
+    """Encode a name of a type or attribute for a path, so that the path stays in its folder."""
     return quote(name, safe="").replace(".", "%2E") or "%"
 
 
 def edge_folder(edge_type: EdgeType) -> str:
-    """Folder name of an edge type; no two have the same."""
+    """Return the folder name of an edge type, unique to it."""
     # "__" separates: within a name, underscores at its ends and in a row are escaped.
     names = (safe_name(part) for part in edge_type)
     return "__".join(re.sub("^_|_$|_(?=_)|(?<=_)_", "%5F", name) for name in names)
 
 
 def node_path(part: int, node_type: NodeType, array: str) -> str:
-    """Path of a node array of a part: 'id'."""
+    """Return the path of a node array of a part: 'id'."""
     return f"part-{part}/node/{safe_name(node_type)}/{array}.npy"
 
 
 def node_attr_path(part: int, node_type: NodeType, name: str) -> str:
-    """Path of a node attribute of a part."""
+    """Return the path of a node attribute of a part."""
     return node_path(part, node_type, _attr_name(name, _NODE_ARRAYS))
 
 
 def cache_path(part: int, node_type: NodeType, array: str) -> str:
-    """Path of an array of the nodes that a part caches: 'id' or 'new_id'."""
+    """Return the path of an array of the nodes that a part caches: 'id' or 'new_id'."""
     return f"part-{part}/cache/{safe_name(node_type)}/{array}.npy"
 
 
 def cache_attr_path(part: int, node_type: NodeType, name: str) -> str:
-    """Path of an attribute of the nodes that a part caches."""
+    """Return the path of an attribute of the nodes that a part caches."""
     return cache_path(part, node_type, _attr_name(name, _CACHE_ARRAYS))
 
 
 def edge_path(part: int, edge_type: EdgeType, array: str) -> str:
-    """Path of an edge array of a part: 'indptr', 'indices', 'edge_id', 'time', 'weight_sum'..."""
+    """Return the path of an edge array of a part: 'indptr', 'indices', 'edge_id', 'time', ..."""
     return f"part-{part}/edge/{edge_folder(edge_type)}/{array}.npy"
 
 
 def edge_attr_path(part: int, edge_type: EdgeType, name: str) -> str:
-    """Path of an edge attribute of a part."""
+    """Return the path of an edge attribute of a part."""
     return edge_path(part, edge_type, _attr_name(name, _EDGE_ARRAYS))
 
 
 def map_path(node_type: NodeType) -> str:
-    """Path of the map from original to new ids."""
+    """Return the path of the map from original to new ids."""
     return f"map/{safe_name(node_type)}.npy"
 
 
 def split_path(node_type: NodeType, mask: str) -> str:
-    """Path of the new ids for which a boolean attribute holds."""
+    """Return the path of the new ids for which a boolean attribute holds."""
     return f"split/{safe_name(node_type)}/{safe_name(mask)}.npy"
 
 
 def time_path(node_type: NodeType) -> str:
-    """Path of the keys of the times of nodes, by new id."""
+    """Return the path of the nodes' time keys, by new id."""
     return f"time/{safe_name(node_type)}.npy"
 
 
 def _attr_name(name: str, arrays: Sequence[str]) -> str:
     safe = safe_name(name)
-    # No other name is encoded so, as letters are not.
+    # No other name is encoded to this one: `safe_name` does not encode letters.
     return f"%{ord(safe[0]):02X}{safe[1:]}" if safe in arrays else safe

@@ -1,4 +1,7 @@
-"""Reads a partition folder."""
+"""Reader of partition folders. Runs in samplers, servers, trainers and command-line tools.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +46,10 @@ _MAX_META = 64 << 20
 
 
 def check_is_folder(root: str | os.PathLike[str]) -> None:
-    """Checks that there is a partition folder, whole or damaged.
+    """Check that `root` is a partition folder, whole or damaged.
 
     Raises:
-        FolderError: there is none.
+        FolderError: it is not.
     """
     root = Path(root).absolute()
     if not root.is_dir():
@@ -59,13 +62,14 @@ def check_is_folder(root: str | os.PathLike[str]) -> None:
 
 
 class PartitionFolder:
-    """Reads a folder. Opening costs the same whatever its size: arrays are mapped when asked for.
+    """Reader of a partition folder. Opening is fast for any size: arrays are mapped on request.
 
     Args:
         root: the folder that a partitioner wrote.
 
     Raises:
-        FolderError: no folder, not a partition folder, another format version, damaged meta.json.
+        FolderError: there is no folder, it is not a partition folder, it has another format
+            version, or its meta.json is damaged.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -73,7 +77,7 @@ class PartitionFolder:
         self._place = self.root.resolve()
         text = self._read_meta()
         self.fingerprint = hashlib.sha256(text).hexdigest()[:16]
-        """Tells one partitioning from another: all trainers of a job must have the same."""
+        """Identifier of a partitioning: all trainers of a job must have the same."""
         content = self._parse(text)
         self._files: Mapping[str, Mapping[str, Any]] = content["files"]
         self._original: dict[NodeType, IntArray] = {}
@@ -117,22 +121,22 @@ class PartitionFolder:
 
     @property
     def files(self) -> Mapping[str, Mapping[str, Any]]:
-        """Path -> {'bytes', 'sha256'} of every file but meta.json."""
+        """{path: {'bytes', 'sha256'}} of every file but meta.json."""
         return self._files
 
     def has(self, path: str) -> bool:
-        """Whether the folder has such a file, on this machine or another."""
+        """Return True if the folder has this file, on this machine or another."""
         return path in self._files
 
     def has_part(self, part: int) -> bool:
-        """Whether the part's files are on this machine."""
+        """Return True if the part's files are on this machine."""
         return (self.root / f"part-{part}").is_dir()
 
     def open(self, path: str) -> Array:
-        """Maps an array read-only.
+        """Map an array read-only.
 
         Raises:
-            FolderError: the file is missing or not as long as meta.json says.
+            FolderError: the file is missing, or its length differs from meta.json.
         """
         known = self._files.get(path)
         if known is None:
@@ -140,15 +144,15 @@ class PartitionFolder:
         return open_npy(self._place, path, known["bytes"])
 
     def open_as(self, path: str, shape: tuple[int, ...], *dtypes: str) -> Array:
-        """Maps an array of which shape and dtype are known.
+        """Map an array with known shape and dtype.
 
         Args:
-            path: of the file.
-            shape: of the array.
-            dtypes: names of those that it may have.
+            path: path of the file.
+            shape: shape of the array.
+            dtypes: names of the dtypes that it may have.
 
         Raises:
-            FolderError: as `open`, or another shape or dtype.
+            FolderError: as for `open`, or the array has another shape or dtype.
         """
         array = self.open(path)
         if array.shape != shape or array.dtype.name not in dtypes:
@@ -159,12 +163,12 @@ class PartitionFolder:
         return array
 
     def check_part(self, part: int) -> int:
-        """Returns `part` if the folder has it on this machine, else raises a clear error.
+        """Return `part` as an int if its files are on this machine, else raise an error.
 
         Raises:
-            TypeError: not an integer.
-            IndexError: no such part.
-            FolderError: the part's files are on another machine.
+            TypeError: `part` is not an integer.
+            IndexError: there is no such part.
+            FolderError: the part's files are not on this machine.
         """
         if isinstance(part, bool) or not isinstance(part, (int, np.integer)):
             raise TypeError(f"partition_idx must be an integer (got '{type(part).__name__}')")
@@ -181,10 +185,10 @@ class PartitionFolder:
         return int(part)
 
     def original_ids(self, node_type: NodeType) -> IntArray:
-        """[num_nodes] original id of each new id; made when first asked for.
+        """Return [num_nodes] original id of each new id; made on the first call.
 
         Raises:
-            FolderError: the map to new ids leaves some of them out.
+            FolderError: the map to new ids does not contain all of them.
         """
         known = self._original.get(node_type)
         if known is None:
@@ -192,16 +196,16 @@ class PartitionFolder:
             known = np.full(len(id_map), -1, id_map.dtype)
             with self.complete(known, f"map of '{node_type}'"):
                 known[id_map] = np.arange(len(id_map), dtype=id_map.dtype)
-            # Threads that make it at the same time make the same.
+            # Threads that make it at the same time get equal arrays.
             self._original[node_type] = known
         return known
 
     @contextmanager
     def complete(self, table: IntArray, what: str) -> Iterator[None]:
-        """Context in which ids from files say where a table of -1 is written: each entry once.
+        """Check, on exit, that the body filled a table of -1 completely, at ids from files.
 
         Raises:
-            FolderError: ids out of range, or such that entries were left out.
+            FolderError: an id was out of range, or an entry was not written.
         """
         try:
             yield
@@ -215,35 +219,35 @@ class PartitionFolder:
             )
 
     def node_feature(self, part: int, node_type: NodeType, name: str) -> Feature:
-        """A node attribute of a part; row i belongs to the i-th node of its range."""
+        """Return a node attribute of a part; row i belongs to the i-th node of its range."""
         described = self.meta.node_type(node_type)
         path = node_attr_path(part, node_type, name)
         return self.open_attr(path, described.attrs[name], described.book.size(part))
 
     def open_attr(self, path: str, attr: AttrMeta, num_rows: int) -> Feature:
-        """Maps an attribute's rows; FolderError if they are not what meta.json says."""
+        """Map an attribute's rows. Raise FolderError if they differ from meta.json."""
         shape, dtype = (num_rows, *attr.shape), storage_dtype(attr.dtype).name
         return Feature(self.open_as(path, shape, dtype), attr.dtype)
 
     def node_times(self, node_type: NodeType) -> Int64Array | None:
-        """[num_nodes] key of each node's time, by new id; None if the type has no times."""
+        """Return [num_nodes] time keys of nodes, by new id, or None if the type has no times."""
         described = self.meta.node_type(node_type)
         if not described.timed:
             return None
         return self.open_as(time_path(node_type), (described.count,), "int64")
 
     def node_ids(self, part: int, node_type: NodeType) -> IntArray:
-        """[n] original ids of a part's nodes."""
+        """Return [n] original ids of a part's nodes."""
         count = self.meta.node_type(node_type).book.size(part)
         return self.open_as(node_path(part, node_type, "id"), (count,), *INTS)
 
     def id_map(self, node_type: NodeType) -> IntArray:
-        """[num_nodes] new id of each original id."""
+        """Return [num_nodes] new id of each original id."""
         count = self.meta.node_type(node_type).count
         return self.open_as(map_path(node_type), (count,), *INTS)
 
     def split(self, node_type: NodeType, mask: str) -> IntArray:
-        """[n] new ids, ascending, for which the boolean attribute `mask` holds."""
+        """Return [n] new ids, ascending, for which the boolean attribute `mask` holds."""
         splits = self.meta.node_type(node_type).splits
         if mask not in splits:
             raise KeyError(f"'{node_type}' has no boolean attribute '{mask}': there are {splits}")
@@ -254,7 +258,7 @@ class PartitionFolder:
 def _is_sealed(text: bytes, content: Mapping[str, Any]) -> bool:
     try:
         return text == sealed(content)
-    except (ValueError, RecursionError):  # not what was ever written
+    except (ValueError, RecursionError):  # a writer never writes such content
         return False
 
 
@@ -263,10 +267,10 @@ _EDGE_DTYPES = {"time": "int64", "weight_sum": "uint64", "weight_guide": "uint32
 
 
 def edge_array(folder: PartitionFolder, part: int, edge_type: EdgeType, name: str) -> Array:
-    """An array of a part's edges: 'indptr', 'indices', 'edge_id', 'time', 'weight_sum'...
+    """Return an array of a part's edges: 'indptr', 'indices', 'edge_id', 'time', 'weight_sum'...
 
     Raises:
-        FolderError: it has not an entry for each edge (`indptr`: row, and one more).
+        FolderError: it does not have one entry for each edge (`indptr`: for each row, plus one).
     """
     meta = next(t for t in folder.meta.edge_types if t.name == edge_type)
     if name == "indptr":

@@ -1,4 +1,7 @@
-"""Writes a partition folder: complete or not at all."""
+"""Writer of partition folders: complete or not at all. Runs in partitioners.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +25,22 @@ from khop.data.arrays import storage_dtype
 from khop.storage.folder.meta import FORMAT, META_FILE, FolderMeta, content_of, sealed
 from khop.typing import Array, IntArray
 
-# Rows copied at a time: bounds the memory that attributes need beside their own.
+# Bytes of rows copied at a time: limits the extra memory for attributes.
 _CHUNK_BYTES = 64 << 20
 
 
 class FolderWriter:
-    """Writes a folder into a temporary sibling and renames it: it is complete or absent.
+    """Writer of a folder. It writes a temporary sibling and renames it: complete or absent.
 
-    Use as a context manager; `finish` makes the folder appear. On an exception nothing is left.
+    Use as a context manager; `finish` renames the folder. After an exception nothing is left.
 
     Args:
-        root: where the folder shall be.
+        root: path of the folder.
         overwrite: replace a folder that exists.
 
     Raises:
-        FileExistsError: `root` exists and `overwrite` is False.
-        OSError: no folder can be made there.
+        FileExistsError: `root` exists and `overwrite` is False, or it is no partition folder.
+        OSError: the folder cannot be created.
     """
 
     def __init__(self, root: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -46,11 +49,11 @@ class FolderWriter:
         check_output(self.root, overwrite)
         try:
             self.root.parent.mkdir(parents=True, exist_ok=True)
-            # With the mode that the umask gives to folders, which tempfile's own do not have.
+            # Not by tempfile, whose folders ignore the umask and have mode 0700.
             self._temporary = self.root.with_name(f".{self.root.name}.{token_hex(8)}.tmp")
             self._temporary.mkdir()
         except OSError as error:
-            # The parent exists, and is a file.
+            # EEXIST: the parent exists, and is a file.
             number = errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO
             raise OSError(
                 number, f"cannot write a partition folder to '{self.root}': {os.strerror(number)}"
@@ -69,10 +72,10 @@ class FolderWriter:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     def create(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        """Creates an array to be filled piece by piece.
+        """Create an array to be filled piece by piece.
 
         Raises:
-            OSError: there is no room for it.
+            OSError: the disk has no room for it.
         """
         file = self._new_file(path)
         if 0 in shape:  # nothing to map
@@ -80,16 +83,16 @@ class FolderWriter:
             return np.empty(shape, dtype)
         with self._writing(file, math.prod(shape) * dtype.itemsize):
             mapped: Array = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
-            # All of it now: a page that finds no room later kills the process.
+            # Allocate all of it now: a page without room on the disk would later kill the process.
             with file.open("rb+") as opened:
                 os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
         return mapped
 
     def save(self, path: str, array: Array) -> None:
-        """Writes an array that is in memory.
+        """Write an array that is in memory.
 
         Raises:
-            OSError: there is no room for it.
+            OSError: the disk has no room for it.
         """
         file = self._new_file(path)
         with self._writing(file, array.nbytes):
@@ -97,13 +100,13 @@ class FolderWriter:
 
     @contextlib.contextmanager
     def _writing(self, file: Path, nbytes: int) -> Iterator[None]:
-        """Says more than the system does of a file that cannot be written."""
+        """Add file name, size, free space and advice to the error of a failed write."""
         try:
             yield
         except OSError as error:
             free = shutil.disk_usage(self._temporary).free
             name = file.relative_to(self._temporary)
-            # NumPy says how much of an array it could write, not why not all of it.
+            # NumPy reports how much of an array it wrote, but not the cause.
             number = error.errno or (errno.ENOSPC if free < nbytes else errno.EFBIG)
             raise OSError(
                 number,
@@ -113,7 +116,7 @@ class FolderWriter:
             ) from error
 
     def save_rows(self, path: str, feature: Feature, rows: IntArray) -> None:
-        """Writes rows of an attribute, a chunk at a time."""
+        """Write rows of an attribute, a chunk at a time."""
         out = self.create(path, storage_dtype(feature.dtype), (len(rows), *feature.row_shape))
         step = max(1, _CHUNK_BYTES // max(1, feature.array[:1].nbytes))
         for first in range(0, len(rows), step):
@@ -127,7 +130,7 @@ class FolderWriter:
         return file
 
     def finish(self, meta: FolderMeta) -> None:
-        """Writes meta.json, makes everything durable, and puts the folder in its place."""
+        """Write meta.json, sync all files to disk, and rename the folder to its final path."""
         files = {}
         for path in self._paths:
             file = self._temporary / path
@@ -154,7 +157,7 @@ class FolderWriter:
 
 
 def check_output(root: str | os.PathLike[str], overwrite: bool) -> None:
-    """Raises FileExistsError if a folder must not be written there."""
+    """Raise FileExistsError if `root` must not be written."""
     root = Path(root).absolute()
     if not os.path.lexists(root):
         return
@@ -168,7 +171,7 @@ def check_output(root: str | os.PathLike[str], overwrite: bool) -> None:
 
 
 def _may_be_replaced(root: Path) -> bool:
-    """Whether it is an empty directory or a partition folder, of any version, whole or damaged."""
+    """Return True for an empty folder or a partition folder, of any version, whole or damaged."""
     if root.is_symlink() or not root.is_dir():
         return False
     meta = root / META_FILE
@@ -187,7 +190,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def sha256_of(file: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     digest = hashlib.sha256()
     with file.open("rb") as opened:
         while chunk := opened.read(1 << 20):
