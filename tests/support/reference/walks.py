@@ -44,6 +44,7 @@ class View:
         self.weights = self._collect(self.edge_types, weight_attr)
         self.edge_times = self._collect(self.edge_types, time_attr if of_edges else None)
         self.node_times = self._collect(self.node_types, None if of_edges else time_attr)
+        self.ends = {t: self.store(t).edge_index.tolist() for t in self.edge_types}
         self.relations = [self._relation(t) for t in self.edge_types]
 
     def store(self, kind):
@@ -72,7 +73,7 @@ class View:
     def _relation(self, edge_type):
         """An edge type of the reference; rows by time, then in the order of the edge list."""
         source, destination = self.neighbor_type(edge_type), self.frontier_type(edge_type)
-        src, dst = self.store(edge_type).edge_index.tolist()
+        src, dst = self.ends[edge_type]
         nodes, neighbors = (src, dst) if self.backward else (dst, src)
         weights = self.weights.get(edge_type)
         rows = {v: Row(v, []) for v in range(self.store(destination).num_nodes)}
