@@ -31,6 +31,9 @@ TABLE = {
         *("distributed/test_lying_servers.py", "distributed/test_output_server.py"),
         *("distributed/test_roll_call.py", "distributed/test_rows.py"),
         "distributed/test_socket_files.py",
+        *("distributed/remote/test_batch_checks.py", "distributed/remote/test_control_plane.py"),
+        *("distributed/remote/test_directory.py", "distributed/remote/test_hostile_statistics.py"),
+        *("distributed/remote/test_lying_to_clients.py", "distributed/remote/test_statistics.py"),
     ],
     "process": [
         *("bench/test_report.py", "cli", "distributed", "docs", "examples", "guide"),

@@ -233,6 +233,7 @@ def test_if_the_thread_ends_nobody_waits(server):
             client.wait_for_table(lambda _: False, "anything")
 
 
+@pytest.mark.process
 def test_a_fork_does_not_wait_for_a_thread_that_it_lacks(server):
     with client_of(server) as client:
         client.wait_for_servers()
