@@ -8,6 +8,7 @@
   in-memory twins of their loaders.
 - `fuzz`: what `scripts/fuzz` damages and reads.
 - `formats`: readers of what khop writes, writers of what it reads.
+- `levels`: which tests start processes, and what keeps the others from it.
 - `processes`: how a test starts a program among these modules.
 - `script_modules`: the programs of `scripts` as modules.
 """
