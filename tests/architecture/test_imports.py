@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,10 +101,10 @@ def package_of(module: str) -> str:
     return f"distributed.{rest[0]}" if rest else ""
 
 
-def arrows() -> Iterator[tuple[str, str]]:
-    for module, path in MODULES.items():
-        for imported in imports_of(path):
-            yield module, imported
+@functools.cache
+def arrows() -> list[tuple[str, str]]:
+    """All (module, module that it imports); to parse all files takes a second."""
+    return [(module, found) for module, path in MODULES.items() for found in imports_of(path)]
 
 
 def test_every_package_has_its_place() -> None:
