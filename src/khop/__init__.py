@@ -1,8 +1,10 @@
 """khop: a distributed neighbour loader for PyTorch Geometric.
 
-Partition a graph into folders once, load one folder per machine, and train with loaders that hand
-back PyG `Data` batches through shared memory. `khop.loader.NeighborLoader` replaces PyG's in
-memory; `khop.distributed.DistNeighborLoader` does the same over many machines.
+Partition a graph into folders once, load one folder per machine, and train with loaders that return
+PyG `Data` batches through shared memory. `khop.loader.NeighborLoader` replaces PyG's in memory;
+`khop.distributed.DistNeighborLoader` does the same over many machines.
+
+Importing khop imports no torch: names are imported when first used.
 """
 
 from khop._lazy import attach

@@ -1,4 +1,4 @@
-"""`python -m khop`: the `khop` command, where its script is not on the path."""
+"""`python -m khop`: the `khop` command, if its script is not on the path."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Packages whose names are imported when first used.
+"""Lazy imports: packages whose names are imported when first used. Any process.
 
-Server and sampler processes import `khop.distributed`, `khop.sampler` and others without torch; the
-names that need torch are in modules which only load when such a name is asked for.
+Server and sampler processes import `khop.distributed`, `khop.sampler` and others without torch. The
+names that need torch are in modules that are only imported when such a name is used.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 def attach(
     package: str, names: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Returns `__getattr__`, `__dir__` and `__all__` for a package.
+    """Return `__getattr__`, `__dir__` and `__all__` of a package.
 
     Args:
         package: the package's `__name__`.
-        names: public name -> module that defines it, relative to the package (one more dot in
-            front: to the package around it). A name that equals its module is the module itself.
+        names: public name -> module that defines it, relative to the package (with a leading
+            dot: to its parent package). A name that equals its module is the module itself.
     """
 
     def __getattr__(name: str) -> Any:

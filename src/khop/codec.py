@@ -1,10 +1,10 @@
 """Dataclasses as JSON objects, and back with every field checked.
 
-Whatever crosses a process or a network and is not an array is a frozen dataclass; its annotations
-are its schema. `to_json` and `from_json` are compiled from them once a class, so a field is said in
-one place, is checked on whichever side receives it, and has bounds: of numbers (`Between`), and of
-texts, lists and objects (`AtMost`; without one `MAX_TEXT` and `MAX_ENTRIES`). Depth is that of the
-annotations. Fields that are unknown, or missing without a default, are errors. Imports no torch.
+All that is sent between processes or machines, except arrays, is a frozen dataclass; its
+annotations are its schema. `from_json` compiles them once per class. So a field is defined in one
+place, is checked by the receiver, and has bounds: of numbers (`Between`), and of texts, lists and
+objects (`AtMost`; without one `MAX_TEXT` and `MAX_ENTRIES`). Depth is that of the annotations.
+Fields that are unknown, or missing without a default, are errors. Any process; imports no torch.
 
     @dataclass(frozen=True)
     class Cancel:
@@ -13,9 +13,9 @@ annotations. Fields that are unknown, or missing without a default, are errors. 
 
     from_json(Cancel, {"session": "a/0", "ids": [1]}, "a request")
 
-What annotations may say: bool, int, float, str, `Literal`, `X | None`, list[X], tuple[X, ...],
+Annotations may be bool, int, float, str, `Literal`, `X | None`, list[X], tuple[X, ...],
 tuple[X, Y], dict[str, X], dict[int, X] (keys are decimal text in JSON), dataclasses and NamedTuples
-of these, and `Any` for what its reader checks.
+of these, and `Any` for what its receiver checks.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 from khop.errors import ProtocolError
 
 MAX_TEXT = 4096
-"""Characters of a text whose annotation states no bound."""
+"""Most characters of a text whose annotation has no bound."""
 
 MAX_ENTRIES = 65_536
-"""Entries of a list or object whose annotation states no bound."""
+"""Most entries of a list or object whose annotation has no bound."""
 
 INT64 = 2**63 - 1
 
@@ -60,7 +60,7 @@ class AtMost:
 
 @dataclasses.dataclass(frozen=True)
 class Distinct:
-    """The entries of a list differ from each other."""
+    """Constraint that the entries of a list differ from each other."""
 
 
 Id = Annotated[int, Between(0, INT64)]
@@ -74,7 +74,7 @@ Name = Annotated[str, AtMost(256)]
 
 
 class _Invalid(Exception):
-    """What is wrong with a value, and where: names and positions from the inside out."""
+    """Error in a value, and its path: names and positions from the inside out."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -83,12 +83,12 @@ class _Invalid(Exception):
 
 
 def from_json(cls: type[_T], content: Any, what: str) -> _T:
-    """Reads an object that `to_json` made, and that may have been made by anybody.
+    """Read an object that `to_json` made; the sender need not be trusted.
 
     Args:
         cls: a dataclass.
         content: parsed JSON.
-        what: is read, for the message: 'request "open"'.
+        what: name of the object, for the message: 'request "open"'.
 
     Raises:
         ProtocolError: a field is missing, unknown, of another type or out of bounds; names it.
@@ -107,10 +107,10 @@ def from_json(cls: type[_T], content: Any, what: str) -> _T:
 
 
 def to_json(value: Any) -> Any:
-    """What `from_json` reads: dataclasses as objects, tuples as lists, keys as text.
+    """Convert a value to JSON: dataclasses to objects, tuples to lists, keys to text.
 
     Args:
-        value: a dataclass, or what a field of one may hold; lists and objects are made anew.
+        value: a dataclass, or a value of one of its fields; lists and objects are copied.
     """
     if isinstance(value, (str, int, float)) or value is None:
         return value
@@ -138,7 +138,7 @@ def _reader_of(cls: Any) -> _Reader:
 
 
 def _reader(annotation: Any) -> _Reader:
-    """What checks and converts a value of an annotated type."""
+    """Return a function that checks and converts a value of an annotated type."""
     bounds: tuple[Any, ...] = ()
     if typing.get_origin(annotation) is Annotated:
         annotation, *rest = typing.get_args(annotation)
@@ -163,7 +163,7 @@ def _reader(annotation: Any) -> _Reader:
 def _compound(  # noqa: PLR0911 (a case each)
     annotation: Any, bounds: tuple[Any, ...], most: int | None
 ) -> _Reader:
-    """The same of what holds other values."""
+    """Return the reader of a type that holds other values."""
     if dataclasses.is_dataclass(annotation):
         return _object(annotation)
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
@@ -196,7 +196,7 @@ def _with(annotation: Any, bounds: tuple[Any, ...]) -> Any:
 
 
 def _show(value: Any) -> str:
-    """A value for an error message: short, and on one line."""
+    """Return a value for an error message: short, and on one line."""
     if isinstance(value, str):
         value = value[:_SHOWN]
     elif isinstance(value, (list, dict)):
@@ -276,7 +276,7 @@ def _entries(entry: _Reader, most: int, make: Any, is_distinct: bool) -> _Reader
         place = 0
         try:
             found = []
-            for place, each in enumerate(value):  # noqa: B007 (the error tells which)
+            for place, each in enumerate(value):  # noqa: B007 (the error names it)
                 found.append(entry(each))
         except _Invalid as error:
             error.path.append(f"[{place}]")
@@ -306,7 +306,7 @@ def _fixed(readers: tuple[_Reader, ...], make: Any) -> _Reader:
 
 
 def _key_reader(annotation: Any) -> _Reader:
-    """What reads an object's key, which JSON has as text."""
+    """Return the reader of an object's keys, which are text in JSON."""
     reader = _reader(annotation)
     plain = annotation
     while typing.get_origin(plain) is Annotated:
@@ -347,7 +347,7 @@ def _table(key: _Reader, entry: _Reader, most: int) -> _Reader:
 
 
 def _object(cls: Any) -> _Reader:
-    # Annotations are looked up where they are used first: a class may name one defined below it.
+    # Annotations are resolved on first use: a class may name one that is defined below it.
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [field for field in dataclasses.fields(cls) if field.init]
     readers = {field.name: _reader(hints[field.name]) for field in fields}
@@ -375,7 +375,7 @@ def _object(cls: Any) -> _Reader:
             raise _Invalid(f"lacks {sorted(missing)}")
         try:
             return cls(**found)
-        except ValueError as error:  # what a class's __post_init__ says of its fields together
+        except ValueError as error:  # from __post_init__, which checks fields together
             raise _Invalid(str(error)) from None
 
     return read

@@ -1,8 +1,8 @@
-"""The number of cores that this process may use, for all thread counts of khop. Imports no torch.
+"""Number of cores that this process may use, for all thread counts of khop. Imports no torch.
 
-`os.cpu_count()` is that of the machine. Slurm, taskset and cpusets restrict a process to some of
-them (its affinity); Kubernetes and Docker grant processor time (the quota of a control group),
-which neither of the two shows.
+`os.cpu_count()` is that of the machine. Slurm, taskset and cpusets restrict a process to some cores
+(its affinity). Kubernetes and Docker grant processor time (the quota of a control group), which
+neither the machine's count nor the affinity shows. Any process.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 
 def available_cores() -> int:
-    """The number of cores that this process may use, at least 1.
+    """Return the number of cores that this process may use, at least 1.
 
-    The smaller one of its affinity and the quota of its control groups, rounded up; of a system
-    that has neither, the machine's cores.
+    The smaller one of its affinity and the quota of its control groups, rounded up; the machine's
+    cores if there is neither.
     """
     cores = affinity() or os.cpu_count() or 1
     quota = _own_quota()
@@ -27,23 +27,23 @@ def available_cores() -> int:
 
 
 def half_of_cores(least: int, most: int) -> int:
-    """Threads of a server that works beside a trainer: half of the cores, within these bounds."""
+    """Return the threads of a server next to a trainer: half of the cores, within these bounds."""
     return max(least, min(most, available_cores() // 2))
 
 
 def affinity() -> int | None:
-    """The number of cores that this process may be scheduled on; None where that is not known."""
+    """Return the number of cores that this process may be scheduled on; None if not known."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Cores whose time the control groups of this process grant; None: they set no limit.
+    """Return the cores whose time the control groups of this process grant; None if unlimited.
 
     Both versions of control groups are read: a group's limit holds for those below it, so the
     smallest limit counts.
 
     Args:
-        root: where `proc` and what it names are.
+        root: folder of `proc` and of the paths that it names.
     """
     quotas = [quota for group in _groups(root) for quota in _quotas(group) if quota > 0]
     return min(quotas, default=None)
@@ -51,7 +51,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 @cache
 def _own_quota() -> float | None:
-    """Read once: that takes half a millisecond, and loaders ask for every epoch."""
+    """Return the quota, read once: that takes half a millisecond, and every epoch needs it."""
     return cpu_quota()
 
 
@@ -59,7 +59,7 @@ class _Mount(NamedTuple):
     """Control groups in the file system.
 
     Attributes:
-        controllers: whose groups they are; none: those of version 2.
+        controllers: controllers of the groups; none for version 2.
         top: the group that is mounted, as `/proc/self/cgroup` names it.
         folder: where it is mounted.
     """
@@ -70,7 +70,7 @@ class _Mount(NamedTuple):
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Folders of this process's control groups for processor time, and of those above them."""
+    """Yield folders of this process's groups for processor time, and of those above them."""
     mounts = [mount for line in _lines(root, "mountinfo") for mount in _mounts(line)]
     for line in _lines(root, "cgroup"):
         _, _, rest = line.partition(":")
@@ -93,7 +93,7 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _mounts(line: str) -> Iterator[_Mount]:
-    """What a line of `/proc/self/mountinfo` says of control groups, if it does."""
+    """Yield the mount of control groups in a line of `/proc/self/mountinfo`, if it has one."""
     about, _, kind = line.partition(" - ")
     words, kinds = about.split(" "), kind.split(" ")
     if len(words) < 5 or len(kinds) < 3:
@@ -106,7 +106,7 @@ def _mounts(line: str) -> Iterator[_Mount]:
 
 
 def _quotas(group: Path) -> Iterator[float]:
-    """The limit of a control group, of either version, if it has one."""
+    """Yield the limit of a control group, of either version, if it has one."""
     quota, _, period = (_text(group / "cpu.max") or "max").partition(" ")
     quota_1, period_1 = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
     for amount, per in ((quota, period), (quota_1, period_1)):

@@ -1,4 +1,4 @@
-"""Exceptions that khop raises beside Python's own."""
+"""Exceptions that khop raises in addition to Python's. Any process; imports no torch."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ class RendezvousError(KhopError, RuntimeError):
 
 
 class SecurityError(KhopError, RuntimeError):
-    """What was asked for would let strangers in: keys are missing, or others can read them."""
+    """An operation would let strangers in: keys are missing, or others can read them."""

@@ -1,7 +1,8 @@
-"""What a fork must not use: threads, sockets and sampler processes of its parent. Imports no torch.
+"""Check against forks that use threads, sockets or sampler processes of their parent.
 
-A fork has its parent's memory but none of its threads, and shares its sockets: it would wait for
-ever, or take answers that are for the parent. It gets an error instead.
+A fork has its parent's memory but none of its threads, and shares its sockets. It would wait for
+ever, or take replies that are for the parent. It gets an error instead. Any process; imports no
+torch.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import os
 
 
 def check_process(owner: int, thing: str, advice: str) -> None:
-    """Raises RuntimeError in a fork of the process that made a thing.
+    """Raise RuntimeError in a fork of the process that made a thing.
 
     Args:
         owner: id of the process that made it.
-        thing: what it is, for the message: 'loader'.
+        thing: its name, for the message: 'loader'.
         advice: what to do in the fork.
     """
     process = os.getpid()

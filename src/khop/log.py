@@ -1,15 +1,15 @@
-"""What khop says of its work: one tree of loggers, 'khop', of Python's own kind.
+"""Logging: one tree of standard Python loggers, 'khop'. Any process; imports no torch.
 
-Records are *events*: beside the sentence for people they carry a name that does not change
-('sampler-restarted'), values by name, and who speaks: role (trainer, sampler, server, receiver,
+Records are *events*: in addition to the sentence for people they carry a name that does not change
+('sampler-restarted'), values by name, and their origin: role (trainer, sampler, server, receiver,
 client), rank, partition, process. Any handler finds them as attributes of the record (`event`,
 `role`, `rank`, `partition`, `fields`).
 
-khop keeps still below WARNING unless it is asked to speak, and leaves the root logger alone. Asked:
+By default khop logs nothing below WARNING, and it leaves the root logger alone. To configure it:
 `configure("info")` or `configure("info", json=True)`, the environment variable
 `KHOP_LOG=info|debug|warning|error|json:info`, or a level and handlers that the application gives to
-the logger 'khop' or the root, as with any library. Processes that are started hear from the one
-that starts them what to say (`of_child`, `start_child`) and write to stderr.
+the logger 'khop' or the root, as with any library. Started processes get their settings from the
+process that starts them (`of_child`, `start_child`) and write to stderr.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from json import dumps
 from typing import Any, TextIO
 
 VARIABLE = "KHOP_LOG"
-"""The environment variable that `configure` is called for."""
+"""Environment variable with the arguments of `configure`."""
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -34,13 +34,13 @@ LEVELS = {
 """Names of levels."""
 
 _ROOT = logging.getLogger("khop")
-_ROLES = {"worker": "sampler", "receiver": "receiver"}  # other programs of khop are servers
+_ROLES = {"worker": "sampler", "receiver": "receiver"}  # all other programs are servers
 _WHO: dict[str, Any] = {"role": "trainer", "rank": None, "partition": None, "number": None}
 _handler: logging.Handler | None = None
 
 
 class EventLogger:
-    """Writes events to a logger of the tree.
+    """Writer of events to a logger of the tree.
 
     Args:
         name: the module's `__name__`.
@@ -50,65 +50,65 @@ class EventLogger:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, message: str, **fields: Any) -> None:
-        """Says what only those want to know who look for a fault; see `info`."""
+        """Log a detail that helps to find a fault; see `info`."""
         self._say(logging.DEBUG, event, message, fields)
 
     def info(self, event: str, message: str, **fields: Any) -> None:
-        """Says that something happened as it should.
+        """Log that something happened as it should.
 
         Args:
-            event: its name: a few words in lower case, joined by '-'.
+            event: name of the event: a few words in lower case, joined by '-'.
             message: a sentence for people.
-            fields: values by name; what JSON can hold.
+            fields: values by name, which JSON can hold.
         """
         self._say(logging.INFO, event, message, fields)
 
     def warning(self, event: str, message: str, **fields: Any) -> None:
-        """Says that something went wrong that khop could make good; see `info`."""
+        """Log that something went wrong that khop could recover from; see `info`."""
         self._say(logging.WARNING, event, message, fields)
 
     def error(self, event: str, message: str, **fields: Any) -> None:
-        """Says that something went wrong that khop could not make good; see `info`."""
+        """Log that something went wrong that khop could not recover from; see `info`."""
         self._say(logging.ERROR, event, message, fields)
 
     def _say(self, level: int, event: str, message: str, fields: Mapping[str, Any]) -> None:
         if not self._logger.isEnabledFor(level):
             return
         said = {**_WHO, "event": event, "fields": dict(fields)}
-        # What the caller of info() wrote stands three frames up.
+        # The caller of info() is three frames up.
         self._logger.log(level, "%s", message, extra=said, stacklevel=3)
 
 
 def get(name: str) -> EventLogger:
-    """The logger of a module of khop: `log.get(__name__)`."""
+    """Return the logger of a module of khop: `log.get(__name__)`."""
     return EventLogger(name)
 
 
 def identify(
     role: str | None = None, rank: int | None = None, partition: int | None = None
 ) -> None:
-    """Says who this process is; what is not given stays as it was.
+    """Set the role, rank and partition of this process in its records. None changes nothing.
 
     Args:
         role: 'trainer' (the default), 'sampler', 'server', 'receiver' or 'client'.
-        rank: its number among those of its role.
-        partition: the partition that it is at home in.
+        rank: its number among the processes of its role.
+        partition: its home partition.
     """
     told = {"role": role, "rank": rank, "partition": partition}
     _WHO.update({name: value for name, value in told.items() if value is not None})
 
 
 def configure(level: str = "info", json: bool = False, stream: TextIO | None = None) -> None:
-    """Lets khop speak, in this process and those that it starts from now on.
+    """Enable khop's log, in this process and those that it starts from now on.
 
     The logger 'khop' gets one handler, in place of that of an earlier call, and no longer passes
     records on to the root logger's handlers. `reset()` undoes it.
 
     Args:
-        level: 'debug', 'info', 'warning' or 'error': what is less important is not said.
+        level: 'debug', 'info', 'warning' or 'error': less important records are dropped.
         json: write each record as a line of JSON instead of text.
-        stream: where to; default: stderr as it is whenever something is said. Processes that are
-            started always write to stderr.
+        stream: stream to write to. If None, `sys.stderr` at the time of each record. Started
+            processes always write to stderr.
 
     Raises:
         ValueError: an unknown level.
@@ -124,13 +124,13 @@ def configure(level: str = "info", json: bool = False, stream: TextIO | None = N
 
 
 def speak(level: str = "info") -> None:
-    """Configures what a program of khop's own says; what the environment has said counts more."""
+    """Configure the log of one of khop's programs, unless `KHOP_LOG` is set."""
     if not os.environ.get(VARIABLE):
         configure(level)
 
 
 def reset() -> None:
-    """Undoes `configure`; harmless if it was not called."""
+    """Undo `configure`; harmless if it was not called."""
     global _handler  # noqa: PLW0603
     if _handler is not None:
         _ROOT.removeHandler(_handler)
@@ -140,15 +140,15 @@ def reset() -> None:
 
 
 def of_child(program: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a process that this one starts has to know to speak as this one does.
+    """Return the log settings for a process that this one starts.
 
     Args:
         program: its module, 'khop.distributed.sampling.worker' for example.
         config: its configuration; 'part', 'rank' and 'number' in it are its partition, its rank
-            (default: this process's) and which of several it is.
+            (default: this process's) and its number among several.
 
     Returns:
-        What `start_child` takes; what JSON can hold.
+        The argument of `start_child`; JSON can hold it.
     """
     last = program.rpartition(".")[2]
     return {
@@ -164,22 +164,22 @@ def of_child(program: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def start_child(settings: Mapping[str, Any]) -> None:
-    """Lets this process speak as the one says that started it, on stderr; see `of_child`."""
+    """Configure the log of a started process, on stderr, with its parent's `of_child`."""
     configure("warning", bool(settings["json"]))
     _ROOT.setLevel(int(settings["level"]))
     _WHO.update(settings["who"])
 
 
 class TextFormatter(logging.Formatter):
-    """A record as a line of text.
+    """Formatter of a record as a line of text.
 
     `2026-11-22 04:30:01.250 WARNING sampler 1, rank 0, part 2, pid 77: sampler-restarted: ...`.
-    Characters that could pretend to be another line, or steer a terminal, are escaped: parts of a
-    message may come from the network.
+    Characters that could forge another line, or control a terminal, are escaped: parts of a message
+    may come from the network.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; an exception's traceback follows it."""
+        """Return the line; an exception's traceback follows it."""
         said = _said(record)
         who = [" ".join(str(w) for w in (said["role"], said["number"]) if w is not None)]
         who += [f"rank {said['rank']}"] if said["rank"] is not None else []
@@ -197,15 +197,14 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as a line of JSON.
+    """Formatter of a record as a line of JSON.
 
     'time' (ISO 8601, UTC), 'level', 'logger', 'event', 'message', 'role', 'rank', 'partition',
-    'number', 'pid', 'fields', and of an exception its 'traceback'. All but the last are always
-    there.
+    'number', 'pid', 'fields', and for an exception 'traceback'. All but the last are always there.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",
@@ -221,26 +220,26 @@ class JsonFormatter(logging.Formatter):
 
 
 def printable(text: str) -> str:
-    """The text with everything escaped that is not printed as it is: ends of lines, escapes."""
+    """Return the text with unprintable characters escaped: ends of lines, escapes."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to what is stderr when something is said, as the interpreter itself does."""
+    """Handler that writes to `sys.stderr` at the time of a record, as the interpreter does."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        """Where to."""
+        """The current `sys.stderr`."""
         return sys.stderr
 
 
 def _said(record: logging.LogRecord) -> dict[str, Any]:
-    """Who speaks, event and fields; also of records that were written with plain `logging`."""
+    """Return origin, event and fields of a record, also of plain `logging` records."""
     return {
         name: getattr(record, name, default)
         for name, default in {**_WHO, "event": None, "fields": {}}.items()

@@ -1,4 +1,4 @@
-"""Names of the field, as types."""
+"""Type aliases: node and edge types, fan-outs, arrays. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EdgeType: TypeAlias = tuple[str, str, str]
 """(source node type, relation, destination node type)."""
 
 EdgeDir: TypeAlias = Literal["in", "out"]
-"""Whose neighbours are drawn: 'in' follows edges against their direction (PyG's), 'out' along."""
+"""Direction of draws: 'in' follows edges against their direction (PyG's), 'out' along it."""
 
 NumNeighbors: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 """Fan-out of each hop, for all edge types or for each; -1 takes all neighbours."""

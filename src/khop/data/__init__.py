@@ -1,4 +1,4 @@
-"""Graphs and features as arrays, in memory or memory-mapped alike. Imports no torch."""
+"""Graphs and features as arrays, in memory or memory-mapped. Any process; imports no torch."""
 
 from khop.data.device_feature import DeviceFeature
 from khop.data.device_group import DeviceGroup

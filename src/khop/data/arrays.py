@@ -1,7 +1,7 @@
-"""Arrays from what users hand over, without importing torch.
+"""Conversion of users' arrays and tensors to NumPy, without importing torch.
 
-NumPy has no bfloat16: such arrays are stored as uint16 and carry the name of their dtype beside
-them. Everywhere in khop a dtype is a name of `DTYPES`.
+NumPy has no bfloat16: such arrays are stored as uint16, together with the name of their dtype.
+Everywhere in khop a dtype is a name of `DTYPES`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ MAX_COUNT = 2**56 - 1
 
 
 def storage_dtype(name: str) -> np.dtype[Any]:
-    """NumPy dtype that holds values of the dtype called `name`."""
+    """Return the NumPy dtype that stores values of the dtype called `name`."""
     if name not in _STORAGE:
         raise TypeError(f"dtype '{name}' is not supported: khop stores {', '.join(DTYPES)}")
     return _STORAGE[name]
 
 
 def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
-    """Views `value` as a NumPy array.
+    """View `value` as a NumPy array.
 
     Args:
         value: NumPy array, CPU torch tensor (any layout, requires_grad or not) or sequence.
@@ -68,7 +68,7 @@ def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
         if name == "bfloat16":
             import torch
 
-            # Older torch has no uint16, so the bits go by way of int16.
+            # Older torch has no uint16, so the bits are viewed as int16 first.
             array = value.contiguous().view(torch.int16).numpy().view(np.uint16)
         else:
             array = np.asarray(value.numpy())
@@ -83,18 +83,18 @@ def to_array(value: ArrayLike, what: str = "array") -> tuple[Array, str]:
 
 
 def to_numbers(value: ArrayLike, what: str = "array") -> Array:
-    """As `to_array`, in a dtype that NumPy can calculate with: bfloat16 becomes float32."""
+    """Convert as `to_array`, to a dtype that NumPy can calculate with: bfloat16 becomes float32."""
     array, name = to_array(value, what)
     return bfloat16_as_float32(array) if name == "bfloat16" else array
 
 
 def bfloat16_as_float32(bits: Array) -> Array:
-    """The numbers that bfloat16 bits, stored as uint16, stand for."""
+    """Return the float32 numbers of bfloat16 bits that are stored as uint16."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def to_ids(value: ArrayLike, what: str) -> IntArray:
-    """Views `value` as a vector of integer ids.
+    """View `value` as a vector of integer ids.
 
     Raises:
         TypeError: `value` does not hold integers.
@@ -114,15 +114,15 @@ def to_ids(value: ArrayLike, what: str) -> IntArray:
 
 
 def to_int64(value: ArrayLike, what: str) -> Int64Array:
-    """As `to_ids`, contiguous and of dtype int64."""
+    """Convert as `to_ids`, to a contiguous array of dtype int64."""
     return np.ascontiguousarray(to_ids(value, what), dtype=np.int64)
 
 
 def check_count(count: Any, what: str) -> int:
-    """Returns a number of nodes as a plain integer.
+    """Check a number of nodes and return it as a plain integer.
 
     Args:
-        count: anything that is an integer to Python.
+        count: any object that Python accepts as an integer.
         what: what the number is called in error messages.
 
     Raises:
@@ -142,7 +142,7 @@ def check_count(count: Any, what: str) -> int:
 
 
 def check_pointers(pointers: IntArray, num_edges: int, what: str) -> None:
-    """Raises ValueError unless row pointers ascend from 0 to the number of edges."""
+    """Raise ValueError unless row pointers ascend from 0 to the number of edges."""
     if len(pointers) == 0 or pointers[0] != 0 or pointers[-1] != num_edges:
         raise ValueError(
             f"the row pointers of {what} must run from 0 to the number of edges, {num_edges} (got "
@@ -158,7 +158,7 @@ def check_pointers(pointers: IntArray, num_edges: int, what: str) -> None:
 
 
 def check_range(ids: IntArray, num_nodes: int, what: str) -> None:
-    """Raises IndexError that names the first id outside [0, num_nodes)."""
+    """Raise IndexError with the first id outside [0, num_nodes), if there is one."""
     if ids.size == 0:
         return
     low, high = int(ids.min()), int(ids.max())
@@ -172,5 +172,5 @@ def check_range(ids: IntArray, num_nodes: int, what: str) -> None:
 
 
 def narrowest_int(limit: int) -> np.dtype[Any]:
-    """The narrowest of int32 and int64 that holds 0 .. limit."""
+    """Return the narrowest of int32 and int64 that holds 0 .. limit."""
     return np.dtype(np.int32 if limit < 2**31 else np.int64)

@@ -1,4 +1,4 @@
-"""Devices by name: GPUs, and those emulated on the CPU. Imports no torch."""
+"""Devices by name: GPUs, and devices emulated on the CPU. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from khop import _native
 
 
 def parse_device(device: Any, default_gpu: int | None = None) -> tuple[str, int]:
-    """Kind and number of a device.
+    """Return kind and number of a device.
 
     Args:
-        device: 'cuda', 'cuda:1', a `torch.device` of that kind; 'emulated' or 'emulated:7', which
-            runs what a GPU would in an order that the number determines, on the CPU, for tests.
-        default_gpu: the GPU that 'cuda' without a number is. If None, torch's current one.
+        device: 'cuda', 'cuda:1' or a `torch.device` of that kind. For tests also 'emulated' or
+            'emulated:7': runs a GPU's work on the CPU, in an order that the number determines.
+        default_gpu: index of the GPU that 'cuda' means. If None, torch's current one.
 
     Returns:
         ('cuda', index of the GPU) or ('emulated', seed).
 
     Raises:
-        ValueError: anything else.
+        ValueError: not the name of a device.
     """
     kind, colon, number = str(device).partition(":")
     if kind not in ("cuda", "emulated") or (colon and not number.isdecimal()):
@@ -33,10 +33,9 @@ def parse_device(device: Any, default_gpu: int | None = None) -> tuple[str, int]
 
 
 def current_gpu() -> int:
-    """The GPU that 'cuda' means in this thread: torch's current one, as for torch itself.
+    """Return the index of the GPU that 'cuda' means in this thread: torch's current one.
 
-    The first GPU where torch is not in the process or can use none. To ask takes no memory on any
-    GPU.
+    Returns 0 if torch is not in the process or can use no GPU. Takes no memory on any GPU.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
@@ -45,29 +44,29 @@ def current_gpu() -> int:
 
 
 def full_name(device: Any, default_gpu: int | None = None) -> str:
-    """A device's name with its number, 'cuda:1' for 'cuda': what other threads and processes need.
+    """Return a device's name with its number, such as 'cuda:1', for other threads and processes.
 
     Args:
         device: as for `parse_device`.
         default_gpu: as for `parse_device`.
 
     Raises:
-        ValueError: no name of a device.
+        ValueError: not the name of a device.
     """
     kind, number = parse_device(device, default_gpu)
     return f"{kind}:{number}"
 
 
 def check_device(device: Any, what: str) -> tuple[str, int]:
-    """As `parse_device`; also says whether there is such a device, without opening it.
+    """Parse a device's name as `parse_device`; check that it exists, without opening it.
 
     Args:
         device: as for `parse_device`.
         what: what the device is called in error messages.
 
     Raises:
-        ValueError: no name of a device.
-        RuntimeError: khop was built without CUDA, or there is no such GPU; says which.
+        ValueError: not the name of a device.
+        RuntimeError: khop was built without CUDA, or there is no such GPU; names the cause.
     """
     kind, number = parse_device(device)
     if kind == "emulated":
@@ -84,18 +83,18 @@ def check_device(device: Any, what: str) -> tuple[str, int]:
 
 
 def open_device(device: Any, stream: Any = None) -> _native.Device:
-    """Opens a device.
+    """Open a device.
 
-    Memory comes from torch's caching allocator if torch is in the process, else from the driver's
-    pool, so that whoever else uses torch there can have what khop has given back.
+    With a `stream`, memory comes from torch's caching allocator, so that torch can reuse what khop
+    frees. Else it comes from the driver's pool.
 
     Args:
         device: as for `parse_device`.
-        stream: a `torch.cuda.Stream` to work on. If None, one of the device's own.
+        stream: a `torch.cuda.Stream` to work on. If None, a new CUDA stream.
 
     Raises:
-        ValueError: no name of a device.
-        RuntimeError: khop was built without CUDA, or there is no such GPU; says which.
+        ValueError: not the name of a device.
+        RuntimeError: khop was built without CUDA, or there is no such GPU; names the cause.
     """
     kind, number = check_device(device, "device")
     if kind == "emulated":

@@ -1,10 +1,10 @@
-"""Feature tables whose rows a device gathers.
+"""Feature tables whose rows are gathered on a device.
 
 Three modes, as for graphs: 'CUDA' (rows in device memory), 'ZERO_COPY' (rows stay on the host and
 the device reads them in place) and 'CPU' (the CPU gathers, the result is copied). In mode 'CUDA' a
-part of the rows will do: the hottest then lie on the device and the others are read in place, all
-by one kernel. Batches need few rows often and most rows rarely, so a small part serves most of a
-batch. Imports no torch.
+table may be split: the hottest rows lie on the device and the others are read in place, all by one
+kernel. Batches need few rows often and most rows rarely, so a small part serves most of a batch.
+Trainers and sampler processes use it. Imports no torch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _MODES = ("CPU", "ZERO_COPY", "CUDA")
 
 
 class Served(NamedTuple):
-    """Where gathered rows came from.
+    """Numbers of gathered rows, by the memory that they came from.
 
     Attributes:
         device: rows from the memory of the device or of its peers.
-        host: rows from the host's.
+        host: rows from host memory.
     """
 
     device: int
@@ -43,7 +43,7 @@ class Served(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The device's share of all; 0 if there were none."""
+        """Share of the rows from device memory; 0 if there were none."""
         return self.device / max(1, self.device + self.host)
 
 
@@ -51,18 +51,18 @@ class DeviceFeature:
     """Rows of a feature table, gathered on a device.
 
     Args:
-        feature: the table; read in place (also from a mapped file) where rows stay on the host, and
-            not to be changed.
-        device: who gathers: a GPU, or an emulated device.
+        feature: the table. Must not be changed: rows that stay on the host are read in place, also
+            from a mapped file.
+        device: the device that gathers: a GPU or an emulated device.
         mode: 'CUDA', 'ZERO_COPY' or 'CPU'.
-        split_ratio: share of the rows that lie in device memory, with mode 'CUDA'; default: all.
+        split_ratio: share of the rows that lie in device memory, with mode 'CUDA'. If None, all.
         budget: instead, bytes of each device's memory that the table may take, or a text such as
             '2GB'.
-        hotness: [num_rows] how likely a batch is to need each row (`NeighborSampler.sample_prob`),
-            or how often it was needed; decides which rows lie in device memory, so needed unless
-            that is all or none.
-        group: devices that share the rows in device memory, `device` among them; default: `device`
-            alone. Tables for the others come from `on`.
+        hotness: [num_rows] probability that a batch needs each row (`NeighborSampler.sample_prob`),
+            or how often it was needed. Decides which rows lie in device memory; required unless all
+            or none do.
+        group: devices that share the rows in device memory, `device` among them. If None, `device`
+            alone. `on` makes the tables of the others.
 
     Raises:
         ValueError: an unknown mode, both a ratio and a budget or one without mode 'CUDA', a ratio
@@ -143,7 +143,7 @@ class DeviceFeature:
         self._table = _native.DeviceTable(device, self.feature.array, mode, self._hot)
 
     def on(self, device: _native.Device) -> DeviceFeature:
-        """The same table for another device of the group: rows in device memory are shared.
+        """Return the same table for another device of the group; it shares rows in device memory.
 
         Raises:
             ValueError: the device is not in the group.
@@ -176,12 +176,12 @@ class DeviceFeature:
 
     @property
     def num_hot(self) -> int:
-        """Rows in device memory, of all devices of the group."""
+        """Number of rows in device memory, over all devices of the group."""
         return 0 if self._hot is None else self._hot.num_rows
 
     @property
     def place(self) -> str:
-        """Where rows lie.
+        """Memory that the rows lie in.
 
         'device', 'mapped' (host memory read in place), 'pinned copy' (of host memory that the
         driver would not register), 'device, mapped', 'device, pinned copy' or 'host'.
@@ -190,28 +190,28 @@ class DeviceFeature:
 
     @property
     def served(self) -> Served:
-        """Where the rows came from that this device gathered; to compare with `expected_share`.
+        """Numbers of rows that this device gathered, by origin; to compare with `expected_share`.
 
-        Waits for what was gathered without waiting; IndexError if a row did not exist.
+        Waits for gathers that were started without waiting. Raises IndexError if a row did not
+        exist.
         """
         return Served(*self._table.served)
 
     def reset_served(self) -> None:
-        """Counts anew."""
+        """Reset the counts of `served` to 0."""
         self._table.reset_served()
 
     def gather(self, rows: Any, out: Any, num_threads: int = 1, wait: bool = True) -> Any:
-        """Copies rows: out[i] = feature[rows[i]].
+        """Copy rows: out[i] = feature[rows[i]].
 
         Args:
-            rows: [n] int32 or int64 in the device's memory (in mode 'CPU' NumPy arrays will do).
+            rows: [n] int32 or int64 in the device's memory (in mode 'CPU' also a NumPy array).
             out: [n, *row_shape] in the device's memory, of the feature's dtype (bfloat16 also as
                 uint16).
-            num_threads: threads to use in mode 'CPU', where the copy is long enough to pay for
-                them.
-            wait: wait until it is known that all rows exist. Else, where that is known anyway, the
-                copy is only asked for; a row that does not exist is then an error of `served` or of
-                the next gather that waits.
+            num_threads: threads to use in mode 'CPU', if the copy is long enough to pay for them.
+            wait: wait until it is known that all rows exist. If False, for rows that are known to
+                exist, only start the copy. A row that does not exist is then an error of `served`
+                or of the next gather that waits.
 
         Returns:
             `out`.
@@ -219,7 +219,7 @@ class DeviceFeature:
         Raises:
             IndexError: a row does not exist; names the first. `out` is then undefined.
             TypeError: `out` or `rows` has another dtype.
-            ValueError: `out` has another shape, or an array lies elsewhere.
+            ValueError: `out` has another shape, or an array lies in other memory.
         """
         name = str(out.dtype).removeprefix("torch.")
         if name not in self._dtypes:
@@ -235,9 +235,10 @@ class DeviceFeature:
         return out
 
     def _is_plain(self, array: Any) -> bool:
-        """Whether an array is a tensor of torch whose address says where all of it lies.
+        """Return True for a contiguous torch tensor in the device's memory.
 
-        To import one by DLPack takes longer than to ask for a gather.
+        Its address is enough for a gather: to import a tensor by DLPack takes longer than to start
+        a gather.
         """
         return (
             hasattr(array, "data_ptr")

@@ -1,4 +1,4 @@
-"""GPUs that share hot rows over NVLink."""
+"""Groups of GPUs that share hot rows over NVLink."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DeviceGroup:
         return len(self.devices)
 
     def __repr__(self) -> str:
-        """The group's number and devices."""
+        """Return the group's number and devices."""
         return f"DeviceGroup({self.group_id}, {[device.name for device in self.devices]})"
 
 

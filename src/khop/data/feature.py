@@ -15,8 +15,8 @@ class Feature:
     Args:
         values: [num_rows, ...] NumPy array (also memory-mapped) or CPU torch tensor. Shared, not
             copied, if its rows are contiguous.
-        dtype: name of the values' dtype where NumPy cannot tell ('bfloat16' stored as uint16);
-            default: the dtype of `values`.
+        dtype: name of the values' dtype where NumPy has none ('bfloat16' stored as uint16). If
+            None, the dtype of `values`.
     """
 
     def __init__(self, values: ArrayLike, dtype: str | None = None) -> None:
@@ -40,11 +40,11 @@ class Feature:
 
     @property
     def floating(self) -> bool:
-        """Whether values are floating-point numbers."""
+        """True if values are floating-point numbers."""
         return self.array.dtype.kind == "f" or self.dtype == "bfloat16"
 
     def numbers(self) -> Array:
-        """[num_rows, ...] values that NumPy can calculate with: bfloat16 becomes float32."""
+        """Return [num_rows, ...] values that NumPy can calculate with: bfloat16 becomes float32."""
         return bfloat16_as_float32(self.array) if self.dtype == "bfloat16" else self.array
 
     def gather(
@@ -54,17 +54,17 @@ class Feature:
         places: Int64Array | None = None,
         num_threads: int = 1,
     ) -> Array:
-        """Copies rows.
+        """Copy rows.
 
         Args:
             rows: [n] int32 or int64.
-            out: [n, *row_shape] (or longer, with `places`), of the feature's storage dtype; int64
-                will do for [n] int32.
-            places: [n] int64, where in `out` each row goes; default: one after the other.
-            num_threads: threads to use where the copy is long enough to pay for them.
+            out: [n, *row_shape] (or longer, with `places`), of the feature's storage dtype; for
+                [n] int32 also int64. If None, a new array.
+            places: [n] int64, position of each row in `out`. If None, one after the other.
+            num_threads: threads to use, if the copy is long enough to pay for them.
 
         Returns:
-            `out`, or a new array.
+            `out`, or the new array.
 
         Raises:
             IndexError: a row does not exist.

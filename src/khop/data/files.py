@@ -18,12 +18,12 @@ _MAGIC = b"\x93NUMPY"
 
 
 def check_regular(path: str | os.PathLike[str]) -> Path:
-    """The path of a regular file; links to one are followed.
+    """Check that a path is that of a regular file and return it; links are followed.
 
-    Opening a FIFO would wait for somebody to write to it.
+    Opening a FIFO would block until a process writes to it.
 
     Raises:
-        OSError: there is nothing that can be read, as the system says it.
+        OSError: the path does not exist or cannot be accessed, as the system reports it.
         ValueError: it is a FIFO, a folder, a socket or a device.
     """
     path = Path(path)
@@ -33,10 +33,10 @@ def check_regular(path: str | os.PathLike[str]) -> Path:
 
 
 def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None = None) -> Array:
-    """An array of numbers, or of texts, of an .npy file.
+    """Load an array of numbers, or of texts, from an .npy file.
 
     Args:
-        path: of the file.
+        path: path of the file.
         mmap_mode: 'r' or 'c' maps the file, see `numpy.load`. If None, it is read.
 
     Raises:
@@ -52,7 +52,7 @@ def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None =
         # An ordinary view: indexing a np.memmap costs microseconds a call.
         array: Array = np.load(path, mmap_mode, allow_pickle=False).view(np.ndarray)
     except (ValueError, OverflowError, EOFError) as error:
-        # NumPy's own words advise to allow pickles.
+        # NumPy's message advises to allow pickles.
         reason = str(error)
         if "pickle" in reason or "object" in reason.lower():
             reason = "it holds Python objects, or a header that NumPy does not write for numbers"

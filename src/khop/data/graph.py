@@ -1,4 +1,4 @@
-"""A whole graph in memory: what a sampler needs of it."""
+"""A whole graph in memory, as samplers use it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ class Graph:
 
     Args:
         topology: a `Topology`, or one for each edge type (source, relation, destination).
-        mode: where samplers on devices find it: 'CUDA' (each copies it to its device; a sampler
-            that names no device draws on torch's current GPU) or 'ZERO_COPY' (in this memory, read
-            in place); 'CPU': as the sampler's `DeviceOptions` say. On the CPU all are the same.
-        num_nodes: number of nodes of each node type; default: as the topologies need.
-        node_times: [num_nodes] int64 keys of times (`khop.data.times`) of the node types that have
-            such; the time of a seed that none is given for.
+        mode: memory from which samplers on devices read it: 'CUDA' (each copies it to its device; a
+            sampler without a device draws on torch's current GPU), 'ZERO_COPY' (this memory, read
+            in place) or 'CPU' (as the sampler's `DeviceOptions` state). Samplers on the CPU draw
+            the same in all modes.
+        num_nodes: number of nodes of each node type. Types that it lacks have as many nodes as the
+            topologies need.
+        node_times: [num_nodes] int64 keys of times (`khop.data.times`), for each node type that has
+            times. A seed for which no time is given has its node's.
         floating_times: keys of times (also those of the topologies) are of floating-point times.
 
     Raises:
@@ -64,20 +66,20 @@ class Graph:
 
     @property
     def is_temporal(self) -> bool:
-        """Whether edges have times, of their own or of their neighbours."""
+        """True if edges have times: their own, or those of their neighbours."""
         return any(t.times is not None for t in self.topologies.values()) or bool(self.node_times)
 
     @property
     def is_weighted(self) -> list[bool]:
-        """Whether edges have weights, an edge type each."""
+        """For each edge type, True if its edges have weights."""
         return [t.weight_sums is not None for t in self.topologies.values()]
 
     def frontier_type(self, edge_type: EdgeType) -> NodeType:
-        """Node type whose neighbours an edge type leads to."""
+        """Return the node type whose neighbours an edge type leads to."""
         return edge_type[2] if self.edge_dir == "in" else edge_type[0]
 
     def neighbor_type(self, edge_type: EdgeType) -> NodeType:
-        """Node type of the neighbours."""
+        """Return the node type of the neighbours."""
         return edge_type[0] if self.edge_dir == "in" else edge_type[2]
 
     def _count_nodes(self, num_nodes: dict[NodeType, int]) -> dict[NodeType, int]:

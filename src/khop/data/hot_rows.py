@@ -1,4 +1,4 @@
-"""Which rows are hot, how many of them fit, and how much of a batch they serve."""
+"""Selection of hot rows: which they are, how many fit, and the share of a batch they serve."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from khop.data.arrays import to_numbers
 from khop.typing import ArrayLike, Int64Array
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_PLACE_BYTES = 4  # a row of the table, hot or not: its place in the hot part
+_PLACE_BYTES = 4  # for each row of the table, hot or not: its position in the hot part
 
 
 def parse_bytes(amount: int | str) -> int:
-    """A number of bytes from a number or a text such as '512MB', '1.5 GiB' (powers of 1024).
+    """Parse a number of bytes: a number, or a text such as '512MB', '1.5 GiB' (powers of 1024).
 
     Raises:
         ValueError: not such a text, or negative.
@@ -31,7 +31,7 @@ def parse_bytes(amount: int | str) -> int:
 
 
 def rows_in_share(split_ratio: float, num_rows: int) -> int:
-    """How many of `num_rows` rows a share of them is.
+    """Return how many of `num_rows` rows a share of them is.
 
     Raises:
         ValueError: a share below 0 or above 1.
@@ -42,10 +42,10 @@ def rows_in_share(split_ratio: float, num_rows: int) -> int:
 
 
 def rows_in_budget(budget: int | str, num_rows: int, row_bytes: int, num_devices: int = 1) -> int:
-    """How many rows of a table may be hot, if it takes no more than `budget` bytes of a device.
+    """Return how many rows may be hot if a table takes at most `budget` bytes of each device.
 
-    Where not all rows fit, a device also holds the place of each row in the hot part, 4 bytes a row
-    of the table; of the hot rows themselves, each device of a group holds its share.
+    If not all rows fit, each device also holds the position of each row in the hot part: 4 bytes
+    per row of the table. Each device of a group holds its share of the hot rows.
 
     Args:
         budget: bytes of each device, or a text such as '2GB'.
@@ -61,7 +61,7 @@ def rows_in_budget(budget: int | str, num_rows: int, row_bytes: int, num_devices
 
 
 def checked_hotness(hotness: ArrayLike, num_rows: int) -> npt.NDArray[np.float64]:
-    """Hotness as float64.
+    """Check hotness and return it as float64.
 
     Raises:
         ValueError: not one number for each row, or a negative or infinite one.
@@ -78,22 +78,22 @@ def checked_hotness(hotness: ArrayLike, num_rows: int) -> npt.NDArray[np.float64
 
 
 def hottest_rows(hotness: ArrayLike, count: int) -> Int64Array:
-    """[count] ids of the hottest rows, hottest first; ties in the order of ids.
+    """Return [count] ids of the hottest rows, hottest first; ties in the order of ids.
 
     Args:
-        hotness: [num_rows], how likely a batch is to need each row (`NeighborSampler.sample_prob`,
-            `khop.sampler.hotness`) or how often it was needed.
-        count: how many, at most num_rows.
+        hotness: [num_rows] probability that a batch needs each row (`NeighborSampler.sample_prob`,
+            `khop.sampler.hotness`), or how often it was needed.
+        count: number of rows, at most num_rows.
     """
     values = np.asarray(hotness)
     return np.argsort(-values, kind="stable")[:count].astype(np.int64, copy=False)
 
 
 def expected_share(hotness: ArrayLike, hot_rows: ArrayLike) -> float:
-    """The share of a batch's rows that comes from the hot ones.
+    """Return the share of a batch's rows that comes from the hot ones, on average.
 
-    A batch needs each row once, with a chance that is its hotness. So what it needs of the hot rows
-    is the sum of theirs, on average, and what it needs in all is the sum of all.
+    A batch needs each row once, with a probability that is its hotness. So the mean number of hot
+    rows is the sum of their hotness, and the mean number of all rows is the sum of all.
 
     Args:
         hotness: [num_rows], as for `hottest_rows`.

@@ -1,9 +1,9 @@
 """Times of nodes and edges as 64-bit integers that keep their order.
 
 Kernels compare int64 keys. Integer times are their own keys. Floating-point times become the
-integers that their bits spell, which are ordered as the numbers are, once those of negative numbers
-are turned round; -0.0 and 0.0 share a key. Keys of integers and of floats cannot be compared with
-one another: where one time attribute is floating-point, all of them, and the times of seeds, are
+integers that their bits represent, which have the order of the numbers once those of negative
+numbers are reversed; -0.0 and 0.0 share a key. Keys of integers and of floats cannot be compared
+with one another: if one time attribute is floating-point, all of them, and the times of seeds, are
 mapped with `floating=True`.
 """
 
@@ -15,23 +15,23 @@ from khop.data.arrays import to_numbers
 from khop.typing import Array, ArrayLike, Int64Array
 
 _INT64 = np.iinfo(np.int64)
-# Up to here every integer is a float64 of its own.
+# Up to here float64 represents every integer exactly.
 _EXACT = 2**53
 
 
 def is_floating(values: ArrayLike) -> bool:
-    """Whether times have a floating-point dtype."""
+    """Return True if times have a floating-point dtype."""
     return to_numbers(values, "time").dtype.kind == "f"
 
 
 def time_keys(values: ArrayLike, what: str = "time", floating: bool | None = None) -> Int64Array:
-    """Maps times to int64 keys: `key(a) < key(b)` if and only if `a < b`.
+    """Map times to int64 keys: `key(a) < key(b)` if and only if `a < b`.
 
     Args:
         values: [n] integers or floats of any width (NumPy array, CPU tensor or sequence).
         what: what the times are called in error messages.
-        floating: make keys that compare with those of floating-point times; default: if `values`
-            are such.
+        floating: make keys that compare with those of floating-point times. If None, True for
+            `values` of a floating-point dtype.
 
     Returns:
         [n] int64; `values` itself if they are int64 and no floats are asked for.
@@ -57,13 +57,13 @@ def time_keys(values: ArrayLike, what: str = "time", floating: bool | None = Non
 
 
 def seed_time_keys(values: ArrayLike, floating: bool, what: str = "input_time") -> Int64Array:
-    """Keys of the times of seeds, to be compared with a graph's as in `time <= seed time`.
+    """Map times of seeds to keys that compare with a graph's, as in `time <= seed time`.
 
     Args:
         values: [n] integers or floats.
-        floating: whether the graph's keys are of floating-point times. Where they are of integers,
-            floats are rounded down, which changes no such comparison (but for times of -2^63,
-            before which no key is).
+        floating: True if the graph's keys are of floating-point times. If they are of integers,
+            floats are rounded down, which changes no such comparison (except with times of -2^63:
+            no key is lower).
         what: what the times are called in error messages.
 
     Returns:

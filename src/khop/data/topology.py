@@ -16,7 +16,7 @@ Layout = Literal["COO", "CSR", "CSC"]
 
 
 class Topology:
-    """Compressed rows: whose neighbours are drawn, and which they are.
+    """Adjacency in compressed rows: one row per node whose neighbours are drawn.
 
     With `edge_dir='in'` rows are destinations and neighbours are sources (CSC in PyG's words); with
     'out' rows are sources (CSR). Within a row, neighbours keep the order of the edge list; with
@@ -25,18 +25,18 @@ class Topology:
     Args:
         edge_index: [2, num_edges] int32 or int64, sources and destinations (COO); or a pair
             (indptr, indices) together with `input_layout`.
-        edge_ids: [num_edges] id of each edge, default: its position in `edge_index`.
+        edge_ids: [num_edges] id of each edge. If None, its position in `edge_index`.
         layout: GraphLearn-for-PyTorch's name for the direction: 'CSR' (out) or 'CSC' (in).
         input_layout: what `edge_index` holds: 'COO', 'CSR' or 'CSC'.
-        num_src: number of source nodes; default: largest id + 1.
-        num_dst: number of destination nodes; default: `num_src` for COO input.
-        edge_dir: 'in' or 'out'; default: what `layout` says, else 'in'.
+        num_src: number of source nodes. If None, largest id + 1.
+        num_dst: number of destination nodes. If None, `num_src` for COO input.
+        edge_dir: 'in' or 'out'. If None, the direction of `layout`, else 'in'.
         edge_time: [num_edges] time of each edge, integers or floats, as `edge_index` is ordered.
         node_time: [num_neighbors] time of each neighbour instead, which counts for its edges.
         weights: [num_edges] weight of each edge for weighted draws, finite and not negative, as
             `edge_index` is ordered.
-        is_sorted: the edge list is in order of rows, and within rows in order of time: nothing is
-            sorted, but in one pass it is checked.
+        is_sorted: the edge list is in order of rows, and within rows in order of time. It is not
+            sorted then, but checked in one pass.
 
     Attributes:
         indptr: [num_rows + 1], int32 if it fits, else int64.
@@ -49,7 +49,7 @@ class Topology:
 
     Raises:
         TypeError, ValueError, IndexError: arguments that do not fit one another, NaN times,
-            negative or infinite weights, an edge list that is not sorted as `is_sorted` says.
+            negative or infinite weights, an edge list that is not sorted although `is_sorted`.
     """
 
     indptr: IntArray
@@ -117,14 +117,14 @@ class Topology:
         weight_sums: Array | None = None,
         weight_guide: Array | None = None,
     ) -> Topology:
-        """Wraps arrays that are compressed already, sharing them.
+        """Wrap arrays that are compressed already, sharing them.
 
         Args:
             indptr: [num_rows + 1] int32 or int64.
             indices: [num_edges] int32 or int64.
             num_neighbors: number of nodes that `indices` may name.
-            edge_ids: [num_edges] id of each entry; None: entry i is edge i.
-            edge_dir: what rows are: destinations ('in') or sources ('out').
+            edge_ids: [num_edges] id of each entry. If None, entry i is edge i.
+            edge_dir: rows are destinations ('in') or sources ('out').
             times: [num_edges] int64 keys of times, ascending within each row.
             weight_sums: [num_edges] uint64, from `_native.weight_table`.
             weight_guide: [num_edges] uint32, likewise.
@@ -144,7 +144,7 @@ class Topology:
         num_dst: int | None,
         is_sorted: bool,
     ) -> IntArray | None:
-        """Returns where in the edge list each entry stood; None: where it stands now."""
+        """Compress an edge list; return the position in it of each entry, None if unchanged."""
         if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
             src, dst = src.astype(np.int64), dst.astype(np.int64)
         src, dst = np.ascontiguousarray(src), np.ascontiguousarray(dst)
@@ -210,7 +210,7 @@ class Topology:
         node_time: ArrayLike | None,
         is_sorted: bool,
     ) -> IntArray | None:
-        """Sorts the entries of each row by time; returns where each stood in the edge list."""
+        """Sort the entries of each row by time; return the position of each in the edge list."""
         self.times = times = self._times_of(places, edge_time, node_time)
         if times is None:
             return places
@@ -268,7 +268,7 @@ class Topology:
         return len(self.indices)
 
     def csr(self) -> _native.Csr:
-        """The kernels' view; raises ValueError if the arrays do not belong together."""
+        """Return the kernels' view; raise ValueError if the arrays do not belong together."""
         return _native.Csr(
             self.indptr,
             self.indices,

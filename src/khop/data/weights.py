@@ -1,4 +1,4 @@
-"""Edge weights, checked before tables are made of them (`_native.weight_table`)."""
+"""Checks of edge weights, before tables are made of them (`_native.weight_table`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from khop.typing import Array, ArrayLike
 
 
 def weight_values(values: ArrayLike, what: str = "weights") -> Array:
-    """Weights in a dtype that the kernels read.
+    """Check weights and return them in a dtype that the kernels read.
 
     Args:
         values: [num_edges] numbers of any dtype.

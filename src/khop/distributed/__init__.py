@@ -2,28 +2,28 @@
 
 Worker mode, on each machine (started by torchrun or by hand):
 
-    trainer 0 ──┬─ partition server      answers other machines' samplers from this machine's folder
-                ├─ sampler 0 ┐           mmap the same folder; ask other machines' servers
+    trainer 0 ──┬─ partition server      serves this machine's folder to other machines' samplers
+                ├─ sampler 0 ┐           mmap the same folder; use other machines' servers
                 └─ sampler 1 ┴─ shared memory ─> trainer 0
     trainer 1 ──┬─ sampler 0 ┐
                 └─ sampler 1 ┴─ shared memory ─> trainer 1
 
-Trainers find each other through torch.distributed's store: addresses, keys and who serves what
-(`rendezvous`). Samplers and servers are started with exec, import no torch, and end when their
+Trainers publish addresses, keys and the partitions that they serve in torch.distributed's store
+(`job.rendezvous`). Samplers and servers are started with exec, import no torch, and end when their
 trainer ends, however it ends. Teardown, in this order: iterators drop their batches, loaders end
-their samplers, each trainer says goodbye, and the trainer that started a server ends it when all
-others have said so too.
+their samplers, each trainer leaves the group, and the trainer that started a server ends it when
+all others have left, too.
 
 Server-client mode: graph servers (`khop serve`, or `init_server` in Python) have the folder and the
 samplers, trainers are their clients (`init_client`) and have neither:
 
     graph server 0 ──┬─ sampler ┐                          the directory, at the well-known address
-                     └─ sampler ┴─ ring ─> streams ─> receiver ─ shared memory ─> client 0
-    graph server 1 ──── sampler ── ring ─> streams ─> receiver ─ shared memory ─> client 1
+                     └─ sampler ┴─ arena ─> ZeroMQ ─> receiver ─ shared memory ─> client 0
+    graph server 1 ──── sampler ── arena ─> ZeroMQ ─> receiver ─ shared memory ─> client 1
 
 Loaders are the same, with `data=None` and `RemoteDistSamplingWorkerOptions`, and so are their
 batches; see `khop.distributed.remote`. Teardown: loaders end their receivers, which close their
-sessions; clients say goodbye, and servers end when all have.
+sessions; clients leave, and servers end when all clients have left.
 """
 
 from khop._lazy import attach

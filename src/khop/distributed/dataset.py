@@ -1,4 +1,4 @@
-"""A trainer's partition of a data set."""
+"""`DistDataset`: a trainer's partition of a data set. Runs in trainers and worker processes."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ from khop.typing import EDGE, NODE, EdgeType, Int64Array, IntArray, NodeType
 
 
 class DistDataset(PartitionStores, PartitionedGraph):
-    """One partition of a folder, and the way to the others.
+    """One partition of a folder, with access to the others.
 
         dataset = DistDataset().load('products-parts', partition_idx=rank)
 
     Loading maps files and reads none of them; all processes of a machine share the page cache.
 
-    It also is PyG's `FeatureStore` and `GraphStore` of the whole graph, read-only and by original
+    It is also PyG's `FeatureStore` and `GraphStore` of the whole graph, read-only and by original
     ids: `torch_geometric.loader.NodeLoader((dataset, dataset), PartitionSampler(dataset, ...))`
-    makes batches with attributes of nodes and edges (`khop.distributed.stores.dataset_stores`).
-    Where there are
-    several partitions, the first rows that are read connect all trainers: all must read then.
+    makes batches with attributes of nodes and edges (`khop.distributed.stores.dataset_stores`). If
+    there are several partitions, the first read connects all trainers: all must read then.
 
     Attributes:
         folder: the partition folder; None before `load`.
         partition_idx: the home partition.
         node_labels: {node type: [num_nodes, ...]} labels from `whole_node_label_file`, by original
             id.
-        graph_mode: where the graph lies for samplers that draw on devices.
-        feature_mode: where attributes lie for them: 'CPU', 'ZERO_COPY' or 'CUDA'.
+        graph_mode: placement of the graph for samplers that draw on devices.
+        feature_mode: placement of attributes for them: 'CPU', 'ZERO_COPY' or 'CUDA'.
     """
 
     def __init__(self) -> None:
@@ -59,7 +58,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self._reader: PartitionReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For worker processes: what was loaded, and where the other partitions are served."""
+        """Return the folder and the endpoints of other partitions, for worker processes."""
         return {**self.__dict__, "_service": None, "_reader": None}
 
     def load(
@@ -77,27 +76,27 @@ class DistDataset(PartitionStores, PartitionedGraph):
         graph_dir: str | os.PathLike[str] | None = None,
         also_serve: Sequence[int] = (),
     ) -> DistDataset:
-        """Opens a partition.
+        """Open a partition.
 
         Args:
             root_dir: the partition folder.
             partition_idx: the home partition of this trainer.
-            graph_mode: where samplers on devices (`MpDistSamplingWorkerOptions.worker_devices`)
-                find the graph: 'ZERO_COPY' (in the host's memory, read in place), 'CUDA' (each
-                copies it to its device when it starts) or 'CPU' (there are no such samplers). On
-                the CPU all are the same.
-            input_layout: accepted for GraphLearn-for-PyTorch's sake: a folder knows its layout.
+            graph_mode: placement of the graph for samplers on devices
+                (`MpDistSamplingWorkerOptions.worker_devices`): 'ZERO_COPY' (in the host's memory,
+                read in place), 'CUDA' (each sampler copies it to its device at its start) or 'CPU'
+                (such samplers are an error). Samplers on the CPU ignore it.
+            input_layout: accepted, not needed: the folder has the layout.
             feature_with_gpu: samplers on devices copy the attributes that batches carry to their
-                device when they start. False: they read them in the host's memory, in place.
-            graph_caching: accepted: data is mapped.
-            device_group_list: accepted: each sampler is a process with memory of its own.
-            device: accepted: samplers have devices, not data.
+                device at their start. If False, they read them in the host's memory, in place.
+            graph_caching: accepted, not needed: data is mapped.
+            device_group_list: accepted, not needed: each sampler is a process with separate memory.
+            device: accepted, not needed: samplers have devices, data has none.
             whole_node_label_file: labels by original id, `.pt` (a tensor, read without unpickling
-                code) or `.npy`; of a heterogeneous graph {node type: file}. For folders that hold
-                none: batches then carry them as `y`.
+                code) or `.npy`; for a heterogeneous graph {node type: file}. For folders without
+                labels: batches then carry these as `y`.
             graph_dir: another name for `root_dir`.
-            also_serve: further partitions, whose files are on this machine, that no trainer has as
-                its home and that this trainer shall serve.
+            also_serve: further partitions that this trainer serves: their files are on this
+                machine, and they are no trainer's home.
 
         Returns:
             The dataset itself.
@@ -130,51 +129,51 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     @property
     def meta(self) -> FolderMeta:
-        """What the folder holds."""
+        """Metadata of the folder."""
         return self.opened.meta
 
     @property
     def parts(self) -> list[int]:
-        """The home partition and those that are served beside it."""
+        """The home partition and the further ones that this trainer serves, ascending."""
         return sorted({self.partition_idx, *self._also_serve})
 
     @property
     def where(self) -> str:
-        """The folder, for error messages."""
+        """Path of the folder, for error messages."""
         return f"'{self.opened.root}'"
 
     @property
     def context(self) -> WorkerContext:
-        """This trainer's context, made from the environment if there is none yet."""
+        """Context of this trainer, created from the environment if there is none yet."""
         return require_context()
 
     @property
     def homes(self) -> list[int]:
-        """Home partition of each trainer of the group."""
+        """Home partition of each trainer of the group, by rank."""
         return self.service().homes
 
     def connect(self) -> None:
-        """Meets the other trainers of the group; see `service`."""
+        """Create `service` together with the other trainers of the group."""
         self.service()
 
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """[n] int64 new ids, ascending, for which a boolean attribute holds; KeyError if none."""
+        """Return the new ids, [n] int64 ascending, with a boolean attribute; KeyError if none."""
         return self.opened.split(node_type, name).astype(np.int64)
 
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """[n] keys of the times of nodes, by new id; None if their type has no times."""
+        """Return the times of nodes, as [n] int64 keys; None if their type has no times."""
         times = self.opened.node_times(node_type)
         return None if times is None else times[new_ids]
 
     @property
     def opened(self) -> PartitionFolder:
-        """The folder; RuntimeError before `load`."""
+        """The partition folder; RuntimeError before `load`."""
         if self.folder is None:
             raise RuntimeError("the dataset holds nothing yet: call load() first")
         return self.folder
 
     def local_nodes(self, node_type: NodeType = NODE) -> Tensor:
-        """[n] int64 original ids of the home partition's nodes."""
+        """Return the original ids of the home partition's nodes: [n] int64."""
         ids = self.opened.node_ids(self.partition_idx, node_type)
         return torch.from_numpy(ids.astype(np.int64))
 
@@ -182,14 +181,14 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self.opened.id_map(node_type)[original].astype(np.int64)
 
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
-        """Original ids of ids of the folder's numbering; see `PartitionedGraph`."""
+        """Return the original ids, [n] int64, of ids of the folder's numbering."""
         return self.opened.original_ids(node_type)[new_ids].astype(np.int64)
 
     def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """This trainer's share of all edges; see `PartitionedGraph`.
+        """Return this trainer's share of all edges, by original ids: [2, n] int64.
 
-        Those of its home partition, and of the partitions that it serves and that are nobody's
-        home; trainers that have a partition in common take turns.
+        The share has edges of its home partition, and of partitions that it serves and that are no
+        trainer's home. Trainers with the same partition get its edges round-robin.
         """
         place = self.edge_place(edge_type)
         rank, shares = self.context.rank, []
@@ -209,7 +208,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return NODE
 
     def service(self) -> PartitionService:
-        """How this trainer reaches the partitions; made by all trainers together, once."""
+        """Return this trainer's access to the partitions; all trainers create it together, once."""
         if self._service is None:
             self._service = PartitionService(
                 self.context, self.opened, self.partition_idx, self._also_serve
@@ -217,10 +216,12 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self._service
 
     def peers(self) -> SharedClient:
-        """This process's connections to the other partitions; made by all trainers together.
+        """Return this process's connections to the other partitions.
+
+        All trainers make the first call together.
 
         Raises:
-            RuntimeError: in a worker process, of a dataset that was not connected before.
+            RuntimeError: in a worker process, if the dataset was not connected before.
         """
         if self._peers is None:
             if self._service is None and torch.utils.data.get_worker_info() is not None:
@@ -236,7 +237,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     @property
     def reader(self) -> PartitionReader:
-        """Reads rows and whole attributes of all partitions."""
+        """Reader of rows and whole attributes of all partitions."""
         if self._reader is None:
             self._reader = PartitionReader(self.opened, self.partition_idx)
         return self._reader
@@ -257,7 +258,7 @@ _loaded: list[weakref.ref[DistDataset]] = []
 
 
 def last_loaded() -> DistDataset:
-    """The dataset that was loaded last and is still there; RuntimeError if there is none."""
+    """Return the dataset that was loaded last and still exists; RuntimeError if there is none."""
     for reference in reversed(_loaded):
         dataset = reference()
         if dataset is not None:

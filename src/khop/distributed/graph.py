@@ -1,7 +1,7 @@
-"""What loaders must know of a partitioned graph, wherever it lies.
+"""Interface of a partitioned graph for loaders. Runs in trainers.
 
-A trainer that has a partition of its own knows it from the folder (`khop.distributed.dataset`), a
-client of graph servers asks these (`khop.distributed.remote.client.served_graph`).
+A trainer that loads a partition reads it from the folder (`khop.distributed.dataset`), a client
+requests it from graph servers (`khop.distributed.remote.client.served_graph`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from khop.typing import EDGE, NODE, ArrayLike, EdgeDir, EdgeType, Int64Array, In
 
 
 class PartitionedGraph(abc.ABC):
-    """A partitioned graph as loaders see it.
+    """Partitioned graph, for loaders.
 
     Attributes:
-        node_labels: {node type: [num_nodes, ...]} labels that samplers do not know, by original id.
+        node_labels: {node type: [num_nodes, ...]} labels that only the trainer has, by original id.
     """
 
     node_labels: dict[NodeType, Tensor]
@@ -31,30 +31,30 @@ class PartitionedGraph(abc.ABC):
     @property
     @abc.abstractmethod
     def meta(self) -> FolderMeta:
-        """What the folder holds."""
+        """Metadata of the folder."""
 
     @property
     @abc.abstractmethod
     def where(self) -> str:
-        """Where it lies, for error messages."""
+        """Location of the graph, for error messages."""
 
     @property
     @abc.abstractmethod
     def context(self) -> TrainerContext:
-        """This trainer's place among those that load the graph."""
+        """Place of this trainer among those that load the graph."""
 
     @abc.abstractmethod
     def connect(self) -> None:
-        """Makes sure that every partition can be reached; all trainers do so together, once."""
+        """Ensure that every partition can be reached; all trainers make the first call together."""
 
     @property
     @abc.abstractmethod
     def homes(self) -> list[int]:
-        """Home partition of each trainer."""
+        """Home partition of each trainer, by rank."""
 
     @abc.abstractmethod
     def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """This trainer's share of all edges, by original ids: each edge is one trainer's.
+        """Return this trainer's share of all edges, by original ids; shares are disjoint.
 
         Args:
             edge_type: their edge type.
@@ -68,15 +68,15 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """[n] int64 new ids, ascending, for which a boolean attribute holds; KeyError if none."""
+        """Return the new ids, [n] int64 ascending, with a boolean attribute; KeyError if none."""
 
     @abc.abstractmethod
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """[n] keys of the times of nodes, by new id; None if their type has no times."""
+        """Return the times of nodes, as [n] int64 keys; None if their type has no times."""
 
     @abc.abstractmethod
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
-        """Original ids of ids of the folder's numbering.
+        """Return the original ids, [n] int64, of ids of the folder's numbering.
 
         Args:
             new_ids: [n] integers.
@@ -85,19 +85,19 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
-        """New ids of original ids that exist."""
+        """Return the new ids, [n] int64, of original ids that exist."""
 
     def to_new_ids(self, ids: ArrayLike, what: str, node_type: NodeType = NODE) -> Int64Array:
-        """Ids of the folder's numbering.
+        """Return the new ids, [n] int64 of the folder's numbering, of original ids.
 
         Args:
             ids: [n] original ids.
-            what: what they are called in error messages.
+            what: name of the argument in error messages.
             node_type: their node type.
 
         Raises:
-            IndexError: an id that does not exist.
-            TypeError, ValueError: ids that are no vector of integers.
+            IndexError: an id does not exist.
+            TypeError, ValueError: ids are not a vector of integers.
         """
         original = to_ids(ids, what)
         check_range(original, self.meta.node_type(node_type).count, what)
@@ -110,7 +110,7 @@ class PartitionedGraph(abc.ABC):
 
     @property
     def edge_dir(self) -> EdgeDir:
-        """Whose neighbours the folder serves: 'in' or 'out'."""
+        """Direction of the folder: it serves in-neighbours ('in') or out-neighbours ('out')."""
         return self.meta.edge_dir
 
     @property
@@ -124,16 +124,16 @@ class PartitionedGraph(abc.ABC):
         return sum(t.count for t in self.meta.edge_types)
 
     def node_attr(self, name: str, node_type: NodeType = NODE) -> tuple[str, tuple[int, ...]]:
-        """Name of the dtype and shape of one row of a node attribute; KeyError if none."""
+        """Return dtype name and row shape of a node attribute; KeyError if there is none."""
         attr = self.meta.node_type(node_type).attrs[name]
         return attr.dtype, attr.shape
 
     def seed_type(self, seeds: Any, what: str) -> tuple[NodeType, Any]:
-        """Node type of seeds, and the seeds: users name the type where there are several.
+        """Return the node type of seeds, and the seeds.
 
         Args:
             seeds: seeds; of a heterogeneous graph a node type, or (node type, seeds).
-            what: what they are called in error messages.
+            what: name of the argument in error messages.
 
         Raises:
             ValueError: no node type is named, or one that does not exist.
@@ -158,7 +158,7 @@ class PartitionedGraph(abc.ABC):
         return node_type, ids
 
     def edge_place(self, edge_type: EdgeType) -> int:
-        """Which of the folder's edge types this is; ValueError that lists them if none."""
+        """Return the index of an edge type in the folder; ValueError that lists them if none."""
         names = [t.name for t in self.meta.edge_types]
         if edge_type not in names:
             raise ValueError(f"no edge type {edge_type}: there are {names}")
@@ -168,12 +168,12 @@ class PartitionedGraph(abc.ABC):
 def seeds_of(
     graph: PartitionedGraph, seeds: ArrayLike, what: str, node_type: NodeType = NODE
 ) -> tuple[Int64Array, Int64Array]:
-    """Seeds as users give them.
+    """Check seeds and return their ids.
 
     Args:
         graph: the graph.
         seeds: [n] original ids, a boolean mask over all nodes, or None for all nodes.
-        what: what they are called in error messages.
+        what: name of the argument in error messages.
         node_type: their node type.
 
     Returns:
@@ -196,7 +196,7 @@ def seeds_of(
 
 
 def check_no_paths(given: Any, what: str) -> None:
-    """Raises TypeError for seeds or links that are named by file, as some libraries take them."""
+    """Raise TypeError for seeds or links given as file paths, which some libraries accept."""
     first = given
     if isinstance(given, (list, tuple)):
         first = given[0] if len(given) else None

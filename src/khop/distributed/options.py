@@ -1,4 +1,4 @@
-"""How a loader's sampling is carried out."""
+"""Worker options of loaders: the processes and devices that sample. Used in trainers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from khop.data.hot_rows import parse_bytes
 
 
 def _check_common(rpc_timeout: float, use_all2all: bool) -> None:
-    """Options that all ways of sampling share.
+    """Check the options that all classes share.
 
     GraphLearn-for-PyTorch's `master_addr`, `master_port` and `num_rpc_threads` are accepted and not
     needed: trainers find each other through torch.distributed's store.
@@ -27,7 +27,7 @@ def _check_common(rpc_timeout: float, use_all2all: bool) -> None:
 
 @dataclass
 class CollocatedDistSamplingWorkerOptions:
-    """Sample in the trainer's own process, one batch at a time.
+    """Options for sampling in the trainer's process, one batch at a time.
 
     Args:
         master_addr, master_port, num_rpc_threads: accepted, not needed.
@@ -47,36 +47,36 @@ class CollocatedDistSamplingWorkerOptions:
 
 @dataclass
 class MpDistSamplingWorkerOptions:
-    """Sample in processes of their own, batches travel through shared memory.
+    """Options for sampling in separate processes; batches go through shared memory.
 
     Args:
         num_workers: sampler processes of this loader; 0 samples in the trainer's process.
-        worker_devices: what samplers draw and gather on: 'cpu', 'cuda:0' or a `torch.device`, or a
-            list of such, of which sampler i takes number i, beginning again after the last. By
-            default the CPU; batches are the same. 'cuda' is torch's current GPU when the loader is
-            made. One sampler a GPU is enough (docs/devices.md). Where a device is the loader's
-            `to_device`, batches are written to where the trainer reads them. The dataset says where
-            graph and attributes lie (`DistDataset.load`). Of a folder of several partitions, hops
-            need rows of all of them: samplers draw on the CPU then, which a warning says, and
-            gather their own part's attributes on the device if it is also `to_device`. 'emulated'
-            and 'emulated:7' are for tests: they do on the CPU what a GPU would.
+        worker_devices: devices on which samplers draw and gather: 'cpu', 'cuda:0' or a
+            `torch.device`, or a list of such, assigned to samplers round-robin. If None, the CPU;
+            batches are the same. 'cuda' is torch's current GPU when the loader is made. One sampler
+            per GPU is enough (docs/devices.md). If a device is the loader's `to_device`, samplers
+            write batches where the trainer reads them. `DistDataset.load` sets the placement of
+            graph and attributes. With several partitions, hops need rows of all of them: samplers
+            then draw on the CPU, with a warning, and gather their own part's attributes on the
+            device if it is also `to_device`. 'emulated' and 'emulated:7' are for tests: devices
+            emulated on the CPU.
         worker_concurrency: batches that a sampler keeps in flight, and makes ahead of the trainer;
-            1 to 32. Of small batches it makes up to 64 ahead.
+            1 to 32. It makes up to 64 small batches ahead.
         master_addr, master_port, num_rpc_threads: accepted, not needed.
         rpc_timeout: seconds that a request to another partition may take.
-        channel_size: bytes of shared memory for all samplers together, '1GB' or a number; default:
-            estimated from fan-outs and feature widths. Memory is taken when it is touched. Batches
-            that find no room get memory of their own.
-        pin_memory: with the loader's `to_device` a GPU: register the shared memory with CUDA, once,
-            so that copies to it neither wait nor stop anything; all of that memory is taken at
-            once. Otherwise: hand batches out in page-locked memory of torch's, as PyTorch's loaders
-            do, for `batch.to('cuda', non_blocking=True)`; that costs a copy of each batch. Samplers
-            on a GPU that batches have to leave register the memory that they copy them to.
+        channel_size: bytes of shared memory for all samplers together, '1GB' or a number. If None,
+            estimated from fan-outs and feature widths. Memory is allocated at its first use.
+            Batches that do not fit get separate memory.
+        pin_memory: if the loader's `to_device` is a GPU: register the shared memory with CUDA,
+            once, so that copies to the GPU are asynchronous; all of that memory is allocated at
+            once. Otherwise: return batches in torch's page-locked memory, as PyTorch's loaders do,
+            for `batch.to('cuda', non_blocking=True)`; that costs a copy of each batch. Samplers on
+            a GPU other than `to_device` lock the host memory that they copy batches to.
         use_all2all: not supported.
-        max_restarts: how often samplers that die are started again, in the life of the loader.
-        standby: keep a process in reserve, which takes the place of a sampler that dies without
-            having to start: some 30 MB. What a dead sampler owed goes to the others first, so this
-            is for loaders with one sampler.
+        max_restarts: number of restarts of dead samplers, over the life of the loader.
+        standby: keep a process in reserve (some 30 MB) that replaces a dead sampler without
+            start-up time. Batches of a dead sampler go to the others first, so this is for loaders
+            with one sampler.
     """
 
     num_workers: int = 1
@@ -101,7 +101,7 @@ class MpDistSamplingWorkerOptions:
             self.channel_size = parse_bytes(self.channel_size)
         if self.max_restarts < 0:
             raise ValueError(f"max_restarts must not be negative (got {self.max_restarts})")
-        # What 'cuda' is will be asked when a loader is made.
+        # 'cuda' is resolved when a loader is made.
         names = _devices_of(self.worker_devices, self.num_workers, default_gpu=0)
         if any(name is not None for name in names) and self.num_workers == 0:
             raise ValueError(
@@ -109,7 +109,7 @@ class MpDistSamplingWorkerOptions:
             )
 
     def devices(self) -> list[str | None]:
-        """What each sampler works on: a device's full name, None for the CPU.
+        """Return each sampler's device: its full name, None for the CPU.
 
         'cuda' is torch's current GPU in this thread.
 
@@ -121,35 +121,36 @@ class MpDistSamplingWorkerOptions:
 
 @dataclass
 class RemoteDistSamplingWorkerOptions:
-    """Sample on graph servers: for loaders of clients (`init_client`), whose `data` is None.
+    """Options for sampling on graph servers: for clients' loaders (`init_client`), `data=None`.
 
     Args:
-        server_rank: the server whose sampler processes make this loader's batches; of several
-            servers a list: batches go to the least busy of them, and to the others while one is
-            lost. With a list of seed lists, as many as servers, each server makes the batches of
-            its list and no others. Default: the client's rank modulo the number of servers.
+        server_rank: rank of the server whose sampler processes make this loader's batches, or a
+            list of ranks: batches go to the least busy server of the list, and to the others while
+            one is unreachable. With a list of seed lists, one for each server, each server makes
+            the batches of its list and no others. If None, the client's rank modulo the number of
+            servers.
         num_workers: sampler processes of this loader on each of its servers.
-        worker_devices: what they draw and gather on; a device of the server's machine, or a list of
-            such, of which sampler i takes number i, beginning again after the last. 'cuda' is that
-            machine's first GPU. Default: the CPU.
+        worker_devices: devices on which they draw and gather: a device of the server's machine, or
+            a list of such, assigned to samplers round-robin. 'cuda' is that machine's first GPU. If
+            None, the CPU.
         worker_concurrency: batches that a sampler keeps in flight; 1 to 32.
-        master_addr, master_port, num_rpc_threads: accepted, not needed: a client knows its servers
-            from `init_client`.
-        rpc_timeout: seconds that a server may be out of reach, or take for a batch, until
+        master_addr, master_port, num_rpc_threads: accepted, not needed: `init_client` finds the
+            servers.
+        rpc_timeout: seconds that a server may be unreachable, or take for a batch, until
             PartitionUnavailableError is raised.
         buffer_size: bytes of shared memory on each server for this loader's batches, '1GB' or a
-            number; default: estimated from fan-outs and feature widths. It is taken when it is
-            touched, and bounds what a client that stops reading costs a server.
-        prefetch_size: batches that are asked for ahead of the trainer at the least; `num_workers`
-            times `worker_concurrency` if that is more, and up to 64 small ones.
-        worker_key: accepted, not needed: loaders do not share samplers, whatever they are called.
-        glt_graph, workload_type: accepted for GraphLearn-for-PyTorch's sake, where they have no
-            effect on batches either.
+            number. If None, estimated from fan-outs and feature widths. It is allocated at its
+            first use, and bounds a server's memory for a client that stops reading.
+        prefetch_size: least number of batches requested ahead of the trainer; `num_workers` times
+            `worker_concurrency` if that is more, and up to 64 small ones.
+        worker_key: accepted, not needed: loaders do not share samplers.
+        glt_graph, workload_type: accepted, not needed; they have no effect on batches in
+            GraphLearn-for-PyTorch either.
         use_all2all: not supported.
-        max_restarts: how often the process that receives batches is started again if it dies.
-        shared_memory: where all of the loader's servers are on this machine, under the same user,
-            their samplers write into this process's memory as those of worker mode do, and nothing
-            is sent; `num_workers` sampler processes on each, of which each makes batches ahead
+        max_restarts: number of restarts of the process that receives batches, if it dies.
+        shared_memory: if all of the loader's servers are on this machine, under the same user,
+            their samplers write into this process's memory, as in worker mode, and nothing is sent;
+            each of the `num_workers` sampler processes per server makes batches ahead
             (`buffer_size` bounds all of them together). Batches are the same.
         pin_memory: as that of `MpDistSamplingWorkerOptions`.
     """
@@ -186,19 +187,19 @@ class RemoteDistSamplingWorkerOptions:
 
     @property
     def has_server_list(self) -> bool:
-        """Whether `server_rank` is a list, so that seeds may come in as many lists."""
+        """True if `server_rank` is a list, so that seeds may come in as many lists."""
         return isinstance(self.server_rank, Sequence)
 
     def servers(self, client_rank: int, num_servers: int) -> list[int]:
-        """Ranks of the servers that make batches.
+        """Return the ranks of the servers that make batches.
 
         Args:
             client_rank: the client's rank.
             num_servers: number of servers.
 
         Raises:
-            TypeError: ranks that are no integers.
-            ValueError: a rank that does not exist or occurs twice, or none.
+            TypeError: ranks are not integers.
+            ValueError: a rank does not exist or occurs twice, or there is none.
         """
         if self.server_rank is None:
             return [client_rank % num_servers]
@@ -217,9 +218,9 @@ class RemoteDistSamplingWorkerOptions:
         return ranks
 
     def devices(self) -> list[str | None]:
-        """What each sampler works on: a device's full name, None for the CPU.
+        """Return each sampler's device: its full name, None for the CPU.
 
-        'cuda' is the first GPU: which one is current here says nothing of the server's machine.
+        'cuda' is the first GPU: the current one here has no meaning on the server's machine.
 
         Raises:
             ValueError: a name of no device.
@@ -250,11 +251,11 @@ WorkerOptions: TypeAlias = (
     | CollocatedDistSamplingWorkerOptions
     | RemoteDistSamplingWorkerOptions
 )
-"""How a loader's sampling is carried out."""
+"""Worker options of a loader: the processes and devices that sample."""
 
 
 def check_lists(given: Any, options: WorkerOptions | None, what: str) -> None:
-    """Raises ValueError unless there is a server for each of some lists."""
+    """Raise ValueError unless `options` has a server for each of some lists."""
     servers = options.server_rank if isinstance(options, RemoteDistSamplingWorkerOptions) else None
     if not isinstance(servers, (list, tuple)) or len(servers) != len(given):
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Families of metrics, and those of a graph server.
+"""Metric families, and the metrics of a graph server.
 
-Names begin with `khop_loader_` and `khop_server_`; times are seconds, sizes bytes. Everything that
-only grows is a counter: rates are what the reader makes of it. Of the process of a server there are
-also the figures that Prometheus's own clients call `process_...`.
+Names begin with `khop_loader_` and `khop_server_`; times are seconds, sizes bytes. Values that only
+grow are counters: the reader of the page computes rates. A server's process also has the metrics
+that Prometheus's own clients call `process_...`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from khop.metrics.text import Family, Labels, expose
 
 
 def of_server(picture: Mapping[str, Any]) -> str:
-    """A graph server's picture of itself, as text for Prometheus.
+    """Return a graph server's snapshot as text for Prometheus.
 
     Args:
         picture: from `khop.distributed.remote.server.counters.ServerCounters.snapshot`.
@@ -24,13 +24,13 @@ def of_server(picture: Mapping[str, Any]) -> str:
     _add_server(families, picture)
     _add_work(families, picture)
     for session in picture["sessions"]:
-        if not session["direct"]:  # else its trainer knows
+        if not session["direct"]:  # else its trainer counts them
             _add_session(families, session, {"rank": picture["rank"]})
     return expose([*families.values(), *_of_process(picture)])
 
 
 class Families(dict[str, Family]):
-    """Metrics by name, made when they get their first sample."""
+    """Metrics by name, created with their first sample."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""A page of metrics over HTTP, for whoever scrapes.
+"""HTTP server for a page of metrics, in a thread of a trainer or a graph server.
 
-One thread serves all connections: it sleeps until one of them has something to read, takes what
-they send, writes what they get, and ends those whose time is up. So a client that is slow, silent
-or hostile costs one of a few dozen places for a few seconds, and never a thread. There is one page,
-/metrics; every connection gets one answer and is closed.
+One thread serves all connections: it waits until a socket is ready, reads requests, writes replies,
+and closes connections whose time is up. So a client that is slow, silent or hostile takes one of
+`MAX_CONNECTIONS` places for a few seconds, and never a thread. There is one page, /metrics; every
+connection gets one answer and is closed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_CONNECTIONS = 32
 """Connections at a time; further ones wait to be accepted."""
 
 CONNECTION_SECONDS = 5.0
-"""What a connection may take, all in all."""
+"""Time limit of a connection, from its acceptance to its end."""
 
 _log = log.get(__name__)
 _PLAIN = "text/plain; charset=utf-8"
@@ -36,7 +36,7 @@ _PLAIN = "text/plain; charset=utf-8"
 
 @dataclass
 class _Connection:
-    """A client, from its first byte to its last."""
+    """A client's connection and its state."""
 
     socket: socket.socket
     deadline: float
@@ -46,22 +46,22 @@ class _Connection:
 
 
 class MetricsServer:
-    """Answers GET /metrics until it is closed; a context manager.
+    """HTTP server that answers GET /metrics until it is closed; a context manager.
 
     Args:
-        port: where to listen; 0: any free port.
-        collect: makes the page; called by the server's thread, once a request.
+        port: port to listen on; 0: any free port.
+        collect: returns the page; called by the server's thread, once per request.
         host: address to listen at.
-        insecure: listen beyond this machine. Nothing is encrypted and everybody may read; but what
-            they read are counts, and names of clients and loaders.
+        insecure: allow an address that other machines reach. Nothing is encrypted and everybody may
+            read: counts, and names of clients and loaders.
 
     Attributes:
-        host: the address that it listens at.
-        port: the port that it listens at.
+        host: address that it listens at.
+        port: port that it listens on.
 
     Raises:
         ValueError: an address beyond this machine without `insecure`.
-        OSError: the address cannot be had.
+        OSError: the address cannot be bound.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class MetricsServer:
         return f"http://{host}:{self.port}/metrics"
 
     def close(self) -> None:
-        """Ends all connections and the thread; harmless if called again."""
+        """Close all connections and end the thread; harmless if called again."""
         if self._thread.is_alive():
             with suppress(OSError):
                 self._wake.send(b"x")
@@ -103,7 +103,7 @@ class MetricsServer:
         self._wake.close()
 
     def __enter__(self) -> MetricsServer:
-        """The server itself."""
+        """Return the server itself."""
         return self
 
     def __exit__(
@@ -112,7 +112,7 @@ class MetricsServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Closes it."""
+        """Close the server."""
         self.close()
 
     def _run(self) -> None:
@@ -135,7 +135,7 @@ class MetricsServer:
             self._woken.close()
 
     def _seconds_left(self) -> float | None:
-        """Until the first connection is overdue, or new ones are looked at again."""
+        """Return seconds until a connection is overdue or accepting resumes; None if neither."""
         due = [connection.deadline for connection in self._connections.values()]
         if not self._is_accepting and len(due) < MAX_CONNECTIONS:
             due.append(self._accept_again)
@@ -144,9 +144,9 @@ class MetricsServer:
     def _accept(self) -> None:
         try:
             accepted, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):  # it has gone again
+        except (BlockingIOError, ConnectionError):  # the client has gone
             return
-        except OSError:  # no descriptor is left: the connection stays, and must not wake us again
+        except OSError:  # no descriptor left: the client stays queued, without waking this thread
             self._accept_again = time.monotonic() + 1.0
             return
         accepted.setblocking(False)
@@ -155,7 +155,7 @@ class MetricsServer:
         self._selector.register(accepted, selectors.EVENT_READ)
 
     def _accept_or_not(self) -> None:
-        """While all places are taken, or there are no descriptors, new connections wait."""
+        """Stop accepting while all places are taken or no descriptors are left, else resume."""
         wanted = len(self._connections) < MAX_CONNECTIONS
         wanted = wanted and time.monotonic() >= self._accept_again
         if wanted and not self._is_accepting:
@@ -165,7 +165,7 @@ class MetricsServer:
         self._is_accepting = wanted
 
     def _attend(self, connection: _Connection) -> None:
-        """Reads or writes what can be now."""
+        """Read or write what is possible now."""
         try:
             if connection.unsent:
                 self._write(connection)
@@ -180,14 +180,14 @@ class MetricsServer:
         data = connection.socket.recv(MAX_REQUEST)
         if not data:
             self._end(connection)
-        elif not connection.is_answered:  # afterwards: read and forgotten until it ends
+        elif not connection.is_answered:  # else: read and drop, until the client ends
             connection.received += data
             self._answer(connection)
 
     def _answer(self, connection: _Connection) -> None:
         head, end, _ = connection.received.partition(b"\r\n\r\n")
         if not end and len(connection.received) <= MAX_REQUEST:
-            return  # there is more to come
+            return  # the request is not complete
         is_long = len(head) > MAX_REQUEST
         connection.unsent = _too_large() if is_long else self._reply(head)
         connection.received = b""
@@ -218,7 +218,7 @@ class MetricsServer:
         connection.unsent = memoryview(connection.unsent)[sent:]
         if connection.unsent:
             return
-        # Closed while something is unread, the reply could be lost on its way: the client closes.
+        # If closed with unread data, the reply could be lost on its way: the client closes.
         connection.socket.shutdown(socket.SHUT_WR)
         self._selector.modify(connection.socket, selectors.EVENT_READ)
 
@@ -237,17 +237,17 @@ class MetricsServer:
 def serve(
     port: int, collect: Callable[[], str], host: str = "127.0.0.1", insecure: bool = False
 ) -> MetricsServer:
-    """Serves a page of metrics from a thread of its own, until it is closed or the process ends.
+    """Serve a page of metrics in a new thread, until it is closed or the process ends.
 
     Args:
-        port: where to listen; 0: any free port (`.port` of what is returned).
-        collect: makes the page: `lambda: khop.metrics.of_loaders({"train": loader})`.
+        port: port to listen on; 0: any free port (see `.port` of the result).
+        collect: returns the page: `lambda: khop.metrics.of_loaders({"train": loader})`.
         host: address to listen at; default: this machine alone.
         insecure: see `MetricsServer`.
 
     Raises:
         ValueError: an address beyond this machine without `insecure`.
-        OSError: the address cannot be had.
+        OSError: the address cannot be bound.
     """
     return MetricsServer(port, collect, host, insecure)
 

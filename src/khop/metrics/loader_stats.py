@@ -1,4 +1,4 @@
-"""What a loader has done so far, and where the time went."""
+"""Statistics of a loader: counts of its batches, and time by phase. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from khop.metrics.text import Labels, expose
 from khop.trace.clock import PHASES, ROWS, BatchTimings
 
 TRAINER_PHASES = ("waiting", "collating", "consuming")
-"""What the thread that iterates does, one after the other."""
+"""Phases of the thread that iterates, in this order for each batch."""
 
 _SECOND = 1e9  # nanoseconds
 _NUM_COLUMNS = len(TRAINER_PHASES) + 5 + len(ROWS) + len(BatchTimings._fields)
@@ -35,7 +35,7 @@ def _sampler_seconds() -> dict[str, float]:
 
 @dataclass
 class LoaderStats:
-    """What the batches of a loader cost, over all epochs or since `reset_stats()`.
+    """Counts and times of a loader's batches, over all epochs or since `reset_stats()`.
 
     `print(loader.stats())` shows it as a table. Epochs of one loader that are iterated at the same
     time are added up, also in seconds.
@@ -48,20 +48,21 @@ class LoaderStats:
             ('cached') and from other partitions ('remote').
         delivered_bytes: bytes of the batches.
         remote_bytes: bytes that came from other partitions: neighbours and attributes.
-        trainer_seconds: the time of the thread that iterates: 'waiting' in the loader until a
-            batch was there (if it makes batches itself: making them), 'collating' (from arrays to
+        trainer_seconds: the time of the thread that iterates: 'waiting' (in the loader, until a
+            batch is ready; if it makes batches itself: making them), 'collating' (from arrays to
             PyG's batch, transform, copy to a device), 'consuming' (outside the loader, between one
             batch and the next).
-        sampler_seconds: the time of those who make batches while an epoch is open, summed over
-            them: 'sampling' (drawing neighbours), 'gathering' (copying attributes), 'remote'
-            (nothing to do but wait for other partitions), 'idle' (no batch was asked for: they are
-            ahead of the trainer), 'other' (messages). These add up to their time until they made
-            the last batch that was delivered.
-        ready_seconds: how long batches lay ready before the trainer took them, summed.
-        overflows: batches that found no room in the ring and got memory of their own.
-        num_samplers: sampler processes or threads; 0: the trainer makes batches itself (what a
-            thread draws beside it counts as sampling, at the same time as gathering or consuming).
-        restarts: samplers that died and were started again.
+        sampler_seconds: the time of the samplers while an epoch is open, summed over them:
+            'sampling' (drawing neighbours), 'gathering' (copying attributes), 'remote' (only
+            waiting for other partitions), 'idle' (no batch is asked for: they are ahead of the
+            trainer), 'other' (messages). These add up to the samplers' time until the last
+            delivered batch was made.
+        ready_seconds: time that batches lay ready before the trainer took them, summed.
+        overflows: batches that found no room in the arena and got separate memory.
+        num_samplers: sampler processes or threads; 0 if the trainer makes batches itself (a
+            background thread's draws count as sampling, at the same time as gathering or
+            consuming).
+        restarts: samplers that died and were restarted.
     """
 
     batches: int = 0
@@ -85,31 +86,31 @@ class LoaderStats:
 
     @property
     def queue_depth(self) -> float:
-        """Batches that lay ready, on average over time; 0: the trainer always waits for the next.
+        """Mean number of batches that lay ready; 0: the trainer always waits for the next.
 
         The time that batches lay ready, over the time that passed (Little's law).
         """
         return self.ready_seconds / (self.elapsed_seconds or 1.0)
 
     def shares(self) -> dict[str, float]:
-        """Shares of local, cached and remote rows."""
+        """Return the shares of local, cached and remote rows."""
         return _shares(self.rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """All attributes, with 'elapsed_seconds' and 'queue_depth': what JSON can hold."""
+        """Return all attributes, 'elapsed_seconds' and 'queue_depth'; JSON can hold them."""
         derived = {"elapsed_seconds": self.elapsed_seconds, "queue_depth": self.queue_depth}
         return {**asdict(self), **derived}
 
     def prometheus(self, labels: Mapping[str, object] | None = None) -> str:
-        """As metrics in Prometheus's text format; see `khop.metrics` for a page of them.
+        """Return metrics in Prometheus's text format; see `khop.metrics` for a page of them.
 
         Args:
-            labels: label names and values that each shall carry.
+            labels: names and values of the labels of each metric.
         """
         return of_stats([(labels or {}, self)])
 
     def summary(self) -> str:
-        """A table of a few lines; see the attributes for what the words mean."""
+        """Return a table of a few lines; see the attributes for its terms."""
         lines = [
             f"{self.batches:,} batches, {self.seeds:,} seeds, {self.nodes:,} nodes, "
             f"{self.edges:,} edges in {_seconds(self.elapsed_seconds)}",
@@ -139,16 +140,16 @@ class LoaderStats:
 
 
 Sizes = tuple[int, int, int, int, int]
-"""How much a batch holds: nodes, edges, and rows of nodes by where they came from (`ROWS`)."""
+"""Contents of a batch: numbers of nodes, of edges, and of node rows by origin (`ROWS`)."""
 
 
 class StatsAccumulator:
-    """Counts the batches of a loader, in nanoseconds.
+    """Counter of a loader's batches and times, in nanoseconds.
 
-    Batches are only noted down, and summed up together: all at once takes a third of the time.
+    Batches are only noted, and summed in groups, which takes a third of the time.
 
-    One thread counts. Others may take a `snapshot` at any time: sums and notes are exchanged
-    together, so that they see each batch once.
+    One thread counts. Others may take a `snapshot` at any time: sums and notes are replaced
+    together, so that a snapshot counts each batch once.
 
     Args:
         num_samplers: see `LoaderStats`.
@@ -159,20 +160,20 @@ class StatsAccumulator:
         self.clear()
 
     def clear(self) -> None:
-        """Begins anew."""
+        """Reset all counts to 0."""
         self._counted: _Counted = [0] * _NUM_COLUMNS, []
 
     def add(
         self, times: tuple[int, int, int], ready: int, seeds: int, sizes: Sizes, made: BatchTimings
     ) -> None:
-        """Counts a batch.
+        """Count a batch.
 
         Args:
-            times: the trainer's, in each of `TRAINER_PHASES`.
-            ready: how long the batch lay ready.
-            seeds: its seeds.
-            sizes: what it holds.
-            made: what it cost where it was made.
+            times: nanoseconds of the trainer in each of `TRAINER_PHASES`.
+            ready: nanoseconds that the batch lay ready.
+            seeds: number of its seeds.
+            sizes: its contents.
+            made: its timings on the process that produced it.
         """
         sums, noted = self._counted
         noted.append((*times, ready, 1, seeds, *sizes, *made))
@@ -180,7 +181,7 @@ class StatsAccumulator:
             self._counted = _summed(sums, noted), []
 
     def snapshot(self, restarts: int = 0) -> LoaderStats:
-        """What was counted so far; samplers have been started again `restarts` times."""
+        """Return the counts so far; `restarts` samplers have been restarted."""
         sums, noted = self._counted
         counted = _summed(sums, list(noted))
         waiting, collating, consuming, ready, batches, seeds, nodes, edges, *rest = counted
@@ -237,17 +238,17 @@ def _bytes(count: float) -> str:
 
 
 class HasStats(Protocol):
-    """A loader."""
+    """Loader that keeps statistics."""
 
     def stats(self) -> LoaderStats:
-        """What it has done so far."""
+        """Return the statistics so far."""
 
 
 def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) -> str:
-    """Statistics of loaders, as text for Prometheus. Any thread may ask for it at any time.
+    """Return loaders' statistics as text for Prometheus, in any thread at any time.
 
     Args:
-        loaders: loaders by the name that the label 'loader' shall have.
+        loaders: loaders by the value of their label 'loader'.
         labels: further labels, {'rank': 0} for example.
     """
     return of_stats(
@@ -256,7 +257,7 @@ def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) ->
 
 
 def of_stats(stats: Iterable[tuple[Labels, LoaderStats]]) -> str:
-    """Statistics of loaders, each with its labels, as text for Prometheus."""
+    """Return statistics of loaders, each with its labels, as text for Prometheus."""
     families = Families("khop_loader_")
     for labels, counted in stats:
         _add_loader(families, counted, labels)

@@ -1,6 +1,6 @@
 """Prometheus's text format, version 0.0.4.
 
-https://prometheus.io/docs/instrumenting/exposition_formats: all samples of one metric stand
+https://prometheus.io/docs/instrumenting/exposition_formats: all samples of one metric are
 together below its HELP and TYPE lines; a sample is a name, labels and a number; backslashes, line
 feeds and, in labels, double quotes are escaped. Histograms are cumulative and end with le="+Inf",
 which equals their count.
@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""What HTTP calls it."""
+"""Content-Type of the page."""
 
 Labels = Mapping[str, object]
-"""Names and values; values are written as str() has them."""
+"""Names and values of labels; values are written as str() returns them."""
 
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
@@ -29,7 +29,7 @@ class Family:
 
     Args:
         name: its name; that of a counter ends with '_total'.
-        kind: 'counter' (never falls but when its process starts anew), 'gauge' or 'histogram'.
+        kind: 'counter' (falls only when its process restarts), 'gauge' or 'histogram'.
         help: what it counts, in a sentence, with its unit.
 
     Raises:
@@ -47,10 +47,10 @@ class Family:
         self._lines: dict[tuple[str, str], str] = {}
 
     def add(self, value: float, labels: Labels) -> None:
-        """Adds a sample of a counter or gauge.
+        """Add a sample of a counter or gauge.
 
         Raises:
-            ValueError: labels that it has a sample for already, or that have bad names.
+            ValueError: a histogram; labels that have a sample already, or invalid label names.
         """
         if self.kind == "histogram":
             raise ValueError(f"'{self.name}' is a histogram")
@@ -59,16 +59,16 @@ class Family:
     def add_histogram(
         self, bounds: Sequence[float], counts: Sequence[int], total: float, labels: Labels
     ) -> None:
-        """Adds the samples of a histogram.
+        """Add the samples of a histogram.
 
         Args:
-            bounds: upper bounds of its classes, ascending; the last class has none.
-            counts: observations in each class; one more than bounds.
-            total: sum of what was observed.
+            bounds: upper bounds of the classes, ascending; the last class has none.
+            counts: number of observations in each class; one more than bounds.
+            total: sum of the observed values.
             labels: its labels; 'le' is added.
 
         Raises:
-            ValueError: as `add`; or numbers of bounds and counts that do not fit.
+            ValueError: no histogram; bounds and counts that do not fit; labels as for `add`.
         """
         if self.kind != "histogram" or len(counts) != len(bounds) + 1:
             raise ValueError(f"'{self.name}' is no histogram of {len(bounds)} bounds")
@@ -85,7 +85,7 @@ class Family:
         self._lines[suffix, written] = f"{self.name}{suffix}{written} {number(value)}"
 
     def lines(self) -> list[str]:
-        """Its lines; none if it has no samples."""
+        """Return the metric's lines; none if it has no samples."""
         if not self._lines:
             return []
         help = self.help.replace("\\", r"\\").replace("\n", r"\n")
@@ -94,7 +94,7 @@ class Family:
 
 
 def expose(families: Iterable[Family]) -> str:
-    """The text of these metrics.
+    """Return the text of these metrics.
 
     Raises:
         ValueError: two metrics of one name.
@@ -110,7 +110,7 @@ def expose(families: Iterable[Family]) -> str:
 
 
 def number(value: float) -> str:
-    """A number as the format has it: Go's notation, which Python's is but for infinities."""
+    """Return a number in the format's notation: Go's, which is Python's for finite numbers."""
     if isinstance(value, int) or math.isfinite(value):
         return repr(value + 0)  # a bool is a number
     return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
@@ -125,6 +125,6 @@ def _labels(labels: Labels) -> str:
 
 
 def _escaped(text: str) -> str:
-    # What is no text in UTF-8 must not make everything else unreadable.
+    # A value that is not valid UTF-8 must not make the whole page unreadable.
     text = text.encode("utf-8", "backslashreplace").decode()
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -1,4 +1,4 @@
-"""The trainer's side of what batches cost: waiting for them, collating, consuming."""
+"""Timing of the thread that iterates: waiting, collating, consuming. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from khop.trace.events import Delivery
 from khop.trace.recording import current
 
 Cost = tuple[int, int, int, Sizes, BatchTimings]
-"""What there is to say of a batch: the arguments of `DeliveryWatch.deliver`."""
+"""Epoch, number, seeds, sizes and timings of a batch, for `DeliveryWatch.deliver`."""
 
 UNKNOWN: Cost = (0, 0, 0, (0, 0, 0, 0, 0), BatchTimings(*[0] * len(BatchTimings._fields)))
-"""Of a batch of which nothing is known."""
+"""Cost of a batch of which nothing is known."""
 
 
 class DeliveryWatch:
-    """Follows the thread that iterates over an epoch.
+    """Timer of the thread that iterates over an epoch.
 
     Args:
-        tally: where batches and time are counted.
+        tally: counts batches and time.
     """
 
     __slots__ = ("_delivered", "_tally")
@@ -33,7 +33,7 @@ class DeliveryWatch:
         self._delivered = 0
 
     def fail(self) -> None:
-        """A batch has failed: it is not counted, nor the time until the trainer asks again."""
+        """Note that a batch failed: neither it nor the time until the next request is counted."""
         self._delivered = 0
 
     def deliver(
@@ -46,16 +46,16 @@ class DeliveryWatch:
         sizes: Sizes,
         made: BatchTimings,
     ) -> None:
-        """A batch is finished, and handed out.
+        """Count a batch that is finished and handed out.
 
         Args:
-            asked: when the trainer wanted it, in nanoseconds of CLOCK_MONOTONIC.
-            taken: when it was there, but for what the trainer does to it.
-            epoch: of the loader.
-            number: of the batch in it.
-            seeds: its seeds.
-            sizes: what it holds.
-            made: what it cost where it was made.
+            asked: when the trainer asked for it, in nanoseconds of CLOCK_MONOTONIC.
+            taken: when it had arrived, before the trainer's own work on it.
+            epoch: epoch of the loader.
+            number: index of the batch in the epoch.
+            seeds: number of its seeds.
+            sizes: its contents.
+            made: its timings on the process that produced it.
         """
         now = monotonic_ns()
         before = self._delivered or asked
@@ -67,7 +67,7 @@ class DeliveryWatch:
         if recording is not None:
             me = os.getpid(), threading.get_native_id()
             recording.add(me, "consuming", before, asked, {})
-            if made.process or made is UNKNOWN[-1]:  # else what it made shows
+            if made.process or made is UNKNOWN[-1]:  # else its own phases are recorded
                 recording.add(me, "waiting", asked, taken, {})
             args = _args(epoch, number, seeds, sizes, made.nbytes)
             recording.add(me, "collating", taken, now, args)

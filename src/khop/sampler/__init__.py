@@ -1,4 +1,9 @@
-"""Sampling: the plan of a batch, the engine that draws it, and PyG's view of it."""
+"""Sampling: the plan of a batch, the engine that draws it, and PyG's view of it.
+
+The modules for PyG run in trainers and import torch: `neighbor`, `drawer`, `device`, `source`,
+`edges`, `stores`, `pyg_links`, `pyg_output`. All others import no torch and also run in sampler
+processes and partition servers.
+"""
 
 from khop._lazy import attach
 

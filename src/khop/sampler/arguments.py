@@ -1,4 +1,4 @@
-"""What callers hand to samplers, checked before anything is drawn. Imports no torch."""
+"""Checks of samplers' arguments, before anything is drawn. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def check_request(index: Any, kind: type) -> None:
-    """Raises TypeError unless what a sampler is asked for has PyG's form for it.
+    """Raise TypeError unless a sampler's input has PyG's form.
 
     Args:
         index: what the caller passed.
@@ -21,11 +21,11 @@ def check_request(index: Any, kind: type) -> None:
 
 
 def check_key_part(name: str, value: Any) -> None:
-    """Raises unless a `seed` or `stream` is None or an integer of 64 bits, not negative.
+    """Check that a `seed` or `stream` is None or an integer of 64 bits, not negative.
 
     Raises:
-        TypeError: no integer.
-        ValueError: another integer.
+        TypeError: not an integer.
+        ValueError: an integer outside [0, 2^64).
     """
     if value is None:
         return

@@ -1,13 +1,13 @@
-"""Joins a batch's subgraph with its attributes, written straight to where they will be read.
+"""Collection of batches: a subgraph and its attributes, written where they will be read.
 
-Rows come from three places: the part at hand, its copies of other parts' hot rows, and the owners
-of the rest, which are asked before anything is copied here. Arrays are named `n<type>.<attribute>`
-and `e<type>.<attribute>`; `id` holds original node ids, `edge_id` original edge ids, `edge_index`
-the endpoints' numbers in the batch, `t<type>` the trees of a disjoint batch's nodes, and `s.<name>`
-what the caller adds, seeds' places for example. Counters of a batch: `batch` (its index),
-`nodes` and `edges` (how many), `rows` (see `khop.trace.clock.ROWS`), `made` (see
-`khop.trace.clock.BatchTimings`), and `n<type>.hops` and `e<type>.hops`, the nodes and edges of each
-hop.
+Rows come from three places: the local part, its copies of other parts' hot rows, and the owners of
+the rest. Requests to owners are sent before anything is copied here. Arrays are named
+`n<type>.<attribute>` and `e<type>.<attribute>`; `id` holds original node ids, `edge_id` original
+edge ids, `edge_index` the endpoints' numbers in the batch, `t<type>` the trees of a disjoint
+batch's nodes, and `s.<name>` further arrays of the caller, seeds' positions for example. Counters
+of a batch: `batch` (its index), `nodes` and `edges` (their numbers), `rows` (see
+`khop.trace.clock.ROWS`), `made` (see `khop.trace.clock.BatchTimings`), and `n<type>.hops` and
+`e<type>.hops`, the nodes and edges of each hop.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from khop.storage.part import Part
 from khop.trace.clock import ROWS, BatchTimings
 from khop.typing import Array, Int64Array
 
-# Rows of other parts come in replies of at most this size: each array fits one frame, which is not
-# copied, and while one is put in its place, the owner gathers the next, in memory that it has used
+# Rows of other parts come in replies of at most this size. Each array fits one frame, which is not
+# copied. While one is put in its place, the owner gathers the next, in memory that it has used
 # before and that has not left its cache.
 _REPLY_BYTES = FRAME_BYTES
 _INT64 = np.dtype(np.int64)
@@ -44,14 +44,14 @@ Allocate = Callable[[Record], Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class CollectSpec:
-    """Which attributes a batch shall carry, for each node type and each edge type.
+    """Attributes of a batch, for each node type and each edge type.
 
     Attributes:
         node_attrs: names, for each node type.
         edge_attrs: names, for each edge type.
-        with_edge: for each edge type, whether edge ids (and attributes) come along.
-        with_trees: whether each node's tree does.
-        counts_hops: whether the numbers of nodes and edges of each hop do.
+        with_edge: for each edge type, include edge ids (and attributes).
+        with_trees: include each node's tree.
+        counts_hops: include the numbers of nodes and edges of each hop.
     """
 
     node_attrs: list[Annotated[list[str], Distinct()]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class CollectSpec:
 
 
 class Table(NamedTuple):
-    """Attributes of a node or edge type of which rows are wanted."""
+    """Node or edge type, and names of the attributes to read of it."""
 
     kind: str  # 'node' or 'edge'
     type_index: int
@@ -71,11 +71,11 @@ class Table(NamedTuple):
 
 
 class Collector:
-    """Fills the arrays of batches.
+    """Writer of the arrays of batches.
 
     Args:
-        part: the part at hand.
-        spec: which attributes.
+        part: the local part.
+        spec: the attributes.
         remote: the other partitions, if there are any.
         labels: {index of a node type: rows of all its nodes, by new id} that the folder does not
             hold; batches carry them as `y`.
@@ -112,7 +112,7 @@ class Collector:
         self._scratch = BufferPool()
 
     def _stored(self, node_type: int) -> list[str]:
-        """Attributes of a node type that come from the folder."""
+        """Return the attributes of a node type that come from the folder."""
         names = self._spec.node_attrs[node_type]
         return [name for name in names if name != "y" or node_type not in self._labels]
 
@@ -123,7 +123,7 @@ class Collector:
         batch: int,
         extras: Mapping[str, Array] | None = None,
     ) -> Generator[list[Ticket], None, Record]:
-        """Writes a batch.
+        """Write a batch.
 
         Args:
             subgraph: as the engine returned it.
@@ -163,7 +163,7 @@ class Collector:
         return record
 
     def _record(self, subgraph: _native.Subgraph, extras: Mapping[str, Array]) -> Record:
-        """The batch's layout, made with the first batch of its kind, and its sizes."""
+        """Return the batch's layout, made with the first batch of its kind, and its sizes."""
         key = tuple((name, array.dtype, array.ndim) for name, array in extras.items())
         layout = self._layouts.get(key)
         if layout is None:
@@ -193,7 +193,7 @@ class Collector:
     def read(
         self, wanted: Sequence[tuple[Table, Int64Array]]
     ) -> Generator[list[Ticket], None, list[dict[str, Array]]]:
-        """Rows by themselves, of several types at once.
+        """Read rows of several types at once, without a batch.
 
         Args:
             wanted: attributes, and the new ids of nodes or positions of edges.
@@ -271,13 +271,13 @@ class Collector:
                 pending.append((table, Checked(ticket, check), where[piece]))
 
     def _check_rows(self, table: Table, part: int, count: int, arrays: list[Array]) -> list[Array]:
-        """The rows of a reply, which are what was asked for."""
+        """Return the rows of a reply, checked against the request."""
         rows = self._rows_of(table, count)
         expected = [(n, r.dtype, r.shape) for n, r in zip(table.names, rows, strict=True)]
         return check_rows(arrays, part, expected, table.bounds[-1])
 
     def _rows_at_once(self, table: Table) -> int:
-        """Rows in one request to another part: so many that its reply fits a frame."""
+        """Return how many rows to request from another part at once: the reply fits a frame."""
         rows = self._rows_of(table, 1)
         nbytes = sum(math.prod(r.shape) * storage_dtype(r.dtype).itemsize for r in rows)
         return max(_REPLY_BYTES // max(nbytes, 1), 1)  # an attribute may have no columns
@@ -306,7 +306,7 @@ class Collector:
     def _layout(
         self, number: int, subgraph: _native.Subgraph, extras: Mapping[str, Array]
     ) -> Layout:
-        """The layout of batches; sizes are nodes of each type, edges, the axes of `extras`."""
+        """Return the layout; its sizes are nodes of each type, edges, the axes of `extras`."""
         num_nodes, num_edges = len(self._part.meta.node_types), len(self._part.meta.edge_types)
         node_axes = [-1 - i for i in range(num_nodes)]
         edge_axes = [-1 - num_nodes - i for i in range(num_edges)]
@@ -345,7 +345,7 @@ class Collector:
         return Layout(number, arrays, counters)
 
     def _rows_of(self, table: Table, count: int) -> list[ArrayLayout]:
-        """The arrays that hold `count` rows of a table."""
+        """Return the layouts of the arrays that hold `count` rows of a table."""
         arrays = []
         for name in table.names:
             if name in ("id", "edge_id"):
@@ -358,13 +358,13 @@ class Collector:
 
 
 def _place(table: Table, ticket: Ticket, places: Int64Array, arrays: Mapping[str, Array]) -> None:
-    """Puts the rows of a reply where they belong."""
+    """Copy the rows of a reply to their positions in the batch."""
     for name, values in zip(table.names, ticket.result(), strict=True):
         _native.gather(values, None, arrays[array_name(table, name)], places)
 
 
 def array_name(table: Table, name: str) -> str:
-    """What a batch calls an attribute of a type."""
+    """Return the name of a type's attribute in a batch."""
     return f"{table.kind[0]}{table.type_index}.{name}"
 
 
@@ -376,15 +376,15 @@ def fetch_rows(
     names: Sequence[str],
     empty: Callable[[tuple[int, ...], np.dtype[Any]], Array] = np.empty,
 ) -> list[Array]:
-    """What a part answers to a fetch: its rows of each attribute, ids as int64.
+    """Read the rows that a fetch asks a part for, one array per attribute; ids as int64.
 
     Args:
         part: the part.
         kind: 'node' or 'edge'.
-        index: of the type.
+        index: index of the type.
         ids: [n] int64, new ids of nodes or positions of edges.
-        names: of the attributes.
-        empty: makes the arrays.
+        names: names of the attributes.
+        empty: allocates the arrays.
 
     Raises:
         IndexError: an id that the part does not own.

@@ -1,9 +1,9 @@
-"""Joins batches with their attributes in the memory of a device. Imports no torch.
+"""Collection of batches in the memory of a device. Imports no torch.
 
 `DeviceCollector` is for batches that the device drew, of a part that is the whole graph.
-`StagedCollector` is for batches that the CPU drew from several parts: rows of the part at hand are
-gathered by the device, those of other parts come from the host. All are staged in the device's
-memory one group after the other, and one more gather there puts them in order.
+`StagedCollector` is for batches that the CPU drew from several parts: the device gathers local
+rows, those of other parts come from the host. All are staged in the device's memory one group after
+the other, and one more gather there puts them in order.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from khop.typing import Array, Int64Array, IntArray
 
 
 class EdgeNames:
-    """The users' ids of a graph's edges, for `DeviceSubgraph.write`.
+    """User's ids of a graph's edges, for `DeviceSubgraph.write`.
 
     Args:
-        device: who writes.
-        names: of all edges of an edge type, by its index; edge types without are named by position.
-        num_relations: how many edge types there are.
-        mode: where the names lie: 'CUDA' (in the device's memory) or 'ZERO_COPY' (in the host's,
-            read in place).
+        device: the device that writes.
+        names: {index of an edge type: ids of all its edges}; for other types, edges' positions are
+            their ids.
+        num_relations: number of edge types.
+        mode: memory that holds the ids: 'CUDA' (the device's) or 'ZERO_COPY' (the host's, read in
+            place).
 
     Attributes:
         entries: as `DeviceSubgraph.write` takes them.
@@ -63,17 +64,17 @@ def _on_device(device: _native.Device, array: IntArray, mode: str) -> _native.De
 
 
 class DeviceCollector(Collector):
-    """Fills the arrays of batches in the memory of a device.
+    """Writer of the arrays of batches that a device drew, in its memory.
 
-    What a `Collector` of the same part writes, bit for bit. The part must be the only one: nothing
-    is renumbered then, and all rows are at hand.
+    Writes what a `Collector` of the same part writes, bit for bit. The part must be the only one:
+    nothing is renumbered then, and all rows are local.
 
     Args:
         part: the part.
-        spec: which attributes.
-        device: who drew the batches and gathers.
-        graph_mode: where edge ids lie: 'CUDA' or 'ZERO_COPY'.
-        feature_mode: where attributes lie: 'CUDA', 'ZERO_COPY' or 'CPU'.
+        spec: the attributes.
+        device: the device that drew the batches and gathers.
+        graph_mode: memory of edge ids: 'CUDA' or 'ZERO_COPY'.
+        feature_mode: memory of attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class DeviceCollector(Collector):
             len(part.meta.edge_types),
             graph_mode,
         )
-        # Attributes of edges stand in the order of the graph's edges.
+        # Attributes of edges are in the order of the graph's edges.
         self._by_position = [t.type_index for t in edges if len(t.names) > 1]
         self._features = _features_on(self, device, feature_mode)
 
@@ -109,7 +110,7 @@ class DeviceCollector(Collector):
         batch: int,
         extras: Mapping[str, Array] | None = None,
     ) -> Generator[list[Ticket], None, Record]:
-        """As of `Collector`, of a `DeviceSubgraph`; never waits for another partition.
+        """Write a batch of a `DeviceSubgraph`; never waits for another partition.
 
         Args:
             subgraph: as the device's engine returned it.
@@ -118,7 +119,7 @@ class DeviceCollector(Collector):
             extras: further arrays of the batch, by name.
 
         Returns:
-            The batch, which the device is still writing.
+            The batch; the device is still writing it.
         """
         yield from ()
         extras = extras or {}
@@ -140,7 +141,7 @@ class DeviceCollector(Collector):
     def _write_ids(
         self, subgraph: Any, arrays: Mapping[str, DeviceArray]
     ) -> dict[tuple[str, int], DeviceArray]:
-        """Writes the batch's ids and ends; returns where the attributes of each table stand."""
+        """Write the batch's ids and ends; return the positions of each table's attributes."""
         num_nodes, num_edges, _, _ = subgraph.sizes()
         types, relations = range(len(num_nodes)), range(len(num_edges))
 
@@ -168,12 +169,12 @@ class DeviceCollector(Collector):
 
 
 class _Rows(NamedTuple):
-    """Rows of a table of one origin: in the part at hand, in a copy of others', or a reply.
+    """Rows of a table of one origin: the local part, a copy of others' rows, or a reply.
 
     Attributes:
-        places: where in the batch they belong.
-        own: rows of the part at hand; None: they are on the host.
-        values: reads them on the host: attribute to rows.
+        places: their positions in the batch.
+        own: their positions in the local part. If None, they are read on the host.
+        values: function that reads them on the host, from an attribute's name to rows.
     """
 
     places: Int64Array
@@ -182,16 +183,16 @@ class _Rows(NamedTuple):
 
 
 class StagedCollector(Collector):
-    """Fills the arrays of batches of several parts in the memory of a device.
+    """Writer of the arrays of batches of several parts, in the memory of a device.
 
-    What a `Collector` of the same part writes, bit for bit.
+    Writes what a `Collector` of the same part writes, bit for bit.
 
     Args:
-        part: the part at hand.
-        spec: which attributes.
+        part: the local part.
+        spec: the attributes.
         remote: the other partitions.
-        device: gathers what is at hand.
-        feature_mode: where attributes lie: 'CUDA', 'ZERO_COPY' or 'CPU'.
+        device: the device that gathers local rows.
+        feature_mode: memory of attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
     """
 
     def __init__(
@@ -214,10 +215,10 @@ class StagedCollector(Collector):
         batch: int,
         extras: Mapping[str, Array] | None = None,
     ) -> Generator[list[Ticket], None, Record]:
-        """As of `Collector`; `allocate` returns `DeviceArray`s.
+        """Write a batch, as `Collector.collect`; `allocate` returns `DeviceArray`s.
 
-        All replies are waited for before anything is written: the device's memory may be that of
-        the next batch, too.
+        Waits for all replies before it writes anything: batches in flight share memory on the
+        device.
         """
         extras = extras or {}
         ids = [self._ids_of(subgraph, table) for table in self._tables]
@@ -246,7 +247,7 @@ class StagedCollector(Collector):
         return record
 
     def _groups(self, table: Table, local: list[Any], pending: list[Any]) -> list[_Rows]:
-        """Rows of a table by their origin, each with a reader of what the host has of them."""
+        """Return rows of a table by origin, each with a reader of those on the host."""
         groups = []
         for _, features, rows, places in local:
             if features is None:
@@ -296,7 +297,7 @@ class StagedCollector(Collector):
 
 
 def _gathered(feature_of: Callable[[str], Any], rows: Int64Array, name: str) -> Array:
-    """Rows of an attribute on the host."""
+    """Return rows of an attribute, gathered on the host."""
     gathered: Array = feature_of(name).gather(rows)
     return gathered
 
@@ -304,7 +305,7 @@ def _gathered(feature_of: Callable[[str], Any], rows: Int64Array, name: str) -> 
 def _features_on(
     collector: Collector, device: _native.Device, mode: str
 ) -> dict[tuple[str, int, str], DeviceFeature]:
-    """A part's attributes that batches carry, for a device to gather."""
+    """Return a part's attributes that batches carry, for a device to gather."""
     return {
         (table.kind, table.type_index, name): DeviceFeature(
             collector._feature(table, name), device, mode

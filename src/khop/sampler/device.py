@@ -1,8 +1,8 @@
-"""Sampling on a device, as torch sees it: whose tensors batches are, and who waits for whom.
+"""Sampling on a device with torch: tensors of batches, and synchronisation of CUDA streams.
 
-A batch is drawn on a stream of its own, beside whatever the trainer computes. The host waits once a
-batch, for its sizes; what is written after that (the ids, the edges) the trainer's stream waits
-for, without the host.
+A batch is drawn on a separate CUDA stream, at the same time as the trainer's work. The host waits
+once per batch, for its sizes. For what is written after that (the ids, the edges) the trainer's
+stream waits, without the host. Runs in the trainer.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _FEATURE_MODES = ("CUDA", "ZERO_COPY", "CPU")
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Where a loader that samples on a device keeps what; docs/devices.md says what to choose.
+    """Options of a loader that samples on a device; docs/devices.md compares them.
 
     Attributes:
         graph_mode: 'CUDA' (the graph in device memory) or 'ZERO_COPY' (in the host's, read in
             place).
         feature_mode: of attributes: 'CUDA', 'ZERO_COPY', or 'CPU' (the host gathers and copies).
         split_ratio: with feature_mode 'CUDA', the share of the rows that lies in device memory: the
-            hottest. Default: all.
+            hottest. If None, all.
         budget: instead, bytes of device memory for each attribute, or a text such as '2GB'.
-        hotness: how likely a batch is to need each node, [num_nodes] or {node type: [num_nodes]};
-            default: `NeighborSampler.sample_prob` of the loader's seeds.
+        hotness: probability that a batch needs each node, [num_nodes] or {node type: [num_nodes]}.
+            If None, `NeighborSampler.sample_prob` of the loader's seeds.
         cuda_graph: record the kernels of a batch once and launch them together for later batches:
             for fixed fan-outs and small batches.
 
@@ -76,32 +76,32 @@ class DeviceOptions:
 
     @classmethod
     def of_graph(cls, graph: Graph) -> DeviceOptions:
-        """The defaults for a graph: where its mode says, if that is about devices."""
+        """Return the defaults for a graph: its mode as `graph_mode`, unless it is 'CPU'."""
         return cls() if graph.mode == "CPU" else cls(graph_mode=graph.mode)
 
     @property
     def is_split(self) -> bool:
-        """Whether a part of the rows stays on the host."""
+        """True if a part of the rows stays on the host."""
         return self.split_ratio is not None or self.budget is not None
 
 
 class TorchDevice:
-    """A device as torch sees it: whose tensors they are, and who waits for whom.
+    """A device, with its torch device and its CUDA stream.
 
-    One thread at a time works with it: hold `lock`.
+    One thread at a time may use it: hold `lock`.
 
     Args:
         name: 'cuda', 'cuda:<index>' or 'emulated', see `khop.data.device`.
 
     Attributes:
-        name: with its number: other threads may have another current GPU.
+        name: its name with its number: other threads may have another current GPU.
 
     Raises:
         ValueError, RuntimeError: what `open_device` raises.
     """
 
     def __init__(self, name: Any) -> None:
-        kind, index = check_device(name, "device")  # says what is missing before torch does
+        kind, index = check_device(name, "device")  # its error names what is missing
         self.name = f"{kind}:{index}"
         self.lock = threading.Lock()
         self._stream: Any = None
@@ -112,17 +112,17 @@ class TorchDevice:
         self.native = open_device(self.name, self._stream)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
-        """A tensor in the device's memory, to be written by it; within `scope`."""
+        """Return a tensor in the device's memory, to be written by it; call within `scope`."""
         return torch.empty(shape, dtype=dtype, device=self.torch_device)
 
     def scope(self) -> AbstractContextManager[Any]:
-        """What torch does within is done on the device's stream."""
+        """Return a context in which torch works on the device's stream."""
         return contextlib.nullcontext() if self._stream is None else on_stream(self._stream)
 
     def mark(self) -> Any:
-        """The moment when all that was asked for so far is done; for `wait_and_record_stream`.
+        """Return an event after all work submitted so far; for `wait_and_record_stream`.
 
-        Torch has no streams on an emulated device: that is waited for.
+        Torch has no streams on an emulated device: wait for the work instead, and return None.
         """
         if self._stream is not None:
             return self._stream.record_event()
@@ -130,7 +130,7 @@ class TorchDevice:
         return None
 
     def mark_of_user(self) -> Any:
-        """As `mark`, of torch's current stream on this device: what the user has asked for."""
+        """Return an event of torch's current stream on this device, after the user's work."""
         if self._stream is None:
             return None
         return torch.cuda.current_stream(self.torch_device).record_event()
@@ -138,29 +138,29 @@ class TorchDevice:
 
 @contextlib.contextmanager
 def on_stream(stream: Any) -> Iterator[None]:
-    """What torch does within is done on a stream, with the stream's GPU as the current one.
+    """Make torch work on a stream, with the stream's GPU as the current one.
 
-    `torch.cuda.stream` alone would make the thread's own GPU current at its end: in a thread that
-    has used none yet that is GPU 0, where a process takes half a GB for having been there.
+    `torch.cuda.stream` alone would make the thread's former GPU current at its end. In a thread
+    that has used none yet that is GPU 0, where the process would then take half a GB.
     """
     with torch.cuda.device(stream.device), torch.cuda.stream(stream):
         yield
 
 
 def tensors_of(drawn: SampledSubgraph) -> list[Tensor]:
-    """The tensors of a drawn subgraph."""
+    """Return the tensors of a drawn subgraph."""
     edges = [edge for edge in drawn.edges if edge is not None]
     return [*drawn.nodes, *drawn.edge_index, *edges, *(drawn.trees or ())]
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
-    """The dense tensors of a `Data` or `HeteroData`."""
+    """Return the dense tensors of a `Data` or `HeteroData`."""
     values = [value for store in batch.stores for value in store.values()]
     return [tensor for value in values for tensor in tensors_within(value)]
 
 
 def tensors_within(value: Any) -> list[Tensor]:
-    """The dense tensors that a tensor or a sparse matrix consists of; none of anything else."""
+    """Return the dense tensors of a tensor or a sparse matrix; none for anything else."""
     if isinstance(value, torch_geometric.typing.SparseTensor):
         return [part for part in vars(value.storage).values() if isinstance(part, Tensor)]
     if not isinstance(value, Tensor):
@@ -175,10 +175,10 @@ def tensors_within(value: Any) -> list[Tensor]:
 
 
 def wait_and_record_stream(tensors: Iterable[Tensor], moment: Any) -> None:
-    """Gives tensors to torch's current stream, which waits for the moment when they are written.
+    """Make torch's current stream wait until tensors are written, and record that it uses them.
 
-    Memory of torch's is kept until that stream has done with it, also if the tensor is gone before.
-    Other memory (a slab's) is not torch's to keep, and its allocator may refuse to hear of it.
+    Torch's memory is kept until that stream is done with it, also if the tensor is deleted earlier.
+    Other memory (a device arena's) is not torch's to keep, and its allocator may raise an error.
     """
     if moment is None:
         return
@@ -194,25 +194,25 @@ def wait_and_record_stream(tensors: Iterable[Tensor], moment: Any) -> None:
 
 
 def _is_torchs(tensor: Tensor) -> bool:
-    """Whether torch allocated a tensor's memory; what was passed to it cannot be resized.
+    """Return True if torch allocated a tensor's memory: other memory cannot be resized.
 
-    Before torch 2.3 nobody can tell, and all is taken for torch's.
+    Before torch 2.3 they cannot be told apart, and all memory is taken for torch's.
     """
     resizable = getattr(tensor.untyped_storage(), "resizable", None)
     return resizable is None or bool(resizable())
 
 
 class DeviceWriter:
-    """Writes what a device drew to tensors in its memory; see `SubgraphWriter`.
+    """Writer of what a device drew, to tensors in its memory; see `SubgraphWriter`.
 
-    A batch's tensors are parts of one: to allocate takes longer than a kernel that writes them.
+    A batch's tensors are parts of one: an allocation takes longer than a kernel that writes them.
 
     Args:
         graph: the graph that subgraphs are drawn from.
         spec: how they are drawn.
         backward: neighbours were drawn along the edges: rows and columns are exchanged.
         device: the device.
-        names: the users' edge ids there, from `names_on`.
+        names: the user's edge ids on the device, from `names_on`.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class DeviceWriter:
         self._names = names
 
     def write(self, subgraph: Any) -> SampledSubgraph:
-        """A subgraph that the engine returned; the device's lock and scope are held."""
+        """Write a subgraph that the engine returned; the device's lock and scope are held."""
         num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
         num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]
         num_placed = num_nodes if self._spec.disjoint else []
@@ -259,7 +259,7 @@ class DeviceWriter:
 
 
 def names_on(device: TorchDevice, graph: Graph, spec: SamplingSpec, mode: str) -> EdgeNames:
-    """The users' ids of edges on a device, as far as batches have them; waits until they are there.
+    """Put the user's edge ids on a device, as far as batches have them, and wait for it.
 
     Args:
         device: the device.
@@ -274,14 +274,14 @@ def names_on(device: TorchDevice, graph: Graph, spec: SamplingSpec, mode: str) -
 
 
 class DeviceDrawer(SubgraphSampler):
-    """A drawer whose batches a device draws.
+    """Subgraph sampler whose batches a device draws.
 
     Args:
         graph, spec, backward: as of `SubgraphSampler`.
-        device: who draws.
-        graphs: the graph there, from `graphs_on`.
-        names: the users' edge ids there, from `names_on`.
-        cuda_graph: record a batch's kernels and play them again.
+        device: the device that draws.
+        graphs: the graph on the device, from `graphs_on`.
+        names: the user's edge ids on the device, from `names_on`.
+        cuda_graph: record a batch's kernels and replay them.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class DeviceDrawer(SubgraphSampler):
         self._writer = DeviceWriter(graph, spec, backward, device, names)
 
     def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> SampledSubgraph:
-        """As of `SubgraphSampler`; says when the tensors will have been written."""
+        """Draw the neighbourhood of seeds; `written` is set, see `TorchDevice.mark`."""
         with self._device.lock, self._device.scope():
             drawn = super().draw_nodes(seeds, run_key, batch)
             return drawn._replace(written=self._device.mark())
@@ -308,12 +308,12 @@ class DeviceDrawer(SubgraphSampler):
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """As of `SubgraphSampler`; says when the tensors will have been written."""
+        """Draw the neighbourhood of links; `written` is set, see `TorchDevice.mark`."""
         with self._device.lock, self._device.scope():
             drawn, seeds = super().draw_links(sampler, links, run_key, batch)
             return drawn._replace(written=self._device.mark()), seeds
 
     def _wait_for_tensors(self) -> None:
-        """As of `SubgraphSampler`. Torch's own work on a GPU follows on their stream."""
+        """Wait for the tensors; not on a GPU, where torch's work follows on the same stream."""
         if not self._device.native.is_cuda:
             self._device.native.synchronize()

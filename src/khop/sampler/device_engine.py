@@ -1,6 +1,6 @@
-"""The engine of graphs all of whose rows are at hand, with the kernels of a device.
+"""Sampling engine of whole graphs with the kernels of a device.
 
-Imports no torch: sampler processes draw with it, too.
+Trainers and sampler processes draw with it. Imports no torch.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from khop.sampler.view import GraphView
 
 
 class DeviceEngine(Engine):
-    """An engine whose batches a device draws.
+    """Engine whose batches a device draws.
 
     Args:
         view: a whole graph.
         spec: how neighbours are drawn.
-        device: who draws.
-        graphs: the graph on the device, an edge type each.
-        cuda_graph: record a batch's kernels and play them again.
+        device: the device that draws.
+        graphs: the graph on the device, for each edge type.
+        cuda_graph: record a batch's kernels and replay them.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class DeviceEngine(Engine):
         batch: int,
         exclude: Sequence[Exclusion] = (),
     ) -> Any:
-        """As `Engine.sample_local`; returns a `DeviceSubgraph` that is still being drawn.
+        """Draw a batch; return a `DeviceSubgraph` that the device is still drawing.
 
         The device's lock must be held until it has been written.
         """
@@ -76,7 +76,7 @@ class DeviceEngine(Engine):
 
 
 def graphs_on(device: _native.Device, view: GraphView, mode: str) -> list[_native.DeviceGraph]:
-    """A whole graph on a device, an edge type each; waits until it is there.
+    """Put a whole graph on a device and wait for it; return it for each edge type.
 
     Args:
         device: the device.

@@ -1,4 +1,4 @@
-"""From seeds or links to tensors: an engine, and what writes down what it draws."""
+"""Sampler from seeds or links to tensors: an engine, and a writer of what it draws."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from khop.sampler.view import GraphView
 
 
 class SubgraphSampler:
-    """Draws batches from a graph in memory on the CPU. Safe to use from several threads.
+    """Sampler of a graph in memory, on the CPU. Safe to use from several threads.
 
     Args:
         graph: the graph.
@@ -29,13 +29,13 @@ class SubgraphSampler:
         self._writer: Any = SubgraphWriter(graph, spec, backward)
 
     def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> SampledSubgraph:
-        """The neighbourhood of seeds."""
+        """Draw the neighbourhood of seeds."""
         return self._written(self._engine.sample_local([seeds], run_key, batch))
 
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """The neighbourhood of links, and where in it their ends are."""
+        """Draw the neighbourhood of links; return the positions of the links' ends in it, too."""
         subgraph, seeds = finish(sampler.sample(self._engine, links, run_key, batch))
         drawn = self._written(subgraph)
         if drawn.trees is not None:
@@ -45,10 +45,10 @@ class SubgraphSampler:
         return drawn, seeds
 
     def _wait_for_tensors(self) -> None:
-        """Called before torch reads what was written: on the CPU it is there."""
+        """Wait until torch can read the tensors; on the CPU they are written already."""
 
     def _written(self, subgraph: Any) -> SampledSubgraph:
-        """A drawn subgraph as tensors; its buffers are then free for the next."""
+        """Write a drawn subgraph to tensors; its buffers are then free for the next."""
         drawn: SampledSubgraph = self._writer.write(subgraph)
         self._engine.release(subgraph)
         return drawn

@@ -1,4 +1,4 @@
-"""The edges of one type as users hand them over: an edge list, compressed, or a sparse matrix."""
+"""Edges of one type as users pass them: an edge list, compressed, or a sparse matrix."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EdgeArrays(NamedTuple):
         return len(self.dst if self.layout == "CSR" else self.src)
 
     def ends(self) -> tuple[ArrayLike, ArrayLike]:
-        """[num_edges] sources and [num_edges] destinations."""
+        """Return [num_edges] sources and [num_edges] destinations."""
         src, dst = self.src, self.dst
         if self.layout == "CSC":
             dst = _expanded(to_ids(dst, "row pointers"))
@@ -45,7 +45,7 @@ class EdgeArrays(NamedTuple):
     def topology(
         self, what: str, num_src: int, num_dst: int, edge_dir: EdgeDir = "in", **attributes: Any
     ) -> Topology:
-        """Compresses the edges by destination, or by source.
+        """Compress the edges by destination, or by source.
 
         Args:
             what: what the edges are called in error messages.
@@ -73,12 +73,12 @@ class EdgeArrays(NamedTuple):
 
 
 def _expanded(pointers: IntArray) -> IntArray:
-    """The row of each entry."""
+    """Return the row of each entry."""
     return np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
 
 
 def _pointers(values: ArrayLike, what: str, unit: str, num_rows: int, num_edges: int) -> IntArray:
-    """Row pointers of `num_rows` nodes; trailing nodes without an entry have no edges."""
+    """Return row pointers of `num_rows` nodes; trailing nodes without an entry have no edges."""
     pointers = to_ids(values, f"row pointers of {what}")
     check_pointers(pointers, num_edges, what)
     missing = num_rows + 1 - len(pointers)
@@ -91,19 +91,19 @@ def _pointers(values: ArrayLike, what: str, unit: str, num_rows: int, num_edges:
 
 
 def is_sparse_matrix(value: Any) -> bool:
-    """Whether `value` is a `torch_sparse.SparseTensor` or a sparse torch tensor."""
+    """Return True for a `torch_sparse.SparseTensor` or a sparse torch tensor."""
     if isinstance(value, torch_geometric.typing.SparseTensor):
         return True
     return isinstance(value, Tensor) and value.layout != torch.strided
 
 
 def edges_of_adjacency(adj_t: Any, what: str) -> EdgeArrays:
-    """The edges of a transposed adjacency matrix, in the order of its entries.
+    """Return the edges of a transposed adjacency matrix, in the order of its entries.
 
     Args:
         adj_t: [num_dst, num_src] `torch_sparse.SparseTensor`, or a torch tensor of layout
             `torch.sparse_csr` or `torch.sparse_coo`, as PyG's `ToSparseTensor` makes them.
-        what: whose it is, for error messages.
+        what: name of its owner, for error messages.
 
     Raises:
         TypeError: another layout, or no sparse matrix at all.
@@ -125,7 +125,7 @@ def edges_of_adjacency(adj_t: Any, what: str) -> EdgeArrays:
 
 
 def same_edges(edge_index: Tensor, adj_t: EdgeArrays) -> bool:
-    """Whether an edge list names the entries of an adjacency matrix, in the same order."""
+    """Return True if an edge list names the entries of an adjacency matrix in the same order."""
     src, dst = (to_ids(side, "edge_index") for side in edge_index)
     if len(src) != adj_t.num_edges or not np.array_equal(src, to_ids(adj_t.src, "adj_t")):
         return False

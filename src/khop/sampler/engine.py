@@ -1,9 +1,9 @@
 """The sampling engine: one for graphs in memory, mapped partitions and remote rows.
 
 `Engine.sample` is a generator. It yields the requests to other partitions that it has to wait for
-and is resumed when they are answered, so that one process keeps several batches in flight; where
-all rows are at hand it never yields. What it draws depends on the key of the run, the index of the
-batch and the graph alone.
+and is resumed when they are answered, so that one process keeps several batches in flight. If all
+rows are local it never yields. The draws depend on the key of the run, the index of the batch and
+the graph alone. Trainers and sampler processes use it. Imports no torch.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from khop.typing import BoolArray, Int32Array, Int64Array
 
 
 class Engine:
-    """Draws the subgraphs of batches.
+    """Sampler of the subgraphs of batches.
 
     Args:
         view: the graph.
         spec: how neighbours are drawn.
-        remote: the other partitions; needed unless all rows are at hand.
+        remote: the other partitions; required unless all rows are local.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Engine:
         self._weighted = [spec.is_weighted(r) for r in range(len(view.relations))]
 
     def release(self, subgraph: _native.Subgraph) -> None:
-        """Gives a subgraph's buffers back, to be reused."""
+        """Take a subgraph's buffers back, to be reused."""
         self._idle.append(subgraph)
 
     def sample_local(
@@ -62,7 +62,7 @@ class Engine:
         batch: int,
         exclude: Sequence[Exclusion] = (),
     ) -> _native.Subgraph:
-        """As `sample`, for graphs all of whose rows are at hand."""
+        """Draw a batch as `sample`, of a graph whose rows are all local."""
         view, spec = self.view, self.spec
         subgraph = self._begin(seeds, exclude)
         subgraph.sample(
@@ -81,17 +81,17 @@ class Engine:
         batch: int,
         exclude: Sequence[Exclusion] = (),
     ) -> Generator[list[Ticket], None, _native.Subgraph]:
-        """Draws a batch.
+        """Draw a batch.
 
         Args:
-            seeds: the seeds; in a disjoint batch each is the root of a tree of its own, numbered
-                over all of them.
+            seeds: the seeds; in a disjoint batch each is the root of a separate tree, and trees are
+                numbered over all sets.
             run_key: key of the epoch, from `_native.run_key`.
             batch: index of the batch in its epoch.
             exclude: edges that must not be in it.
 
         Returns:
-            The subgraph; to be handed back with `release`.
+            The subgraph; give it back with `release`.
 
         Raises:
             IndexError: a seed does not exist.
@@ -185,9 +185,9 @@ class Engine:
         nothing: bool,
         below: int,
     ) -> Generator[list[Ticket], None, tuple[Int32Array, list[Drawn]]]:
-        """Splits rows among their owners; returns the owner of each and each owner's answer.
+        """Split rows among their owners; return the owner of each and each owner's answer.
 
-        What others send as neighbours are numbers below `below`.
+        Neighbours in the answers of other partitions must be below `below`.
         """
         view = self.view
         bounds = view.bounds[view.relations[relation][1]]
@@ -197,7 +197,7 @@ class Engine:
             for part, (a, b) in enumerate(itertools.pairwise(offsets))
             if a < b
         }
-        # All requests go out before anything is drawn here.
+        # All requests are sent before anything is drawn here.
         tickets = {
             part: elsewhere(part, share)
             for part, share in shares.items()
@@ -220,7 +220,7 @@ class Engine:
     def has_edges(
         self, relation: int, rows: Int64Array, neighbors: Int64Array
     ) -> Generator[list[Ticket], None, BoolArray]:
-        """Whether edges exist, in the whole graph.
+        """Check which edges exist in the whole graph.
 
         Args:
             relation: index of the edge type.
@@ -269,7 +269,7 @@ def _empty_reply(num_rows: int, with_edge: bool) -> Drawn:
 
 
 def finish(steps: Generator[list[Ticket], None, Any]) -> Any:
-    """Runs a generator that has nothing to wait for."""
+    """Run a generator that has nothing to wait for, and return its result."""
     try:
         next(steps)
     except StopIteration as stop:

@@ -1,14 +1,14 @@
-"""How likely a node is to be touched by a batch.
+"""Hotness: estimates of the probability that a batch touches a node. Imports no torch.
 
-Two estimates in one. A formula (`independent_prob`) follows the probabilities hop by hop as if all
-draws were independent; it is exact on trees and where everything is taken, and knows about nodes of
-any rarity, but is far too high in dense clusters, where one seed reaches a node along many paths.
-So batches are drawn, as in the pre-sampling of GNNLab (Yang et al., EuroSys 2022), and the formula
-serves as their prior: it stands for a few batches more. On Debian's package graph (fan-outs
+Two estimates are combined. A formula (`independent_prob`) follows the probabilities hop by hop as
+if all draws were independent. It is exact on trees and where all neighbours are taken, and covers
+nodes of any rarity, but is far too high in dense clusters, where one seed reaches a node along many
+paths. So batches are drawn, as in the pre-sampling of GNNLab (Yang et al., EuroSys 2022), and the
+formula serves as their prior, with the weight of a few batches. On Debian's package graph (fan-outs
 [10, 10], batches of 256) the correlation with the true frequencies is 0.977 for the formula and
 0.996 for 512 batches with it as prior.
 
-Graphs may have several node and edge types; types go by their index, as in the kernels. Draws are
+Graphs may have several node and edge types; types are given by index, as in the kernels. Draws are
 taken as uniform: times and weights play no role.
 """
 
@@ -25,7 +25,7 @@ from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
 from khop.typing import Int64Array
 
 _NUM_BATCHES = 512
-# Nodes and edges to draw at most, some seconds of work; then fewer batches must do.
+# Nodes and edges to draw at most, some seconds of work; large graphs get fewer batches.
 _MAX_DRAWN = 1 << 28
 _PRIOR_BATCHES = 16
 _SEED = 0x686F746E657373
@@ -38,8 +38,8 @@ class TypedRows(NamedTuple):
 
     Attributes:
         num_nodes: number of nodes of each node type.
-        relations: (node type of neighbours, node type whose neighbours are drawn), an edge type
-            each.
+        relations: (node type of neighbours, node type whose neighbours are drawn), for each edge
+            type.
         csrs: the rows of each edge type.
     """
 
@@ -49,12 +49,12 @@ class TypedRows(NamedTuple):
 
 
 class Seeds(NamedTuple):
-    """What batches begin with.
+    """Seeds that batches are drawn from.
 
     Attributes:
         node_type: index of their node type.
-        ids: [num_seeds] ids that batches are drawn from; a node may stand more than once.
-        batch_size: seeds in a batch, drawn at random; None: all of them.
+        ids: [num_seeds] ids; a node may occur more than once.
+        batch_size: seeds in a batch, drawn at random. If None, all of them.
     """
 
     node_type: int
@@ -65,12 +65,12 @@ class Seeds(NamedTuple):
 def sample_prob(
     rows: TypedRows, fanouts: Sequence[Sequence[int]], seeds: Seeds, replace: bool = False
 ) -> list[Probs]:
-    """Probability of each node being touched by a batch.
+    """Estimate the probability that a batch touches each node.
 
     Args:
         rows: the graph.
         fanouts: for each edge type, the fan-out of each hop.
-        seeds: what batches begin with.
+        seeds: the seeds that batches are drawn from.
         replace: draw neighbours with replacement.
 
     Returns:
@@ -128,7 +128,7 @@ def _draw(
 def independent_prob(
     rows: TypedRows, fanouts: Sequence[Sequence[int]], seeds: Seeds, replace: bool = False
 ) -> list[Probs]:
-    """Probability of each node being touched by a batch, if all draws were independent.
+    """Compute the probability that a batch touches each node, if all draws were independent.
 
     Hop by hop and over each edge type, a node v that joined the subgraph with probability f(v)
     draws each of its neighbours with probability f(v) min(1, k / degree(v)). Linear in the number
@@ -145,7 +145,7 @@ def independent_prob(
             _native.accumulate_hotness(
                 csr, frontier[drawing], hops[hop], replace, log_missed[neighbors]
             )
-        # log_missed is 0 where nobody draws and -inf where somebody always does.
+        # log_missed is 0 for nodes that are never drawn and -inf for those that always are.
         frontier = [
             (1 - known) * -np.expm1(logs) for known, logs in zip(touched, log_missed, strict=True)
         ]
@@ -163,7 +163,7 @@ def _seed_prob(seeds: Seeds, num_nodes: int) -> Probs:
 
 
 def _random_batches(seeds: Int64Array, size: int) -> Iterator[tuple[int, int, Int64Array]]:
-    """Full batches of epoch after epoch: key of the epoch, number in it, seeds."""
+    """Yield full batches of epoch after epoch: key of the epoch, number in it, seeds."""
     plan = EpochPlan(len(seeds), size, drop_last=True)
     for epoch in range(_NUM_BATCHES if plan.num_batches else 0):
         run_key = _native.run_key(_SEED, epoch, 0)

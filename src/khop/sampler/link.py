@@ -1,16 +1,16 @@
-"""Link batches: from links to seeds, and back to where a batch has their ends.
+"""Sampling of link batches: from links to seeds, and to the positions of their ends in a batch.
 
 A batch of links is sampled in four steps, all but the third here or in `negative`:
 
-1. negatives are drawn, if there shall be any;
-2. the ends of all links become seeds, laid out as PyG lays them out: without repetition and
-   ascending by id, or, in a disjoint batch, each end a tree of its own;
+1. negatives are drawn, if any are asked for;
+2. the ends of all links become seeds, laid out as in PyG: without repetition and ascending by id,
+   or, in a disjoint batch, a separate tree for each end;
 3. the engine draws their neighbourhoods, on request without the links themselves;
-4. index arrays say where in the batch the ends are.
+4. index arrays hold the positions of the ends in the batch.
 
-Links name nodes by their original ids, which decide the order of seeds. What the engine takes may
-be other ids (a partition's): a mapping given by the caller translates. Nothing here needs torch or
-a graph in memory.
+Links name nodes by their original ids, which decide the order of seeds. The engine may use other
+ids (a partition's): a mapping given by the caller translates. Imports no torch and needs no graph
+in memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from khop.sampler.requests import Exclusion, SeedSet, Ticket
 from khop.typing import BoolArray, Int64Array
 
 ToEngine: TypeAlias = Callable[[int, Int64Array], Int64Array]
-"""The engine's ids of nodes, from the index of their type and their original ids."""
+"""Function from the index of a node type and original ids to the engine's ids."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Links:
 
 @dataclass(frozen=True)
 class LinkSeeds:
-    """The seeds of a batch, and where its links' ends are among the nodes of their types.
+    """The seeds of a batch, and the positions of its links' ends among the nodes of their types.
 
     Attributes:
-        sets: what to sample from, in this order, by original ids; tree i of a disjoint batch is
-            that of seed i.
+        sets: seeds, sampled in this order, by original ids; tree i of a disjoint batch is that of
+            seed i.
         index: without or with binary negatives `edge_label_index` [2, num_links + num_negatives];
             with triplets `src_index` [num_links], `dst_pos_index` [num_links] and `dst_neg_index`
             [num_links] or [num_links, amount]; all int64.
@@ -72,16 +72,16 @@ class LinkSeeds:
 
 
 def link_of_tree(trees: Any, num_links: int) -> Any:
-    """Which link each tree of a disjoint batch counts for, as PyG numbers `batch`.
+    """Return the link that each tree of a disjoint batch counts for, as PyG numbers `batch`.
 
-    With a fractional amount of binary negatives, destinations count for other links than sources:
-    so they do in PyG.
+    With a fractional amount of binary negatives, destinations count for other links than sources,
+    as in PyG.
     """
     return trees % num_links if num_links else trees
 
 
 def negative_sources(spec: LinkSpec, links: Links) -> Int64Array | None:
-    """Whom each negative belongs to, by its place: its source. None: nobody, they are pairs."""
+    """Return the source that each negative belongs to, or None if negatives are pairs."""
     if spec.mode != "triplet":
         return None
     amount = int(spec.amount)
@@ -89,7 +89,7 @@ def negative_sources(spec: LinkSpec, links: Links) -> Int64Array | None:
 
 
 def repeated(values: Int64Array, spec: LinkSpec) -> Int64Array:
-    """Values of links, such as times, for links and negatives, which count on round by round."""
+    """Repeat values of links, such as times, for links and then negatives, round by round."""
     rounds = 0 if spec.mode is None else math.ceil(spec.amount)
     return np.tile(values, 1 + rounds)[: len(values) + spec.num_negatives(len(values))]
 
@@ -97,12 +97,12 @@ def repeated(values: Int64Array, spec: LinkSpec) -> Int64Array:
 def lay_out(
     spec: LinkSpec, links: Links, negatives: tuple[Int64Array, Int64Array] | None
 ) -> LinkSeeds:
-    """The seeds of a batch, in PyG's order.
+    """Return the seeds of a batch, in PyG's order.
 
     Args:
-        spec: what batches are.
+        spec: properties of the batches.
         links: the links.
-        negatives: sources and destinations of the negatives; None: there are none.
+        negatives: sources and destinations of the negatives. If None, there are none.
 
     Raises:
         ValueError: links with times in batches that are not disjoint.
@@ -136,7 +136,7 @@ def lay_out(
 def _trees(
     spec: LinkSpec, links: Links, src: Int64Array, dst: Int64Array
 ) -> tuple[list[SeedSet], Int64Array, Int64Array]:
-    """Each end a seed of its own: sources, then destinations."""
+    """Make each end a separate seed: sources, then destinations."""
     src_time = dst_time = None
     if links.time is not None:
         dst_time = repeated(links.time, spec)
@@ -155,7 +155,7 @@ def _trees(
 def _distinct(
     spec: LinkSpec, src: Int64Array, dst: Int64Array
 ) -> tuple[list[SeedSet], Int64Array, Int64Array]:
-    """Each node a seed, ascending by id."""
+    """Make each distinct node a seed, ascending by id."""
     if spec.src_type != spec.dst_type:
         src_ids, src_places = _numbered(src)
         dst_ids, dst_places = _numbered(dst)
@@ -169,7 +169,7 @@ def _distinct(
 
 
 def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The distinct values, ascending, and the place of each value among them.
+    """Return the distinct values, ascending, and the position of each value among them.
 
     As `np.unique` with `return_inverse`, in half its time for few values.
     """
@@ -178,12 +178,12 @@ def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:
 
 
 class LinkSampler:
-    """Samples batches of links.
+    """Sampler of link batches.
 
     Args:
-        spec: what they are.
-        negatives: draws negatives; needed if the spec asks for some.
-        to_engine: the engine's ids of nodes; default: their original ids.
+        spec: properties of the batches.
+        negatives: draws negatives; required if the spec asks for some.
+        to_engine: maps original ids to the engine's. If None, they are the same.
     """
 
     def __init__(
@@ -201,19 +201,19 @@ class LinkSampler:
     def sample(
         self, engine: Engine, links: Links, run_key: int, batch: int
     ) -> Generator[list[Ticket], None, tuple[_native.Subgraph, LinkSeeds]]:
-        """Draws a batch; yields the tickets that it waits for.
+        """Draw a batch; yield the tickets that it waits for.
 
         Args:
-            engine: draws the neighbourhoods, and says which edges there are.
+            engine: draws the neighbourhoods, and checks which edges exist.
             links: the batch's links.
             run_key: key of the epoch.
             batch: index of the batch.
 
         Returns:
-            The subgraph, to be handed back with `engine.release`, and the seeds.
+            The subgraph, to be given back with `engine.release`, and the seeds.
 
         Raises:
-            ValueError: there is no strict negative.
+            ValueError: no strict negative exists.
             IndexError: an end of a link does not exist.
         """
         negatives = yield from self._draw_negatives(engine, links, run_key, batch)
@@ -258,7 +258,7 @@ class LinkSampler:
     def _rows_and_neighbors(
         self, src: Int64Array, dst: Int64Array, turned: bool
     ) -> tuple[Int64Array, Int64Array]:
-        """The nodes whose neighbours an edge type holds, and the neighbours, in the engine's ids.
+        """Return an edge type's nodes with neighbours, and these neighbours, in the engine's ids.
 
         Args:
             src: sources of links.

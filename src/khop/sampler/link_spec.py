@@ -1,4 +1,4 @@
-"""What batches of links shall be, checked once."""
+"""Specification of link batches, checked once."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ NegativeMode: TypeAlias = Literal["binary", "triplet"]
 _MAX_AMOUNT = 2**31
 
 ExcludeSeedEdges: TypeAlias = "bool | Literal['self', 'reverse'] | EdgeType"
-"""Which edges a link batch's neighbourhoods leave out: none (False), the links themselves ('self'
+"""Edges that a link batch's neighbourhoods leave out: none (False), the links themselves ('self'
 or True), also their reverses ('reverse'), or also those of the edge type named."""
 
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """What batches of links shall be; plain numbers, so that it travels as JSON.
+    """Specification of link batches; plain values, so that JSON can hold it.
 
     Attributes:
         src_type, dst_type: index of the node types that links join.
-        relation: index of their edge type; None: they are of no edge type of the graph.
+        relation: index of their edge type. If None, they are of no edge type of the graph.
         edge_dir: 'in' if the graph holds the sources of each destination, 'out' the reverse.
-        disjoint: each end is the root of a tree of its own.
-        mode: None: no negatives; 'binary': negative pairs; 'triplet': negative destinations.
-        amount: negatives a link; a whole number for triplets.
+        disjoint: each end is the root of a separate tree.
+        mode: 'binary': negative pairs; 'triplet': negative destinations. If None, no negatives.
+        amount: negatives per link; a whole number for triplets.
         strict: negatives are no edges of the graph.
-        excluded: (relation, whether its edges run from destinations to sources) of the edges that
+        excluded: (relation, True if its edges run from destinations to sources) of the edges that
             are left out of the neighbourhoods.
     """
 
@@ -61,18 +61,18 @@ class LinkSpec:
         strict: bool = False,
         exclude: ExcludeSeedEdges = False,
     ) -> LinkSpec:
-        """Checks the options and finds the types.
+        """Check the options and find the types.
 
         Args:
-            node_types: the graph's.
-            edge_types: the graph's.
+            node_types: the graph's node types.
+            edge_types: the graph's edge types.
             link_type: the edge type of links; need not be one of the graph's.
-            edge_dir: see `edge_dir` above; so are the others.
-            disjoint: see above.
-            mode: see above.
-            amount: see above.
-            strict: see above.
-            exclude: which edges are left out of the neighbourhoods.
+            edge_dir: see `LinkSpec`.
+            disjoint: see `LinkSpec`.
+            mode: see `LinkSpec`.
+            amount: see `LinkSpec`.
+            strict: see `LinkSpec`.
+            exclude: edges that are left out of the neighbourhoods.
 
         Raises:
             ValueError: a type that does not exist, options that contradict one another.
@@ -112,26 +112,26 @@ class LinkSpec:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON object."""
+        """Return the spec as a JSON object."""
         content: dict[str, Any] = codec.to_json(self)
         return content
 
     def num_negatives(self, num_links: int) -> int:
-        """Number of negatives of a batch."""
+        """Return the number of negatives of a batch."""
         return 0 if self.mode is None else math.ceil(num_links * self.amount)
 
 
 def excluded_relations(
     exclude: ExcludeSeedEdges, edge_types: Sequence[EdgeType], link_type: EdgeType
 ) -> tuple[tuple[int, bool], ...]:
-    """Which edge types hold the links and their reverses.
+    """Return the edge types that hold the links and their reverses.
 
     The reverse of (a, r, b) is (b, rev_r, a), that of (a, rev_r, b) is (b, r, a), as PyG's
     `ToUndirected` names them; else, that of (a, r, a) is itself, that of (a, r, b) the only edge
     type from b to a.
 
     Returns:
-        (index of the edge type, whether it holds the links turned round) of each.
+        (index of the edge type, True if it holds the reversed links) of each.
 
     Raises:
         ValueError: the links or their reverses are of no edge type, or it is not clear of which.

@@ -1,17 +1,17 @@
-"""Negatives of link batches: nodes drawn where no link is wanted.
+"""Sampling of the negatives of link batches. Imports no torch.
 
-What is drawn is a function of the key of the run, the index of the batch, its links and the graph:
+The draws are a function of the key of the run, the index of the batch, its links and the graph:
 each round and each side takes one key, the step key of hop `NEGATIVE_HOP`, and one 64-bit word of
-it a negative. Nodes are named by their original ids, so the partitioning does not matter.
+it per negative. Nodes are named by their original ids, so the partitioning does not matter.
 
 Weights: inverse transform sampling. The weights of all nodes are scaled to integers once and
 summed up; a draw below the total falls on the node whose share of the sums holds it, which a binary
 search finds. Times: the sums run over the nodes in ascending time, so that the nodes that exist at
 a time are a prefix of them, and one draw below the prefix's total is exact.
 
-Strict negatives join no edge of the graph. They are drawn until they do not, a few rounds long;
-what is left after that (a source that is linked to nearly all nodes) is drawn from the list of all
-nodes that are valid.
+Strict negatives are no edges of the graph. Those that are edges are drawn again, for some rounds.
+What is left after that (a source that is linked to nearly all nodes) is drawn from the list of all
+valid nodes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ROUNDS = 32
 """Rounds of draws before strict negatives are drawn from the list of all that are valid."""
 
 CheckEdges: TypeAlias = Callable[[Int64Array, Int64Array], Generator[list[Ticket], None, BoolArray]]
-"""Says of each (source, destination), by their original ids, whether it is an edge; yields what it
-waits for."""
+"""Checks for each (source, destination), by original ids, if it is an edge; yields the tickets that
+it waits for."""
 
 _SRC, _DST = 0, 1
 _MASS = 2.0**62
@@ -38,13 +38,13 @@ _CHUNK = 1 << 20
 
 
 class Candidates:
-    """The nodes that one end of a negative is drawn from.
+    """Nodes that one end of a negative is drawn from.
 
     Args:
         num_nodes: number of nodes of the type.
         weight: [num_nodes] how likely each node is to be drawn, relative to the others; nodes of
-            weight 0 are never drawn. Default: all alike.
-        time: [num_nodes] since when each node exists; default: always.
+            weight 0 are never drawn. If None, all alike.
+        time: [num_nodes] time from which each node exists. If None, always.
         what: what the weights are called in error messages.
 
     Raises:
@@ -60,9 +60,9 @@ class Candidates:
         what: str = "weight",
     ) -> None:
         self.num_nodes = num_nodes
-        self._order: Int64Array | None = None  # None: by id
+        self._order: Int64Array | None = None  # if None: by id
         self._times: Array | None = None
-        self._sums: Int64Array | None = None  # None: each node weighs 1
+        self._sums: Int64Array | None = None  # if None: each node weighs 1
         if time is not None:
             if time.shape != (num_nodes,):
                 raise ValueError(f"times of shape {time.shape} for {num_nodes} nodes")
@@ -73,12 +73,12 @@ class Candidates:
             self._sums = np.cumsum(mass if self._order is None else mass[self._order])
 
     def limits(self, times: Array | None, count: int) -> Int64Array:
-        """How many of the candidates, in their order, may be drawn for each negative.
+        """Return how many candidates, in their order, may be drawn for each negative.
 
         Where no node exists yet, the one of minimum time may, as in PyG.
 
         Args:
-            times: [count] time of each negative; None: all candidates may be drawn.
+            times: [count] time of each negative. If None, all candidates may be drawn.
             count: number of negatives.
         """
         if times is None or self._times is None:
@@ -86,7 +86,7 @@ class Candidates:
         return np.maximum(np.searchsorted(self._times, times, side="right"), 1)
 
     def draw(self, key: int, limits: Int64Array) -> Int64Array:
-        """Draws an id for each limit; the first candidate where all that are allowed weigh 0."""
+        """Draw an id for each limit; the first candidate where all that are allowed weigh 0."""
         if self._sums is None:
             return self.nodes(_native.draw_below(key, limits))
         mass = self._sums[limits - 1]
@@ -94,18 +94,18 @@ class Candidates:
         return self.nodes(np.where(mass > 0, places, 0))
 
     def nodes(self, places: Int64Array) -> Int64Array:
-        """Ids of the candidates at `places`."""
+        """Return the ids of the candidates at `places`."""
         return places if self._order is None else self._order[places]
 
     def masses(self, count: int) -> Int64Array:
-        """How much each of the first `count` candidates weighs."""
+        """Return the integer weight of each of the first `count` candidates."""
         if self._sums is None:
             return np.ones(count, np.int64)
         return np.diff(self._sums[:count], prepend=0)
 
 
 def _integer_weights(weight: ArrayLike, num_nodes: int, what: str) -> Int64Array:
-    """Weights as integers that sum up to about 2^62; positive ones stay positive."""
+    """Return weights as integers that sum up to about 2^62; positive ones stay positive."""
     weights = np.asarray(weight, np.float64)
     if weights.shape != (num_nodes,):
         raise ValueError(
@@ -126,11 +126,11 @@ def _integer_weights(weight: ArrayLike, num_nodes: int, what: str) -> Int64Array
 
 
 class NegativeSampler:
-    """Draws the negatives of batches.
+    """Sampler of the negatives of batches.
 
     Args:
-        dst: where destinations are drawn from.
-        src: where sources are drawn from; None: they are given.
+        dst: candidates for destinations.
+        src: candidates for sources. If None, sources are given.
     """
 
     def __init__(self, dst: Candidates, src: Candidates | None = None) -> None:
@@ -146,21 +146,22 @@ class NegativeSampler:
         batch: int,
         check_edges: CheckEdges | None = None,
     ) -> Generator[list[Ticket], None, tuple[Int64Array, Int64Array]]:
-        """Draws the negatives of a batch.
+        """Draw the negatives of a batch.
 
         Args:
-            count: how many.
-            sources: [count] the source of each negative; None: sources are drawn, too.
-            times: [count] nodes that did not exist at a negative's time are not drawn for it.
+            count: number of negatives.
+            sources: [count] the source of each negative. If None, sources are drawn, too.
+            times: [count] time of each negative; nodes that do not exist then are not drawn. If
+                None, all may be.
             run_key: key of the epoch.
             batch: index of the batch.
-            check_edges: draw no pair of which this says that it is an edge.
+            check_edges: checks pairs; none that is an edge is drawn. If None, edges may be.
 
         Returns:
             [count] sources and [count] destinations, original ids.
 
         Raises:
-            ValueError: each pair that could be drawn is an edge; says for which source.
+            ValueError: each pair that could be drawn is an edge; the message names the source.
         """
         draw = _Draw(
             lambda number: _native.step_key(run_key, batch, _native.NEGATIVE_HOP, number),
@@ -197,7 +198,7 @@ class _Draw:
         self.redraw(np.arange(len(sources)), 0)
 
     def redraw(self, which: Int64Array, round_number: int) -> None:
-        """Draws some negatives anew."""
+        """Draw some negatives again."""
         if self._src_from is not None:
             key = self._key(2 * round_number + _SRC)
             self.src[which] = self._src_from.draw(key, self._src_limits[which])
@@ -205,7 +206,7 @@ class _Draw:
         self.dst[which] = self._dst_from.draw(key, self._dst_limits[which])
 
     def make_strict(self, check_edges: CheckEdges) -> Generator[list[Ticket], None, None]:
-        """Replaces those that are edges."""
+        """Replace the negatives that are edges."""
         wrong = np.arange(len(self.dst))
         for round_number in range(ROUNDS):
             if round_number > 0:
@@ -231,7 +232,7 @@ class _Draw:
     def _draw_valid(
         self, source: int, limits: Int64Array, check_edges: CheckEdges
     ) -> Generator[list[Ticket], None, Int64Array]:
-        """Destinations among all that are no neighbours of a source; -1 where there is none."""
+        """Draw destinations among all that are no neighbours of a source; -1 if there is none."""
         last = int(limits.max())
         mass = self._dst_from.masses(last)
         for first in range(0, last, _CHUNK):
@@ -248,7 +249,7 @@ class _Draw:
     def _draw_another_source(
         self, negative: int, check_edges: CheckEdges
     ) -> Generator[list[Ticket], None, None]:
-        """For a source that is linked to all: goes through the others in random order."""
+        """Replace a source that is linked to all: try the others in random order."""
         assert self._src_from is not None
         limit = int(self._src_limits[negative])
         mass = self._src_from.masses(limit)

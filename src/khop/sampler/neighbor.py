@@ -1,4 +1,4 @@
-"""The neighbour sampler as PyG sees it."""
+"""Neighbour sampler with PyG's interface, for graphs in memory. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ from khop.typing import NODE, ArrayLike, EdgeType, NodeType
 
 
 class BatchKey(NamedTuple):
-    """What decides the draws of a batch: the key of its epoch, and its index in it."""
+    """Random key of a batch: the key of its epoch, and its index in the epoch."""
 
     run: int
     batch: int
 
 
 def next_key(seed: int | None, stream: int, calls: Iterator[int]) -> BatchKey:
-    """What decides the draws of a sampler's next call.
+    """Return the random key of a sampler's next call.
 
     Args:
-        seed: of the sampler; None: take one from torch's default generator.
-        stream: of the sampler.
+        seed: seed of the sampler. If None, a key from torch's default generator.
+        stream: stream of the sampler.
         calls: counts the sampler's calls.
     """
     if seed is None:
         drawn = torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64)
         return BatchKey(int(drawn) & (2**64 - 1), 0)
     worker = torch.utils.data.get_worker_info()
-    epoch = 0 if worker is None else 1 + worker.id  # each worker process counts for itself
+    epoch = 0 if worker is None else 1 + worker.id  # each worker process has its own count
     return BatchKey(_native.run_key(seed, epoch, stream), next(calls))
 
 
 class NeighborSampler(BaseSampler):  # type: ignore[misc]
-    """Draws k-hop neighbourhoods from a graph in memory; a drop-in for PyG's `NeighborSampler`.
+    """Sampler of k-hop neighbourhoods in memory; a drop-in for PyG's `NeighborSampler`.
 
     Pass it as `neighbor_sampler=` to PyG's loaders, or let `khop.loader.NeighborLoader` make one.
     The graph is converted once, in linear time, to 32-bit compressed rows; further memory is about
@@ -83,32 +83,32 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
             'induced' (all edges among the drawn nodes).
         replace: draw with replacement.
-        disjoint: give each seed a subgraph of its own, told apart by `batch`; temporal sampling
-            always does.
+        disjoint: give each seed a separate subgraph, numbered in `batch`; temporal sampling always
+            does.
         temporal_strategy: 'uniform', or 'last': the latest neighbours.
         time_attr: attribute of nodes or of edges; only neighbours (or edges) whose time is not
             later than the seed's are drawn. Integers or floats.
         weight_attr: attribute of edges; neighbours are drawn with probabilities proportional to
             it, one after the other. A neighbour of weight 0 is never drawn, also not by -1.
-        is_sorted: edges are in order of destinations already and, with times, in order of these for
-            each: nothing is sorted, but it is checked.
-        share_memory: accepted; the graph is shared by threads, and by forked processes as it is.
+        is_sorted: edges are in order of destinations already and, with times, in order of time for
+            each destination. They are not sorted then, but checked.
+        share_memory: ignored; threads and forked processes share the graph anyway.
         directed: deprecated in PyG; False is subgraph type 'induced'.
         sample_direction: 'forward' draws in-neighbours (PyG's direction), 'backward'
             out-neighbours; rows and columns of the output are always sources and destinations.
         with_edge: return which edges were drawn.
         seed: makes draws reproducible: call i of this sampler draws what call i of any equal
-            sampler draws. Default: each call takes a key from torch's default generator.
+            sampler draws. If None, each call takes a key from torch's default generator.
         stream: separates samplers of the same seed.
-        device: a GPU that draws, and in whose memory what is drawn lies: 'cuda:1', or 'cuda' for
-            torch's current one. What is drawn is the same as on the CPU. Default: the CPU, but of a
-            `Graph` of mode 'CUDA' the current GPU.
+        device: a GPU that draws, and whose memory holds the output: 'cuda:1', or 'cuda' for torch's
+            current one. The draws are the same as on the CPU. If None, the CPU; for a `Graph` of
+            mode 'CUDA' the current GPU.
         device_options: whether the graph is copied to the device, and other options; see
             `DeviceOptions`.
 
     Raises:
-        RuntimeError: the device cannot be used; says why.
-        ValueError, TypeError: malformed options; times or weights that are none.
+        RuntimeError: the device cannot be used; the message gives the reason.
+        ValueError, TypeError: malformed options; invalid times or weights.
     """
 
     is_keyed = True  # `sample_from_nodes` takes the key of a batch
@@ -177,12 +177,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     @property
     def device(self) -> TorchDevice | None:
-        """The device that draws; None: the CPU."""
+        """The device that draws. If None, the CPU draws."""
         return self._device
 
     @property
     def device_options(self) -> DeviceOptions:
-        """What is kept where if a device draws."""
+        """Options of drawing on a device."""
         return self._device_options
 
     @property
@@ -227,7 +227,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     @property
     def spec(self) -> SamplingSpec:
-        """How neighbours are drawn."""
+        """Fan-outs and options of the draws."""
         return self._drawer.spec
 
     @property
@@ -237,21 +237,21 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     @property
     def disjoint(self) -> bool:
-        """Whether each seed has a subgraph of its own."""
+        """True if each seed has a separate subgraph."""
         return self._drawer.spec.disjoint
 
     @property
     def is_temporal(self) -> bool:
-        """Whether seeds see the graph at a time."""
+        """True if each seed sees the graph at a time."""
         return self._drawer.spec.temporal
 
     @property
     def edge_permutation(self) -> None:
-        """None: `edge` of what this sampler returns are the user's own edge ids."""
+        """Always None: `edge` of this sampler's output holds the user's edge ids."""
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the kernels' objects, which the other process makes for itself."""
+        """Return all but the kernels' objects, which the other process makes itself."""
         if self._device is not None:
             raise TypeError(
                 "a sampler that draws on a device stays in its process: use threads "
@@ -263,7 +263,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores a sampler in another process."""
+        """Restore a sampler in another process."""
         self.__dict__.update(state)
         self._calls = itertools.count()
         self.num_neighbors = self._num_neighbors
@@ -271,13 +271,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     def sample_from_nodes(
         self, index: NodeSamplerInput, key: BatchKey | None = None, **kwargs: Any
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Draws the neighbourhood of seed nodes.
+        """Draw the neighbourhood of seed nodes.
 
         Args:
-            index: the seeds, as PyG's loaders pass them; with times where the graph has times.
-                Seeds without such see it at the time of their own.
-            key: what decides the draws; default: see `seed`.
-            **kwargs: none so far.
+            index: the seeds, as PyG's loaders pass them; with times if the graph has times. Seeds
+                without times see it at the time of their nodes.
+            key: random key of the draws. If None, see `seed`.
+            **kwargs: must be empty.
 
         Returns:
             Seeds first, then nodes in the order of first appearance; edges grouped by hop. Of a
@@ -295,7 +295,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         return to_pyg(drawn, self.graph, (index.input_id, index.time))
 
     def seed_set(self, index: NodeSamplerInput) -> SeedSet:
-        """The seeds that PyG asks for, checked; raises what `sample_from_nodes` raises."""
+        """Return the seeds of PyG's input, checked; raise what `sample_from_nodes` raises."""
         check_request(index, NodeSamplerInput)
         node_type = self._seed_type(index.input_type)
         seeds = to_int64(index.node, "seeds")
@@ -304,7 +304,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         return SeedSet(self.graph.node_types.index(node_type), seeds, times)
 
     def draw_nodes(self, seeds: SeedSet, key: BatchKey | None = None) -> SampledSubgraph:
-        """Draws the neighbourhood of seeds that `seed_set` made, or of some of them.
+        """Draw the neighbourhood of seeds that `seed_set` made, or of some of them.
 
         Args:
             seeds: the seeds.
@@ -332,20 +332,20 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         strict_negatives: bool = False,
         exclude_seed_edges: ExcludeSeedEdges = False,
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Draws the neighbourhood of the ends of links, and of negatives.
+        """Draw the neighbourhood of the ends of links, and of negatives.
 
         Args:
-            index: the links, as PyG's loaders pass them; with times where the graph has times.
+            index: the links, as PyG's loaders pass them; with times if the graph has times.
             neg_sampling: PyG's description of negatives, or a dictionary or mode for one.
-            key: what decides the draws; default: see `seed`.
+            key: random key of the draws. If None, see `seed`.
             strict_negatives: draw negatives that are no edges of the graph.
             exclude_seed_edges: leave the links out of the neighbourhood, and their reverses; see
                 `khop.loader.LinkNeighborLoader`.
 
         Returns:
             As `sample_from_nodes`, seeds ascending by id and without repetition (in a disjoint
-            batch as they come), with the places of the links' ends in `metadata`, as PyG's loaders
-            read them.
+            batch as they come), with the positions of the links' ends in `metadata`, as PyG's
+            loaders read them.
 
         Raises:
             IndexError: an end of a link does not exist.
@@ -364,7 +364,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     def draw_links(
         self, sampler: LinkSampler, links: Links, key: BatchKey | None = None
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """Draws the neighbourhood of links that `links_of` made, or of some of them.
+        """Draw the neighbourhood of links that `links_of` made, or of some of them.
 
         Args:
             sampler: from `link_sampler`.
@@ -372,17 +372,17 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             key: as for `sample_from_edges`.
 
         Returns:
-            The subgraph, whose trees count links, and where in it the links' ends are.
+            The subgraph, its trees numbered by link, and the positions of the links' ends in it.
         """
         run, batch = key or next_key(self.seed, self.stream, self._calls)
         return self._drawer.draw_links(sampler, links, run, batch)
 
     def link_sampler(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
-        """What draws batches of links of a type; raises ValueError for options that do not fit."""
+        """Return the sampler of links of a type; raise ValueError for options that do not fit."""
         return self._link_samplers.get(link_type, options)
 
     def check_link_options(self, link_type: EdgeType | None, options: LinkOptions) -> None:
-        """Raises what batches of links of a type would raise for these options."""
+        """Check options of link batches; raise what drawing such batches would raise."""
         self.link_sampler(link_type, options)
 
     def sample_prob(
@@ -391,14 +391,14 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         num_nodes: Any = None,
         batch_size: int | None = None,
     ) -> Tensor | dict[NodeType, Tensor]:
-        """Probability of each node being touched by a batch drawn from `seeds`.
+        """Estimate the probability that a batch drawn from `seeds` touches each node.
 
         Args:
-            seeds: [num_seeds] node ids, or a PyG `NodeSamplerInput`, whose `input_type` tells the
-                type of the seeds of a heterogeneous graph.
+            seeds: [num_seeds] node ids, or a PyG `NodeSamplerInput`, whose `input_type` is the
+                seeds' node type in a heterogeneous graph.
             num_nodes: number of nodes, or {node type: number}; only compared with the graph's.
-                Tensors as long as there are nodes do, as in GraphLearn-for-PyTorch.
-            batch_size: seeds in a batch; default: all of them make one batch.
+                Tensors of these lengths are accepted, as in GraphLearn-for-PyTorch.
+            batch_size: seeds in a batch. If None, all of them make one batch.
 
         Returns:
             [num_nodes] float64, one for each node type of a heterogeneous graph. Method:
@@ -431,7 +431,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
 
 def _check_num_nodes(given: Any, counts: Mapping[NodeType, int]) -> None:
-    """Raises ValueError if the numbers of nodes that somebody expects are not the graph's."""
+    """Raise ValueError if the numbers of nodes that a caller expects are not the graph's."""
     if given is None:
         return
     for node_type, value in (given if isinstance(given, Mapping) else {NODE: given}).items():

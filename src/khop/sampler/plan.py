@@ -1,4 +1,4 @@
-"""The plan of an epoch: which seeds make which batch, by index alone."""
+"""Plan of an epoch: the seeds of each batch, by index alone. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from khop.typing import Int64Array
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Cuts `num_seeds` seeds into batches; any batch can be planned without those before it.
+    """Division of `num_seeds` seeds into batches; each can be planned without those before it.
 
     Attributes:
         num_seeds: number of seeds.
-        batch_size: seeds a batch.
+        batch_size: seeds per batch.
         drop_last: leave out a last batch that would be smaller.
         num_batches_asked: spread the seeds evenly over this many batches instead, so that trainers
             with unequal numbers of seeds make equal numbers of batches.
-        lists: lengths of the lists that the seeds consist of, one after the other, if no batch
-            shall have seeds of two of them; None: all are alike. Batches are of the lists by turns.
+        lists: lengths of the consecutive lists of seeds that no batch may mix. Batches of the lists
+            alternate. If None, there is one list.
     """
 
     num_seeds: int
@@ -43,7 +43,7 @@ class EpochPlan:
 
     @cached_property
     def num_batches_alone(self) -> int:
-        """Number of batches that the batch size alone makes."""
+        """Number of batches that the batch size alone gives."""
         return sum(map(self._batches_of, self.lists or [self.num_seeds]))
 
     def _batches_of(self, num_seeds: int) -> int:
@@ -59,7 +59,7 @@ class EpochPlan:
         return self.num_batches_asked
 
     def bounds(self, batch: int) -> tuple[int, int]:
-        """First and one-past-last place, in the epoch's order, of a batch's seeds.
+        """Return the first and one-past-last place, in the epoch's order, of a batch's seeds.
 
         Raises:
             IndexError: no such batch.
@@ -75,12 +75,12 @@ class EpochPlan:
         return first, (batch + 1) * self.num_seeds // self.num_batches
 
     def list_of(self, batch: int) -> int | None:
-        """Which of the lists a batch's seeds are of; None if there are none."""
+        """Return the index of the list that a batch's seeds are of; None without lists."""
         return None if self.lists is None else self._turns[batch][0]
 
     @cached_property
     def _turns(self) -> list[tuple[int, int, int]]:
-        """Of each batch its list, and the bounds of its seeds."""
+        """For each batch, its list and the bounds of its seeds."""
         sizes = self.lists or []
         counts = [self._batches_of(size) for size in sizes]
         if not self.drop_last:
@@ -96,7 +96,7 @@ class EpochPlan:
 
 
 def _spread(sizes: Sequence[int], counts: list[int], more: int) -> None:
-    """Counts so many batches more, each where batches are largest."""
+    """Add so many batches to the counts, each to the list whose batches are largest."""
     largest = [
         (-size / count, i)
         for i, (size, count) in enumerate(zip(sizes, counts, strict=True))
@@ -112,12 +112,12 @@ def _spread(sizes: Sequence[int], counts: list[int], more: int) -> None:
 def epoch_order(
     num_seeds: int, run_key: int, shuffle: bool, lists: Sequence[int] | None = None
 ) -> Int64Array | None:
-    """The order of an epoch's seeds: a permutation that the run key determines; None: as given.
+    """Return the order of an epoch's seeds, a permutation by the run key; None if as given.
 
     Args:
         num_seeds: number of seeds.
         run_key: key of the epoch.
-        shuffle: False: as given.
+        shuffle: permute the seeds. If False, they stay as given.
         lists: see `EpochPlan`; the seeds of each are permuted among themselves.
     """
     if not shuffle:
@@ -131,7 +131,7 @@ def epoch_order(
 
 
 def seeds_of(order: Int64Array | None, first: int, last: int) -> Int64Array:
-    """Which seeds, by their position in the input, stand at places first .. last - 1."""
+    """Return the positions in the input of the seeds at places first .. last - 1."""
     if order is None:
         return np.arange(first, last, dtype=np.int64)
     return order[first:last]

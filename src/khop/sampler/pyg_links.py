@@ -1,4 +1,4 @@
-"""Link batches as PyG asks for them and takes them back: the torch side of `link`."""
+"""Conversion of PyG's link inputs and outputs: the torch side of `link`. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from khop.typing import EDGE, EdgeType
 
 
 class LinkOptions(NamedTuple):
-    """What a loader wants of its link batches.
+    """Options of a loader's link batches.
 
     Attributes:
-        neg_sampling: PyG's, or None.
+        neg_sampling: PyG's description of negatives, or None.
         strict: negatives are no edges of the graph.
-        exclude: which edges are left out of the neighbourhoods.
+        exclude: edges that are left out of the neighbourhoods.
     """
 
     neg_sampling: NegativeSampling | None = None
@@ -49,11 +49,11 @@ class _Supervised(NamedTuple):
 
 
 class LinkSamplers:
-    """Makes the link samplers of a graph in memory; keeps the last one, whose tables are costly.
+    """Factory of link samplers of a graph in memory; keeps the last one, as its tables are costly.
 
     Args:
         graph: the graph.
-        disjoint: each end of a link is the root of a tree of its own.
+        disjoint: each end of a link is the root of a separate tree.
     """
 
     def __init__(self, graph: Graph, disjoint: bool = False) -> None:
@@ -62,11 +62,11 @@ class LinkSamplers:
         self._kept: _Supervised | None = None
 
     def get(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
-        """The sampler of links of one type.
+        """Return the sampler of links of one type.
 
         Args:
-            link_type: the edge type of links; None: the only one, of a homogeneous graph.
-            options: what batches shall be.
+            link_type: the edge type of links. If None, the only one, of a homogeneous graph.
+            options: options of the batches.
 
         Raises:
             ValueError: options that contradict one another or the graph.
@@ -110,7 +110,7 @@ class LinkSamplers:
 
 
 def link_type_of(graph: Graph, link_type: EdgeType | None) -> EdgeType:
-    """The edge type of links, by PyG's name.
+    """Return the edge type of links, in PyG's form.
 
     Raises:
         ValueError: none is given for a heterogeneous graph, or one that does not name its parts.
@@ -126,7 +126,7 @@ def link_type_of(graph: Graph, link_type: EdgeType | None) -> EdgeType:
 
 
 def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
-    """The links that PyG asks for, checked.
+    """Return the links of PyG's input, checked.
 
     Raises:
         IndexError, TypeError, ValueError: ends that do not exist or are no vectors of integers;
@@ -157,7 +157,7 @@ def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
 
 
 def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> tuple[Any, ...]:
-    """What PyG's `LinkLoader` reads of a sampler's output.
+    """Return the metadata that PyG's `LinkLoader` reads from a sampler's output.
 
     Returns:
         `(input_id, edge_label_index, edge_label, time)` without negatives and with binary ones,
@@ -175,7 +175,7 @@ def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> 
 
 
 def number_by_link(out: SamplerOutput | HeteroSamplerOutput, num_links: int) -> None:
-    """Lets `batch` of a disjoint batch count links, where the sampler counted their ends."""
+    """Renumber `batch` of a disjoint batch in place, from links' ends to links."""
     if out.batch is None:
         return
     trees = out.batch.values() if isinstance(out.batch, dict) else [out.batch]
@@ -184,14 +184,14 @@ def number_by_link(out: SamplerOutput | HeteroSamplerOutput, num_links: int) -> 
 
 
 def binary_labels(label: Tensor | None, num_links: int, num_negatives: int) -> Tensor:
-    """Labels of links, then zeros for negatives; links without labels have ones."""
+    """Return labels of links, then zeros for negatives; links without labels have ones."""
     if label is None:
         label = torch.ones(num_links)
     return torch.cat([label, label.new_zeros((num_negatives, *label.shape[1:]))])
 
 
 def repeat_rows(values: Tensor, count: int) -> Tensor:
-    """Values of links over and over again, until there are `count`."""
+    """Repeat values of links until there are `count`."""
     if len(values) == 0:
         return values
     return values[torch.arange(count) % len(values)]

@@ -20,19 +20,18 @@ _INT64 = np.dtype(np.int64)
 
 
 class SampledSubgraph(NamedTuple):
-    """A batch's subgraph, an entry for each node type or edge type, in the graph's order.
+    """A batch's subgraph, with an entry for each node or edge type, in the graph's order.
 
     Attributes:
         nodes: [num_nodes] ids.
         edge_index: [2, num_edges] numbers of sources and destinations in `nodes`.
-        edges: [num_edges] the user's edge ids; None of a type whose edges have none.
+        edges: [num_edges] the user's edge ids, or None for a type without.
         trees: [num_nodes] the tree of each node; None unless the batch is disjoint.
         nodes_per_hop: number of seeds, then of the nodes that each hop added; None where hops
             cannot be told apart.
         edges_per_hop: number of edges that each hop added, likewise.
-        written: when a device has written the tensors
-        (`khop.sampler.device.wait_and_record_stream`); None: they
-            are.
+        written: event after which a device has written the tensors, for
+            `khop.sampler.device.wait_and_record_stream`. If None, they are written.
     """
 
     nodes: list[Tensor]
@@ -45,7 +44,7 @@ class SampledSubgraph(NamedTuple):
 
 
 class SubgraphWriter:
-    """Writes what an engine drew to tensors of their own.
+    """Writer of what an engine drew, to new tensors.
 
     Args:
         graph: the graph that subgraphs are drawn from.
@@ -61,7 +60,7 @@ class SubgraphWriter:
         self._output = _native.SubgraphOutput(names, backward)
 
     def write(self, subgraph: _native.Subgraph) -> SampledSubgraph:
-        """A subgraph that the engine returned."""
+        """Write a subgraph that the engine returned."""
         num_nodes, num_edges, node_hops, edge_hops = self._output.sizes(subgraph)
         nodes = [self._empty(n) for n in num_nodes]
         ends = [self._empty(2, n) for n in num_edges]
@@ -86,12 +85,12 @@ class SubgraphWriter:
 def to_pyg(
     drawn: SampledSubgraph, graph: Graph, metadata: tuple[Any, ...]
 ) -> SamplerOutput | HeteroSamplerOutput:
-    """A subgraph in PyG's form; every type of a heterogeneous graph is there.
+    """Return a subgraph in PyG's form; every type of a heterogeneous graph is there.
 
     Args:
         drawn: the subgraph.
         graph: the graph that it was drawn from.
-        metadata: what a loader shall find in the output.
+        metadata: metadata of the output, for a loader.
     """
     nodes, _, edges, trees, node_hops, edge_hops, _ = drawn
     # Halves of one tensor, which loaders need not stack again.
@@ -126,7 +125,7 @@ def _by_type(types: list[Any], values: list[Any] | None) -> dict[Any, Any] | Non
 
 
 def output_on_host(out: Any) -> Any:
-    """A sampler's output, in PyG's form, with its tensors on the CPU."""
+    """Return a sampler's output, in PyG's form, with its tensors on the CPU."""
     fields = {field.name: _on_host(getattr(out, field.name)) for field in dataclasses.fields(out)}
     return dataclasses.replace(out, **fields)
 

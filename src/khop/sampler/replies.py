@@ -1,8 +1,8 @@
-"""Checks of what other partitions answer, before kernels see it.
+"""Checks of other partitions' replies, before kernels read them.
 
-A server that is damaged or hostile must not do more than fail a batch. So whoever asked checks that
-a reply has the arrays that were asked for, as many entries as it should, and no id that there is
-not. All raise ProtocolError; kernels rely on it.
+A server that is damaged or hostile must not do more than fail a batch. So the requester checks that
+a reply has the arrays that were asked for, the right number of entries, and only ids that exist.
+All checks raise ProtocolError; kernels rely on them. Imports no torch.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ class Checked:
 
     @property
     def done(self) -> bool:
-        """See `Ticket`."""
+        """True if `result` can be called."""
         return self._ticket.done
 
     def result(self) -> list[Array]:
-        """See `Ticket`; ProtocolError if the reply is not what was asked for."""
+        """Return the reply's arrays; raise ProtocolError if they are not what was asked for."""
         return self._check(self._ticket.result())
 
 
 def check_drawn(
     arrays: list[Array], part: int, num_rows: int, with_edge: bool, below: int, edges: Sequence[int]
 ) -> Drawn:
-    """Neighbours of rows, as they were drawn or found by another partition.
+    """Check neighbours of rows that another partition drew or found.
 
     Args:
-        arrays: of the reply.
-        part: that sent it.
-        num_rows: rows that were asked for.
-        with_edge: whether edges were asked for.
+        arrays: arrays of the reply.
+        part: the partition that sent it.
+        num_rows: number of rows that were asked for.
+        with_edge: edges were asked for.
         below: neighbours are ids, or numbers of members, below this.
         edges: bounds of the numbers of the part's edges: the first, and the one after the last.
 
     Raises:
-        ProtocolError: anything else.
+        ProtocolError: the reply is not of this form.
     """
     if len(arrays) != 2 + with_edge:
         raise ProtocolError(f"partition {part} sent {len(arrays)} arrays of neighbours")
@@ -73,7 +73,7 @@ def check_drawn(
 
 
 def check_found(arrays: list[Array], part: int, count: int) -> BoolArray:
-    """Whether pairs are joined, as another partition says."""
+    """Check another partition's reply about which pairs are joined."""
     if len(arrays) != 1:
         raise ProtocolError(f"partition {part} sent {len(arrays)} arrays for one")
     _check_vector(arrays[0], part, ("bool",), count, "answers")
@@ -83,11 +83,11 @@ def check_found(arrays: list[Array], part: int, count: int) -> BoolArray:
 def check_rows(
     arrays: list[Array], part: int, expected: Sequence[tuple[str, str, tuple[int, ...]]], below: int
 ) -> list[Array]:
-    """Rows of attributes, as another partition sent them.
+    """Check rows of attributes that another partition sent.
 
     Args:
-        arrays: of the reply.
-        part: that sent it.
+        arrays: arrays of the reply.
+        part: the partition that sent it.
         expected: name, name of the dtype and shape of each.
         below: original ids, called 'id' or 'edge_id', are below this.
     """

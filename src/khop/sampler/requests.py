@@ -1,4 +1,4 @@
-"""What the engine is asked for, and what it asks other partitions."""
+"""Inputs of the engine, and its requests to other partitions. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from khop.codec import INT64, Between, Word
 from khop.typing import Array, Int32Array, Int64Array, IntArray
 
 Drawn = tuple[Int32Array, IntArray, "Int64Array | None"]
-"""Counts a row, neighbours, and edges if they were asked for."""
+"""Counts per row, neighbours, and edges if they were asked for."""
 
 
 class SeedSet(NamedTuple):
     """Seeds of one node type.
 
     Attributes:
-        node_type: its index.
+        node_type: index of the node type.
         ids: [n] int64.
         times: [n] int64; with temporal sampling only.
     """
@@ -29,7 +29,9 @@ class SeedSet(NamedTuple):
 
 
 class Exclusion(NamedTuple):
-    """Edges that a batch must not hold: all of `relation` from a row to the neighbour beside it.
+    """Edges to exclude from a batch.
+
+    For each i, every edge of type `relation` between `rows[i]` and `neighbors[i]`.
 
     Attributes:
         relation: index of the edge type.
@@ -43,41 +45,41 @@ class Exclusion(NamedTuple):
 
 
 class Ticket(Protocol):
-    """A request on its way."""
+    """A request in flight."""
 
     @property
     def done(self) -> bool:
-        """Whether `result` can be called."""
+        """True if `result` can be called."""
 
     def result(self) -> list[Array]:
-        """The reply's arrays; raises if the request failed."""
+        """Return the reply's arrays; raise if the request failed."""
 
 
 class RemoteParts(Protocol):
     """The other partitions, as the engine sees them."""
 
     def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Ticket:
-        """Asks a part to draw neighbours of its nodes."""
+        """Request that a part draws neighbours of its nodes."""
 
     def induce(
         self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Ticket:
-        """Asks a part which neighbours of its nodes are in a batch, given by its nodes' keys."""
+        """Request the neighbours of a part's nodes in a batch, given by the keys of its nodes."""
 
     def has_edges(
         self, part: int, relation: int, rows: Int64Array, neighbors: Int64Array
     ) -> Ticket:
-        """Asks a part whether pairs of its nodes and others are joined."""
+        """Request which pairs of a part's nodes and others are joined."""
 
     def fetch(
         self, part: int, kind: str, index: int, ids: Int64Array, names: Sequence[str]
     ) -> Ticket:
-        """Asks a part for attributes of its nodes (kind 'node') or edges ('edge')."""
+        """Request attributes of a part's nodes (kind 'node') or edges ('edge')."""
 
 
 @dataclass(frozen=True, slots=True)
 class HopRequest:
-    """How one hop over one edge type is drawn."""
+    """Parameters of one hop over one edge type."""
 
     fanout: Annotated[int, Between(-1, INT64)]
     replace: bool
@@ -89,12 +91,12 @@ class HopRequest:
 
 @dataclass(frozen=True, slots=True)
 class RowSet:
-    """Nodes whose neighbours are wanted, and what narrows them.
+    """Nodes whose neighbours are drawn, and constraints on these.
 
     Attributes:
         ids: [n] int64.
-        trees: [n] int32, the seeds that they belong to; of disjoint batches.
-        times: [n] int64, those of their seeds; with temporal sampling.
+        trees: [n] int32, the seeds that they belong to; in disjoint batches only.
+        times: [n] int64, those of their seeds; with temporal sampling only.
         excluded: (rows, neighbors), [m] int64 each: edges not to be taken.
     """
 
@@ -104,7 +106,7 @@ class RowSet:
     excluded: tuple[Int64Array, Int64Array] | None = None
 
     def share(self, places: Int64Array, low: int, high: int) -> RowSet:
-        """The rows at `places`, which are all that lie in low .. high - 1."""
+        """Return the rows at `places`, which are all that lie in low .. high - 1."""
         excluded = None
         if self.excluded is not None:
             rows, neighbors = self.excluded
@@ -119,7 +121,7 @@ class RowSet:
         )
 
     def draw(self, csr: _native.Csr, request: HopRequest) -> Drawn:
-        """Draws one hop from rows that `csr` holds."""
+        """Draw one hop from rows that `csr` holds."""
         return _native.sample_rows(
             csr,
             self.ids,
@@ -135,7 +137,7 @@ class RowSet:
         )
 
     def induce(self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool) -> Drawn:
-        """Finds the neighbours that are in a batch; `num_nodes` bounds the ids in `keys`."""
+        """Find the neighbours that are in a batch; `num_nodes` bounds the ids in `keys`."""
         return _native.induce_rows(
             csr,
             self.ids,

@@ -1,4 +1,4 @@
-"""The time at which seeds see the graph."""
+"""Times at which seeds see the graph."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from khop.typing import ArrayLike, Int64Array, NodeType
 def seed_times(
     graph: Graph, node_type: NodeType, seeds: Int64Array, given: ArrayLike | None
 ) -> Int64Array | None:
-    """Keys of the times of seeds; None in a graph without times.
+    """Return keys of the times of seeds; None in a graph without times.
 
     Args:
         graph: the graph.
         node_type: the seeds' node type.
         seeds: [n] ids.
-        given: [n] times, or None: those of the nodes themselves.
+        given: [n] times. If None, those of the nodes.
 
     Raises:
-        ValueError: times in a graph without times, or of another number than seeds; none where
-            nodes have none of their own.
+        ValueError: times in a graph without times, or not as many as seeds; no times where the
+            nodes have none.
     """
     if not graph.is_temporal:
         if given is not None:

@@ -1,8 +1,8 @@
-"""The graph of what users hand over: a PyG `Data` or `HeteroData`, or a pair of PyG's stores.
+"""Graphs from users' data: a PyG `Data` or `HeteroData`, or a pair of PyG's stores.
 
 `open_input` wraps either, so that number of nodes, edges and attributes are found by type and name
-in the same way. Edges are numbered as they were handed over, and so are rows of edge attributes.
-Of a homogeneous graph the types are `khop.typing.NODE` and `khop.typing.EDGE`.
+in the same way. Edges keep the order of the user's data, and so do rows of edge attributes. The
+types of a homogeneous graph are `khop.typing.NODE` and `khop.typing.EDGE`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeDir, EdgeType, Int64Ar
 
 
 class GraphInput(Protocol):
-    """A graph with attributes, whoever holds it."""
+    """A graph with attributes, in a data object or in stores."""
 
     @property
     def heterogeneous(self) -> bool:
-        """Whether there are node and edge types."""
+        """True if there are node and edge types."""
 
     @property
     def num_nodes(self) -> dict[NodeType, int]:
@@ -38,21 +38,21 @@ class GraphInput(Protocol):
         """Edges of each edge type, in a fixed order."""
 
     def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
-        """A node attribute [num_nodes, ...] of each node type that has it."""
+        """Return a node attribute [num_nodes, ...] of each node type that has it."""
 
     def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
-        """An edge attribute [num_edges, ...] of each edge type that has it, in order of `edges`."""
+        """Return an edge attribute [num_edges, ...] of each type with it, in order of `edges`."""
 
 
 def as_input(data: Any) -> Any:
-    """What users hand over, in the form that PyG's loaders know.
+    """Return the user's data in the form that PyG's loaders know.
 
     Returns:
-        The `Data` or `HeteroData`, also where it was handed over as a pair of stores; else a
-        (feature store, graph store) tuple, also of a single object that is both.
+        The `Data` or `HeteroData`, also if it was passed as a pair of stores; else a (feature
+        store, graph store) tuple, also for a single object that is both.
 
     Raises:
-        TypeError: anything else.
+        TypeError: data of another type.
     """
     if isinstance(data, (Data, HeteroData)):
         return data
@@ -75,27 +75,27 @@ def as_input(data: Any) -> Any:
 
 
 def open_input(data: Any) -> GraphInput:
-    """The graph that users handed over; see `as_input` for what is accepted."""
+    """Wrap the user's data; see `as_input` for what is accepted."""
     data = as_input(data)
     return PygInput(data) if isinstance(data, (Data, HeteroData)) else StoreInput(*data)
 
 
 def node_attribute(data: Any, name: str) -> dict[NodeType, ArrayLike]:
-    """A node attribute by its name.
+    """Return a node attribute by name.
 
     Args:
         data: a `Data`, a `HeteroData` or a pair of stores.
-        name: of the attribute.
+        name: name of the attribute.
 
     Returns:
         {node type: [num_nodes, ...]} for the types that have it; {NODE: ...} of a homogeneous
-        graph. Values are as they were handed over: tensors or NumPy arrays.
+        graph. Values are as the user passed them: tensors or NumPy arrays.
     """
     return open_input(data).node_attribute(name)
 
 
 def edge_attribute(data: Any, name: str) -> dict[EdgeType, ArrayLike]:
-    """An edge attribute by its name; as `node_attribute`, with rows in the order of the edges."""
+    """Return an edge attribute by name; as `node_attribute`, with rows in the order of edges."""
     return open_input(data).edge_attribute(name)
 
 
@@ -107,18 +107,18 @@ def graph_of(
     weight_attr: str | None = None,
     is_sorted: bool = False,
 ) -> Graph:
-    """The graph that users handed over, compressed.
+    """Return the graph of the user's data, compressed.
 
     Args:
         data: a `Data`, a `HeteroData` or a pair of stores.
         edge_dir: 'in' compresses by destination, 'out' by source.
         time_attr: name of the node or edge attribute that holds times.
         weight_attr: name of the edge attribute that holds weights.
-        is_sorted: edges are in order of destinations already and, with times, in order of these for
-            each; checked, not trusted, where times matter.
+        is_sorted: edges are in order of destinations already and, with times, in order of time for
+            each destination; checked, not trusted, where times matter.
 
     Raises:
-        TypeError: anything else.
+        TypeError: data of another type.
         IndexError: an edge that joins nodes which do not exist.
         ValueError: arrays that are no edges, times or weights.
     """
@@ -150,17 +150,17 @@ def graph_of(
 def times_of(
     source: GraphInput, name: str | None
 ) -> tuple[dict[NodeType, Int64Array], dict[EdgeType, Int64Array], bool]:
-    """Times of nodes and of edges, as keys that kernels compare; one of both is empty.
+    """Return times of nodes and of edges, as keys that kernels compare; one of both is empty.
 
     Args:
         source: the graph.
-        name: of the attribute; None: there are no times.
+        name: name of the attribute. If None, there are no times.
 
     Returns:
-        Keys of nodes, keys of edges, and whether they are of floating-point times.
+        Keys of nodes, keys of edges, and True if they are of floating-point times.
 
     Raises:
-        ValueError: no such attribute, or one of nodes and of edges; what is no times.
+        ValueError: no such attribute, or one of both nodes and edges; invalid times.
         TypeError: likewise.
     """
     if name is None:
@@ -182,10 +182,10 @@ def times_of(
 
 
 def weights_of(source: GraphInput, name: str | None) -> dict[EdgeType, Array]:
-    """Weights of edges, in a dtype that kernels read.
+    """Return weights of edges, in a dtype that kernels read.
 
     Raises:
-        ValueError: no such attribute, or what is no weights.
+        ValueError: no such attribute, or invalid weights.
     """
     if name is None:
         return {}
@@ -202,12 +202,12 @@ def weights_of(source: GraphInput, name: str | None) -> dict[EdgeType, Array]:
 
 
 def _of_type(what: str, kind: NodeType | EdgeType) -> str:
-    """An attribute as error messages call it; a homogeneous graph's types have no names."""
+    """Return an attribute's name in error messages; a homogeneous graph's types have no names."""
     return what if kind in (NODE, EDGE) else f"{what} of {kind!r}"
 
 
 class PygInput:
-    """A PyG `Data` or `HeteroData`.
+    """Graph of a PyG `Data` or `HeteroData`.
 
     Args:
         data: the object.
@@ -256,11 +256,11 @@ class PygInput:
         }
 
     def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
-        """A node attribute of each node type that has it."""
+        """Return a node attribute of each node type that has it."""
         return self._attribute(name, self._node_stores, "nodes")
 
     def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
-        """An edge attribute of each edge type that has it."""
+        """Return an edge attribute of each edge type that has it."""
         return self._attribute(name, self._edge_stores, "edges")
 
     def _attribute(self, name: str, stores: dict[Any, Any], unit: str) -> dict[Any, ArrayLike]:
@@ -270,7 +270,7 @@ class PygInput:
                 continue
             if store.is_node_attr(name) if unit == "nodes" else store.is_edge_attr(name):
                 found[kind] = store[name]
-            elif self.heterogeneous:  # else it may be the other's
+            elif self.heterogeneous:  # else it may be an attribute of the other kind
                 count = store.num_nodes if unit == "nodes" else store.num_edges
                 shape = list(getattr(store[name], "shape", [])) or type(store[name]).__name__
                 raise ValueError(
@@ -286,7 +286,7 @@ def _edges(store: Any, what: str) -> EdgeArrays:
             raise ValueError(
                 f"{what} has an 'adj' in place of 'edge_index': transpose it into an 'adj_t'"
             )
-        return EdgeArrays("COO", np.empty(0, np.int64), np.empty(0, np.int64))  # as PyG has it
+        return EdgeArrays("COO", np.empty(0, np.int64), np.empty(0, np.int64))  # as in PyG
     if edge_index is None:
         return edges_of_adjacency(adj_t, what)
     shape = getattr(edge_index, "shape", None)

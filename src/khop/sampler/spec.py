@@ -1,4 +1,4 @@
-"""How neighbours are drawn: fan-outs, checked once, and options."""
+"""Specification of neighbour sampling: fan-outs and options, checked once. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STRATEGIES = ("uniform", "last")
 
 @dataclass(frozen=True)
 class SamplingSpec:
-    """How neighbours are drawn.
+    """Fan-outs and options of neighbour sampling.
 
     Attributes:
         fanouts: for each edge type, in the graph's order, the fan-out of each hop; -1 takes all.
@@ -25,13 +25,13 @@ class SamplingSpec:
         with_edge: record which edges were drawn.
         subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
             'induced' (all edges among the drawn nodes).
-        disjoint: give each seed a subgraph of its own.
+        disjoint: give each seed a separate subgraph.
         temporal: draw only what is not later than the seed.
         last: draw the latest neighbours instead of random ones.
-        weighted: for each edge type, draw by weight.
-        reversals: for subgraph type 'bidirectional': (edge type, its reverse, whether the reverse
+        weighted: for each edge type, True to draw by weight.
+        reversals: for subgraph type 'bidirectional': (edge type, its reverse, True if the reverse
             becomes the mirror image), by index.
-        keep_edge: whether edges keep their ids when reverses are added.
+        keep_edge: edges keep their ids when reverses are added.
     """
 
     fanouts: tuple[tuple[Annotated[int, Between(-1, INT64)], ...], ...]
@@ -52,18 +52,18 @@ class SamplingSpec:
 
     @property
     def counts_hops(self) -> bool:
-        """Whether nodes and edges are grouped by hop in the end, so that hops can be counted."""
+        """True if nodes and edges are grouped by hop in the end, so that hops can be counted."""
         return self.subgraph_type == "directional"
 
     def records_edge(self, relation: int) -> bool:
-        """Whether the batch's edges of an edge type have ids."""
+        """Return True if the batch's edges of an edge type have ids."""
         if not self.with_edge or self.keep_edge:
             return self.with_edge
         reversed_ones = {i for r in self.reversals for i in (r[:2] if r[2] else r[:1])}
         return relation not in reversed_ones
 
     def is_weighted(self, relation: int) -> bool:
-        """Whether an edge type is drawn by weight."""
+        """Return True if an edge type is drawn by weight."""
         return bool(self.weighted) and self.weighted[relation]
 
     @classmethod
@@ -81,7 +81,7 @@ class SamplingSpec:
         weighted: Sequence[bool] = (),
         heterogeneous: bool = False,
     ) -> SamplingSpec:
-        """Checks options and lays `num_neighbors` out by edge type.
+        """Check options and arrange `num_neighbors` by edge type.
 
         Args:
             num_neighbors: fan-out of each hop, or {edge type: fan-out of each hop}, or PyG's
@@ -90,10 +90,10 @@ class SamplingSpec:
             replace: draw with replacement.
             with_edge: record which edges were drawn.
             subgraph_type: 'directional', 'bidirectional' or 'induced', or PyG's `SubgraphType`.
-            disjoint: give each seed a subgraph of its own; temporal sampling always does.
+            disjoint: give each seed a separate subgraph; temporal sampling always does.
             temporal_strategy: 'uniform' or 'last'.
             temporal: draw only what is not later than the seed.
-            weighted: for each edge type, draw by weight.
+            weighted: for each edge type, True to draw by weight.
             heterogeneous: the graph has named types.
 
         Raises:
@@ -147,7 +147,7 @@ class SamplingSpec:
 
 
 def find_reversals(edge_types: Sequence[EdgeType]) -> tuple[tuple[int, int, bool], ...]:
-    """Which edge types are each other's reverses, by PyG's rules.
+    """Return the edge types that are each other's reverses, by PyG's rules.
 
     `(b, 'rev_r', a)` reverses `(a, r, b)` and becomes its mirror image; a type from a node type to
     itself without such a partner reverses itself; else the only type from b to a serves, if there
@@ -157,7 +157,7 @@ def find_reversals(edge_types: Sequence[EdgeType]) -> tuple[tuple[int, int, bool
         edge_types: the graph's edge types.
 
     Returns:
-        (edge type, its reverse, whether the reverse becomes the mirror image), by index.
+        (edge type, its reverse, True if the reverse becomes the mirror image), by index.
     """
     found = []
     place = {t: i for i, t in enumerate(edge_types)}
@@ -182,7 +182,7 @@ def find_reversals(edge_types: Sequence[EdgeType]) -> tuple[tuple[int, int, bool
 
 
 def _edge_type(key: Any) -> Any:
-    """An edge type as PyG names it: in full, without its relation ('to'), or as one string."""
+    """Return an edge type in full; PyG also omits the relation ('to') or uses one string."""
     if hasattr(key, "to_tuple"):  # PyG's EdgeTypeStr
         return key.to_tuple()
     names = key.split("__") if isinstance(key, str) else key

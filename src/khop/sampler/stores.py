@@ -1,7 +1,7 @@
 """PyG's (FeatureStore, GraphStore) pairs as a graph with attributes.
 
 A store lists what it has: edge lists by edge type (None in a homogeneous graph) and layout, and
-attributes by group: a node type, an edge type, or None in a homogeneous graph. PyG says nothing of
+attributes by group: a node type, an edge type, or None in a homogeneous graph. PyG does not define
 edge attributes in stores. They are recognised by their group, a tuple; in the group None by
 PyG's rule for `Data`: as many rows as edges, and 'edge' in the name if there are as many nodes.
 """
@@ -25,18 +25,18 @@ _LAYOUTS: dict[Any, Layout] = {
     EdgeLayout.CSC: "CSC",
     EdgeLayout.CSR: "CSR",
 }
-# As PyG chooses where a type's edges are stored in several layouts: it samples from CSC.
+# PyG's choice if a type's edges are stored in several layouts: it samples from CSC.
 _PREFERENCE: tuple[Layout, ...] = ("CSC", "COO", "CSR")
 
 
 class StoreInput:
-    """A pair of stores.
+    """Graph of a pair of PyG's stores.
 
     Args:
         features: holds the attributes.
         edges: holds the edges. Edge i is the i-th entry of the layout that is stored; of several
             layouts of an edge type, CSC is preferred to COO to CSR, and in a homogeneous graph the
-            first that is listed counts, as PyG has it.
+            first that is listed counts, as in PyG.
     """
 
     def __init__(self, features: FeatureStore, edges: GraphStore) -> None:
@@ -46,7 +46,7 @@ class StoreInput:
 
     @cached_property
     def _edge_attrs(self) -> dict[EdgeType, EdgeAttr]:
-        """What edges are read of each edge type."""
+        """The edges to read, for each edge type."""
         listed = [copy.copy(attr) for attr in self._graph_store.get_all_edge_attrs()]
         if not listed:
             raise ValueError(f"the graph store '{self._graph_store}' lists no edges")
@@ -64,7 +64,7 @@ class StoreInput:
 
     @property
     def heterogeneous(self) -> bool:
-        """Whether edges have types."""
+        """True if edges have types."""
         attrs = self._edge_attrs
         return list(attrs) != [EDGE] or attrs[EDGE].edge_type is not None
 
@@ -79,7 +79,7 @@ class StoreInput:
 
     @cached_property
     def num_nodes(self) -> dict[NodeType, int]:
-        """Number of nodes of each node type: as edges say, else as attributes have rows."""
+        """Number of nodes of each node type: from the edges, else from rows of attributes."""
         if not self.heterogeneous:
             return {NODE: self._count(NODE)}
         groups = [_group(attr) for attr in self.features.get_all_tensor_attrs()]
@@ -89,7 +89,7 @@ class StoreInput:
 
     def _count(self, node_type: NodeType) -> int:
         sizes = self._sizes(node_type)
-        if not sizes:  # PyG's `Data` fills them in when it is asked for edges; pointers tell, too
+        if not sizes:  # PyG's `Data` sets sizes when edges are fetched; row pointers give them, too
             for edge_type, edges in self.edges.items():
                 if edges.layout == "CSC" and edge_type[2] == node_type:
                     sizes.append(len(edges.dst) - 1)
@@ -105,7 +105,7 @@ class StoreInput:
         return max(sizes)
 
     def _sizes(self, node_type: NodeType) -> list[int]:
-        """What the sizes of edge types say of the number of nodes."""
+        """Return the numbers of nodes that the sizes of edge types give."""
         return [
             check_count(attr.size[side], f"the size of edge type {t}")
             for t, attr in self._edge_attrs.items()
@@ -114,7 +114,7 @@ class StoreInput:
         ]
 
     def _rows(self, node_type: NodeType) -> list[int]:
-        """Numbers of rows of a node type's attributes."""
+        """Return the numbers of rows of a node type's attributes."""
         listed = self.features.get_all_tensor_attrs()
         if self.heterogeneous:
             named = [attr for attr in listed if _group(attr) == node_type]
@@ -126,15 +126,15 @@ class StoreInput:
         return [size for size in known if size != num_edges] or known
 
     def _size(self, attr: TensorAttr) -> int | None:
-        """Number of rows of an attribute, if the store tells."""
+        """Return the number of rows of an attribute, or None if the store does not report it."""
         whole = with_index(attr, None)
-        if isinstance(self.features, Data):  # asks NumPy arrays for what only tensors have
+        if isinstance(self.features, Data):  # it calls methods of tensors on NumPy arrays
             return len(self.features[attr.attr_name])
         size = self.features.get_tensor_size(whole)
         return int(size[0]) if size is not None and len(size) > 0 else None
 
     def owner(self, attr: TensorAttr) -> NodeType | EdgeType | None:
-        """The node type or edge type that an attribute belongs to; None if the graph has no such.
+        """Return the node or edge type that an attribute belongs to; None if there is no such type.
 
         Args:
             attr: as the feature store lists it.
@@ -163,11 +163,11 @@ class StoreInput:
         return size == self.edges[EDGE].num_edges
 
     def node_attribute(self, name: str) -> dict[NodeType, ArrayLike]:
-        """A node attribute of each node type that has it; fetched from the store."""
+        """Fetch a node attribute of each node type that has it."""
         return {t: value for t, value in self._whole(name).items() if isinstance(t, str)}
 
     def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
-        """An edge attribute of each edge type that has it; fetched from the store."""
+        """Fetch an edge attribute of each edge type that has it."""
         return {t: value for t, value in self._whole(name).items() if isinstance(t, tuple)}
 
     def _whole(self, name: str) -> dict[NodeType | EdgeType, ArrayLike]:
@@ -178,16 +178,16 @@ class StoreInput:
 
 
 def _group(attr: TensorAttr) -> Any:
-    """Group of an attribute; PyG's `Data` leaves out that it is None."""
+    """Return the group of an attribute; PyG's `Data` leaves out that it is None."""
     return attr.group_name if attr.is_set("group_name") else None
 
 
 def with_index(attr: TensorAttr, index: Any) -> TensorAttr:
-    """An attribute's rows, to be asked for: a copy, since stores may hand out their own objects.
+    """Return a copy of an attribute, with the rows to ask for: stores may return their own objects.
 
     Args:
         attr: as a feature store lists it.
-        index: rows; None: all.
+        index: the rows. If None, all.
     """
     asked = copy.copy(attr)
     asked.group_name = _group(attr)

@@ -1,4 +1,4 @@
-"""A graph as the engine sees it, whole or a part."""
+"""A graph as the engine sees it, whole or a part. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from khop.storage.part import Part
 
 
 class GraphView:
-    """What the engine needs of a graph: rows at hand, and who owns the others.
+    """A graph for the engine: local rows, and the owners of the others.
 
     Attributes:
         num_nodes: number of nodes of each node type.
-        relations: (node type of neighbours, node type whose neighbours are drawn), an edge type
-            each.
-        csrs: rows at hand, an edge type each.
-        bounds: range bounds of the parts, a node type each.
-        edge_bounds: the same of edges, an edge type each.
-        part: the part whose rows are at hand.
+        relations: (node type of neighbours, node type whose neighbours are drawn), for each edge
+            type.
+        csrs: local rows, for each edge type.
+        bounds: range bounds of the parts, for each node type.
+        edge_bounds: the same of edges, for each edge type.
+        part: index of the local part.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class GraphView:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows are at hand."""
+        """True if all rows are local."""
         return all(len(bounds) == 2 for bounds in self.bounds)
 
     @classmethod
     def of_graph(cls, graph: Graph) -> GraphView:
-        """A graph in memory."""
+        """Return the view of a graph in memory."""
         place = {t: i for i, t in enumerate(graph.node_types)}
         counts = list(graph.num_nodes.values())
         return cls(
@@ -60,7 +60,7 @@ class GraphView:
 
     @classmethod
     def of_part(cls, part: Part) -> GraphView:
-        """A partition."""
+        """Return the view of a partition."""
         return cls(
             [t.count for t in part.meta.node_types],
             part.relations,

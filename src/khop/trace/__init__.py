@@ -1,17 +1,17 @@
-"""What batches cost, on one time line: samplers, partition servers and the trainer.
+"""Traces of batches on one time line: samplers, partition servers and the trainer.
 
     with khop.trace.record("out.json"):
         for batch in loader:
             ...
 
-writes a trace that opens in https://ui.perfetto.dev. Everything about a batch travels with the
-batch: whoever makes batches keeps a `PhaseClock`, whose readings go to the trainer with each of
-them, and only while a recording is under way also what lies between two readings (`clock`). Servers
-say in their replies when they were at work (`requests`). The trainer adds what it does itself
-(`watch`), keeps all that (`recording`) and writes it in Chrome's format (`events`, `files`). One
-clock, CLOCK_MONOTONIC, is read everywhere: it is the same for all processes of a machine.
+writes a trace that opens in https://ui.perfetto.dev. Each process that makes batches keeps a
+`PhaseClock`. Its readings are sent to the trainer with each batch; while a recording is under way,
+so are the segments between two readings (`clock`). Servers send the times of their work in their
+replies (`requests`). The trainer adds its own phases (`khop.metrics.watch`), keeps all records
+(`recording`) and writes them in Chrome's format (`events`, `files`). One clock, CLOCK_MONOTONIC, is
+read everywhere: it is the same for all processes of a machine.
 
-What samplers and servers use imports no torch.
+Imports no torch.
 """
 
 from khop._lazy import attach

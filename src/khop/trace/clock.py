@@ -1,4 +1,4 @@
-"""Where the time of whoever makes batches goes."""
+"""Clock of a batch producer (a sampler, or the trainer itself): its time in each phase."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final, NamedTuple
 
 
 class Phase:
-    """What a sampler does at a moment; always one of these.
+    """Phases of a sampler, which is always in exactly one.
 
     Plain integers: entering a phase takes half as long as with an enumeration.
     """
 
     SAMPLING: Final = 0  # drawing neighbours
     GATHERING: Final = 1  # copying attributes to where the trainer reads them
-    REMOTE: Final = 2  # nothing but waiting for other partitions
+    REMOTE: Final = 2  # only waiting for other partitions
     IDLE: Final = 3  # no batch is asked for
     OTHER: Final = 4  # messages, and what is between batches
     CLOSED: Final = 5  # no epoch is open: counts nowhere
@@ -24,11 +24,11 @@ PHASES = ("sampling", "gathering", "remote", "idle", "other")
 """Names of the phases that count."""
 
 ROWS = ("local", "cached", "remote")
-"""Where rows of nodes come from: this part, its copies of others' hot rows, the others."""
+"""Origins of node rows: the local part, its copies of others' hot rows, other parts."""
 
 
 class Segment(NamedTuple):
-    """A stretch of time in a phase, for a batch; in nanoseconds of CLOCK_MONOTONIC."""
+    """Interval in a phase, for a batch; in nanoseconds of CLOCK_MONOTONIC."""
 
     phase: int
     epoch: int
@@ -38,14 +38,14 @@ class Segment(NamedTuple):
 
 
 class BatchTimings(NamedTuple):
-    """What a batch cost where it was made.
+    """Timings of one batch on the process that produced it.
 
     Attributes:
-        process, thread: where that is; 0: the trainer's own thread.
+        process, thread: pid and thread id of the producer; 0 if the trainer's own thread.
         ready: when it was done, in nanoseconds of CLOCK_MONOTONIC.
         nbytes: bytes of its arrays and their header.
         remote_bytes: bytes that came from other partitions since the batch before.
-        overflows: 1 if it found no room in the ring and got memory of its own.
+        overflows: 1 if it found no room in the arena and got separate memory.
         sampling, gathering, remote, idle, other: nanoseconds in each phase since the batch before.
     """
 
@@ -63,12 +63,13 @@ class BatchTimings(NamedTuple):
 
 
 class PhaseClock:
-    """Counts each moment of a thread for exactly one phase.
+    """Clock that counts each moment of a thread for exactly one phase.
 
     Attributes:
-        phase: the phase that it is in.
-        since: when that began, in nanoseconds of CLOCK_MONOTONIC.
-        segments: what lay between two readings, while a recording is under way; None: not kept.
+        phase: the current phase.
+        since: when it began, in nanoseconds of CLOCK_MONOTONIC.
+        segments: intervals between readings, while a recording is under way. If None, they are not
+            kept.
     """
 
     __slots__ = ("_spent", "_task", "phase", "segments", "since")
@@ -81,11 +82,11 @@ class PhaseClock:
         self.segments: list[Segment] | None = None
 
     def enter(self, phase: int, task: tuple[int, int] | None = None) -> None:
-        """Ends the phase that it is in and begins another.
+        """End the current phase and begin another.
 
         Args:
             phase: the phase that begins.
-            task: the epoch and batch that it is for; default: those of the phase before.
+            task: the epoch and batch that it is for. If None, those of the phase before.
         """
         now, before = monotonic_ns(), self.phase
         self._spent[before] += now - self.since
@@ -102,7 +103,7 @@ class PhaseClock:
         overflows: int = 0,
         maker: tuple[int, int] = (0, 0),
     ) -> BatchTimings:
-        """What a batch cost that was ready when the present phase began; the next begins there."""
+        """Return the timings of a batch that was ready when this phase began, and reset them."""
         sampling, gathering, remote, idle, other, _ = self._spent
         self._spent = [0, 0, 0, 0, 0, 0]
         return BatchTimings(
@@ -119,6 +120,6 @@ class PhaseClock:
         )
 
     def keep_segments(self, wanted: bool) -> None:
-        """Begins to keep segments, or stops."""
+        """Start or stop keeping segments."""
         if wanted != (self.segments is not None):
             self.segments = [] if wanted else None

@@ -1,4 +1,4 @@
-"""Chrome's trace events of what was recorded.
+"""Conversion of a recording to Chrome's trace events. Runs in the trainer.
 
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Every
 span is a complete event (`ph: X`) of a process and a thread; times are microseconds of
@@ -6,8 +6,8 @@ CLOCK_MONOTONIC, so that what was recorded by several processes of a machine can
 lead from a batch's gathering to its use and from a request to its serving; a counter shows how many
 batches lay ready.
 
-Spans of one thread never overlap. Requests do, as several are on their way at a time: they get as
-many lanes as they need. What a server of another machine says it did is by another clock: it is
+Spans of one thread never overlap. Requests do, as several are in flight at a time: they get as many
+lanes as they need. The times of a server on another machine are by another clock: its span is
 placed in the middle of the request, as if both ways took equally long.
 """
 
@@ -28,7 +28,7 @@ _FOREIGN = 1 << 23  # above the process ids that Linux gives
 
 
 class Span(NamedTuple):
-    """Something that a thread did, with times in nanoseconds of CLOCK_MONOTONIC."""
+    """Work of a thread, with times in nanoseconds of CLOCK_MONOTONIC."""
 
     thread: Thread
     name: str
@@ -38,7 +38,7 @@ class Span(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """How a batch came to the trainer: who made it, when it was ready, who took it, and when."""
+    """Delivery of a batch: its producer, when it was ready, the thread that took it, and when."""
 
     maker: Thread
     ready: int
@@ -47,7 +47,7 @@ class Delivery(NamedTuple):
 
 
 class Names(NamedTuple):
-    """Process id of the trainer, and what processes and threads are called."""
+    """Process id of the trainer, and names of processes and threads."""
 
     trainer: int
     processes: dict[int, str]
@@ -60,13 +60,13 @@ def trace_events(
     deliveries: Sequence[Delivery],
     names: Names,
 ) -> Iterator[Event]:
-    """The events of a recording.
+    """Yield the events of a recording.
 
     Args:
-        spans: what threads did.
-        requests: requests to other partitions, by who asked.
-        deliveries: of batches that others than the trainer's thread made.
-        names: what processes and threads are called.
+        spans: work of threads.
+        requests: requests to other partitions, each with the thread that sent it.
+        deliveries: deliveries of batches that the trainer's thread did not make itself.
+        names: names of processes and threads.
     """
     asked, served = _Lanes(), _Lanes()
     processes, threads = dict(names.processes), dict(names.threads)
@@ -92,13 +92,13 @@ def trace_events(
 
 
 class _Lanes:
-    """Threads that do not exist, for spans of a process that may overlap."""
+    """Virtual threads, for spans of a process that may overlap."""
 
     def __init__(self) -> None:
         self._ends: dict[int, list[int]] = defaultdict(list)
 
     def place(self, process: int, began: int, ended: int) -> Thread:
-        """The first lane that is free; spans come in order of their begin."""
+        """Return the first lane that is free; spans come in order of their begin."""
         ends = self._ends[process]
         for lane, end in enumerate(ends):
             if end <= began:
@@ -109,7 +109,7 @@ class _Lanes:
 
 
 def _served(request: Answered) -> tuple[int, int, bool]:
-    """When the server was at work, by the clock of who asked, and whether they share a clock."""
+    """Return when the server worked, on the requester's clock, and True if both share a clock."""
     sent, received = request.sent, request.received
     if sent <= request.began <= request.ended <= received:
         return request.began, request.ended, True
@@ -152,7 +152,7 @@ def _metadata(
 
 
 def _arrows(spans: Sequence[Span], deliveries: Sequence[Delivery]) -> Iterator[Event]:
-    """From the end of a batch's making to its use, as far as both were recorded."""
+    """Yield arrows from the end of a batch's making to its use, as far as both were recorded."""
     made = {(s.thread, s.ended) for s in spans if s.name == "gathering"}
     used = {(s.thread, s.began) for s in spans if s.name == "collating"}
     for number, batch in enumerate(deliveries):
@@ -163,7 +163,7 @@ def _arrows(spans: Sequence[Span], deliveries: Sequence[Delivery]) -> Iterator[E
 
 
 def _ready(deliveries: Sequence[Delivery], trainer: int) -> Iterator[Event]:
-    """How many batches lay ready, whenever that changes."""
+    """Yield the number of ready batches, whenever it changes."""
     changes = [(d.ready, 1) for d in deliveries] + [(d.taken, -1) for d in deliveries]
     count = 0
     for moment, change in sorted(changes):

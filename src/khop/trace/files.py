@@ -15,18 +15,18 @@ Event = dict[str, Any]
 
 
 def of_rank(path: Path, rank: int) -> Path:
-    """`out.json` -> `out-rank1.json`."""
+    """Return a trainer's own path: `out.json` -> `out-rank1.json`."""
     name, dot, rest = path.name.partition(".")
     return path.with_name(f"{name}-rank{rank}{dot}{rest}")
 
 
 def write_events(path: Path, events: Iterable[Event], about: dict[str, Any]) -> None:
-    """Writes a trace.
+    """Write a trace.
 
     Args:
         path: the file; gzipped if it ends in '.gz'.
         events: its events.
-        about: what else the file shall say.
+        about: further content of the file, 'otherData'.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -42,14 +42,14 @@ def write_events(path: Path, events: Iterable[Event], about: dict[str, Any]) -> 
 
 
 def merge(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> None:
-    """Joins what several trainers of one machine recorded at the same time.
+    """Merge recordings that several trainers of one machine made at the same time.
 
     Args:
         paths: their files, from `record`.
         output: the file to write.
 
     Raises:
-        ValueError: a file that is no trace.
+        ValueError: a file is no trace.
     """
     events: dict[str, Event] = {}
     about: dict[str, Any] = {}
@@ -61,7 +61,7 @@ def merge(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
         for event in content["traceEvents"]:
             if "id" in event:  # arrows are numbered file by file
                 event["id"] = f"{number}: {event['id']}"
-            events.setdefault(json.dumps(event), event)  # a server has its name from several
+            events.setdefault(json.dumps(event), event)  # several files name the same server
         about[path.name] = content.get("otherData")
     write_events(Path(output), events.values(), about)
 

@@ -1,4 +1,4 @@
-"""Recordings: what is kept of a trace until it is written."""
+"""Recordings: spans and requests, kept in the trainer until the trace is written."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _current: Recording | None = None
 
 
 def current() -> Recording | None:
-    """The recording that is under way in this process, if any."""
+    """Return the recording that is under way in this process, or None."""
     return _current
 
 
 def record(path: str | os.PathLike[str], *, limit: int = 1_000_000) -> Recording:
-    """Records what loaders do, for a time line of samplers, partition servers and the trainer.
+    """Record what loaders do, for a time line of samplers, partition servers and the trainer.
 
         with khop.trace.record("out.json"):
             for batch in loader:
@@ -43,8 +43,8 @@ def record(path: str | os.PathLike[str], *, limit: int = 1_000_000) -> Recording
         path: the file to write, in Chrome's trace event format; gzipped if it ends in '.gz'. Of
             several trainers, that of rank r goes to `<name>-rank<r>.json`; `merge` joins those of
             one machine.
-        limit: spans to keep, at most; further ones are dropped, counted in the file and told in a
-            warning. A span takes about 300 bytes here and 200 in the file; a batch has three of
+        limit: spans to keep, at most; further ones are dropped, counted in the file and reported in
+            a warning. A span takes about 300 bytes here and 200 in the file; a batch has three of
             the trainer, about three of its sampler, and two for each request to another partition.
 
     Returns:
@@ -59,10 +59,10 @@ def record(path: str | os.PathLike[str], *, limit: int = 1_000_000) -> Recording
 
 
 class Recording:
-    """A recording; see `record`.
+    """Recording of the work of loaders; a context manager, made by `record`.
 
     Attributes:
-        path: the file; known for good when the recording has ended.
+        path: the file; final when the recording has ended (a rank may be added).
         dropped: spans beyond the limit.
     """
 
@@ -102,7 +102,7 @@ class Recording:
             self._write()
 
     def add(self, thread: Thread, name: str, began: int, ended: int, args: dict[str, Any]) -> None:
-        """Keeps what a thread did, as far as it lies within the recording."""
+        """Keep the work of a thread, as far as it lies within the recording."""
         began = max(began, self._began)
         if ended <= began:
             return
@@ -110,7 +110,7 @@ class Recording:
             self._spans.append(Span(thread, name, began, ended, args))
 
     def add_delivery(self, delivery: Delivery) -> None:
-        """Keeps how a batch came to the trainer, as long as there is room for spans."""
+        """Keep the delivery of a batch, as long as there is room for spans."""
         if len(self._spans) < self._limit and delivery.ready >= self._began:
             self._deliveries.append(delivery)
 
@@ -122,7 +122,7 @@ class Recording:
     def add_records(
         self, thread: Thread, segments: Iterable[Segment], answered: Iterable[Answered] = ()
     ) -> None:
-        """Keeps the segments and requests of whoever makes batches."""
+        """Keep the segments and requests of a batch producer."""
         for phase, epoch, batch, began, ended in segments:
             works = phase < Phase.REMOTE  # waiting is not for one batch
             args = {"epoch": epoch, "batch": batch} if works else {}
@@ -132,13 +132,13 @@ class Recording:
                 self._requests.append((thread, request))
 
     def add_message(self, pid: int, number: int, payload: bytes) -> None:
-        """Keeps what a sampler process sent; see `pack_records`."""
+        """Keep the records that a sampler process sent; see `pack_records`."""
         self._makers[pid] = f"sampler {number}"
         self._threads[pid, pid] = "batches"
         self.add_records((pid, pid), *unpack_records(payload))
 
     def name_thread(self, thread: Thread, name: str) -> None:
-        """Says what a thread shall be called."""
+        """Set the name of a thread."""
         self._threads[thread] = name
 
     def _write(self) -> None:
@@ -164,11 +164,11 @@ class Recording:
 
 
 class OwnRecords:
-    """What the trainer does while it makes batches of a partitioned graph itself.
+    """Records of a trainer that makes batches of a partitioned graph itself.
 
     Attributes:
-        clock: of the phases.
-        log: of its requests, while a recording is under way.
+        clock: clock of the phases.
+        log: log of its requests, while a recording is under way.
     """
 
     def __init__(self) -> None:
@@ -176,14 +176,14 @@ class OwnRecords:
         self.log: RequestLog | None = None
 
     def begin(self, task: tuple[int, int]) -> None:
-        """A batch begins: its drawing. Follows recordings that have begun or ended."""
+        """Begin drawing a batch; start or stop keeping records if a recording began or ended."""
         clock, recording = self.clock, current()
         clock.keep_segments(recording is not None)
         self.log = None if recording is None else RequestLog(task)
         clock.enter(Phase.SAMPLING, task)
 
     def end(self) -> None:
-        """It is made, or has failed."""
+        """End a batch that is made or has failed; add its records to the recording."""
         self.clock.enter(Phase.CLOSED)
         segments, recording = self.clock.segments, current()
         if recording is not None and segments:
@@ -193,7 +193,7 @@ class OwnRecords:
 
 
 def _rank_and_world_size() -> tuple[int, int]:
-    """This trainer's; nothing is imported for it that the process does not use already."""
+    """Return this trainer's rank and world size; import no module that is not in use already."""
     distributed = sys.modules.get("khop.distributed.job.context")
     context = None if distributed is None else distributed.get_context()
     if context is not None:

@@ -1,4 +1,7 @@
-"""What a recording knows of requests to other partitions, and how it reaches the trainer."""
+"""Records of requests to other partitions, and their encoding in control messages.
+
+Samplers keep the records and send them to the trainer; partition servers add their own times.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from khop.errors import ProtocolError
 from khop.trace.clock import Segment
 
 REQUESTS = ("sample", "induce", "has_edges", "fetch")
-"""Names of requests; their places stand for them."""
+"""Names of requests; records hold the index."""
 
-_MAX_RECORDS = 300  # in a control message, which holds 60,000 bytes
+_MAX_RECORDS = 300  # per control message, which holds 60,000 bytes
 _NOTHING_SERVED = (0, 0, 0, 0)
 
 
 class Asked(NamedTuple):
-    """A request on its way: what was asked when, for which batch."""
+    """A request in flight: its kind, when it was sent, and for which batch."""
 
     epoch: int
     batch: int
@@ -36,14 +39,14 @@ class Answered(NamedTuple):
     """A request and its answer; all times in nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
-        epoch, batch: what it was for.
+        epoch, batch: the batch that it was for.
         part: the partition.
         kind: index into `REQUESTS`.
-        rows: rows that were asked for.
-        sent, received: when, by the clock of who asked.
+        rows: number of rows that were asked for.
+        sent, received: times on the requester's clock.
         nbytes: bytes of the answer.
-        began, ended: when the server was at work, by its own clock.
-        pid, thread: of the server; 0 if it did not say.
+        began, ended: begin and end of the server's work, on its clock; 0 if not reported.
+        pid, thread: process and thread of the server; 0 if not reported.
     """
 
     epoch: int
@@ -61,13 +64,13 @@ class Answered(NamedTuple):
 
 
 class RequestLog:
-    """Keeps the requests of batches while a recording is under way.
+    """Log of the requests of batches, while a recording is under way.
 
     Args:
         task: epoch and batch that requests are for; may be set.
 
     Attributes:
-        answered: what has been answered.
+        answered: the requests that have been answered.
     """
 
     def __init__(self, task: tuple[int, int] = (0, 0)) -> None:
@@ -75,13 +78,13 @@ class RequestLog:
         self.answered: list[Answered] = []
 
     def ask(self, part: int, op: str, rows: int) -> Asked | None:
-        """Notes that a request leaves; None if its kind is not recorded."""
+        """Note that a request is sent; return None if its kind is not recorded."""
         if op not in REQUESTS:
             return None
         return Asked(*self.task, part, REQUESTS.index(op), rows, monotonic_ns())
 
     def answer(self, asked: Asked, served: Any, nbytes: int) -> None:
-        """Notes that a reply has come; `served`: from `served_since`, if anything."""
+        """Note that a reply has arrived; `served` is from `served_since`, if the server sent it."""
         plain = isinstance(served, list) and len(served) == len(_NOTHING_SERVED)
         if not plain or any(type(n) is not int or not 0 <= n < 2**63 for n in served):
             served = _NOTHING_SERVED
@@ -89,12 +92,12 @@ class RequestLog:
 
 
 def served_since(began: int) -> list[int]:
-    """What a server says of its work: when it began and ended, its process and thread."""
+    """Return begin and end of a server's work, its process and its thread."""
     return [began, monotonic_ns(), os.getpid(), threading.get_native_id()]
 
 
 def pack_records(segments: list[Segment], answered: list[Answered]) -> Iterator[bytes]:
-    """Segments and requests as payloads of control messages; none if there is nothing to say."""
+    """Yield payloads of control messages that hold segments and requests, if there are any."""
     while segments or answered:
         first, segments = segments[:_MAX_RECORDS], segments[_MAX_RECORDS:]
         room = _MAX_RECORDS - len(first)
@@ -105,10 +108,10 @@ def pack_records(segments: list[Segment], answered: list[Answered]) -> Iterator[
 
 
 def unpack_records(payload: bytes) -> tuple[list[Segment], list[Answered]]:
-    """Segments and requests, from a payload that `pack_records` made.
+    """Return the segments and requests of a payload that `pack_records` made.
 
     Raises:
-        ProtocolError: it is of another length than it says.
+        ProtocolError: the payload's length does not match its counts.
     """
     counts = TWO.unpack_from(payload) if len(payload) >= TWO.size else (0, 0)
     widths = len(Segment._fields), len(Answered._fields)

@@ -1,14 +1,15 @@
-"""Layer-wise inference: a model's output for every node, each neighbourhood whole.
+"""Layer-wise inference: a model's output for every node, from complete neighbourhoods.
 
-    run            layerwise_inference: the layers, one after the other
-    peers          who computes what, and how the others' rows are reached
+    layerwise      layerwise_inference: the layers, one after the other
+    peers          division of nodes among trainers, and access to the others' rows
     neighborhoods  a part's nodes with all their neighbours, batch by batch
-    inputs, rows   what layers get: attributes of the folder, outputs of the layer before
-    layers         models taken apart
-    runner         one layer over a trainer's nodes
+    inputs, rows   inputs of layers: attributes of the folder, outputs of the previous layer
+    layers         division of models into layers
+    layer_runner   one layer over a trainer's nodes
     files          the folder of outputs
-    server, client rows of outputs over the network
-    result         what users get
+    output_server, output_client   rows of outputs over the network
+    result         return value: rows by original id
 
-`neighborhoods`, `rows`, `files`, `server` and `client` import no torch.
+`output_server` runs as a separate process, the rest in trainers. `neighborhoods`, `rows`, `files`,
+`output_server` and `output_client` import no torch.
 """

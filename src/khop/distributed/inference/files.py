@@ -1,11 +1,11 @@
-"""The folder of layer-wise outputs: the only module that knows what lies where in it.
+"""Layout of the folder of layer-wise outputs, its writer and its readers.
 
     root/layer-<i>/<node type>/part-<p>.npy              row j belongs to the j-th node of part p
     root/layer-<i>/<node type>/part-<p>-share-<s>.npy    ... of share s, if trainers divide the part
 
 Files are written under a temporary name, from their first row to their last, and renamed: they are
 complete or absent. Trainers without a common file system each have some of the files. bfloat16 is
-stored as uint16. Imports no torch.
+stored as uint16. Runs in trainers and their output servers. Imports no torch.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from khop.storage.folder import safe_name
 from khop.typing import Array, Int64Array, NodeType
 
 PROBE = ".khop-probe-"
-"""How the files begin by which trainers see whether they have the folder in common."""
+"""Prefix of the files by which trainers detect that they share the folder."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """The nodes that one trainer computes of one part.
+    """Nodes of one part that one trainer computes.
 
     Attributes:
-        rank: the trainer.
+        rank: rank of the trainer.
         part: the part.
-        number: which of the part's shares.
+        number: index of the share among the part's shares.
         of: number of the part's shares.
-        ranges: first and one-past-last new id, a node type each.
+        ranges: first and one-past-last new id, for each node type.
     """
 
     rank: int
@@ -53,24 +53,24 @@ class Share:
 
     @property
     def file_name(self) -> str:
-        """Name of its files."""
+        """Name of the share's files."""
         share = "" if self.of == 1 else f"-share-{self.number}"
         return f"part-{self.part}{share}.npy"
 
     def num_rows(self, node_type: int) -> int:
-        """Number of its nodes of a type."""
+        """Return the number of its nodes of a type."""
         low, high = self.ranges[node_type]
         return high - low
 
 
 @dataclass(frozen=True)
 class RowSpec:
-    """What the rows of a layer's output of one node type are.
+    """Dtypes and shape of a layer's output for one node type.
 
     Attributes:
         stored: name of the dtype on disk.
-        computed: name of the dtype that the layer gave and that the next one gets.
-        shape: of one row.
+        computed: name of the dtype that the layer returned and that the next one gets.
+        shape: shape of one row.
     """
 
     stored: str
@@ -78,41 +78,41 @@ class RowSpec:
     shape: tuple[int, ...]
 
     def to_json(self) -> list[Any]:
-        """As JSON."""
+        """Convert to a JSON list."""
         return [self.stored, self.computed, list(self.shape)]
 
     @classmethod
     def from_json(cls, content: Sequence[Any]) -> RowSpec:
-        """From what `to_json` returned, after its journey."""
+        """Convert from the list that `to_json` returned."""
         stored, computed, shape = content
         return cls(stored, computed, tuple(shape))
 
 
 def layer_folder(root: Path, layer: int) -> Path:
-    """Folder of a layer's outputs."""
+    """Return the folder of a layer's outputs."""
     return root / f"layer-{layer}"
 
 
 def output_file(root: Path, layer: int, node_type: NodeType, file_name: str) -> Path:
-    """A share's file of a layer and node type."""
+    """Return the path of a share's file of a layer and node type."""
     return layer_folder(root, layer) / safe_name(node_type) / file_name
 
 
 def open_rows(file: Path, dtype: str) -> Feature:
-    """Maps a file's rows read-only."""
+    """Map a file's rows read-only."""
     return Feature(load_npy(file, "r"), dtype)
 
 
 def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
-    """Makes sure that a folder holds no outputs.
+    """Check that a folder holds no outputs, or remove them.
 
     Args:
         root: the folder.
-        overwrite: remove outputs that are there.
-        probes: names of the trainers' probes, which stay; those of trainers long dead go.
+        overwrite: remove existing outputs.
+        probes: names of the trainers' probes, which stay; those of dead trainers are removed.
 
     Raises:
-        FileExistsError: it holds some and `overwrite` is False, or it holds something else.
+        FileExistsError: it holds outputs and `overwrite` is False, or it holds other files.
     """
     entries = []
     for entry in root.iterdir():
@@ -135,7 +135,7 @@ def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
 
 
 def remove_outputs(root: Path, layer: int, shares: Sequence[Share]) -> None:
-    """Removes a trainer's files of a layer, and the folders that no trainer has files in."""
+    """Remove a trainer's files of a layer, and folders that are empty then."""
     names = {share.file_name for share in shares}
     for folder in sorted(layer_folder(root, layer).glob("*")):
         for name in names:
@@ -147,12 +147,12 @@ def remove_outputs(root: Path, layer: int, shares: Sequence[Share]) -> None:
 
 
 class RowWriter:
-    """Writes a file of rows, one batch after the other.
+    """Writer of a file of rows, one batch after the other.
 
     Args:
-        file: the file; appears with `finish`.
-        spec: what the rows are.
-        num_rows: how many there will be.
+        file: the file; it exists after `finish`.
+        spec: dtypes and shape of the rows.
+        num_rows: number of rows to be written.
     """
 
     def __init__(self, file: Path, spec: RowSpec, num_rows: int) -> None:
@@ -170,16 +170,16 @@ class RowWriter:
         np.lib.format.write_array_header_1_0(self._opened, header)
 
     def append(self, rows: Array) -> None:
-        """Writes the next rows, of the dtype that they are stored in."""
+        """Write the next rows, in their stored dtype."""
         self._missing -= len(rows)
-        # Not through a map: a full disk is an OSError here, and kills the process there.
+        # No memory map: a full disk would kill the process with SIGBUS, here it is an OSError.
         self._opened.write(np.ascontiguousarray(rows).data.cast("B") if rows.size else b"")
 
     def finish(self) -> None:
-        """Makes the file durable and gives it its name.
+        """Sync the file to disk and rename it to its final name.
 
         Raises:
-            ValueError: there were more or fewer rows than promised.
+            ValueError: another number of rows than `num_rows` was written.
         """
         if self._missing:
             raise ValueError(f"'{self._file}' lacks {self._missing} of its rows")
@@ -189,23 +189,23 @@ class RowWriter:
         self._temporary.rename(self._file)
 
     def abandon(self) -> None:
-        """Leaves nothing behind, unless it was finished."""
+        """Remove the temporary file; no effect after `finish`."""
         self._opened.close()
         with contextlib.suppress(OSError):
             self._temporary.unlink()
 
 
 class OutputSlices:
-    """A layer's output of one node type, as `rows` reads it: slices are shares.
+    """Slices of a layer's output of one node type, for `RowReader`; each share is a slice.
 
     Args:
         root: the folder.
         shares: all shares, in the order of their ids.
-        layer: the layer.
+        layer: index of the layer.
         node_type: index and name of the node type.
-        spec: what the rows are.
-        visible: trainers whose files are in this trainer's folder.
-        client: the servers of the other trainers' files, if there are any.
+        spec: dtypes and shape of the rows.
+        visible: ranks of the trainers whose files are in this trainer's folder.
+        client: the servers of the other trainers' files. If None, there are none.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class OutputSlices:
         self.bounds = [low for low, _ in ranges] + [ranges[-1][1]]
 
     def at_hand(self, index: int) -> Feature | None:
-        """See `Slices`."""
+        """Return the rows of a slice if their file is visible here, else None."""
         share = self._shares[index]
         if share.rank not in self._visible:
             return None
@@ -241,12 +241,12 @@ class OutputSlices:
         return self._opened[index]
 
     def copies(self, ids: Int64Array) -> tuple[Feature, Int64Array] | None:
-        """There are none."""
+        """Return None: outputs have no copies."""
         del ids
         return None
 
     def ask(self, index: int, ids: Int64Array) -> Request:
-        """See `Slices`."""
+        """Request rows from the trainer that computed them."""
         assert self.client is not None
         share = self._shares[index]
         rows = ids - self.bounds[index]
@@ -254,11 +254,11 @@ class OutputSlices:
 
 
 def check_shares(shares: Sequence[Share], counts: Sequence[int]) -> None:
-    """Raises ValueError unless the shares, in their order, hold every node exactly once.
+    """Raise ValueError unless the shares, in their order, hold every node exactly once.
 
     Args:
         shares: the shares.
-        counts: number of nodes, a node type each.
+        counts: number of nodes of each node type.
     """
     for node_type, count in enumerate(counts):
         ranges = [share.ranges[node_type] for share in shares]

@@ -1,4 +1,7 @@
-"""What layers get from the partition folder: rows of nodes, attributes of edges."""
+"""Inputs of layers from the partition folder: rows of nodes, attributes of edges.
+
+Runs in trainers.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,18 @@ from khop.typing import Array, NodeType
 
 
 class LayerInput(NamedTuple):
-    """What a layer gets of the nodes of one type: where rows are read, and what is made of them."""
+    """Input of a layer for one node type: a reader of rows, and a function applied to the rows."""
 
     reader: RowReader
     finish: Callable[[Tensor], Tensor]
 
 
 class NodeInputs:
-    """The first layer's inputs.
+    """Inputs of the first layer.
 
     Args:
         data: the dataset.
-        x: name of a node attribute, callable that makes rows of original ids, or {node type: such}.
+        x: name of a node attribute, callable from original ids to rows, or {node type: such}.
 
     Raises:
         KeyError: no such node type or attribute.
@@ -67,12 +70,12 @@ class NodeInputs:
     def of_first_layer(
         self, parts: dict[int, Part], home: int, client: PartitionClient | None
     ) -> list[LayerInput | None]:
-        """What the first layer gets, a node type each.
+        """Return the first layer's input for each node type, None for types without.
 
         Args:
-            parts: the parts at hand, by number.
+            parts: the parts on this machine, by number.
             home: the home partition.
-            client: the servers of other parts, if there are any.
+            client: the servers of other parts. If None, there are none.
         """
         given: list[LayerInput | None] = []
         for i, source in enumerate(self._sources):
@@ -99,15 +102,15 @@ def _rows_of_ids(make: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
 
 
 class EdgeAttrs:
-    """The edge attributes that layers get.
+    """Edge attributes that layers get.
 
     Args:
         data: the dataset.
-        names: of the attributes.
+        names: names of the attributes.
 
     Raises:
-        KeyError: an attribute that no edge type has.
-        TypeError: a string in place of a list of them.
+        KeyError: no edge type has some attribute.
+        TypeError: `names` is a string, not a list of strings.
     """
 
     def __init__(self, data: DistDataset, names: Sequence[str]) -> None:
@@ -123,7 +126,7 @@ class EdgeAttrs:
                 raise KeyError(f"no edge type has an attribute '{name}': there are {known}")
 
     def arguments(self, read: Sequence[Mapping[str, Array]], device: torch.device) -> list[Any]:
-        """Further arguments of a layer, from what was read of each edge type."""
+        """Return the further arguments of a layer, from the rows of each edge type."""
         arguments: list[Any] = []
         for name in self._names:
             by_type = {
@@ -136,7 +139,7 @@ class EdgeAttrs:
 
 
 def described(value: Any) -> str:
-    """What a callable returned, for error messages."""
+    """Describe a value that a callable returned, for error messages."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return f"'{type(value).__name__}'"

@@ -1,4 +1,4 @@
-"""Runs one layer over the nodes that a trainer computes, and writes what comes out."""
+"""Execution of one layer over a trainer's nodes, and storage of its output. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _BATCHES_AHEAD = 2
 
 
 class _Batch(NamedTuple):
-    """A batch as it was read; no rows of node types without input."""
+    """Batch as read; rows are None for node types without input."""
 
     neighborhood: Neighborhood
     rows: list[Array | None]
 
 
 class LayerRunner:
-    """Runs layers.
+    """Runner of layers, batch by batch.
 
     Args:
-        meta: what the partition folder holds.
+        meta: metadata of the partition folder.
         edge_attrs: the edge attributes that layers get.
-        device: where they run.
-        stored: name of the dtype of floating-point outputs on disk; None: that of the layer.
-        bipartite: give layers pairs of all nodes' and own nodes' rows.
-        batch_size: nodes of a batch.
-        max_edges: edges of a batch.
+        device: device of the layers.
+        stored: name of the dtype of floating-point outputs on disk. If None, that of the layer.
+        bipartite: pass layers pairs of all nodes' rows and own nodes' rows.
+        batch_size: maximum number of nodes of a batch.
+        max_edges: maximum number of edges of a batch of several nodes.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class LayerRunner:
         peers: InferencePeers,
         check: Callable[[], None],
     ) -> list[RowSpec | None]:
-        """Computes a layer's output for all nodes that this trainer computes.
+        """Compute a layer's output for this trainer's shares, and write it to files.
 
         Args:
             layer: the layer.
-            number: its number.
-            inputs: what it gets, a node type each.
-            peers: who computes what, and where files go.
-            check: called between batches; raises if the others have given up.
+            number: its index.
+            inputs: its input for each node type.
+            peers: has this trainer's shares and the output folder.
+            check: called between batches; raises if another trainer has failed.
 
         Returns:
-            What the rows of each node type are, None for types that it gave none of.
+            Dtypes and shape of the rows of each node type; None for types without output.
 
         Raises:
             ValueError, TypeError: the layer returns something else than rows.
@@ -137,7 +137,7 @@ class LayerRunner:
 
 
 class _LayerFiles:
-    """Takes in a layer's output, batch by batch: checks it, and writes it to the share's files."""
+    """Checks of a layer's output, batch by batch, and the files that it is written to."""
 
     def __init__(
         self, meta: FolderMeta, layer: int, peers: InferencePeers, stored: str | None
@@ -152,7 +152,7 @@ class _LayerFiles:
 
     @contextlib.contextmanager
     def of_share(self, share: Share) -> Generator[None, None, None]:
-        """Files of a share; they appear when all of it went well."""
+        """Write the files of a share; they exist only if the block succeeds."""
         self._share = share
         self._writers = {}
         try:
@@ -164,11 +164,11 @@ class _LayerFiles:
                 writer.abandon()
 
     def take_in(self, output: Any, seeds: Sequence[Range]) -> None:
-        """Writes the rows of a batch's own nodes.
+        """Write the rows of a batch's own nodes.
 
         Args:
-            output: what the layer returned.
-            seeds: ranges of the batch's own nodes, a node type each.
+            output: return value of the layer.
+            seeds: range of the batch's own nodes, for each node type.
         """
         for node_type, rows in self._by_type(output).items():
             low, high = seeds[node_type]
@@ -227,9 +227,9 @@ class _LayerFiles:
 
 
 def _made_ahead(make: Callable[[Task], Made], tasks: Iterable[Task]) -> Generator[Made, None, None]:
-    """Makes things in one thread, a few ahead; closing waits for the one being made.
+    """Yield the results of tasks, computed in one thread, a few ahead.
 
-    Sockets and files that the thread uses can therefore be closed afterwards.
+    `close` waits for the running task: files and sockets that the thread uses can be closed then.
     """
     due: deque[Future[Made]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="khop-reader") as executor:

@@ -1,4 +1,4 @@
-"""Models taken apart into layers that each need one hop."""
+"""Division of models into layers that each need one hop. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch_geometric.nn.conv import EdgeConv, GATConv, GATv2Conv, GINConv, SAGEC
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 Layer = Callable[[Any, Any, Sequence[Any], int], Any]
-"""(x, edge_index, edge attributes, number of seeds) -> output, of which the seeds come first.
+"""(x, edge_index, edge attributes, number of seeds) -> output, whose first rows are the seeds'.
 
 The number is 0 for heterogeneous graphs.
 """
 
-# What these compute for a node depends on more than its in-neighbours' inputs.
+# Their output for a node depends on more than its in-neighbours' inputs.
 _DEGREES = "weights edges by the degrees of both ends, and a batch has all edges of its seeds only"
 _FAR = "looks further than one hop in one layer"
 _BEYOND_ONE_HOP = {
@@ -39,16 +39,16 @@ _PAIRED = (SAGEConv, GATConv, GATv2Conv, GINConv, EdgeConv)
 
 
 def as_layers(model: Any, with_edge_attrs: bool) -> list[Layer]:
-    """Layers of a model.
+    """Return the layers of a model.
 
     Args:
         model: PyG `BasicGNN` (`GraphSAGE`, `GAT`, `GIN`, ...), or a sequence of callables; also in
             `DistributedDataParallel`.
-        with_edge_attrs: whether layers shall get edge attributes.
+        with_edge_attrs: whether layers are to get edge attributes.
 
     Raises:
-        TypeError: something else.
-        ValueError: a module in training mode, or one that one hop is not enough for.
+        TypeError: another type of model.
+        ValueError: a module is in training mode, or needs more than one hop.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module
@@ -124,17 +124,17 @@ def _check_module(module: nn.Module) -> None:
 
 
 def takes_pairs(model: Any) -> bool:
-    """Whether a model is a PyG `BasicGNN` whose layers take (source rows, destination rows)."""
+    """Return whether a model is a `BasicGNN` whose layers take (source, destination) rows."""
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module
     return isinstance(model, BasicGNN) and all(type(conv) in _PAIRED for conv in model.convs)
 
 
 def device_of(model: Any, device: Any) -> torch.device:
-    """Where layers run: `device`, or where the model's parameters are, or the CPU.
+    """Return the device of the layers: `device`, else that of the model's parameters, else the CPU.
 
     Raises:
-        ValueError: the model is elsewhere.
+        ValueError: the model is on another device than `device`.
     """
     places = {p.device for module in _modules(model) for p in module.parameters(recurse=False)}
     if device is None:

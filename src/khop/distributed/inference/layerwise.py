@@ -1,12 +1,12 @@
-"""`layerwise_inference`: a model's output for every node, each neighbourhood whole.
+"""`layerwise_inference`: a model's output for every node, from complete neighbourhoods.
 
     layer 0   rows of the partition folder ──> own nodes ──> layer-0/<type>/part-<p>.npy
     layer 1   rows of all layer-0 files ─────> own nodes ──> layer-1/<type>/part-<p>.npy
     ...
 
-Trainers compute the nodes of their home partitions, batch by batch, with all in-neighbours; one
-hop a layer, so nothing is computed twice. After a layer they wait for one another. A thread reads
-the next batches while a layer runs.
+Trainers compute the nodes of their home partitions, batch by batch, with all in-neighbours. Each
+layer needs one hop, so nothing is computed twice. All trainers finish a layer before the next
+begins. A thread reads the next batches while a layer runs.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def layerwise_inference(
     overwrite: bool = False,
     rpc_timeout: float = 180.0,
 ) -> LayerwiseOutputs:
-    """Computes a model's output for all nodes, layer by layer; equal to one forward of the graph.
+    """Compute a model's output for all nodes, layer by layer; equal to one forward of the graph.
 
     All trainers of the group call it together. Each computes the nodes of its home partition (and
-    of partitions that it serves and that are nobody's home), so every node is computed once a
+    of partitions that it serves and that are no trainer's home), so every node is computed once per
     layer. Memory is bounded by the batches; a layer's output goes to files, and the next layer
-    reads those rows that it needs. Trainers that have `output_dir` in common read each other's
-    files there; others ask for rows over the network.
+    reads the rows that it needs. Trainers that share `output_dir` read each other's files there;
+    others request rows over the network.
 
     Args:
         data: the trainer's partition, of a folder that serves in-neighbours ('by_dst') or is
@@ -64,26 +64,25 @@ def layerwise_inference(
             evaluation mode. A layer is called as `layer(x, edge_index)`, of a heterogeneous graph
             `layer(x_dict, edge_index_dict)`, with the nodes of a batch and their in-neighbours. It
             returns rows (a dictionary of rows by node type), of which the batch's own nodes come
-            first; the rest is left out. What it computes for a node may depend only on the node and
-            its in-neighbours.
-        output_dir: where outputs are written; must be empty or absent. Only the last layer's stay.
-        x: what the first layer gets: name of a node attribute, or a callable that makes rows of
-            [n] int64 original ids (an `Embedding`); {node type: such} where types differ. A name
-            stands for all types that have it.
+            first; the rest is ignored. Its output for a node may depend only on the node and its
+            in-neighbours.
+        output_dir: folder for outputs; must be empty or absent. Only the last layer's are kept.
+        x: input of the first layer: name of a node attribute, or a callable from [n] int64 original
+            ids to rows (an `Embedding`); {node type: such} if types differ. A name applies to all
+            types that have it.
         edge_attrs: names of edge attributes that layers get as further arguments, of a
             heterogeneous graph as dictionaries of the edge types that have them.
-        batch_size: nodes computed at a time.
-        max_edges: edges of a batch, for memory's sake: a batch has fewer nodes rather than more
-            edges, but for a single node that has more.
-        device: where layers run; default: where the model's parameters are, else the CPU.
-        dtype: floating-point dtype that outputs are stored in ('float16', 'bfloat16', 'float32',
-            'float64'); layers get them back in the dtype that they were computed in. Default: that
-            dtype.
-        bipartite: give layers x as the pair (rows of all nodes of the batch, rows of its own
-            nodes), so that they compute no more than is needed; many of PyG's convolutions take
-            such pairs. Of heterogeneous graphs a pair of dictionaries. Default: do so for PyG's
-            models of `SAGEConv`, `GATConv`, `GATv2Conv`, `GINConv` and `EdgeConv`.
-        overwrite: replace outputs that are in `output_dir`.
+        batch_size: maximum number of nodes computed at a time.
+        max_edges: maximum number of edges of a batch, to bound memory: batches get fewer nodes
+            instead. A single node with more edges is a batch of its own.
+        device: device of the layers. If None, that of the model's parameters, else the CPU.
+        dtype: floating-point dtype of stored outputs ('float16', 'bfloat16', 'float32', 'float64');
+            layers get them back in the dtype that they were computed in. If None, that dtype.
+        bipartite: pass x as the pair (rows of all nodes of the batch, rows of its own nodes), so
+            that layers compute only what is needed; many of PyG's convolutions take such pairs. For
+            heterogeneous graphs a pair of dictionaries. If None, True for PyG's models of
+            `SAGEConv`, `GATConv`, `GATv2Conv`, `GINConv` and `EdgeConv`.
+        overwrite: replace outputs in `output_dir`.
         rpc_timeout: seconds that a request to another trainer may take.
 
     Returns:
@@ -92,14 +91,14 @@ def layerwise_inference(
     Raises:
         ValueError, TypeError, KeyError: bad arguments, or layers that return something else.
         FileExistsError: `output_dir` is not empty.
-        RendezvousError: another trainer has failed or ended, or does not do the same.
-        PartitionUnavailableError: rows of another trainer cannot be had.
+        RendezvousError: another trainer has failed or ended, or has called something else.
+        PartitionUnavailableError: rows of another trainer are unreachable.
 
     The scheme is that of `inference` in PyG's `BasicGNN` and DGL's layer-wise inference.
     """
     context = require_context()
     name = f"layerwise_inference-{context.number('inference')}"
-    # The others hear of a failure first; then what they may be reading goes.
+    # On failure: publish it first, then remove files that other trainers may be reading.
     with (
         contextlib.ExitStack() as on_failure,
         MonitoredBarrier(context.rendezvous, name) as barrier,
@@ -126,7 +125,7 @@ def layerwise_inference(
                 own = runner.run(layer, number, given, peers, barrier.check)
             told = barrier.exchange(f"layer-{number}", [s and s.to_json() for s in own])
             specs = _agree_on_specs(told, peers, number)
-            if number > 0:  # nobody reads them any more
+            if number > 0:  # no trainer reads them any more
                 remove_outputs(peers.root, number - 1, [share for share, _ in peers.own])
             given = _inputs_of_next(data, peers, number, specs)
         outputs = _outputs(data, peers, len(layers) - 1, given)
@@ -135,7 +134,7 @@ def layerwise_inference(
 
 
 def _discard(peers: InferencePeers, num_layers: int) -> None:
-    """Removes what a failed inference has written: its output folder can be used again."""
+    """Remove the files of a failed inference, so that its output folder can be used again."""
     for layer in range(num_layers):
         remove_outputs(peers.root, layer, [share for share, _ in peers.own])
 
@@ -157,7 +156,7 @@ def _check_arguments(data: Any, batch_size: Any, max_edges: Any) -> None:
 
 
 def _stored(dtype: torch.dtype | str | None) -> str | None:
-    """Name of the dtype that outputs are stored in; None: that of the layer."""
+    """Return the name of the outputs' dtype on disk; None for that of the layer."""
     if dtype is None:
         return None
     name = str(dtype).removeprefix("torch.")
@@ -169,7 +168,10 @@ def _stored(dtype: torch.dtype | str | None) -> str | None:
 def _agree_on_specs(
     told: Sequence[Sequence[Any]], peers: InferencePeers, layer: int
 ) -> list[RowSpec | None]:
-    """What a layer's rows are, from what each trainer has seen; a trainer may have no nodes."""
+    """Return a layer's row specification for each node type, agreed on by all trainers.
+
+    A trainer without nodes of a type has none to contribute.
+    """
     agreed: list[RowSpec | None] = []
     for node_type in range(len(told[0])):
         seen = {
@@ -196,7 +198,7 @@ def _agree_on_specs(
 def _inputs_of_next(
     data: DistDataset, peers: InferencePeers, layer: int, specs: Sequence[RowSpec | None]
 ) -> list[LayerInput | None]:
-    """What the layer after `layer` gets, a node type each."""
+    """Return the input of the layer after `layer`, for each node type."""
     given: list[LayerInput | None] = []
     for i, (node_type, spec) in enumerate(zip(data.meta.node_types, specs, strict=True)):
         if spec is None:

@@ -1,8 +1,8 @@
-"""All nodes of a part with all their neighbours, one hop, batch by batch.
+"""Reader of a part's nodes with all their neighbours, one hop, batch by batch.
 
-A part holds every row of its nodes, so nothing is drawn and nobody is asked: a batch is a range of
-rows of each node type and what these rows hold. Ranges are read in the order in which they lie on
-disk. Imports no torch.
+A part holds every row of its nodes, so nothing is drawn and no request is sent: a batch is a range
+of rows of each node type and their entries. Ranges are read in their order on disk. Runs in
+trainers. Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Neighborhood:
-    """A batch of nodes and their neighbours.
+    """Batch of nodes and their neighbours.
 
     Attributes:
-        seeds: range of new ids of the batch's own nodes, a node type each.
-        nodes: new ids, a node type each; own nodes first and in order.
-        edge_index: [2, num_edges] places of neighbour and own node in `nodes`, an edge type each.
-        edge_attrs: {attribute: rows} of those edges, an edge type each.
+        seeds: range of new ids of the batch's own nodes, for each node type.
+        nodes: [n] int64 new ids for each node type; own nodes first and in order.
+        edge_index: [2, num_edges] int64 positions of neighbour and own node in `nodes`, for each
+            edge type.
+        edge_attrs: {attribute: rows} of those edges, for each edge type.
     """
 
     seeds: list[Range]
@@ -39,11 +40,11 @@ class Neighborhood:
 
 
 class FullNeighbors:
-    """Reads a part's nodes with all their neighbours. Not to be used by two threads at once.
+    """Reader of a part's nodes with all their neighbours. For one thread at a time.
 
     Args:
         part: the part.
-        edge_attrs: names of the edge attributes that come along, an edge type each.
+        edge_attrs: names of the edge attributes to read, for each edge type.
     """
 
     def __init__(self, part: Part, edge_attrs: Sequence[Sequence[str]]) -> None:
@@ -54,20 +55,20 @@ class FullNeighbors:
         self._subgraph = _native.Subgraph(
             [t.count for t in meta.node_types], part.relations, any(edge_attrs)
         )
-        # Of each node type, where the rows of its relations begin.
+        # For each node type, the row offsets (indptr) of its relations.
         self._row_starts: list[list[IntArray]] = [[] for _ in meta.node_types]
         for index, (_, frontier) in enumerate(part.relations):
             self._row_starts[frontier].append(part.indptr(index))
 
     def share(self, number: int, of: int) -> list[Range]:
-        """An even share of the part's nodes and edges.
+        """Return an even share of the part's nodes and edges.
 
         Args:
-            number: which share.
-            of: into how many the part is divided.
+            number: index of the share.
+            of: number of shares.
 
         Returns:
-            Ranges of new ids, a node type each. All shares together are the part.
+            Range of new ids for each node type. All shares together are the part.
         """
         ranges = []
         for node_type, bounds in enumerate(self._bounds):
@@ -78,12 +79,15 @@ class FullNeighbors:
         return ranges
 
     def _cut(self, node_type: int, count: int, number: int, of: int) -> int:
-        """The row before which `number` / `of` of the work of a node type lie."""
+        """Return the row before which `number` / `of` of a node type's work lies.
+
+        The work of a row is its number of edges plus one.
+        """
 
         def work(row: int) -> int:
             return row + self._edges_before(node_type, row)
 
-        # Some rows cost nothing only if there are none: every row counts itself.
+        # Each row counts itself, so that the work grows with every row, also those without edges.
         return bisect.bisect_left(range(count), work(count) * number // of, key=work)
 
     def _edges_before(self, node_type: int, row: int) -> int:
@@ -92,12 +96,12 @@ class FullNeighbors:
     def batches(
         self, ranges: Sequence[Range], batch_size: int, max_edges: int
     ) -> Iterator[list[Range]]:
-        """Cuts ranges into those of batches, which hold nodes of all types in even proportion.
+        """Divide ranges into batches, which hold nodes of all types in even proportion.
 
         Args:
-            ranges: new ids of the part, a node type each.
-            batch_size: nodes that a batch may have.
-            max_edges: edges that a batch of several nodes may have.
+            ranges: range of the part's new ids, for each node type.
+            batch_size: maximum number of nodes of a batch.
+            max_edges: maximum number of edges of a batch of several nodes.
         """
         count = sum(high - low for low, high in ranges)
         num_pieces = -(-count // batch_size)
@@ -117,7 +121,7 @@ class FullNeighbors:
     def _pieces(
         self, ranges: list[Range], batch_size: int, max_edges: int
     ) -> Iterator[list[Range]]:
-        """Halves ranges until they are small enough."""
+        """Halve ranges until they are small enough."""
         counts = [high - low for low, high in ranges]
         if sum(counts) == 0:
             return
@@ -129,7 +133,7 @@ class FullNeighbors:
             upper = [(m, high) for (_, high), m in zip(ranges, middles, strict=True)]
             yield from self._pieces(lower, batch_size, max_edges)
             yield from self._pieces(upper, batch_size, max_edges)
-        else:  # a node of each of several types
+        else:  # at most one node of each type, several types: one batch for each
             for i, (low, high) in enumerate(ranges):
                 alone = [(low, high) if j == i else (a, a) for j, (a, _) in enumerate(ranges)]
                 yield from self._pieces(alone, batch_size, max_edges)
@@ -143,10 +147,10 @@ class FullNeighbors:
         return total
 
     def read(self, ranges: list[Range]) -> Neighborhood:
-        """Reads a batch.
+        """Read a batch.
 
         Args:
-            ranges: new ids of the part, a node type each, from `batches`.
+            ranges: range of new ids for each node type, from `batches`.
         """
         subgraph = self._subgraph
         subgraph.begin()

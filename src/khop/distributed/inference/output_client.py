@@ -1,4 +1,4 @@
-"""Asks other trainers for rows of their layer-wise outputs."""
+"""Client for rows of other trainers' layer-wise outputs. Runs in trainers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class OutputClient(PartitionClient):
     def rows(
         self, rank: int, layer: int, node_type: int, file_name: str, rows: Int64Array
     ) -> Request:
-        """Asks for rows of one of a trainer's files.
+        """Request rows of one of a trainer's files.
 
         Args:
-            rank: the trainer.
-            layer: the layer.
+            rank: rank of the trainer.
+            layer: index of the layer.
             node_type: index of the node type.
             file_name: name of the file, one that the trainer has announced.
-            rows: [n] their places in the file.
+            rows: [n] int64 positions in the file.
 
         Raises:
             RuntimeError: the connections have been closed.

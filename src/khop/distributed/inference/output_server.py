@@ -1,8 +1,8 @@
-"""Serves the rows of one trainer's layer-wise outputs to trainers that do not see its files.
+"""Server of one trainer's layer-wise outputs, for trainers that do not see its files.
 
-The trainer says at the start where its files are and how they are called. Requests choose among
-these by name and number: no path is made of anything that comes from the network. Sockets are those
-of the partition server. Imports no torch.
+Runs as a process of that trainer. Its configuration has the folder and the names of the files.
+Requests select among these by name and index: no path is built from network data. Sockets are
+like those of the partition server. Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from khop.typing import Array, NodeType
 
 
 class OutputHandler(FrameHandler):
-    """Answers requests for rows of a trainer's outputs.
+    """Handler of requests for rows of a trainer's outputs.
 
     Args:
-        rank: the trainer.
+        rank: rank of the trainer.
         root: folder of its outputs.
         num_layers: number of layers.
         node_types: names of the node types.
-        file_names: its files of each layer and node type.
+        file_names: names of its files, the same for each layer and node type.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class OutputHandler(FrameHandler):
         if opened is None:
             file = output_file(self._root, layer, self._node_types[node_type], name)
             opened = load_npy(file, "r")
-            # Trainers go on together: nobody needs another layer's any more. Other threads see the
-            # old dictionary or the new one.
+            # Trainers begin a layer together, so files of other layers are not needed any more.
+            # Other threads see the old dictionary or the new one.
             kept = {k: v for k, v in self._opened.items() if k[0] == layer}
             self._opened = {**kept, key: opened}
         return opened
 
 
 def main() -> None:
-    """Serves a trainer's outputs."""
+    """Serve a trainer's outputs."""
     run_server(
         lambda c: OutputHandler(
             c["number"], c["output_root"], c["num_layers"], c["node_types"], c["file_names"]

@@ -1,7 +1,7 @@
-"""Who computes what in layer-wise inference, and how the others' rows are reached.
+"""Division of nodes among the trainers of layer-wise inference, and access to the others' rows.
 
-The trainers agree in three steps: they look which of them have the output folder in common, tell
-each other which nodes they compute, and, where files are not in common, start servers for them.
+Runs in trainers. They agree in three steps: they detect which of them share the output folder,
+publish the nodes that each computes, and start servers for files that others do not see.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from khop.storage.part import Part
 
 
 class InferencePeers:
-    """The trainers of one layer-wise inference, as one of them sees them.
+    """State of one layer-wise inference that trainers agree on, for one of them.
 
     Args:
         context: the trainer's group.
-        lockstep: what they do together.
-        name: of what they do.
+        barrier: barrier of the inference.
+        name: name of the inference, unique in the group.
         data: the trainer's partition.
         root: the output folder.
 
     Attributes:
         parts: the parts whose files are on this machine, by number.
         root: the output folder, as absolute path.
-        shares: who computes which nodes, in the order of their ids.
-        own: this trainer's, with what reads their neighbours.
-        visible: trainers whose files are in this trainer's output folder.
-        folder_client: asks for rows of parts that are not on this machine; None: all are.
-        output_client: asks for outputs that this trainer does not see; None: it sees all.
+        shares: shares of all trainers, in the order of their ids.
+        own: this trainer's shares, with the readers of their neighbours.
+        visible: ranks of the trainers whose files are in this trainer's output folder.
+        folder_client: client for rows of parts that are not on this machine; None if all are.
+        output_client: client for outputs that this trainer does not see; None if it sees all.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class InferencePeers:
         overwrite: bool,
         timeout: float,
     ) -> None:
-        """Agrees with the other trainers on everything.
+        """Agree with the other trainers on shares, files and servers.
 
         Args:
-            edge_attrs: names of the edge attributes that layers get, an edge type each.
+            edge_attrs: names of the edge attributes that layers get, for each edge type.
             num_layers: number of layers; must be the same for all.
-            overwrite: replace outputs that are in the folder.
+            overwrite: replace outputs in the folder.
             timeout: seconds that a request to another trainer may take.
 
         Raises:
@@ -128,7 +128,7 @@ class InferencePeers:
         return [p for p in range(self._data.num_partitions) if rank in self._computers(p)]
 
     def _computers(self, part: int) -> list[int]:
-        """The trainers that compute a part: those at home there, else those that serve it."""
+        """Return the ranks that compute a part: those at home in it, else those that serve it."""
         claims: list[Claim] = self._service.claims
         at_home = [r for r, claim in enumerate(claims) if claim.home == part]
         return at_home or [r for r, claim in enumerate(claims) if part in claim.parts]
@@ -143,15 +143,15 @@ class InferencePeers:
         return Share(self._context.rank, part, number, len(computers), ranges), neighbors
 
     def _connect(self, visible: Sequence[Sequence[int]], num_layers: int, timeout: float) -> None:
-        """Starts the server for those that do not see this trainer's files; finds the others'."""
+        """Start a server if others do not see this trainer's files, and connect to theirs."""
         context, rank = self._context, self._context.rank
-        if context.world_size > 1:  # the store must not go with the trainer that has it
+        if context.world_size > 1:  # trainers wait for each other at exit: one has the job's store
             context.keep_for_others(self._end_server)
         everybody = range(context.world_size)
         if all(len(seen) == context.world_size for seen in visible):
             return
         self._uses_network = True
-        self._service.endpoints()  # makes the job's keys
+        self._service.endpoints()  # creates the job's keys
         hosts = [claim.host for claim in self._service.claims]
         blind = [hosts[r] for r in everybody if rank not in visible[r]]
         server = None
@@ -184,7 +184,7 @@ class InferencePeers:
             self._endpoint_registry.follow(self.output_client)
 
     def end(self, wait: bool) -> None:
-        """Ends this trainer's server, when no other needs it any more."""
+        """End this trainer's server, if `wait` after all trainers have closed their outputs."""
         if not self._uses_network:
             return
         rendezvous = self._context.rendezvous
@@ -200,7 +200,7 @@ class InferencePeers:
         )
 
     def close(self) -> None:
-        """Ends everything at once: the inference has failed."""
+        """End clients and server at once, after a failed inference."""
         for client in self.clients:
             client.close()
         self._end_server()

@@ -1,4 +1,4 @@
-"""What layer-wise inference returns: rows by original id, wherever they were computed."""
+"""Outputs of layer-wise inference: rows of all trainers, by original id. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _CHUNK = 1 << 16
 
 
 class NodeOutputs:
-    """The last layer's output for the nodes of one type.
+    """Output of the last layer for the nodes of one type.
 
     Attributes:
-        dtype: of the rows.
-        shape: [num_nodes, ...] of the whole.
+        dtype: dtype of the rows.
+        shape: [num_nodes, ...] shape of the whole output.
 
     Args:
         data: the dataset.
         node_type: the node type.
-        reader: reads rows by new id.
+        reader: reader of rows by new id.
         files: the shares that this trainer has computed, with their files.
     """
 
@@ -54,18 +54,18 @@ class NodeOutputs:
         self.shape = torch.Size((data.meta.node_type(node_type).count, *slices.row_shape))
 
     def __len__(self) -> int:
-        """Number of nodes."""
+        """Return the number of nodes."""
         return self.shape[0]
 
     def __getitem__(self, ids: ArrayLike) -> Tensor:
-        """[n, ...] rows of some nodes, read from wherever they are.
+        """Read the rows of some nodes, [n, ...], from files or over the network.
 
         Args:
             ids: [n] original ids, or a boolean mask over all nodes.
 
         Raises:
-            IndexError, TypeError, ValueError: ids that do not exist or are none.
-            PartitionUnavailableError: a trainer that has rows cannot be reached.
+            IndexError, TypeError, ValueError: ids do not exist or are malformed.
+            PartitionUnavailableError: a trainer that has rows is unreachable.
         """
         original, _ = seeds_of(self._data, ids, "ids", self._node_type)
         new_ids = self._data.to_new_ids(original, "ids", self._node_type)
@@ -77,15 +77,15 @@ class NodeOutputs:
         return to_tensor(out, self._storage)
 
     def gather_all(self) -> Tensor:
-        """[num_nodes, ...] rows of all nodes in the order of original ids, in memory."""
+        """Read the rows of all nodes into memory: [num_nodes, ...] by original id."""
         return self[np.arange(len(self), dtype=np.int64)]
 
     @property
     def local(self) -> Tensor:
-        """[n, ...] rows of the nodes that this trainer has computed, those of `local_ids`.
+        """Rows of the nodes that this trainer has computed: [n, ...], in the order of `local_ids`.
 
-        Mapped from its file, so that rows are read when they are touched (what is written into the
-        tensor does not reach the file). A trainer that computed several parts gets a copy.
+        Mapped from their file, so that rows are read on first access; writes to the tensor do not
+        change the file. A trainer that computed several parts gets a copy.
         """
         pieces = []
         for share, file in self._files:
@@ -98,7 +98,7 @@ class NodeOutputs:
 
     @property
     def local_ids(self) -> Tensor:
-        """[n] int64 original ids of the nodes that this trainer has computed."""
+        """Original ids of the nodes that this trainer has computed: [n] int64."""
         folder = self._data.opened
         bounds = self._data.meta.node_type(self._node_type).bounds
         pieces: list[IntArray] = [np.empty(0, np.int64)]
@@ -113,17 +113,17 @@ class NodeOutputs:
 
 
 class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
-    """The last layer's output, made by `layerwise_inference`: {node type: `NodeOutputs`}.
+    """Output of the last layer, from `layerwise_inference`: {node type: `NodeOutputs`}.
 
         out = layerwise_inference(data, model, 'embeddings')
         out[ids]                  # homogeneous: rows by original id, as out['node'][ids]
         out['paper'][ids]         # heterogeneous
 
-    Where trainers do not see each other's files, their servers stay until all trainers end, or
+    If trainers do not see each other's files, their servers run until all trainers end, or all
     `close` it (also: `with layerwise_inference(...) as out`). For one thread at a time.
 
     Attributes:
-        root: the folder with this trainer's files, and those of others if they have it in common.
+        root: the folder with this trainer's files, and those of others that share it.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
         self._finalizer = weakref.finalize(self, _close_all, clients)
 
     def __getitem__(self, key: Any) -> Any:
-        """A node type's outputs; of a homogeneous graph also rows by original id."""
+        """Return a node type's outputs; for a homogeneous graph also rows by original id."""
         if isinstance(key, str):
             if key not in self._nodes:
                 raise KeyError(f"no outputs of node type '{key}': there are {list(self._nodes)}")
@@ -151,19 +151,19 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
         return self._nodes[NODE][key]
 
     def __iter__(self) -> Iterator[NodeType]:
-        """Node types."""
+        """Iterate over the node types."""
         return iter(self._nodes)
 
     def __len__(self) -> int:
-        """Number of node types."""
+        """Return the number of node types."""
         return len(self._nodes)
 
     def gather_all(self) -> dict[NodeType, Tensor]:
-        """{node type: [num_nodes, ...]} all rows by original id, in memory."""
+        """Read all rows into memory: {node type: [num_nodes, ...]} by original id."""
         return {node_type: outputs.gather_all() for node_type, outputs in self._nodes.items()}
 
     def close(self) -> None:
-        """Ends what serves rows to other trainers, when all have closed it; files stay."""
+        """End this trainer's server once all trainers have closed their outputs; files stay."""
         self._close(wait=True)
 
     def _close(self, wait: bool) -> None:

@@ -1,7 +1,8 @@
-"""Rows of nodes by new id, wherever they lie: in files at hand or with other trainers.
+"""Reader of rows of nodes by new id, from files on this machine or from servers.
 
-The ids of a node type are divided into slices, ranges of ids whose rows lie in one file: the parts
-of a partition folder, or what each trainer has computed. Imports no torch.
+The ids of a node type are divided into slices, ranges of ids whose rows are in one file: the parts
+of a partition folder, or the shares that trainers have computed. Runs in trainers. Imports no
+torch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from khop.typing import Array, Int64Array
 
 
 class Slices(Protocol):
-    """Where the rows of one node type lie."""
+    """Interface to the rows of one node type, by slice."""
 
     @property
     def bounds(self) -> list[int]:
@@ -35,24 +36,24 @@ class Slices(Protocol):
         """Shape of one row."""
 
     def at_hand(self, index: int) -> Feature | None:
-        """The rows of a slice, if their file is on this machine."""
+        """Return the rows of a slice if their file is on this machine, else None."""
 
     def copies(self, ids: Int64Array) -> tuple[Feature, Int64Array] | None:
-        """Copies of rows that are not at hand: a table, and each id's row in it or -1."""
+        """Return a table with copies of remote rows, and each id's row in it or -1; else None."""
 
     def ask(self, index: int, ids: Int64Array) -> Request:
-        """Asks for rows that are not at hand."""
+        """Request rows of a slice that is not on this machine."""
 
     @property
     def client(self) -> PartitionClient | None:
-        """Whom `ask` asks."""
+        """Client of the requests; None if all slices are on this machine."""
 
 
 class RowReader:
-    """Reads rows of one node type. Not to be used by two threads at once.
+    """Reader of rows of one node type. For one thread at a time.
 
     Args:
-        slices: where they lie.
+        slices: slices of the rows.
     """
 
     def __init__(self, slices: Slices) -> None:
@@ -60,14 +61,14 @@ class RowReader:
         self._pool = BufferPool()
 
     def read(self, ids: Int64Array, out: Array | None = None) -> Array:
-        """Reads rows.
+        """Read rows.
 
         Args:
-            ids: [n] new ids.
-            out: [n, *row_shape] to be filled; default: reused memory.
+            ids: [n] int64 new ids.
+            out: [n, *row_shape] array to fill. If None, reused memory.
 
         Raises:
-            PartitionUnavailableError: those who have the rows cannot be reached.
+            PartitionUnavailableError: a server that has rows is unreachable.
         """
         slices = self.slices
         if out is None:
@@ -106,21 +107,21 @@ class RowReader:
         self.slices.client.wait([request for request, _ in pending])
         for request, where in pending:
             (values,) = request.result()
-            values = values.astype(out.dtype, copy=False)  # ids travel in 64 bits
+            values = values.astype(out.dtype, copy=False)  # ids are sent as int64
             _native.gather(values, None, out, where)
 
 
 class AttributeSlices:
-    """A node attribute of a partition folder; slices are its parts.
+    """Slices of a node attribute of a partition folder; each part is a slice.
 
-    Parts whose files are on this machine are read there, others are asked for.
+    Parts whose files are on this machine are read there, rows of others are requested.
 
     Args:
-        parts: the parts at hand, by number.
+        parts: the parts on this machine, by number.
         home: the part whose copies of hot rows are used.
         node_type: index of the node type.
-        name: of the attribute; 'id' are original ids.
-        client: the servers of the other parts, if there are any.
+        name: name of the attribute; 'id' for original ids.
+        client: the servers of the other parts. If None, there are none.
     """
 
     def __init__(
@@ -142,18 +143,18 @@ class AttributeSlices:
         self.row_shape = own.row_shape
 
     def at_hand(self, index: int) -> Feature | None:
-        """See `Slices`."""
+        """Return the rows of a part if its files are on this machine, else None."""
         part = self._parts.get(index)
         return None if part is None else part.node_feature(self._node_type, self._name)
 
     def copies(self, ids: Int64Array) -> tuple[Feature, Int64Array] | None:
-        """See `Slices`."""
+        """Return the home part's copies of hot rows, and each id's row in them or -1."""
         cached = self._home.cached(self._node_type)
         if cached is None:
             return None
         return cached.features[self._name], cached.places.find(ids)
 
     def ask(self, index: int, ids: Int64Array) -> Request:
-        """See `Slices`."""
+        """Request rows from the server of a part."""
         assert self.client is not None
         return self.client.fetch(index, "node", self._node_type, ids, [self._name])

@@ -1,9 +1,9 @@
-"""Trainers that take the same steps, for as long as all of them are well.
+"""Barrier for trainers that detects failed and dead trainers.
 
-A step may take one trainer hours longer than another, so waiting for the others cannot end after a
-fixed time, as it does in a rendezvous. Each trainer says every second that it is alive. Waiting
-ends when all have arrived, when one says that it has failed, or when one has said nothing for the
-rendezvous's timeout: because it was killed, or never came.
+A step may take one trainer hours longer than another, so a fixed timeout, as in a rendezvous, does
+not work. Each trainer publishes a heartbeat every second. A wait ends when all trainers have
+arrived, when one has published a failure, or when one has sent no heartbeat for the rendezvous's
+timeout: it was killed, or never started.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _LONGEST_PAUSE = 0.2
 
 
 class MonitoredBarrier:
-    """What the trainers of a group do together. All make one, in order, and enter it.
+    """Context manager for steps that all trainers of a group take together.
 
-    An exception that leaves the context is told to the others, which raise RendezvousError where
-    they next `check` or `exchange`; also in place of an OSError, which may come of the others' end:
-    files and servers that have gone.
+    All trainers create one, in the same order, and enter it. An exception that leaves the context
+    is published. The other trainers raise RendezvousError at their next `check` or `exchange`. They
+    raise it in place of an OSError too: that may be a consequence, as files and servers are gone.
 
     Args:
-        rendezvous: how the trainers tell each other things.
-        name: of what they do; no two have the same.
+        rendezvous: the trainers' shared values.
+        name: prefix of the keys; unique in the group.
     """
 
     def __init__(self, rendezvous: Rendezvous, name: str) -> None:
@@ -62,11 +62,11 @@ class MonitoredBarrier:
         if isinstance(error, OSError):
             self._hear_of_failures()
             self.check()
-        with contextlib.suppress(RuntimeError):  # the store has gone: the others see that too
+        with contextlib.suppress(RuntimeError):  # the store is gone: the others notice it, too
             self._rendezvous.tell(f"{self._name}/failed", describe_error(error))
 
     def _beat(self) -> None:
-        """Says that this trainer is alive, and hears which have failed."""
+        """Publish heartbeats, and record failures of others, until stopped. Runs in a thread."""
         count = 0
         while self._failure is None and not self._stop.wait(_BEAT_SECONDS if count else 0):
             count += 1
@@ -94,22 +94,22 @@ class MonitoredBarrier:
         )
 
     def check(self) -> None:
-        """Raises RendezvousError if another trainer has failed, as far as is known here."""
+        """Raise RendezvousError if a failure of another trainer has been recorded."""
         if self._failure is not None:
             raise self._failure
 
     def exchange(self, step: str, value: Any) -> list[Any]:
-        """Tells all trainers a value and waits for theirs.
+        """Publish a value and wait for those of all trainers.
 
         Args:
-            step: its name; all trainers must take the same steps.
+            step: name of the step; all trainers must take the same steps.
             value: anything that JSON can hold.
 
         Returns:
-            The values of all trainers, in the order of ranks.
+            The values of all trainers, by rank.
 
         Raises:
-            RendezvousError: a trainer has failed, or has been silent for too long.
+            RendezvousError: a trainer has failed, or has sent no heartbeat for the timeout.
         """
         name = f"{self._name}/{step}"
         try:
@@ -129,7 +129,7 @@ class MonitoredBarrier:
         return [told[rank] for rank in sorted(told)]
 
     def _look_for_silence(self, name: str, heard: dict[int, tuple[int | None, float]]) -> None:
-        """Raises if a trainer that has not arrived has not been heard of for too long."""
+        """Raise RendezvousError if a missing trainer has sent no heartbeat for the timeout."""
         now = time.monotonic()
         arrived = self._rendezvous.told(name, self._others)
         beats = self._rendezvous.told(f"{self._name}/alive", self._others)

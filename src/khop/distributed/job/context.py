@@ -1,4 +1,4 @@
-"""Who this process is in a job."""
+"""Role and rank of this process in its job. Any process with a role: trainer, client, server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULT_GROUP = "khop-trainers"
 
 
 class DistRole(enum.Enum):
-    """What a process is."""
+    """Role of a process in a job."""
 
     WORKER = 1
     """A trainer that loads a partition."""
@@ -34,13 +34,13 @@ class DistRole(enum.Enum):
 
 
 class DistContext:
-    """A process's place in its job. Made by `init_worker_group`, `init_client` or `init_server`.
+    """Place of a process in its job. `init_worker_group`, `init_client`, `init_server` return one.
 
     Attributes:
-        role: what the process is.
+        role: role of the process.
         world_size: number of processes with this role.
-        rank: this one among them.
-        group_name: of these.
+        rank: rank of this process among them.
+        group_name: name of their group.
     """
 
     def __init__(self, role: DistRole, world_size: int, rank: int, group_name: str) -> None:
@@ -61,31 +61,31 @@ class DistContext:
 
     @property
     def global_rank(self) -> int:
-        """This process among those of all roles: servers come before clients."""
+        """Rank of this process among those of all roles: servers come before clients."""
         return self.rank
 
     def is_worker(self) -> bool:
-        """Whether this process is a trainer that loads a partition."""
+        """Return whether this process is a trainer that loads a partition."""
         return self.role is DistRole.WORKER
 
     def is_server(self) -> bool:
-        """Whether this process runs a graph server."""
+        """Return whether this process runs a graph server."""
         return self.role is DistRole.SERVER
 
     def is_client(self) -> bool:
-        """Whether this process is a trainer whose batches graph servers make."""
+        """Return whether this process is a trainer whose batches graph servers make."""
         return self.role is DistRole.CLIENT
 
     def num_servers(self) -> int:
-        """Number of graph servers of the job."""
+        """Return the number of graph servers of the job."""
         return 0
 
     def num_clients(self) -> int:
-        """Number of clients of the graph servers."""
+        """Return the number of clients of the graph servers."""
         return 0
 
     def close(self, wait: bool = True) -> None:
-        """Leaves the job.
+        """Leave the job.
 
         Args:
             wait: wait for others that need this process.
@@ -94,10 +94,10 @@ class DistContext:
 
 
 class TrainerContext(DistContext):
-    """The place of a trainer, which agrees with others of its role.
+    """Place of a trainer, which shares values with the other trainers.
 
     Attributes:
-        rendezvous: how trainers tell each other things.
+        rendezvous: values that the trainers share.
     """
 
     def __init__(self, role: DistRole, rendezvous: SharedValues, group_name: str) -> None:
@@ -106,23 +106,26 @@ class TrainerContext(DistContext):
         self._counts: dict[str, itertools.count[int]] = {}
 
     def number(self, kind: str) -> int:
-        """Numbers things that all trainers make in the same order: loaders, services."""
+        """Return the next number, from 0, of a kind of object: loaders, services.
+
+        All trainers create such objects in the same order, so the numbers agree.
+        """
         return next(self._counts.setdefault(kind, itertools.count()))
 
 
 class WorkerContext(TrainerContext):
-    """The place of a trainer that loads a partition. Made by `init_worker_group`.
+    """Place of a trainer that loads a partition; `init_worker_group` returns it.
 
     Attributes:
         host: identity of the machine; equal for trainers that can share socket files.
-        address: by which other machines reach this one.
+        address: address at which other machines reach this one.
         insecure: whether traffic between machines goes without CURVE.
-        rendezvous: how trainers tell each other things.
-        others_have_finished: all others have said goodbye, as far as is known.
-        store: a torch.distributed store with nothing in it but what these trainers write; for
+        rendezvous: values that the trainers share.
+        others_have_finished: whether all others are known to have left the group.
+        store: torch.distributed store that holds only what these trainers write. For
             `init_process_group(..., store=context.store, rank=context.rank,
-            world_size=context.world_size)` where trainers may be started again: torchrun's own
-            store (torch 2.5 and later) still has addresses of the processes before them.
+            world_size=context.world_size)` where trainers may be restarted: torchrun's own store
+            (torch 2.5 and later) still has addresses of the earlier processes.
     """
 
     rendezvous: Rendezvous
@@ -144,14 +147,14 @@ class WorkerContext(TrainerContext):
         self.others_have_finished = rendezvous.world_size == 1
 
     def keep_for_others(self, close: Callable[[], None]) -> None:
-        """Registers servers that others use: `close` is called when all trainers have finished."""
+        """Register servers that others use: `close` is called when all trainers have finished."""
         self._servers_to_keep.append(close)
 
     def close(self, wait: bool = True) -> None:
-        """Says goodbye; keeps this trainer's servers until all others have, too.
+        """Publish that this trainer leaves, then end its servers when all others have left, too.
 
         Args:
-            wait: wait for the others, for as long as the rendezvous timeout.
+            wait: wait for the others, at most for the rendezvous timeout.
         """
         if self._is_closed:
             return
@@ -168,7 +171,7 @@ class WorkerContext(TrainerContext):
 
 
 _context: DistContext | None = None
-# Of the process that this one is a fork of.
+# Context of the process that this one was forked from.
 _parents: DistContext | None = None
 _Context = TypeVar("_Context", bound=DistContext)
 _ROLES = {
@@ -194,38 +197,38 @@ def init_worker_group(
     insecure: bool = False,
     timeout: float = 60.0,
 ) -> WorkerContext:
-    """Makes this process a trainer of a group.
+    """Make this process a trainer of a group, and wait for the other trainers.
 
-    Waits for the others. Addresses and keys go through torch.distributed's store (or, before
-    `init_process_group`, through torchrun's); there is no port to choose. Sockets between machines
-    use CURVE with keys of this job.
+    Addresses and keys go through torch.distributed's store (or, before `init_process_group`,
+    through torchrun's); there is no port to choose. Sockets between machines use CURVE with keys of
+    this job.
 
-    Rank and world size are those of torch.distributed if it is initialised, else those that the
-    launcher says: torchrun's RANK and WORLD_SIZE, those of mpirun (OMPI_COMM_WORLD_*, PMI_*,
+    Rank and world size are those of torch.distributed if it is initialised, else those of the
+    launcher: torchrun's RANK and WORLD_SIZE, those of mpirun (OMPI_COMM_WORLD_*, PMI_*,
     PMIX_RANK), or of a step of Slurm (srun). Without any of them the process is the only trainer.
-    srun needs nothing else: trainers meet at the first host of the step, at a port from 10,000 to
-    29,999 that is computed from the numbers of job and step, unless MASTER_ADDR and MASTER_PORT
-    say where. mpirun needs these two.
+    srun needs nothing else: the job's store is at the first host of the step, at a port from 10,000
+    to 29,999 that is computed from the numbers of job and step, unless MASTER_ADDR and MASTER_PORT
+    are set. mpirun needs these two.
 
     Args:
-        world_size: number of trainers. If None, see above. Given, it holds whatever Slurm or mpirun
-            say: a process that they started may be the only trainer, or have started others.
-        rank: this trainer; with `world_size`.
-        group_name: default: 'khop-trainers'.
-        host: address by which other machines reach this one; default: that of the way to the
-            machine of trainer 0.
-        insecure: send data between machines unencrypted and let anybody connect. For closed
-            fabrics only: CURVE costs a multiple of the time on the wire.
+        world_size: number of trainers. If None, see above. If given, it overrides Slurm and mpirun:
+            a process that they started may be the only trainer, or have started others.
+        rank: rank of this trainer; required with `world_size`.
+        group_name: name of the group. If None: 'khop-trainers'.
+        host: address at which other machines reach this one. If None: that of the route to trainer
+            0's machine.
+        insecure: send data between machines unencrypted, and accept any connection. For closed
+            networks only: CURVE costs a multiple of the time on the wire.
         timeout: seconds to wait for other trainers.
 
     Returns:
-        The context, as `get_context` will.
+        The context, which `get_context` returns from now on.
 
     Raises:
         ValueError: a world size and rank that contradict each other or torch.distributed.
         RendezvousError: the job's store cannot be reached, or trainers did not come in time; a
-            launcher's variables contradict each other, or say that there are several trainers but
-            not which of them this one is.
+            launcher's variables contradict each other, or give several trainers but not the rank of
+            this one.
     """
     global _context  # noqa: PLW0603
     place = _place(world_size, rank)
@@ -247,7 +250,7 @@ def init_worker_group(
             "insecure", "insecure=True: traffic between machines is neither encrypted nor checked"
         )
     store = job_store(place, timeout)
-    # A group must not hear what one of the same name said before it.
+    # A group must not read values that an earlier group of the same name published.
     prefix = f"khop/{group_name}"
     name = establish_generation(store, prefix, rank, world_size, timeout)
     rendezvous = Rendezvous(store, f"{prefix}/{name}", rank, world_size, timeout)
@@ -264,11 +267,11 @@ def init_worker_group(
 
 
 def enter(make: Callable[[], _Context], role: DistRole) -> _Context:
-    """Makes this process's context, which `get_context` returns from now on.
+    """Create this process's context, which `get_context` returns from now on.
 
     Args:
-        make: makes it.
-        role: what the process becomes.
+        make: creates it.
+        role: role of the process.
 
     Raises:
         RuntimeError: the process has a context already.
@@ -286,11 +289,11 @@ def enter(make: Callable[[], _Context], role: DistRole) -> _Context:
 
 
 def leave(role: DistRole, wait: bool = True) -> None:
-    """Ends this process's context if it has this role; harmless if there is none.
+    """End this process's context if it has this role; harmless if there is none.
 
     Args:
         role: the role.
-        wait: see `DistContext.close`.
+        wait: wait for others that need this process.
     """
     global _context
     if _context is not None and _context.role is role:
@@ -299,12 +302,12 @@ def leave(role: DistRole, wait: bool = True) -> None:
 
 
 def get_context() -> DistContext | None:
-    """This process's context; None before `init_worker_group`."""
+    """Return this process's context; None before `init_worker_group`."""
     return _context
 
 
 def require_context() -> WorkerContext:
-    """This trainer's context, made from the environment if there is none yet.
+    """Return this trainer's context; create it from the environment if there is none yet.
 
     Raises:
         RuntimeError: this process has another role, or is a fork of a trainer of several.
@@ -323,7 +326,7 @@ def require_context() -> WorkerContext:
 
 
 def _check_role(context: DistContext, role: DistRole) -> None:
-    """Raises RuntimeError if a process has a context of another role than it must have."""
+    """Raise RuntimeError if a context has another role."""
     if context.role is not role:
         raise RuntimeError(
             f"this process is {_ROLES[context.role]} ('{context.worker_name}'), it cannot be "
@@ -332,7 +335,7 @@ def _check_role(context: DistContext, role: DistRole) -> None:
 
 
 def shutdown_worker_group(wait: bool = True) -> None:
-    """Leaves the group. Called at exit by itself; servers stay until all trainers have left.
+    """Leave the group; servers stay until all trainers have left. Runs at exit if not called.
 
     Args:
         wait: wait for trainers that may still need this one's servers.
@@ -341,7 +344,7 @@ def shutdown_worker_group(wait: bool = True) -> None:
 
 
 def _place(world_size: int | None, rank: int | None) -> Place:
-    """Where this process stands: as torch.distributed says, or the caller, or the launcher."""
+    """Return this process's place: of torch.distributed, else the caller, else the launcher."""
     if (world_size is None) != (rank is None):
         raise ValueError("give both world_size and rank, or neither")
     if world_size is None or rank is None:
@@ -350,7 +353,7 @@ def _place(world_size: int | None, rank: int | None) -> Place:
         raise ValueError(f"rank {rank} is not one of {world_size} trainers (0 to {world_size - 1})")
     place = _joined_place()
     if place is None:
-        with contextlib.suppress(RendezvousError):  # the caller knows what the launcher does not
+        with contextlib.suppress(RendezvousError):  # the caller gives what the launcher does not
             place = find_place()
     if place is None:
         return with_master(Place("the caller", rank, world_size))
@@ -365,21 +368,20 @@ def _place(world_size: int | None, rank: int | None) -> Place:
 
 
 def _joined_place() -> Place | None:
-    """The place in torch.distributed's process group, if there is one."""
+    """Return the place in torch.distributed's process group; None if there is none."""
     if not dist.is_available() or not dist.is_initialized():
         return None
     return with_master(Place(TORCH, dist.get_rank(), dist.get_world_size()))
 
 
 def _leave_at_end(has_failed: bool) -> None:
-    # A trainer that fails must end at once, so that its launcher notices: it does not wait for
-    # others.
+    # A failed trainer does not wait for others: it must end at once, so that its launcher notices.
     if _context is not None:
         leave(_context.role, wait=not has_failed)
 
 
 def _forget_parents_context() -> None:
-    """In a fork: the place in the job, the connection to its store and the servers are not its."""
+    """Drop the context in a fork: rank, store connection and servers belong to the parent."""
     global _context, _parents
     if _context is not None:
         _context, _parents = None, _context

@@ -1,10 +1,10 @@
-"""The trainers of a group find each other, in a store that may hold what others have said before.
+"""Handshake of a group's trainers in a store that may hold values of earlier processes.
 
-Who starts trainers again may keep the job's store: torchrun (`--max-restarts`) does, and does not
-tell how often it has, since each machine counts its own restarts. So a value under a trainer's rank
-may be that of a process that has ended. Here the first trainer draws a name for the group and asks
-each of the others, by a name that this one has drawn, whether it is there; only a process that
-lives can answer to both names.
+A launcher that restarts trainers may keep the job's store: torchrun (`--max-restarts`) does, and
+gives no common restart count, since each machine counts its own. So a value under a trainer's rank
+may be that of a dead process. Here trainer 0 draws a random name for the group, every other trainer
+draws one for itself, and trainer 0 writes the group's name under the trainer's: only a live process
+can reply under both names.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ANSWER_AGAIN = 0.25
 def establish_generation(
     store: Store, prefix: str, rank: int, world_size: int, timeout: float
 ) -> str:
-    """Waits until all trainers of a group are there.
+    """Wait until all trainers of a group are present, and agree on a fresh name.
 
     Args:
         store: the job's store.
-        prefix: of all keys; that of the group.
-        rank: this trainer.
+        prefix: prefix of all keys, that of the group.
+        rank: rank of this trainer.
         world_size: number of trainers.
         timeout: seconds to wait for the others.
 
@@ -37,7 +37,7 @@ def establish_generation(
         A name that no group had before, the same for all of its trainers.
 
     Raises:
-        RendezvousError: trainers did not come in time, or the store has gone.
+        RendezvousError: trainers did not come in time, or the store is unreachable.
     """
     try:
         if rank == 0:
@@ -48,7 +48,7 @@ def establish_generation(
 
 
 def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
-    """What the first trainer does."""
+    """Run trainer 0's side: name the group, and wait until every other trainer has replied."""
     group = secrets.token_hex(8)
     missing, asked, present = set(range(1, world_size)), set[str](), list[str]()
     end, pause = time.monotonic() + timeout, _MIN_PAUSE
@@ -75,13 +75,13 @@ def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
 
 
 def _answer(store: Store, prefix: str, rank: int, timeout: float) -> str:
-    """What the other trainers do."""
+    """Run the side of another trainer: register, reply to trainer 0, wait for its completion."""
     name = secrets.token_hex(8)
     end = time.monotonic() + timeout
     store.set(f"{prefix}/here/{rank}", name)
     if not _comes(store, f"{prefix}/asked/{name}", end):
         raise _missing(rank, "trainer 0", timeout)
-    while time.monotonic() < end:  # again and again: trainer 0 may try a second time
+    while time.monotonic() < end:  # repeated: trainer 0 may try again with another group name
         group = store.get(f"{prefix}/asked/{name}").decode()
         store.set(f"{prefix}/answered/{name}/{group}", "")
         if _comes(store, f"{prefix}/complete/{name}", min(end, time.monotonic() + _ANSWER_AGAIN)):
@@ -90,10 +90,10 @@ def _answer(store: Store, prefix: str, rank: int, timeout: float) -> str:
 
 
 def _comes(store: Store, key: str, end: float) -> bool:
-    """Waits for a key; returns whether it came.
+    """Wait for a key; return whether it was set in time.
 
     Raises:
-        RuntimeError: the store has gone.
+        RuntimeError: the store is unreachable.
     """
     try:
         store.wait([key], timedelta(seconds=max(0.001, end - time.monotonic())))

@@ -1,13 +1,15 @@
-"""The place that a launcher gave this process: its rank, and where trainer 0 is. Imports no torch.
+"""Rank of this process, and address of trainer 0, from its launcher's environment variables.
 
-Launchers tell it in environment variables. Of several the innermost counts, since one may start
-another: a Slurm step of one task on each node starts torchrun there, or the daemons of mpirun, and
-what these start sees Slurm's variables of the daemon. So: torchrun's (RANK and WORLD_SIZE, which
-users set by hand, too), else those of mpirun, else those of a Slurm step.
+Runs in trainers. Imports no torch.
 
-A process is never alone by mistake: what says that there are several, but not which of them this
-one is or where the others are, is an error. That is so in a job of several tasks outside of a step,
-where Slurm sets the variables of its first task for the batch script.
+The innermost launcher counts, since one may start another: a Slurm step of one task on each node
+starts torchrun there, or the daemons of mpirun, and their children inherit the daemon's Slurm
+variables. The order: torchrun (RANK and WORLD_SIZE, which users set by hand, too), mpirun, a Slurm
+step.
+
+A process never becomes a single trainer by mistake: variables that show several processes, but give
+no rank or no address, are an error. So is a job of several tasks outside of a step, where Slurm
+sets the variables of its first task for the batch script.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from khop.errors import RendezvousError
 
 TORCH = "torch.distributed"
 TORCHRUN = "the environment (RANK, WORLD_SIZE)"
-"""Launcher of who has RANK and WORLD_SIZE, of torchrun or set by hand."""
+"""Launcher of a process with RANK and WORLD_SIZE, from torchrun or set by hand."""
 
-# Ports that are derived from a job: above those of the system, below those of outgoing connections.
+# Ports computed from job and step: above the system's, below those of outgoing connections.
 _FIRST_PORT, _NUM_PORTS = 10_000, 20_000
 _STEP_STRIDE = 7919
 _MPI = (
@@ -35,15 +37,15 @@ _BY_HAND = "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
 
 
 class Place(NamedTuple):
-    """A process's place in its job, as a launcher tells it.
+    """Place of a process in its job, as given by a launcher.
 
     Attributes:
-        launcher: for error messages.
-        rank: this process.
+        launcher: name of the launcher, for error messages.
+        rank: rank of this process.
         world_size: number of processes.
-        master: host where process 0 runs; None: it is not told.
-        port: where process 0 may listen; None: it is not told.
-        job: a name that no other job has, if the port is computed: another job may listen there.
+        master: host of process 0; None if unknown.
+        port: port at which process 0 may listen; None if unknown.
+        job: unique name of the job if the port is computed: another job may listen there.
     """
 
     launcher: str
@@ -55,7 +57,7 @@ class Place(NamedTuple):
 
 
 def with_master(place: Place, environment: Mapping[str, str] = os.environ) -> Place:
-    """The place with what MASTER_ADDR and MASTER_PORT say, which hold for all launchers."""
+    """Return the place with MASTER_ADDR and MASTER_PORT applied; they hold for all launchers."""
     port = _integer(environment, "MASTER_PORT")
     if port is not None:
         place = place._replace(port=port, job=None)
@@ -63,7 +65,7 @@ def with_master(place: Place, environment: Mapping[str, str] = os.environ) -> Pl
 
 
 def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
-    """The place that the launcher of this process gave it; None: no launcher is known.
+    """Return the place that the launcher gave this process; None if no launcher is detected.
 
     MASTER_ADDR and MASTER_PORT hold for all launchers. In a Slurm step the first defaults to the
     first host of the step, the second to a port that is computed from the numbers of job and step:
@@ -73,8 +75,8 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
         environment: the variables.
 
     Raises:
-        RendezvousError: there are several processes, but not all is told that this one needs to
-            know, or what is told contradicts itself; says what to do.
+        RendezvousError: the variables are incomplete or contradict each other; the message has the
+            remedy.
     """
     place = _of_torchrun(environment) or _of_mpi(environment) or _of_slurm(environment)
     _check_half_pair(environment, place)
@@ -96,7 +98,7 @@ def _of_torchrun(environment: Mapping[str, str]) -> Place | None:
 
 
 def _check_half_pair(environment: Mapping[str, str], place: Place | None) -> None:
-    """Refuses RANK without WORLD_SIZE and the like, if no launcher says the same."""
+    """Raise RendezvousError for RANK or WORLD_SIZE alone, unless the launcher gives the same."""
     for name, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         value = _integer(environment, name)
         if value is None or missing in environment:
@@ -115,10 +117,10 @@ def _of_mpi(environment: Mapping[str, str]) -> Place | None:
     places = [p for names in _MPI if (p := _of_mpi_variables(environment, *names)) is not None]
     if len({place[1:] for place in places}) > 1:
         raise _contradiction(*places)
-    rank = _integer(environment, "PMIX_RANK")  # PMIx tells no size
+    rank = _integer(environment, "PMIX_RANK")  # PMIx gives no size
     if rank is None and not places:
         return None
-    # With srun --mpi both speak of the same processes, and Slurm says where the first one is.
+    # With srun --mpi both describe the same processes, and Slurm has the host of the first one.
     slurm = _of_slurm(environment) if "SLURM_STEP_ID" in environment else None
     place = places[0] if places else slurm
     if place is None:
@@ -147,7 +149,7 @@ def _contradiction(one: Place, other: Place) -> RendezvousError:
 
 
 def _of_slurm(environment: Mapping[str, str]) -> Place | None:
-    """The place in a step of Slurm; None outside of Slurm, and in a job of one task."""
+    """Return the place in a step of Slurm; None outside of Slurm, and in a job of one task."""
     if "SLURM_JOB_ID" not in environment:
         return None
     num_tasks = _integer(environment, "SLURM_NTASKS")
@@ -171,7 +173,7 @@ def _of_slurm(environment: Mapping[str, str]) -> Place | None:
         rank,
         world_size,
         _first_host(environment),
-        # Another one than the jobs and steps beside this one have.
+        # Differs from the ports of concurrent jobs and steps.
         _FIRST_PORT + (job + _STEP_STRIDE * step) % _NUM_PORTS,
         f"slurm-{job}.{step}",
     )
@@ -186,19 +188,19 @@ def _not_a_task(how_many: str) -> RendezvousError:
 
 
 def _first_host(environment: Mapping[str, str]) -> str | None:
-    """The host of a step's task 0; None: it cannot be told."""
+    """Return the host of a step's task 0; None if it cannot be determined."""
     if environment.get("SLURM_STEP_NUM_NODES") == "1":
-        return "127.0.0.1"  # containers may not know the host's name
+        return "127.0.0.1"  # the host's name may not resolve in containers
     hosts = environment.get("SLURM_STEP_NODELIST", "")
     several = _integer(environment, "SLURM_HET_SIZE") or 1
     arbitrary = environment.get("SLURM_DISTRIBUTION", "").startswith("arbitrary")
-    # Tasks in an order of the user's own may begin at any host, those of a job of several
-    # components at a component's first.
+    # Tasks in a user-defined order may begin at any host, those of a heterogeneous job at a
+    # component's first.
     return None if not hosts or arbitrary or several > 1 else first_host(hosts)
 
 
 def first_host(hosts: str) -> str:
-    """The first host of a Slurm list of hosts: 'a07' of 'a[07-09,12],b2'.
+    """Return the first host of a Slurm list of hosts: 'a07' of 'a[07-09,12],b2'.
 
     Raises:
         RendezvousError: it is not such a list.

@@ -1,4 +1,4 @@
-"""How trainers find each other: through the job's torch.distributed store."""
+"""Values that trainers share through the job's torch.distributed store. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from khop.errors import RendezvousError
 
 
 class SharedValues(Protocol):
-    """How trainers tell each other things: through a job's store, or through graph servers."""
+    """Interface to values shared by trainers: in a job's store, or on graph servers."""
 
     rank: int
     world_size: int
 
     def tell(self, name: str, value: Any) -> None:
-        """Publishes this trainer's value."""
+        """Publish this trainer's value."""
 
     def all_gather(self, name: str, what: str) -> list[Any]:
-        """Waits for the values of all trainers, in the order of ranks; see `Rendezvous.hear`."""
+        """Wait for the values of all trainers, by rank; arguments as those of `Rendezvous.hear`."""
 
 
 class Rendezvous:
-    """Values that the trainers of a job tell each other, by name.
+    """Named values that the trainers of a job publish for each other.
 
     Args:
         store: the job's store.
-        prefix: of all names, so that groups do not meet.
-        rank: this trainer.
+        prefix: prefix of all keys, so that groups do not collide.
+        rank: rank of this trainer.
         world_size: number of trainers.
         timeout: seconds to wait for a trainer.
     """
@@ -51,10 +51,10 @@ class Rendezvous:
         self.timeout = timeout
 
     def separate(self) -> Rendezvous:
-        """The same with a connection of its own, for another thread.
+        """Return the same with a separate connection, for another thread.
 
-        A connection to a store does one thing at a time, which may be to wait for a minute. Stores
-        of torch before 2.8 cannot connect again: these are shared.
+        A connection serves one call at a time, which may wait for a minute. Stores of torch before
+        2.8 cannot connect again: these are shared.
         """
         store: Any = self._store
         with contextlib.suppress(AttributeError, RuntimeError):
@@ -62,23 +62,23 @@ class Rendezvous:
         return Rendezvous(store, self._prefix, self.rank, self.world_size, self.timeout)
 
     def own_store(self) -> Store:
-        """The store as one in which only these trainers have ever written."""
+        """Return a view of the store that only these trainers have written to."""
         return PrefixStore(f"{self._prefix}/torch", self._store)
 
     def _key(self, name: str, rank: int) -> str:
         return f"{self._prefix}/{name}/{rank}"
 
     def tell(self, name: str, value: Any) -> None:
-        """Publishes this trainer's value."""
+        """Publish this trainer's value."""
         self._store.set(self._key(name, self.rank), json.dumps(value))
 
     def hear(self, name: str, ranks: Iterable[int], what: str) -> dict[int, Any]:
-        """Waits for the values of other trainers.
+        """Wait for the values of other trainers, and return them by rank.
 
         Args:
-            name: of the value.
-            ranks: of the trainers.
-            what: what the trainers have to do for it, for the error message.
+            name: name of the value.
+            ranks: ranks of the trainers.
+            what: action that publishes it, for the error message.
 
         Raises:
             RendezvousError: a trainer did not publish its value in time; names the trainers.
@@ -97,15 +97,15 @@ class Rendezvous:
         return {r: json.loads(self._store.get(k)) for r, k in zip(ranks, keys, strict=True)}
 
     def all_gather(self, name: str, what: str) -> list[Any]:
-        """Waits for the values of all trainers, in the order of ranks."""
+        """Wait for the values of all trainers, by rank; arguments as those of `hear`."""
         heard = self.hear(name, range(self.world_size), what)
         return [heard[rank] for rank in range(self.world_size)]
 
     def told(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
-        """The values that trainers have published already, without waiting.
+        """Return the values that trainers have already published, by rank, without waiting.
 
         Raises:
-            RendezvousError: the store has gone, with the trainer or launcher that had it.
+            RendezvousError: the store is unreachable: the trainer or launcher that had it is gone.
         """
         try:
             keys = {rank: self._key(name, rank) for rank in ranks}
@@ -115,7 +115,7 @@ class Rendezvous:
             raise self._store_has_gone(error) from None
 
     def all_published(self, name: str) -> bool:
-        """Whether all trainers have published their value; RendezvousError as `told`."""
+        """Return whether all trainers have published their value; RendezvousError as `told`."""
         try:
             return bool(self._store.check([self._key(name, r) for r in range(self.world_size)]))
         except RuntimeError as error:
@@ -131,15 +131,14 @@ class Rendezvous:
 
 
 def job_store(place: Place, timeout: float) -> Store:
-    """The store that the job has, or one where its launcher says that trainer 0 is.
+    """Return the job's store: torch.distributed's if initialised, else one at trainer 0's address.
 
     Args:
-        place: this trainer's.
+        place: place of this trainer.
         timeout: seconds to wait for trainer 0.
 
     Raises:
-        RendezvousError: several trainers, and nothing says where they meet; or it cannot be
-            reached.
+        RendezvousError: several trainers without an address of the store, or it is unreachable.
     """
     if dist.is_available() and dist.is_initialized():
         return dist.distributed_c10d._get_default_store()
@@ -165,7 +164,7 @@ def job_store(place: Place, timeout: float) -> Store:
             # init_process_group may be called later with the same address.
             multi_tenant=True,
         )
-        # From here on everything says how long it waits, but for a process group that is given it.
+        # From here on only a process group on this store uses the default; khop passes timeouts.
         store.set_timeout(default_pg_timeout)
         return store if place.job is None else PrefixStore(place.job, store)
     except RuntimeError as error:

@@ -1,4 +1,7 @@
-"""What makes a loader's batches, in this process or others, and the memory that it needs."""
+"""Backends that make a loader's batches: this process, sampler processes or graph servers.
+
+Runs in trainers.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +48,13 @@ _UINT8 = np.dtype(np.uint8)
 
 
 class InProcessBackend:
-    """Makes batches in the trainer's own process.
+    """Backend that makes batches in the trainer's process.
 
     Args:
-        part: the part at hand.
-        spec: what batches shall be.
-        client: the other partitions, if there are any.
-        weights: see `Pipeline`.
+        part: the home part.
+        spec: specification of the batches.
+        client: the other partitions. If None, there are none.
+        weights: sampling weights of negative endpoints; see `Pipeline`.
     """
 
     num_samplers = 0
@@ -72,24 +75,24 @@ class InProcessBackend:
         self._num_epochs = 0
 
     def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0) -> int:
-        """Begins an epoch; see `SamplerPool.open_epoch`."""
-        del first  # batches are made when they are asked for
+        """Begin an epoch and return its number; arguments as those of `SamplerPool.open_epoch`."""
+        del first  # each batch is made on request
         number = self._num_epochs
         self._num_epochs += 1
         self._epochs[number] = (run_key, plan, columns)
         return number
 
     def close_epoch(self, number: int) -> None:
-        """Ends an epoch."""
+        """End an epoch."""
         self._epochs.pop(number, None)
 
     def has_arrived(self, number: int, batch: int) -> bool:
-        """Whether a batch is there before it is asked for: never."""
+        """Return False: batches are made on request only."""
         del number, batch
         return False
 
     def take(self, number: int, batch: int) -> Received:
-        """Makes a batch."""
+        """Make a batch."""
         run_key, plan, columns = self._epochs[number]
         first, last = plan.bounds(batch)
         memory: list[Array] = []
@@ -113,7 +116,7 @@ class InProcessBackend:
         return record.layout.read(memory[0])._replace(extras=record.extras or None)
 
     def _run(self, steps: Generator[list[Ticket], None, Record]) -> Record:
-        """Makes a batch, waiting for other partitions where it has to."""
+        """Make a batch, and wait for other partitions where needed."""
         clock = self._records.clock
         while True:
             try:
@@ -128,7 +131,7 @@ class InProcessBackend:
             clock.enter(phase)
 
     def close(self) -> None:
-        """Closes the connections to other partitions."""
+        """Close the connections to other partitions."""
         self._epochs.clear()
         if self._client is not None:
             self._client.close()
@@ -144,19 +147,19 @@ def create_backend(
     destination: TargetDevice,
     transfer: DeviceTransfer,
 ) -> SamplerPool | InProcessBackend:
-    """What makes a loader's batches: sampler processes, here or on graph servers, or this process.
+    """Create a loader's backend: sampler processes here or on graph servers, or this process.
 
     Args:
         data: the graph.
-        spec: what batches shall be.
-        options: how sampling is carried out; None: as is usual for the graph.
-        plan: how seeds make batches.
-        weights: of the ends of negatives; see `Pipeline`.
-        destination: where batches shall be.
-        transfer: brings them there.
+        spec: specification of the batches.
+        options: worker options. If None: this process for a dataset, servers for a served graph.
+        plan: division of the seeds into batches.
+        weights: sampling weights of negative endpoints; see `Pipeline`.
+        destination: target device of the batches.
+        transfer: copies them there.
 
     Raises:
-        RuntimeError: a device of `worker_devices` cannot be used; says why.
+        RuntimeError: a device of `worker_devices` cannot be used; the message has the reason.
         ValueError: the dataset's graph is to stay on the CPU, which `worker_devices` contradicts.
     """
     if isinstance(data, ServedGraph):
@@ -180,7 +183,7 @@ def _make_samplers(
     destination: TargetDevice,
     transfer: DeviceTransfer,
 ) -> SamplerPool:
-    """Sampler processes of this trainer; see `create_backend`."""
+    """Start this trainer's sampler processes; arguments as those of `create_backend`."""
     devices = _devices(data, options, destination)
     service = data.service()
     endpoints = service.endpoints()
@@ -214,7 +217,7 @@ def _make_samplers(
 
 
 def _program(options: MpDistSamplingWorkerOptions, has_others: bool) -> Program:
-    """What starts samplers."""
+    """Return the function that starts a sampler process."""
     if not options.standby:
         return start_sampler
     imports = ["khop.distributed.rpc.partition_client"] if has_others else []
@@ -224,7 +227,10 @@ def _program(options: MpDistSamplingWorkerOptions, has_others: bool) -> Program:
 def _devices(
     data: DistDataset, options: MpDistSamplingWorkerOptions, destination: TargetDevice
 ) -> list[str | None]:
-    """What each sampler works on; an error now is one in the trainer, before a process starts."""
+    """Return each sampler's device; None for the CPU.
+
+    Errors are raised here, in the trainer, before a process starts.
+    """
     devices = options.devices()
     wanted = [device for device in devices if device is not None]
     if not wanted:
@@ -251,7 +257,7 @@ def _devices(
 def plan_ring(
     meta: FolderMeta, spec: PipelineSpec, options: MpDistSamplingWorkerOptions, batch_size: int
 ) -> RingPlan:
-    """Each sampler's shared memory; see `plan_memory`."""
+    """Return the plan of each sampler's arena."""
     size = options.channel_size
     nbytes = None if size is None else max(int(size) // options.num_workers, 1 << 16)
     return plan_memory(

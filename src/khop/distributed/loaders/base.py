@@ -1,4 +1,4 @@
-"""What the loaders of partitioned graphs share: epochs, order, processes, delivery."""
+"""Base class of the distributed loaders: epochs, order, processes, delivery. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from khop.typing import Array, Int64Array, NodeType
 
 @dataclass(frozen=True)
 class DeliveryOptions:
-    """How a loader delivers its batches; see `DistNeighborLoader`."""
+    """Delivery options of a loader; fields as the arguments of `DistNeighborLoader`."""
 
     batch_size: int = 1
     shuffle: bool = False
@@ -48,7 +48,7 @@ class DeliveryOptions:
 
     @property
     def pin_memory(self) -> bool:
-        """Whether memory shall be page-locked; sampling in this process has no such option."""
+        """True if memory is to be page-locked; sampling in this process has no such option."""
         return bool(getattr(self.worker_options, "pin_memory", False))
 
 
@@ -56,13 +56,14 @@ class DistLoader(Stateful, abc.ABC):
     """Base of the loaders of partitioned graphs.
 
     Args:
-        data: the graph: the trainer's partition, or what graph servers say of it.
-        spec: what batches shall be.
-        columns: [num_columns, num_seeds] int64, what samplers must know of each seed.
-        options: how batches are delivered.
-        weights: of the ends of negatives; see `khop.distributed.sampling.pipeline.Pipeline`.
-        lists: lengths of the lists that the seeds consist of, if each is for a graph server of its
-            own; see `EpochPlan`.
+        data: the graph: the trainer's partition, or the graph that servers serve.
+        spec: specification of the batches.
+        columns: [num_columns, num_seeds] int64, ids and times of the seeds; see `Pipeline.make`.
+        options: delivery options.
+        weights: [num_nodes] float64 sampling weights of negative endpoints, by name; see
+            `khop.distributed.sampling.pipeline.Pipeline`.
+        lists: lengths of the lists that the seeds consist of, if each list is for one graph server;
+            see `EpochPlan`.
 
     Raises:
         ValueError, TypeError: bad options.
@@ -112,7 +113,7 @@ class DistLoader(Stateful, abc.ABC):
         self._restarts_before = 0
 
     def _labels(self) -> dict[NodeType, Tensor]:
-        """Labels that the folder does not hold, where the batches' ids may be."""
+        """Return the labels that the folder does not hold, on the batches' device."""
         labels, device = self.data.node_labels, self.to_device
         if not self._destination.is_device:
             return labels
@@ -120,14 +121,14 @@ class DistLoader(Stateful, abc.ABC):
 
     @abc.abstractmethod
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
-        """Adds to a batch what concerns its seeds, which stand at `positions` of the input."""
+        """Add seed attributes to a batch, whose seeds are at `positions` of the input."""
 
     def __len__(self) -> int:
-        """Number of batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return self._plan.num_batches
 
     def __iter__(self) -> Iterator[Any]:
-        """A new epoch. Several may be iterated at the same time; leaving one early is harmless."""
+        """Begin an epoch. Several may run at the same time; an epoch may be left early."""
         progress = self._cursor.begin()
         order = epoch_order(self._plan.num_seeds, progress.run_key, self._shuffle, self._plan.lists)
         columns = self._columns if order is None else self._columns[:, order]
@@ -136,10 +137,10 @@ class DistLoader(Stateful, abc.ABC):
 
     @abc.abstractmethod
     def _described_seeds(self) -> list[Any]:
-        """Type, original ids and times of the seeds, in what `digest` takes."""
+        """Return type, original ids and times of the seeds, for `digest`."""
 
     def _identity(self) -> LoaderFingerprint:
-        """What the loader must have in common with one whose state it takes over."""
+        """Return the fingerprint that must match for a state to be restored."""
         seeds, sampling = self._digests
         return LoaderFingerprint(
             seeds=seeds,
@@ -154,7 +155,7 @@ class DistLoader(Stateful, abc.ABC):
 
     @cached_property
     def _digests(self) -> tuple[str, str]:
-        """Of the seeds, and of what is drawn for them; computed when first needed."""
+        """Digests of the seeds and of the sampling options; computed when first needed."""
         spec, meta, weights = self._spec, self.data.meta, []
         if spec.link is not None:
             weights = [self._weights.get(name) for name in ("src_weight", "dst_weight")]
@@ -168,16 +169,16 @@ class DistLoader(Stateful, abc.ABC):
         )
 
     def stats(self) -> LoaderStats:
-        """What the loader has done so far, over all its epochs or since `reset_stats()`."""
+        """Return statistics over all epochs of the loader, or since `reset_stats()`."""
         return self._tally.snapshot(self._backend.num_restarts - self._restarts_before)
 
     def reset_stats(self) -> None:
-        """Begins to count anew."""
+        """Reset the statistics to zero."""
         self._restarts_before = self._backend.num_restarts
         self._tally.clear()
 
     def shutdown(self) -> None:
-        """Ends the sampler processes; done by itself when the loader is collected."""
+        """End the sampler processes; also called when the loader is garbage-collected."""
         self._transfer.close()
         self._backend.close()
 
@@ -186,7 +187,7 @@ class DistLoader(Stateful, abc.ABC):
             self.shutdown()
 
     def _start(self, received: Received, batch: int, order: Int64Array | None) -> PendingTransfer:
-        """Puts a batch together and sends it on its way to where it shall be."""
+        """Assemble a batch and start its transfer to the target device."""
         positions = positions_of(order, *self._plan.bounds(batch))
         tensors = to_tensors(received)
         made = self._assembler.assemble(received, tensors)
@@ -199,12 +200,12 @@ class DistLoader(Stateful, abc.ABC):
 
 
 class _PrefetchedBatch(NamedTuple):
-    """A batch that is on its way to where it shall be.
+    """Batch whose transfer to the target device has started.
 
     Attributes:
         received: its sizes and counters.
-        moving: what becomes of its tensors.
-        taken: when its samplers had made it, for the trainer.
+        pending: its transfer.
+        taken: time at which the trainer received it, `monotonic_ns`.
     """
 
     received: Received
@@ -213,7 +214,7 @@ class _PrefetchedBatch(NamedTuple):
 
 
 class _EpochIterator:
-    """Walks through one epoch; gives up its batches when it is dropped."""
+    """Iterator over one epoch; releases its batches when it is dropped."""
 
     def __init__(
         self,
@@ -247,7 +248,7 @@ class _EpochIterator:
             if isinstance(coming, Exception):
                 self._end()
                 raise coming
-            # From here on the batch is taken: if it fails, the next call goes on with the next one.
+            # From here on the batch counts: if it fails, the next call continues with the next one.
             batch, self._next = self._next, self._next + 1
             self._prefetch_next(self._next)
             made = self._loader._finish(coming.pending)
@@ -259,7 +260,7 @@ class _EpochIterator:
         return made
 
     def _count(self, batch: int, asked: int, coming: _PrefetchedBatch) -> None:
-        """Counts a batch that is handed out now, and was asked for at `asked`."""
+        """Count a batch that is returned now and was requested at `asked` (`monotonic_ns`)."""
         first, last = self._loader._plan.bounds(batch)
         counter = coming.received.counter
         (nodes,), (edges,) = counter("nodes"), counter("edges")
@@ -282,9 +283,9 @@ class _EpochIterator:
         return _PrefetchedBatch(received, self._loader._start(received, batch, self._order), taken)
 
     def _prefetch_next(self, batch: int) -> None:
-        """Sends the next batch on its way to a device before one is handed out, if it is made.
+        """Start the transfer of the next batch to a device, if that batch has arrived.
 
-        What goes wrong with it is raised in its turn.
+        An error is raised by the call that returns this batch.
         """
         loader = self._loader
         wanted = loader._destination.is_device and batch < len(loader)
@@ -297,7 +298,7 @@ class _EpochIterator:
 
 
 def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool) -> EpochPlan:
-    """The same number of batches for all trainers."""
+    """Return the plan with a number of batches that is the same for all trainers."""
     name = f"loader-{context.number('loader')}"
     context.rendezvous.tell(name, [plan.num_batches_alone, plan.num_seeds])
     heard = context.rendezvous.all_gather(

@@ -1,13 +1,13 @@
-"""How batches come to where the trainer wants them, and who waits for whom.
+"""Asynchronous transfer of batches to the target device, one batch ahead, on a side stream.
 
-To a GPU they are copied on a stream of their own, beside what the trainer computes, and the copy of
-the next batch is under way before one is handed out. The consumer's stream then waits for a batch's
-copy, the host does not. What is copied from stays as it is until the copy is done: the slot of a
-ring must not go back to its sampler while it is read. Batches that lie in a slab
-(`khop.channel.device_arena`) are where they belong already.
+Runs in trainers. Copies to a GPU run on a separate stream, at the same time as the trainer's
+kernels, and the copy of the next batch starts before a batch is returned. The consumer's stream
+waits for a batch's copy, the host does not. The source is kept until the copy is done: the slot of
+an arena must not go back to its sampler while it is read. Batches in a device arena
+(`khop.channel.device_arena`) are on the target device already.
 
-Batches that stay on the host lie in a ring, or on request (`pin_memory=True`) in page-locked memory
-of torch's, which keeps what a copy reads that nobody waits for.
+Batches that stay on the host are in an arena, or with `pin_memory=True` in torch's page-locked
+memory. Torch keeps that memory until asynchronous copies from it are done.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from khop.sampler.device import on_stream, tensors_in, wait_and_record_stream
 
 
 class TargetDevice:
-    """Where a loader's batches shall be.
+    """Target device of a loader's batches.
 
     Args:
         to_device: as for `DistNeighborLoader`: None, anything that `torch.device` takes, or
             'emulated' (for tests: batches are tensors on the CPU).
-        pin_memory: as for `MpDistSamplingWorkerOptions`; a warning says if it has no effect.
+        pin_memory: as for `MpDistSamplingWorkerOptions`; warns if it has no effect.
 
     Attributes:
-        device: the device that samplers may share with the trainer, by its full name; None: none.
-        torch_device: of the batches' tensors; None: they stay where they were made.
-        pins_rings: whether rings are registered with CUDA, to be copied from.
-        pins_batches: whether batches stay on the host, in page-locked memory of torch's.
+        device: full name of the device that samplers may share with the trainer; None if there is
+            none.
+        torch_device: device of the batches' tensors; None if they stay where they were made.
+        pins_rings: whether arenas are registered with CUDA, for copies from them.
+        pins_batches: whether batches stay on the host, in torch's page-locked memory.
 
     Raises:
-        RuntimeError: the device cannot be used; says why.
+        RuntimeError: the device cannot be used; the message has the reason.
     """
 
     def __init__(self, to_device: Any, pin_memory: bool = False) -> None:
@@ -69,12 +70,15 @@ class TargetDevice:
 
     @property
     def is_device(self) -> bool:
-        """Whether batches go to a device that works beside the host."""
+        """True if batches go to a device that works asynchronously to the host."""
         return self.device is not None
 
 
 def _cuda_index(to_device: Any, index: int | None) -> int:
-    """The GPU that is meant. Copies to it are torch's: khop itself may be built without CUDA."""
+    """Return the index of the GPU; `index` is None for the current one.
+
+    Torch makes the copies to it, so torch counts the GPUs: khop may be built without CUDA.
+    """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (index or 0) >= count:
         raise RuntimeError(
@@ -84,11 +88,11 @@ def _cuda_index(to_device: Any, index: int | None) -> int:
 
 
 class PendingTransfer(NamedTuple):
-    """A batch on its way.
+    """Batch whose transfer has started.
 
     Attributes:
-        batch: its tensors are where they shall be, but perhaps not written yet.
-        written: when they will have been.
+        batch: the batch on the target device; its tensors may not be written yet.
+        written: event that completes when they are. None if they are written already.
     """
 
     batch: Any
@@ -96,10 +100,10 @@ class PendingTransfer(NamedTuple):
 
 
 class DeviceTransfer:
-    """Takes batches to a destination.
+    """Transfer of batches to a target device.
 
     Args:
-        destination: where to.
+        destination: the target device.
     """
 
     def __init__(self, destination: TargetDevice) -> None:
@@ -107,14 +111,14 @@ class DeviceTransfer:
         self._stream: Any = None
         if destination.torch_device is not None and destination.torch_device.type == "cuda":
             self._stream = torch.cuda.Stream(destination.torch_device)  # type: ignore[no-untyped-call]
-        # Consumers' streams: what they were asked to do may concern any batch.
+        # Consumers' streams: their queued work may read any batch.
         self._consumers: dict[int, Any] = {}
         self._copied_from: deque[tuple[Any, list[Tensor]]] = deque()
 
     def start(self, batch: Any) -> PendingTransfer:
-        """Begins to copy a batch; what is at its destination stays there.
+        """Start to copy a batch; tensors on the target device are not copied.
 
-        Waits for the copy, unless it is to a device.
+        Wait for the copy, unless it is to a GPU.
         """
         target = self._to.torch_device
         if self._stream is None:
@@ -123,8 +127,8 @@ class DeviceTransfer:
         self._forget_copied()
         sources = tensors_in(batch)
         if any(tensor.is_cuda for tensor in sources):
-            # What was computed of it on the device (trees of links, labels) comes first. A batch of
-            # the host waits for nothing that the consumer has asked for.
+            # Kernels that computed parts of it on the device (seed indices of links, labels) come
+            # first. A batch of the host waits for nothing that the consumer has queued.
             self._stream.wait_stream(torch.cuda.current_stream(target))
         with on_stream(self._stream):
             moved = batch.to(target, non_blocking=True)
@@ -133,7 +137,7 @@ class DeviceTransfer:
         return PendingTransfer(moved, written)
 
     def finish(self, pending: PendingTransfer) -> Any:
-        """Hands a batch over to torch's current stream, which waits for the copy."""
+        """Make torch's current stream wait for the copy, and return the batch."""
         if pending.written is not None:
             wait_and_record_stream(tensors_in(pending.batch), pending.written)
             stream = torch.cuda.current_stream(self._to.torch_device)
@@ -145,12 +149,12 @@ class DeviceTransfer:
             self._copied_from.popleft()
 
     def close(self) -> None:
-        """Waits for copies that are under way: what they read may be gone then."""
+        """Wait for running copies; their sources may be freed afterwards."""
         while self._copied_from:
             self._copied_from.popleft()[0].synchronize()
 
     def mark(self) -> list[Any]:
-        """The moment when all is done that may concern a batch which the host has dropped now."""
+        """Return events that complete when all queued work that may use a dropped batch is done."""
         if self._stream is None:
             return []
         current = torch.cuda.current_stream(self._to.torch_device)
@@ -159,16 +163,16 @@ class DeviceTransfer:
 
 
 class DeviceArenaFactory:
-    """Makes the memory that samplers share with their trainer, of those on the trainer's device.
+    """Factory of device arenas, for samplers on the trainer's target device.
 
     Args:
-        destination: where the trainer wants its batches.
-        nbytes: of each sampler.
-        num_sharing: how many samplers will have one.
-        mover: knows what the device is doing.
+        destination: target device of the trainer's batches.
+        nbytes: size of each arena, in bytes.
+        num_sharing: number of samplers that will have one.
+        transfer: its `mark` gives the events after which a slot is free.
     """
 
-    # All slabs together take no more of a GPU's memory than this share.
+    # All device arenas together take at most 1/8 of a GPU's memory.
     _SHARE = 8
 
     def __init__(
@@ -185,7 +189,7 @@ class DeviceArenaFactory:
                 self._nbytes = min(nbytes, memory // self._SHARE // num_sharing)
 
     def __call__(self, device: str | None) -> DeviceArenaReader | None:
-        """A slab, if a sampler works where batches shall be."""
+        """Create an arena for a sampler on `device`; None if that is not the target device."""
         if device is None or device != self._destination.device:
             return None
         if self._native is None:

@@ -1,4 +1,4 @@
-"""Links as users hand them over, checked against a folder."""
+"""Checks of the links that users pass to loaders. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _WHAT = "edge_label_index"
 
 
 class LinkInput(NamedTuple):
-    """A loader's links.
+    """Links of a loader.
 
     Attributes:
         ends: [2, num_links] int64 original ids of sources and destinations.
-        lists: lengths of the lists that the links came in, one for each server of a loader; None:
-            they came in one.
+        lists: lengths of the lists of links, one for each server of the loader; None if there is
+            one list for all.
     """
 
     ends: Int64Array
@@ -35,16 +35,17 @@ class LinkInput(NamedTuple):
 def link_input(
     graph: PartitionedGraph, link_type: EdgeType, links: Any, options: WorkerOptions | None
 ) -> LinkInput:
-    """A loader's links.
+    """Check a loader's links and return them.
 
     Args:
         graph: the graph.
         link_type: their edge type.
-        links: as `DistLinkNeighborLoader` takes them; None: this trainer's share of the edges.
-        options: the loader's; a list of servers may come with a list of lists of links.
+        links: as `DistLinkNeighborLoader` takes them. If None, this trainer's share of the edges.
+        options: the loader's worker options; with a list of servers, `links` may be a list of lists
+            of links.
 
     Raises:
-        IndexError, TypeError, ValueError: as `link_ends`; lists that are not one for each server.
+        IndexError, TypeError, ValueError: as `link_ends`; not one list for each server.
     """
     if links is None:
         return LinkInput(graph.owned_edges(link_type), None)
@@ -56,7 +57,7 @@ def link_input(
 
 
 def _is_list_of_lists(links: Any) -> bool:
-    """Whether there are several lists of links: two rows of ends are one."""
+    """Return whether these are lists of links; two rows of ends are one list."""
     if not isinstance(links, (list, tuple)) or not len(links):
         return False
     return all(getattr(part, "ndim", 0) == 2 or _is_pair_of_rows(part) for part in links)
@@ -68,10 +69,10 @@ def _is_pair_of_rows(part: Any) -> bool:
 
 
 def joined(values: Any, lists: Sequence[int] | None, what: str) -> Any:
-    """What belongs to links: as it is, or of lists of links in as many lists, as one.
+    """Concatenate values that come in as many lists as the links; return others as they are.
 
     Raises:
-        ValueError: lists of other lengths.
+        ValueError: the lists have other lengths than those of the links.
     """
     if lists is None or not isinstance(values, (list, tuple)) or not len(values):
         return values
@@ -87,7 +88,7 @@ def joined(values: Any, lists: Sequence[int] | None, what: str) -> Any:
 
 
 def split_links(data: PartitionedGraph, links: Any) -> tuple[EdgeType, Any]:
-    """Edge type of links, and the links: users name the type where there are several.
+    """Return the edge type of links, and the links.
 
     Args:
         data: the dataset.
@@ -117,20 +118,20 @@ def split_links(data: PartitionedGraph, links: Any) -> tuple[EdgeType, Any]:
 def link_ends(
     data: PartitionedGraph, link_type: EdgeType, links: Any, what: str = _WHAT
 ) -> Int64Array:
-    """Ends of links.
+    """Check links and return their ends.
 
     Args:
         data: the dataset.
         link_type: their edge type, which need not be one of the folder's.
         links: [2, num_links] original ids of sources and destinations.
-        what: the argument that they are, for error messages.
+        what: name of the argument, for error messages.
 
     Returns:
         [2, num_links] int64 original ids.
 
     Raises:
-        IndexError: an end that does not exist.
-        TypeError: ends that are no integers.
+        IndexError: an end does not exist.
+        TypeError: ends are not integers.
         ValueError: not two rows of one length, or no such node type.
     """
     check_no_paths(links, what)
@@ -155,10 +156,12 @@ def link_ends(
 
 
 def link_labels(labels: Any, num_links: int, negatives: NegativeSampling | None) -> Tensor | None:
-    """Labels of links; with negatives they count from 1, as 0 is for these.
+    """Return the labels of links; with negatives, increased by 1 if they begin at 0.
+
+    Negatives have label 0.
 
     Raises:
-        ValueError: labels of another number, or with triplets.
+        ValueError: another number of labels than links, or labels with triplets.
     """
     if labels is None:
         return None
@@ -173,7 +176,7 @@ def link_labels(labels: Any, num_links: int, negatives: NegativeSampling | None)
 
 
 def check_length(values: Tensor, num_links: int, what: str) -> None:
-    """Raises ValueError unless there is an entry for each link."""
+    """Raise ValueError unless there is an entry for each link."""
     if values.dim() == 0 or len(values) != num_links:
         raise ValueError(
             f"{what} must hold an entry for each of {num_links} links (got shape "
@@ -184,7 +187,7 @@ def check_length(values: Tensor, num_links: int, what: str) -> None:
 def negative_weights(
     data: PartitionedGraph, link_type: EdgeType, negatives: NegativeSampling | None
 ) -> dict[str, Array]:
-    """How likely nodes are drawn as ends of negatives.
+    """Return the sampling weights of nodes as ends of negatives.
 
     Args:
         data: the dataset.
@@ -192,8 +195,7 @@ def negative_weights(
         negatives: PyG's description of negatives.
 
     Returns:
-        'src_weight' and 'dst_weight', as far as they are given and have an effect: [num_nodes]
-        float64 each.
+        'src_weight' and 'dst_weight', if given and used: [num_nodes] float64 each.
 
     Raises:
         ValueError: weights of another number than nodes, negative, not finite or all zero.
@@ -207,6 +209,6 @@ def negative_weights(
     for side, (node_type, weight) in given.items():
         if weight is not None:
             weights[side] = torch.as_tensor(weight).double().cpu().numpy()
-            # Samplers would refuse them, too, but only when batches are due.
+            # Checks the weights here; samplers would fail only when they make a batch.
             Candidates(data.meta.node_type(node_type).count, weights[side], None, side)
     return weights

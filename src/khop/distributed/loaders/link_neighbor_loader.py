@@ -1,4 +1,4 @@
-"""`DistLinkNeighborLoader`: batches of links of a partitioned graph."""
+"""`DistLinkNeighborLoader`: batches of links of a partitioned graph. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -43,42 +43,42 @@ from khop.typing import EdgeType, Int64Array
 class DistLinkNeighborLoader(DistLoader):
     """Neighbourhoods of the ends of links and of negatives, drawn from all partitions.
 
-    Batches are those that `khop.loader.LinkNeighborLoader` makes of the whole graph with the same
-    links, `seed` and `stream`, bit for bit, negatives included, whatever the number of partitions
-    and samplers. Like `DistNeighborLoader`, each epoch delivers every link once, in order, in the
+    Batches equal those that `khop.loader.LinkNeighborLoader` makes of the whole graph with the same
+    links, `seed` and `stream`, bit for bit, negatives included, for any number of partitions and
+    samplers. As with `DistNeighborLoader`, each epoch delivers every link once, in order, in the
     same number of batches on every trainer.
 
     Args:
-        data: the trainer's partition; None for clients of graph servers, with
+        data: the trainer's partition. If None, the graph of this client's servers, with
             `RemoteDistSamplingWorkerOptions`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
-        batch_size: links a batch.
+        batch_size: links per batch.
         edge_label_index: this trainer's links: [2, num_links] original ids of sources and
-            destinations, or None for the edges of this trainer's home partition, evenly shared by
-            the trainers that have the same one (a client: its share of the servers' edges); of a
+            destinations. If None, the edges of its home partition, evenly divided among the
+            trainers with this home (for a client, its share of the servers' edges). For a
             heterogeneous graph (edge type, such links), or an edge type. `link_split` divides a
             list of links among trainers. With a list of graph servers, a list of links for each
-            (and so `edge_label` and `edge_label_time`, or all in one): each batch has links of one
-            list, and comes from its server; lists take turns.
-        edge_label: [num_links, ...] labels of links; with binary negatives, labels from 0 on become
-            those from 1 on, and 0 is for negatives.
+            (`edge_label` and `edge_label_time` likewise, or all in one): each batch has links of
+            one list, and its server makes it; batches alternate between lists.
+        edge_label: [num_links, ...] labels of links; with binary negatives, labels that begin at 0
+            are increased by 1, and negatives have label 0.
         neg_sampling: PyG's `NegativeSampling`, or a dictionary or mode for one: 'binary' draws
             negative pairs, 'triplet' negative destinations for each source, uniformly or by
-            `src_weight` and `dst_weight`, [num_nodes] by original id. Default: no negatives.
+            `src_weight` and `dst_weight`, [num_nodes] by original id. If None, no negatives.
         shuffle, drop_last, with_edge, with_weight, edge_dir, collect_features, to_device,
             random_seed, worker_options: as for `DistNeighborLoader`.
         seed, stream, replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr,
             transform, even_batches: as for `DistNeighborLoader`; `batch` of a disjoint batch counts
             links.
-        neg_sampling_ratio: binary negatives a link; PyG's older name.
-        edge_label_time: [num_links] the time at which each link's ends see the graph; needed with
-            `time_attr`.
-        strict_negatives: draw negatives that are no edges of the graph, of whatever partition.
-        exclude_seed_edges: leave a batch's own links out of the neighbourhoods; see
+        neg_sampling_ratio: binary negatives per link; PyG's older argument.
+        edge_label_time: [num_links] time of each link; only neighbours up to it are drawn for its
+            ends. Required with `time_attr`.
+        strict_negatives: draw only negatives that are not edges of the graph, in any partition.
+        exclude_seed_edges: leave a batch's links out of the neighbourhoods; see
             `khop.loader.LinkNeighborLoader`.
 
     Raises:
-        ValueError, TypeError, IndexError: bad arguments; says which, and what to do. While batches
+        ValueError, TypeError, IndexError: bad arguments; the message has the remedy. While batches
             are drawn, ValueError: there is no strict negative.
         RendezvousError: trainers do not agree or do not arrive.
     """
@@ -210,7 +210,7 @@ def link_spec(
     strict: bool,
     exclude: ExcludeSeedEdges,
 ) -> LinkSpec:
-    """What batches of links of a dataset shall be; see `LinkSpec.create`."""
+    """Return the specification of batches of links of a dataset; see `LinkSpec.create`."""
     return LinkSpec.create(
         [t.name for t in data.meta.node_types],
         [t.name for t in data.meta.edge_types],

@@ -1,4 +1,7 @@
-"""`DistNeighborLoader` and `DistSubGraphLoader`: batches of nodes of a partitioned graph."""
+"""`DistNeighborLoader` and `DistSubGraphLoader`: batches of nodes of a partitioned graph.
+
+Runs in trainers.
+"""
 
 from __future__ import annotations
 
@@ -27,64 +30,65 @@ from khop.typing import Int64Array
 class DistNeighborLoader(DistLoader):
     """Neighbourhoods of seed nodes, drawn from all partitions, as PyG `Data` or `HeteroData`.
 
-    Batches are those that `khop.loader.NeighborLoader` makes of the whole graph with the same
-    seeds, `seed` and `stream`, bit for bit, whatever the number of partitions and samplers. Each
-    epoch delivers every seed once, in the loader's order. By default all trainers make the same
-    number of batches, so that DDP cannot hang: trainers with fewer seeds make smaller ones.
+    Batches equal those that `khop.loader.NeighborLoader` makes of the whole graph with the same
+    seeds, `seed` and `stream`, bit for bit, for any number of partitions and samplers. Each epoch
+    delivers every seed once, in the loader's order. By default all trainers make the same number of
+    batches, so that DDP cannot hang: trainers with fewer seeds make smaller ones.
 
     Args:
-        data: the trainer's partition; None for clients of graph servers, with
+        data: the trainer's partition. If None, the graph of this client's servers, with
             `RemoteDistSamplingWorkerOptions`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
         input_nodes: this trainer's seeds: original ids, a boolean mask over all nodes, or None for
             all nodes; of a heterogeneous graph (node type, such seeds), or a node type for all of
-            its nodes. `node_split` makes even shares; the name of a boolean attribute,
-            'train_mask', stands for this trainer's share of its nodes (`input_id` are their ids
+            its nodes. `node_split` makes even shares. The name of a boolean attribute,
+            'train_mask', selects this trainer's share of its nodes (`input_id` holds their ids
             then). With a list of graph servers, a list of seeds for each: each batch has seeds of
-            one list, and comes from its server; lists take turns.
-        batch_size: seeds a batch.
+            one list, and its server makes it; batches alternate between lists.
+        batch_size: seeds per batch.
         shuffle: draw a new order each epoch.
         drop_last: leave out a last batch that would be smaller (on every trainer).
         with_edge: deliver `e_id` and edge attributes.
         with_weight: draw neighbours by the weights that the folder was partitioned with.
-        edge_dir: 'in' or 'out'; default, and only possibility: the folder's. Edges of batches
-            point towards the seeds: with 'out' they are the graph's turned round, and edges of
+        edge_dir: 'in' or 'out'; must be the folder's. If None, the folder's. Edges of batches
+            point towards the seeds: with 'out' they are reverses of the graph's, and edges of
             `(a, 'r', b)` are of type `(b, 'rev_r', a)`, those of `(a, 'rev_r', b)` of
             `(b, 'r', a)`.
         collect_features: deliver node attributes, and edge attributes if `with_edge`; if False,
             labels (`y`) only.
-        to_device: where batches shall be; default: where they are made. To a GPU they are copied on
-            a stream of their own, one batch ahead (`MpDistSamplingWorkerOptions.pin_memory` makes
-            that fast), unless samplers work there (`worker_devices`): then they already are there.
-            Use a batch on the stream that was current when it was handed out, or let this wait.
-        random_seed: makes epochs reproducible; default: each epoch takes a seed from torch's
+        to_device: target device of the batches. If None, they stay where they are made. Copies to
+            a GPU run on a separate stream, one batch ahead; they are fast with
+            `MpDistSamplingWorkerOptions.pin_memory`. Batches of samplers on that GPU
+            (`worker_devices`) need no copy. Use a batch on the stream that was current when it was
+            returned, or make yours wait for it.
+        random_seed: makes epochs reproducible. If None, each epoch draws a seed from torch's
             default generator.
         worker_options: `MpDistSamplingWorkerOptions` (sampler processes),
-            `CollocatedDistSamplingWorkerOptions` (default: sample in this process) or
-            `RemoteDistSamplingWorkerOptions` (sampler processes of graph servers; default, and only
-            possibility, of clients).
+            `CollocatedDistSamplingWorkerOptions` (this process) or
+            `RemoteDistSamplingWorkerOptions` (sampler processes of graph servers; the only choice
+            for clients). If None, this process; for clients, graph servers.
         seed: another name for `random_seed`, that of `khop.loader.NeighborLoader`.
-        stream: separates the draws of trainers; default: the trainer's rank.
+        stream: separates the random numbers of trainers. If None, the trainer's rank.
         replace: draw with replacement.
-        input_time: [number of seeds] the time at which each seed looks at the graph; default: the
-            seeds' own times.
+        input_time: [number of seeds] time of each seed; only neighbours up to it are drawn. If
+            None, with `time_attr`, the times of the seed nodes.
         subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
             'induced' (all edges among the drawn nodes).
-        disjoint: give each seed a subgraph of its own, told apart by `batch`; temporal sampling
-            always does.
+        disjoint: sample a separate subgraph for each seed, identified by `batch`; always on with
+            temporal sampling.
         temporal_strategy: 'uniform', or 'last': the latest neighbours.
-        time_attr: draw only neighbours (or edges) whose time is not later than the seed's. The
-            attribute that the folder was partitioned with. Rows of a folder with times are in
-            order of these: without `time_attr` its batches are those of the in-memory loader of
-            the edges in that order.
-        weight_attr: draw by this attribute, that the folder was partitioned with.
+        time_attr: attribute that the folder was partitioned with; only neighbours (or edges) whose
+            time is not later than the seed's are drawn. Rows of a folder with times are sorted by
+            time: without `time_attr`, its batches are those of the in-memory loader of the edges in
+            that order.
+        weight_attr: attribute to draw neighbours by, with which the folder was partitioned.
         transform: applied to each batch, in this process.
         even_batches: make the same number of batches on every trainer. All trainers must then make
-            the loader. False, for loaders that only some trainers make, or where numbers may
-            differ (use `torch.distributed.algorithms.Join` with DDP then).
+            the loader. False is for loaders that only some trainers make, or whose numbers of
+            batches may differ (use `torch.distributed.algorithms.Join` with DDP then).
 
     Raises:
-        ValueError, TypeError, IndexError: bad arguments; says which, and what to do.
+        ValueError, TypeError, IndexError: bad arguments; the message has the remedy.
         RendezvousError: trainers do not agree or do not arrive.
     """
 
@@ -175,21 +179,21 @@ class DistNeighborLoader(DistLoader):
 
 
 class DistSubGraphLoader(DistNeighborLoader):
-    """All edges among seeds and their neighbours; `khop.loader.SubGraphLoader`, distributed.
+    """Loader of induced subgraphs; `khop.loader.SubGraphLoader`, distributed.
 
     A batch holds the seeds, the neighbours drawn hop by hop, and every edge of the graph between
-    two of them, also between nodes of other partitions. `mapping` says where in the batch the seeds
-    are. With `disjoint=True` each seed has a subgraph of its own, told apart by `batch`.
+    two of them, also between nodes of other partitions. `mapping` holds the positions of the seeds
+    in the batch. With `disjoint=True` each seed has a separate subgraph, identified by `batch`.
 
     Args:
-        data: the trainer's partition; None for clients of graph servers, with
+        data: the trainer's partition. If None, the graph of this client's servers, with
             `RemoteDistSamplingWorkerOptions`.
         input_nodes: this trainer's seeds, as for `DistNeighborLoader`.
-        num_neighbors: fan-out of each hop; -1 takes all neighbours; None: no hops, the subgraph of
-            the seeds alone.
+        num_neighbors: fan-out of each hop; -1 takes all neighbours. If None, no hops: the subgraph
+            of only the seeds.
         batch_size, shuffle, drop_last, with_edge, with_weight, edge_dir, collect_features,
             to_device, random_seed, worker_options: as for `DistNeighborLoader`.
-        **kwargs: its other arguments, but for `subgraph_type`.
+        **kwargs: its other arguments, without `subgraph_type`.
 
     Raises:
         TypeError: `subgraph_type` is given.

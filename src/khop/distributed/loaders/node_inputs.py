@@ -1,4 +1,4 @@
-"""Seeds of nodes as users hand them over, checked against a graph."""
+"""Checks of the seed nodes that users pass to loaders. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _WHAT = "input_nodes"
 
 
 class NodeInput(NamedTuple):
-    """A loader's seeds.
+    """Seeds of a loader.
 
     Attributes:
         node_type: their node type.
         ids: [n] int64 original ids.
         input_id: [n] int64 PyG's `input_id` of each.
-        lists: lengths of the lists that the seeds came in, one for each server of a loader; None:
-            they came in one.
+        lists: lengths of the seed lists, one for each server of the loader; None if there is one
+            list for all.
     """
 
     node_type: NodeType
@@ -32,15 +32,16 @@ class NodeInput(NamedTuple):
 
 
 def node_input(graph: PartitionedGraph, nodes: Any, options: WorkerOptions | None) -> NodeInput:
-    """A loader's seeds.
+    """Check a loader's seeds and return them.
 
     Args:
         graph: the graph.
         nodes: as `DistNeighborLoader` takes them.
-        options: the loader's; a list of servers may come with a list of seed lists.
+        options: the loader's worker options; with a list of servers, `nodes` may be a list of seed
+            lists.
 
     Raises:
-        IndexError, KeyError, TypeError, ValueError: seeds that do not exist, or are none.
+        IndexError, KeyError, TypeError, ValueError: seeds do not exist, or are malformed.
     """
     node_type, given = graph.seed_type(nodes, _WHAT)
     if isinstance(given, str):
@@ -67,7 +68,7 @@ def _is_list_of_lists(given: Any) -> bool:
 def _of_lists(
     graph: PartitionedGraph, node_type: NodeType, given: Any, options: WorkerOptions | None
 ) -> NodeInput:
-    """Seeds in a list for each of a loader's servers; `input_id` counts through all of them."""
+    """Return seeds given as a list for each server; `input_id` counts through all lists."""
     check_lists(given, options, _WHAT)
     ids = [seeds_of(graph, seeds, f"{_WHAT}[{i}]", node_type)[0] for i, seeds in enumerate(given)]
     every = np.concatenate(ids)

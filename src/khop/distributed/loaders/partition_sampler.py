@@ -1,4 +1,7 @@
-"""`PartitionSampler`: a sampler over a partitioned graph, for PyG's own loaders."""
+"""`PartitionSampler`: a sampler over a partitioned graph, for PyG's own loaders.
+
+Runs in trainers and in PyG's worker processes.
+"""
 
 from __future__ import annotations
 
@@ -43,21 +46,20 @@ from khop.typing import EDGE, NODE, EdgeType, NodeType
 
 
 class PartitionSampler(BaseSampler):  # type: ignore[misc]
-    """Draws k-hop neighbourhoods from a partitioned graph, in the process that asks.
+    """Sampler of k-hop neighbourhoods of a partitioned graph, in the calling process.
 
         dataset = DistDataset().load('products-parts', partition_idx=rank)
         sampler = PartitionSampler(dataset, [15, 10])
         loader = torch_geometric.loader.NodeLoader(
             (dataset, dataset), sampler, input_nodes=node_split('train_mask'), batch_size=1024)
 
-    Ids are original ids. What is drawn equals what `khop.sampler.NeighborSampler` draws from the
-    whole graph with the same seed and stream, bit for bit. Batches of PyG's loaders carry edge
-    attributes as well (`khop.distributed.stores.edge_lookup` says how, and what a
-    `transform_sampler_output` must heed). `DistNeighborLoader` is faster: its samplers are
-    processes of their own that keep several batches in flight and write features where the trainer
-    reads them.
+    Ids are original ids. Draws equal those of `khop.sampler.NeighborSampler` on the whole graph
+    with the same seed and stream, bit for bit. Batches of PyG's loaders have edge attributes as
+    well (`khop.distributed.stores.edge_lookup`, also for the rules of `transform_sampler_output`).
+    `DistNeighborLoader` is faster: its sampler processes keep several batches in flight and write
+    features where the trainer reads them.
 
-    All trainers make it together. In PyG's worker processes each has connections of its own.
+    All trainers make it together. Each of PyG's worker processes opens connections of its own.
 
     Args:
         data: the trainer's partition.
@@ -66,10 +68,11 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
         subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr: as for
             `khop.sampler.NeighborSampler`; times and weights are those that the folder was
             partitioned with.
-        with_edge: return which edges were drawn; False: batches have no edge attributes.
+        with_edge: return the ids of drawn edges. If False, batches have no edge attributes.
         seed: makes draws reproducible: call i of this sampler draws what call i of any equal
-            sampler draws. Default: each call takes a key from torch's default generator.
-        stream: separates samplers of the same seed; default: the trainer's rank.
+            sampler draws. If None, each call takes a key from torch's default generator.
+        stream: separates the random numbers of samplers with the same seed. If None, the trainer's
+            rank.
 
     Raises:
         RendezvousError: trainers do not agree or do not arrive.
@@ -112,7 +115,7 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
         self.num_neighbors = num_neighbors
         self._calls = itertools.count()
         if data.num_partitions > 1:
-            data.peers()  # before a worker process is forked, and while all trainers are here
+            data.peers()  # before a worker process is forked; all trainers connect at this point
 
     @property
     def num_neighbors(self) -> Any:
@@ -134,18 +137,18 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
 
     @property
     def edge_permutation(self) -> None:
-        """None: `edge` of what this sampler returns are original edge ids."""
+        """None: `edge` of this sampler's outputs holds original edge ids."""
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the kernels' objects, which the other process makes for itself."""
+        """Return the state without the kernels' objects, which the other process recreates."""
         state = self.__dict__.copy()
         for name in ("_engine", "_links", "_calls"):
             del state[name]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores a sampler in another process."""
+        """Restore a sampler in another process."""
         self.__dict__.update(state)
         self._calls = itertools.count()
         self._engine = self._links = None
@@ -153,12 +156,12 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
     def sample_from_nodes(
         self, index: NodeSamplerInput, key: BatchKey | None = None, **kwargs: Any
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Draws the neighbourhood of seed nodes.
+        """Draw the neighbourhood of seed nodes.
 
         Args:
             index: the seeds, as PyG's loaders pass them.
-            key: what decides the draws; default: see `seed`.
-            **kwargs: none so far.
+            key: key of the draws. If None, derived from `seed`.
+            **kwargs: must be empty.
 
         Returns:
             As `khop.sampler.NeighborSampler.sample_from_nodes`, in original ids.
@@ -195,13 +198,13 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
         strict_negatives: bool = False,
         exclude_seed_edges: ExcludeSeedEdges = False,
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Draws the neighbourhood of the ends of links, and of negatives.
+        """Draw the neighbourhood of the ends of links, and of negatives.
 
         Args:
             index: the links, as PyG's loaders pass them.
             neg_sampling: PyG's description of negatives.
-            key: what decides the draws; default: see `seed`.
-            strict_negatives: draw negatives that are no edges of the graph, of whatever partition.
+            key: key of the draws. If None, derived from `seed`.
+            strict_negatives: draw only negatives that are not edges of the graph, in any partition.
             exclude_seed_edges: leave the links out of the neighbourhood.
 
         Returns:
@@ -228,12 +231,12 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
         return out
 
     def check_link_options(self, link_type: EdgeType | None, options: LinkOptions) -> None:
-        """Raises what batches of links of a type would raise for these options."""
+        """Raise the errors that batches of links of a type would raise for these options."""
         self._link_sampler(link_type, options)
 
     def _link_sampler(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
         kept = self._links
-        # Tables were made of the negatives' weights; what is in these is not compared.
+        # Negatives are compared by identity: the weights in them, already in tables, are not.
         if (
             kept is None
             or kept[1].neg_sampling is not options.neg_sampling
@@ -273,7 +276,7 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
         return input_type
 
     def _engine_of(self, client: PartitionClient | None) -> Engine:
-        """The engine that asks a client: a forked process has another than its parent."""
+        """Return the engine that uses a client; a fork has another client than its parent."""
         if self._engine is None or self._engine[0] is not client:
             view = GraphView.of_part(self.data.reader.part)
             self._engine = client, Engine(view, self._spec, client)
@@ -333,28 +336,28 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
 
 
 def _nodes_of(subgraph: _native.Subgraph, node_type: int) -> torch.Tensor:
-    """New ids of the sampled nodes."""
+    """Return the new ids of the sampled nodes."""
     node = torch.empty(subgraph.num_nodes(node_type), dtype=torch.int64)
     subgraph.write_nodes(node_type, node.numpy())
     return node
 
 
 def _trees_of(subgraph: _native.Subgraph, node_type: int) -> torch.Tensor:
-    """Trees of the sampled nodes of a disjoint batch."""
+    """Return the seed index (PyG's `batch`) of the sampled nodes of a disjoint batch."""
     tree = torch.empty(subgraph.num_nodes(node_type), dtype=torch.int64)
     subgraph.write_trees(node_type, tree.numpy())
     return tree
 
 
 def _edges_of(subgraph: _native.Subgraph, relation: int) -> torch.Tensor:
-    """Positions of the sampled edges among the stored."""
+    """Return the storage positions of the sampled edges."""
     edge = torch.empty(subgraph.num_edges(relation), dtype=torch.int64)
     subgraph.write_edges(relation, edge.numpy())
     return edge
 
 
 def _ends_of(subgraph: _native.Subgraph, relation: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numbers of the sampled edges' sources and destinations."""
+    """Return the sources and destinations of the sampled edges, in the batch's numbering."""
     edge_index = torch.empty((2, subgraph.num_edges(relation)), dtype=torch.int64)
     subgraph.write_edge_index(relation, edge_index[0].numpy(), edge_index[1].numpy())
     return edge_index[0], edge_index[1]

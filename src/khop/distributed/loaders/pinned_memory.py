@@ -1,4 +1,4 @@
-"""Rings that copies to a GPU are made from without staging."""
+"""Registration of arenas with CUDA, for copies to a GPU without staging. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from khop.distributed.loaders.device_transfer import TargetDevice
 
 
 def pinning(destination: TargetDevice) -> Callable[[ArenaReader], None] | None:
-    """What registers a ring with CUDA; None where nobody but the user copies from it.
+    """Return a function that registers an arena with CUDA; None if the loader copies to no GPU.
 
-    A slot of a ring is written again when the last tensor that looks into it is gone. From
-    registered memory a copy with `non_blocking=True` may be made later than that: torch keeps the
-    source only where the memory is its own.
-    `khop.distributed.loaders.device_transfer.DeviceTransfer` keeps it.
+    A slot of an arena is reused when its last tensor is gone. A copy from registered memory with
+    `non_blocking=True` may run later than that: torch keeps the source only if the memory is
+    torch's. `khop.distributed.loaders.device_transfer.DeviceTransfer` keeps it instead.
     """
     device = destination.torch_device
     if not destination.pins_rings or device is None:
@@ -29,10 +28,10 @@ def pinning(destination: TargetDevice) -> Callable[[ArenaReader], None] | None:
 
 
 def _pin(device: torch.device, ring: ArenaReader) -> None:
-    """Registers a ring with CUDA, for all GPUs, as long as it is mapped.
+    """Register an arena with CUDA, for all GPUs, as long as it is mapped.
 
     Raises:
-        RuntimeError: the driver refuses; says with which error, and how large the ring is.
+        RuntimeError: the driver refuses; the message has its error and the size of the arena.
     """
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     with torch.cuda.device(device):  # the call would take half a GB of whichever GPU is current
@@ -43,9 +42,9 @@ def _pin(device: torch.device, ring: ArenaReader) -> None:
             f"pin_memory=True: cudaHostRegister failed for {ring.capacity} bytes ({error}); a "
             "smaller channel_size (of clients: buffer_size) may do"
         )
-    # The ring's memory is unmapped after its finalizers have run.
+    # The arena's memory is unmapped after its finalizers have run.
     unpin = weakref.finalize(ring, _unpin, device, ring.address, os.getpid())
-    unpin.atexit = False  # the process's registrations end with it
+    unpin.atexit = False  # registrations end with the process
 
 
 def _unpin(device: torch.device, address: int, owner: int) -> None:
@@ -56,6 +55,6 @@ def _unpin(device: torch.device, address: int, owner: int) -> None:
 
 
 def _clear_error(device: torch.device) -> None:
-    """Takes a refused call's error from CUDA, which would report it for the user's next kernel."""
+    """Clear the error of a failed call; CUDA would report it for the user's next kernel."""
     with contextlib.suppress(RuntimeError):
         torch.ones(1, device=device)

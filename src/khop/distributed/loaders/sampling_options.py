@@ -1,4 +1,4 @@
-"""What a folder allows to be sampled: loaders' options, checked against it."""
+"""Checks of the loaders' sampling options against a partition folder. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sampling_spec(
     time_attr: str | None = None,
     weight_attr: str | None = None,
 ) -> SamplingSpec:
-    """How neighbours are drawn, from options as PyG's loaders have them.
+    """Return the sampling specification for options of PyG's loaders.
 
     Raises:
         ValueError: malformed options; times or weights that the folder was not partitioned with.
@@ -61,7 +61,7 @@ def sampling_spec(
 
 
 def weight_of(data: PartitionedGraph, with_weight: bool, weight_attr: str | None) -> str | None:
-    """The attribute to draw by: the folder's, if `with_weight` asks for weights without a name."""
+    """Return the attribute to draw by: `weight_attr`, or the folder's if only `with_weight`."""
     if not with_weight or weight_attr is not None:
         return weight_attr
     if data.meta.weight_attr is None:
@@ -75,17 +75,17 @@ def weight_of(data: PartitionedGraph, with_weight: bool, weight_attr: str | None
 def seed_times(
     data: PartitionedGraph, node_type: NodeType, new_ids: Int64Array, given: Any, what: str
 ) -> Int64Array:
-    """Times of seeds, as kernels compare them.
+    """Return the times of seeds, as [n] int64 keys that kernels compare.
 
     Args:
         data: the dataset.
         node_type: the seeds' node type.
         new_ids: [n] their new ids.
-        given: [n] their times, or None: those of the nodes.
-        what: what they are called in error messages.
+        given: [n] their times. If None, those of the nodes.
+        what: name of the argument in error messages.
 
     Raises:
-        ValueError: times of another number, or none where nodes have none.
+        ValueError: another number of times than seeds, or no times and nodes without times.
     """
     time_attr = data.meta.time_attr
     assert time_attr is not None
@@ -103,7 +103,7 @@ def seed_times(
 
 
 def collect_spec(meta: FolderMeta, sampling: SamplingSpec, collect_features: bool) -> CollectSpec:
-    """Which attributes batches carry: all with `collect_features`, else labels alone."""
+    """Return the attributes that batches carry: all with `collect_features`, else only labels."""
     node_attrs = [
         list(t.attrs) if collect_features else [n for n in t.attrs if n == "y"]
         for t in meta.node_types
@@ -117,17 +117,17 @@ def collect_spec(meta: FolderMeta, sampling: SamplingSpec, collect_features: boo
 
 
 def check_data(data: Any, edge_dir: str | None, options: WorkerOptions | None) -> PartitionedGraph:
-    """The graph that a loader's data is.
+    """Check a loader's data and return its graph.
 
     Args:
-        data: the trainer's dataset; None: what this client's servers serve.
-        edge_dir: the direction asked for.
-        options: how sampling shall be carried out.
+        data: the trainer's dataset. If None, the graph that this client's servers serve.
+        edge_dir: the requested direction. If None, the folder's.
+        options: the loader's worker options.
 
     Raises:
         RuntimeError: no data, and this process is no client.
         TypeError: data of another type.
-        ValueError: data and options that do not go together, or another direction.
+        ValueError: data and options contradict each other, or another direction than the folder's.
     """
     graph = _graph_of(data, options)
     if edge_dir not in (None, "in", "out"):

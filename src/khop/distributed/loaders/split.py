@@ -1,4 +1,4 @@
-"""Dividing seeds among trainers."""
+"""Division of seeds among trainers. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ def node_split(
     rank: int | None = None,
     homes: Sequence[int] | None = None,
 ) -> Tensor:
-    """This trainer's share of some nodes: even counts, mostly local, the same on every run.
+    """Return this trainer's share of some nodes: even counts, mostly local, the same on every run.
 
     Counts of trainers differ by at most one. Each trainer gets nodes of its home partition as far
-    as its count allows; what is left over goes to trainers with too few at home. Every node goes
-    to exactly one trainer. All trainers must call it with the same nodes.
+    as its count allows; the rest goes to trainers with too few at home. Every node goes to exactly
+    one trainer. All trainers must call it with the same nodes.
 
     Args:
         nodes: [n] original ids, a boolean mask over all nodes, or the name of a boolean node
             attribute of the folder, 'train_mask' for example.
-        dataset: default: the dataset that was loaded last; in clients of graph servers, what
-            these serve.
-        node_type: their node type; needed if the graph has several.
-        rank: whose share; default: this trainer's.
-        homes: home partition of each trainer; default: what the trainers of the group have loaded;
-            of clients, partitions of the servers that they take turns at.
+        dataset: the graph. If None, the dataset that was loaded last; for clients of graph servers,
+            the graph that these serve.
+        node_type: their node type; required if the graph has several.
+        rank: rank of the trainer whose share is returned. If None, this trainer's.
+        homes: home partition of every trainer, by rank. If None, the partition each trainer loaded;
+            for clients, the servers' partitions assigned round-robin.
 
     Returns:
         [m] int64 original ids, in the order of the folder's numbering.
 
     Raises:
         KeyError: no such boolean attribute.
-        IndexError, TypeError, ValueError: ids that do not exist or are no integers.
+        IndexError, TypeError, ValueError: ids do not exist or are not integers.
     """
     dataset = dataset or _default_graph()
     node_type, _ = dataset.seed_type(node_type, "node_type")
@@ -68,26 +68,26 @@ def link_split(
     rank: int | None = None,
     homes: Sequence[int] | None = None,
 ) -> Tensor:
-    """This trainer's share of some links: as `node_split`, by whose home a link's row is.
+    """Return this trainer's share of some links, divided as by `node_split`.
 
-    A link is at home with the node whose neighbours the folder holds: its destination, or its
-    source in a folder of out-neighbours. All trainers must call it with the same links.
+    A link belongs to the partition of the node whose neighbours the folder holds: its destination,
+    or its source in a folder of out-neighbours. All trainers must call it with the same links.
 
     Args:
         edge_label_index: [2, n] original ids of sources and destinations.
-        dataset: default: the dataset that was loaded last; in clients of graph servers, what
-            these serve.
-        link_type: their edge type; needed if the graph has several.
-        rank: whose share; default: this trainer's.
-        homes: home partition of each trainer; default: what the trainers of the group have loaded;
-            of clients, partitions of the servers that they take turns at.
+        dataset: the graph. If None, the dataset that was loaded last; for clients of graph servers,
+            the graph that these serve.
+        link_type: their edge type; required if the graph has several.
+        rank: rank of the trainer whose share is returned. If None, this trainer's.
+        homes: home partition of every trainer, by rank. If None, the partition each trainer loaded;
+            for clients, the servers' partitions assigned round-robin.
 
     Returns:
-        [m] int64 places of this trainer's links: `edge_label_index[:, places]`, and
-        `edge_label[places]`.
+        [m] int64 positions of this trainer's links: `edge_label_index[:, positions]`, and
+        `edge_label[positions]`.
 
     Raises:
-        IndexError, TypeError, ValueError: ends that do not exist or are no integers.
+        IndexError, TypeError, ValueError: ends do not exist or are not integers.
     """
     dataset = dataset or _default_graph()
     if dataset.meta.heterogeneous and (isinstance(link_type, str) or len(link_type or ()) != 3):
@@ -108,7 +108,7 @@ def link_split(
 
 
 def _default_graph() -> PartitionedGraph:
-    """What this client's servers serve, or the dataset that was loaded last."""
+    """Return the graph that this client's servers serve, else the dataset loaded last."""
     context = get_context()
     return context.graph if isinstance(context, ClientContext) else last_loaded()
 
@@ -116,7 +116,7 @@ def _default_graph() -> PartitionedGraph:
 def _trainer(
     dataset: PartitionedGraph, rank: int | None, homes: Sequence[int] | None
 ) -> tuple[int, Sequence[int]]:
-    """Whose share is asked for, and the trainers' homes."""
+    """Return the rank and the trainers' homes, with defaults filled in."""
     if homes is None:
         homes = dataset.homes
     rank = dataset.context.rank if rank is None else rank
@@ -126,11 +126,11 @@ def _trainer(
 
 
 def deal(new_ids: Int64Array, book: RangeBook, homes: Sequence[int]) -> list[Int64Array]:
-    """Deals ids out to trainers.
+    """Distribute ids among trainers.
 
     Args:
         new_ids: [n] ids, ascending.
-        book: who owns which id.
+        book: the partition of each id.
         homes: home partition of each trainer.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Where servers are, as far as this trainer knows: the table that all its clients look into.
+"""Table of the current endpoints of a group's partition servers. Runs in trainers.
 
-News come from this trainer's keeper and from its herald, in their threads. Those who ask servers
-take them in their own: a client in this process looks when it has lost a server (`follow`), sampler
-processes hear of it through their trainer, which polls a `EndpointWatcher`.
+Updates come from this trainer's `ServerSupervisor` and `FailureDetector`, in their threads. Readers
+apply them in their own: a client in this process when it has lost a server (`follow`), sampler
+processes through their trainer, which polls an `EndpointWatcher`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from khop.errors import PartitionUnavailableError
 
 
 class EndpointWatcher:
-    """A reader's own view of what changes, for its thread; made by `EndpointRegistry.subscribe`."""
+    """Endpoint updates for one reader's thread; made by `EndpointRegistry.subscribe`."""
 
     def __init__(self, endpoint_registry: EndpointRegistry) -> None:
         self._endpoint_registry = endpoint_registry
@@ -34,15 +34,15 @@ class EndpointWatcher:
         weakref.finalize(self, os.close, self._event)
 
     def fileno(self) -> int:
-        """Readable when there are changes."""
+        """Return an eventfd, readable when there are changes."""
         return self._event
 
     def notify(self) -> None:
-        """Makes it readable; from any thread."""
+        """Make the eventfd readable; from any thread."""
         os.eventfd_write(self._event, 1)
 
     def changes(self) -> dict[int, EndpointUpdate]:
-        """What has become of servers since the last call, by key."""
+        """Return the updates of servers since the last call, by key."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -52,28 +52,28 @@ class EndpointWatcher:
         return new
 
     def latest(self, key: int) -> EndpointUpdate | None:
-        """The last update of a server; None if it is where it was at first."""
+        """Return the last update of a server; None if it has its first endpoint."""
         return self._news.get(key)
 
     def look_for(self, key: int) -> None:
-        """See `EndpointRegistry.look_for`."""
+        """Start a search for a lost server, as `EndpointRegistry.look_for`."""
         self._endpoint_registry.look_for(key)
 
     def check_servers(self) -> None:
-        """See `EndpointRegistry.check_servers`."""
+        """Raise PartitionUnavailableError if one of this trainer's servers has been given up."""
         self._endpoint_registry.check_servers()
 
 
 class EndpointRegistry:
-    """The servers of a group of trainers, its own kept running.
+    """Table of the servers of a group of trainers; restarts this trainer's own servers.
 
     Args:
         context: the trainer's group.
-        name: of the service; no two have the same.
+        name: name of the service, unique in the group.
 
     Attributes:
-        news: what has become of servers that are not where they were at first, by key.
-        keeper: keeps this trainer's servers.
+        news: last update of every server that has moved or ended, by key.
+        keeper: supervisor of this trainer's servers.
     """
 
     def __init__(self, context: WorkerContext, name: str) -> None:
@@ -89,31 +89,31 @@ class EndpointRegistry:
         self._lock = threading.Lock()
 
     def keep(self, key: int, server: PartitionServerProcess) -> None:
-        """Keeps a server of this trainer running."""
+        """Keep a server of this trainer running."""
         self._served[key] = server.what
         self.keeper.keep(key, server)
         if self._context.world_size > 1:
             self._failure_detector.start_heartbeat()
 
     def find(self, key: int, rank: int, is_near: bool) -> None:
-        """Says whose server this trainer asks.
+        """Record which trainer runs a server that this trainer uses.
 
         Args:
-            key: the server's.
-            rank: the trainer that keeps it.
+            key: key of the server.
+            rank: rank of the trainer that runs it.
             is_near: it is on this machine.
         """
         self._keepers[key] = rank
         self._is_near[key] = is_near
 
     def look_for(self, key: int) -> None:
-        """Looks for a server that is lost; what is found is news. Returns at once."""
+        """Start a search for a lost server; its result becomes an update. Returns at once."""
         rank = self._keepers[key]
-        if rank != self._context.rank:  # of its own the keeper knows first
+        if rank != self._context.rank:  # the supervisor reports this trainer's own servers
             self._failure_detector.look_for(key, rank)
 
     def follow(self, client: PartitionClient) -> None:
-        """Lets a client of this process find servers that it has lost."""
+        """Register a client of this process: it gets updates of servers that it has lost."""
         applied: dict[int, EndpointUpdate] = {}
         looked: dict[int, float] = {}
 
@@ -130,7 +130,7 @@ class EndpointRegistry:
         client.on_lost = look
 
     def subscribe(self) -> EndpointWatcher:
-        """A reader's own view of the news."""
+        """Return a new watcher of the updates."""
         subscription = EndpointWatcher(self)
         with self._lock:
             self._subscriptions.add(subscription)
@@ -139,7 +139,7 @@ class EndpointRegistry:
         return subscription
 
     def check_servers(self) -> None:
-        """Raises PartitionUnavailableError if one of this trainer's servers has been given up."""
+        """Raise PartitionUnavailableError if one of this trainer's servers has been given up."""
         if self._own_failure is not None:
             raise PartitionUnavailableError(
                 f"{self._own_failure}: other trainers cannot go on without it"
@@ -173,10 +173,10 @@ class EndpointRegistry:
         self._notify()
 
     def close(self, why: str) -> None:
-        """Ends this trainer's servers.
+        """End this trainer's servers.
 
         Args:
-            why: the reason, for those who still ask them; nobody does if all have finished.
+            why: the reason, published to trainers that still use them, unless all have finished.
         """
         servers = [] if self._context.others_have_finished else list(self.keeper.servers)
         self._failure_detector.close(dict.fromkeys(servers, why))
@@ -184,7 +184,7 @@ class EndpointRegistry:
 
 
 def apply(client: PartitionClient, key: int, news: EndpointUpdate) -> None:
-    """Lets a client act on news."""
+    """Apply an update of a server to a client."""
     if isinstance(news, Endpoint):
         client.relocate(key, news)
     else:

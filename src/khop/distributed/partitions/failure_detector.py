@@ -1,12 +1,12 @@
-"""What trainers tell each other of their servers while a job runs, through its store.
+"""Heartbeats and endpoint updates between trainers, through the job's store. Runs in trainers.
 
-A trainer that has servers says every two seconds that it is alive, and says so when a server of its
-has moved or ended for good. Nobody listens until a server is lost that requests wait for
-(`look_for`): then a few times a second. A trainer whose server is lost and that is itself silent
-for half a minute has ended, or is cut off; its server is given up. So is, after some seconds, one
-that is lost when the store itself has gone: with the trainer or launcher that had it. All of it
-runs in a thread with a connection of its own: the store lets a connection do one thing at a time,
-and that may be a wait.
+A trainer that runs servers publishes a heartbeat every 2 s, and an update when one of its servers
+has moved or ended for good. Other trainers read them only while they miss a server that requests
+wait for (`look_for`): then every 0.25 s. If that server's trainer sends no heartbeat for 30 s, it
+has ended or is unreachable, and the server is given up. If the store itself is unreachable, because
+the trainer or launcher that had it is gone, a lost server is given up after 3 s. All of this runs
+in a thread with a separate connection: a connection to the store serves one call at a time, and
+that may be a wait.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from khop.distributed.job.rendezvous import Rendezvous
 
 _BEAT_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
-# For so long a trainer is looked for, after it was last asked for.
+# Length of a search for a server, after the last call of `look_for`.
 _INTEREST_SECONDS = 5.0
-# After so long a trainer whose server is lost counts as ended: when nothing is heard of it, and
-# when there is no store any more.
+# Time without a heartbeat after which the trainer of a lost server counts as dead: while the store
+# is reachable, and once it is not.
 _SILENCE_SECONDS = 30.0
 _SILENCE_WITHOUT_STORE = 3.0
 
 
 @dataclass
 class _Wanted:
-    """A server that is looked for."""
+    """State of the search for one lost server."""
 
     rank: int
     until: float
@@ -41,12 +41,12 @@ class _Wanted:
 
 
 class FailureDetector:
-    """Tells other trainers of this one's servers, and hears of theirs.
+    """Publisher of this trainer's server updates, and reader of the other trainers'.
 
     Args:
-        rendezvous: how trainers tell each other things.
-        name: of the service; no two have the same.
-        on_news: called with a server's key and its news, in the herald's thread.
+        rendezvous: values that the trainers share.
+        name: name of the service, unique in the group.
+        on_news: called with a server's key and its update, in the detector's thread.
     """
 
     def __init__(
@@ -73,23 +73,23 @@ class FailureDetector:
         self._thread: threading.Thread | None = None
 
     def start_heartbeat(self) -> None:
-        """Says from here on that this trainer is alive: it has servers."""
+        """Publish heartbeats from now on; for a trainer that runs servers."""
         self._has_servers = True
         self._wake()
 
     def tell(self, key: int, news: Mapping[str, Any]) -> None:
-        """Tells what has become of one of this trainer's servers.
+        """Publish an update of one of this trainer's servers.
 
         Args:
-            key: the server's.
-            news: {'moved': its announcement} or {'ended': why}.
+            key: key of the server.
+            news: {'moved': its announcement} or {'ended': reason}.
         """
         with self._changed:
             self._own[str(key)] = news
         self._wake()
 
     def look_for(self, key: int, rank: int) -> None:
-        """Looks for news of another trainer's server, for some seconds; returns at once."""
+        """Search for updates of another trainer's server, for 5 s; return at once."""
         if os.getpid() != self._owner:
             return  # a fork has no threads
         now = time.monotonic()
@@ -111,7 +111,7 @@ class FailureDetector:
             self._changed.notify()
 
     def _run(self) -> None:
-        """Tells and looks until there is nothing more to do."""
+        """Publish and read until nothing is left to do. Runs in the thread."""
         rendezvous = self._rendezvous.separate()
         while True:
             with self._changed:
@@ -130,7 +130,7 @@ class FailureDetector:
                 return
 
     def _speak(self, rendezvous: Rendezvous, own: dict[str, Mapping[str, Any]]) -> None:
-        """Tells news of this trainer's servers, and that it is alive when that is due."""
+        """Publish updates of this trainer's servers, and a heartbeat if one is due."""
         if own != self._told:
             rendezvous.tell(f"{self._name}/news", own)
             self._told = own
@@ -140,7 +140,7 @@ class FailureDetector:
             rendezvous.tell(f"{self._name}/alive", self._beats)
 
     def _rest(self, done: Mapping[str, Any]) -> bool:
-        """Sleeps until something is due; returns whether anything ever will be."""
+        """Sleep until something is due; return False if nothing ever will be."""
         with self._changed:
             beats = self._has_servers and self._has_store
             if not beats and not self._wanted and self._own == done:
@@ -152,7 +152,7 @@ class FailureDetector:
             return True
 
     def _look(self, rendezvous: Rendezvous, wanted: Mapping[int, _Wanted]) -> None:
-        """Asks the store for news of those who are looked for, and whether they are alive."""
+        """Read updates of the missing servers, and heartbeats of their trainers."""
         ranks = {w.rank for w in wanted.values()}
         told = rendezvous.told(f"{self._name}/news", ranks)
         beats = rendezvous.told(f"{self._name}/alive", ranks)
@@ -177,10 +177,10 @@ class FailureDetector:
                 self._on_news(key, {"ended": why})
 
     def close(self, last_words: Mapping[int, str]) -> None:
-        """Ends the thread.
+        """Publish the last updates and end the thread.
 
         Args:
-            last_words: why servers of this trainer have ended, by key.
+            last_words: reasons for which servers of this trainer have ended, by key.
         """
         if os.getpid() != self._owner:
             return
@@ -190,4 +190,4 @@ class FailureDetector:
             thread = self._thread
             self._changed.notify()
         if thread is not None:
-            thread.join(1.0)  # the store may have gone silently
+            thread.join(1.0)  # the store may be unreachable without an error

@@ -1,8 +1,9 @@
-"""Reads a partitioned graph from one place: rows of attributes, or all of them, and its edges.
+"""Reader of a partitioned graph: rows of attributes, whole attributes, and edges.
 
-Rows come from the home part, from its copies of hot rows, and from the servers of the other parts.
-What is read as a whole comes from all parts that are mapped on this machine and over the network
-from the others, and is put in the order of original ids.
+Runs in trainers and their worker processes. Rows come from the home part, from its copies of hot
+rows, and from the servers of the other parts. Whole attributes and edge lists are read from the
+parts whose files are on this machine and over the network from the others, and are returned in the
+order of original ids.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from khop.storage.folder import AttrMeta, EdgeTypeMeta, NodeTypeMeta, PartitionF
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array, IntArray
 
-# Rows asked for in one request when everything is read, and requests on their way at a time.
+# Limits of one request when everything is read, in bytes and rows, and requests in flight.
 _CHUNK_BYTES = 8 << 20
 _MAX_CHUNK = 1 << 18
 _IN_FLIGHT = 4
 
 
 class PartitionReader:
-    """Reads all parts of a folder.
+    """Reader of all parts of a folder.
 
     Args:
         folder: the partition folder.
-        home: the part at hand.
+        home: this trainer's part.
     """
 
     def __init__(self, folder: PartitionFolder, home: int) -> None:
@@ -51,7 +52,7 @@ class PartitionReader:
         return Part(self._folder, self._home)
 
     def table(self, kind: str, index: int, names: Sequence[str]) -> Table:
-        """Names attributes of a node type ('node') or edge type ('edge') by its index."""
+        """Return the table of some attributes of a node ('node') or edge type ('edge') by index."""
         return Table(kind, index, list(names), self._types(kind)[index].bounds)
 
     def _types(self, kind: str) -> Sequence[NodeTypeMeta | EdgeTypeMeta]:
@@ -60,7 +61,7 @@ class PartitionReader:
     def rows(
         self, wanted: Sequence[tuple[Table, Int64Array]], peers: Callable[[], SharedClient]
     ) -> list[dict[str, Array]]:
-        """Rows of attributes; all requests go out together.
+        """Read rows of attributes; all requests are sent together.
 
         Args:
             wanted: attributes, and the new ids of nodes or positions of edges.
@@ -75,23 +76,23 @@ class PartitionReader:
     def rows_with(
         self, wanted: Sequence[tuple[Table, Int64Array]], client: PartitionClient | None
     ) -> list[dict[str, Array]]:
-        """As `rows`, with a client that the caller has."""
+        """Read rows as `rows` does, with the caller's client."""
         read: list[dict[str, Array]] = run(
             Collector(self.part, CollectSpec(), client).read(wanted), client
         )
         return read
 
     def session(self, peers: Callable[[], SharedClient]) -> Any:
-        """Context manager of a client; of None if there is but one part."""
+        """Return a context manager of a client; of None if there is only one part."""
         return nullcontext() if self._meta.num_parts == 1 else peers().client()
 
     def attribute(
         self, kind: str, index: int, name: str, peers: Callable[[], SharedClient]
     ) -> Array:
-        """[count, ...] a whole attribute by original id, in its storage dtype."""
+        """Read a whole attribute: [count, ...] by original id, in its storage dtype."""
         meta = self._types(kind)[index]
         attr = meta.attrs[name]
-        # Zeros, for what damaged ids leave out must not be what was in memory before.
+        # Zeros: rows that damaged ids leave out must not hold earlier contents of the memory.
         out = np.zeros((meta.count, *attr.shape), storage_dtype(attr.dtype))
         for _, values, ids in self._all_rows(kind, index, name, peers):
             out[ids] = values
@@ -100,10 +101,10 @@ class PartitionReader:
     def positions(
         self, index: int, edge_ids: Int64Array, peers: Callable[[], SharedClient]
     ) -> Int64Array:
-        """Positions of edges among the stored, by their original ids.
+        """Return the storage positions of edges, by their original ids.
 
-        A table of all edges of the type is made when it is first needed, from the parts' lists of
-        original ids, and kept: 4 bytes an edge below 2^31 of them, else 8.
+        The first call builds a table of all edges of the type from the parts' lists of original
+        ids. It is kept: 4 bytes an edge below 2^31 edges, else 8.
         """
         if index not in self._positions:
             count = self._meta.edge_types[index].count
@@ -117,7 +118,10 @@ class PartitionReader:
     def edge_list(
         self, index: int, peers: Callable[[], SharedClient]
     ) -> tuple[Int64Array, Int64Array]:
-        """[num_edges] sources and destinations of an edge type, all of original ids."""
+        """Read sources and destinations of an edge type: each [num_edges] int64, original ids.
+
+        Both are ordered by original edge id.
+        """
         rows_type, columns_type = self._ends(index)
         row_ids, column_ids = (
             self._folder.original_ids(self._meta.node_types[t].name)
@@ -132,7 +136,7 @@ class PartitionReader:
         return (columns, rows) if self._meta.edge_dir == "in" else (rows, columns)
 
     def _ends(self, index: int) -> tuple[int, int]:
-        """Node types of rows and of neighbours."""
+        """Return the node types of rows and of neighbours."""
         neighbors, rows = self.part.relations[index]
         return rows, neighbors
 
@@ -142,7 +146,7 @@ class PartitionReader:
     def _all_rows(
         self, kind: str, index: int, name: str, peers: Callable[[], SharedClient]
     ) -> Iterator[tuple[int, Array, Array]]:
-        """(first row, values, original ids) in pieces, of all parts."""
+        """Yield (first row, values, original ids) of all parts, in pieces."""
         id_name = "id" if kind == "node" else "edge_id"
         bounds = self._types(kind)[index].bounds
         names = [name] if name == id_name else [name, id_name]
@@ -177,7 +181,7 @@ class PartitionReader:
         count: int,
         arrays: list[Array],
     ) -> list[Array]:
-        """The rows of a reply, which are what was asked for."""
+        """Check shapes, dtypes and ids in a reply, and return its arrays."""
         meta = self._types(kind)[index]
         expected: list[tuple[str, str, tuple[int, ...]]] = []
         for name in names:
@@ -195,7 +199,7 @@ class PartitionReader:
     def _all_edges(
         self, index: int, peers: Callable[[], SharedClient]
     ) -> Iterator[tuple[Array, Array, Array]]:
-        """(rows, neighbours, original edge ids) in pieces, of all parts; ends are new ids."""
+        """Yield (rows, neighbours, original edge ids) of all parts, in pieces; ends are new ids."""
         row_bounds = self._meta.node_types[self._ends(index)[0]].bounds
         edge_bounds = self._meta.edge_types[index].bounds
         for part in range(self._meta.num_parts):
@@ -220,7 +224,7 @@ class PartitionReader:
     def _edges_of_server(
         self, client: PartitionClient, part: int, index: int, rows: Int64Array
     ) -> tuple[Array, Array, Array]:
-        """(rows, neighbours, original edge ids) of all edges of some rows of another part."""
+        """Fetch (rows, neighbours, original edge ids) of all edges of some rows of another part."""
         edge_type = self._meta.edge_types[index]
         every = HopRequest(fanout=-1, replace=False, with_edge=True, key=0)
         drawn = client.sample(part, index, RowSet(rows), every)
@@ -243,7 +247,7 @@ class PartitionReader:
 
 
 def _groups(first: int, last: int, chunk: int) -> Iterator[list[int]]:
-    """First rows of the chunks, as many together as shall be on their way at a time."""
+    """Yield the first rows of the chunks, in groups of `_IN_FLIGHT`."""
     starts = list(range(first, last, chunk))
     for i in range(0, len(starts), _IN_FLIGHT):
         yield starts[i : i + _IN_FLIGHT]

@@ -1,7 +1,7 @@
-"""Starting a server for other trainers, with sockets that only they can use.
+"""Start of a server process for other trainers, with sockets that only they can use.
 
-Trainers of the same machine reach a server at `ipc://` in a folder that only the owner can enter,
-those of others at `tcp://` with CURVE keys of the job.
+Runs in trainers. Trainers on the same machine reach a server at `ipc://` in a folder that only the
+owner can enter, those on other machines at `tcp://` with CURVE keys of the job.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from khop.errors import PartitionUnavailableError, RendezvousError
 
 
 class PartitionServerProcess:
-    """A server process of this trainer.
+    """Server process of this trainer.
 
     Args:
         context: the trainer's group.
         module: the program, `khop.distributed.rpc.partition_server` for example.
-        config: what it shall serve; sockets and keys are added here.
-        what: what it serves, for error messages: 'partition 3'.
-        near: trainers of this machine need it.
-        far: trainers of other machines need it.
-        credentials: the job's keys; None: no CURVE.
+        config: configuration of the program; sockets and keys are added here.
+        what: name of what it serves, for error messages: 'partition 3'.
+        near: trainers on this machine need it.
+        far: trainers on other machines need it.
+        credentials: the job's keys. If None, no CURVE.
 
     Raises:
         RendezvousError: other machines need it, but cannot reach this one's address.
@@ -78,7 +78,7 @@ class PartitionServerProcess:
             "num_threads": half_of_cores(1, 4),
         }
         self.announcement: dict[str, str | None] = {}
-        """What other trainers have to know; see `endpoint_of`."""
+        """Addresses and public key for other trainers; read by `endpoint_of`."""
         self.process = ChildProcess(module, self._config)
         try:
             self._wait_for_addresses()
@@ -97,10 +97,10 @@ class PartitionServerProcess:
         self.learn_addresses(message)
 
     def learn_addresses(self, ready: Message) -> bool:
-        """Takes note of where the server listens; returns whether it is not where it was.
+        """Record the addresses at which the server listens; return whether they have changed.
 
         Args:
-            ready: what it says when it does.
+            ready: the server's READY message.
         """
         addresses = ready.json()["addresses"]
         before = self.announcement
@@ -112,9 +112,9 @@ class PartitionServerProcess:
         return self.announcement != before
 
     def start_again(self) -> None:
-        """Starts a server that has ended, at the same addresses and with the same keys if it can.
+        """Restart a server that has ended, at the same addresses if possible, with the same keys.
 
-        Returns without waiting: the server says where it is; see `learn_addresses`.
+        Return without waiting: the server sends its addresses later (`learn_addresses`).
         """
         self.process.close()
         if self._socket is not None:
@@ -128,21 +128,24 @@ class PartitionServerProcess:
         self.process = ChildProcess(self._module, self._config)
 
     def close(self) -> None:
-        """Ends the server; harmless if called again."""
+        """End the server; harmless if called again."""
         self.process.close()
-        if self._socket is not None:  # a server that was killed has left its own behind
+        if self._socket is not None:  # a server that was killed has not removed its socket
             remove_socket(self._socket)
 
 
 def endpoint_of(announcement: Mapping[str, Any], is_near: bool) -> Endpoint:
-    """How to reach a server that another trainer has announced, on this machine or another."""
+    """Return the endpoint in a trainer's announcement, for this machine (`is_near`) or another."""
     if is_near:
         return Endpoint(announcement["ipc"])
     return Endpoint(announcement["tcp"], announcement["key"])
 
 
 def _kept_or_new_folder(folder: Path) -> Path:
-    """The folder if only the owner can enter it; a server that was told to end has removed it."""
+    """Return the folder, recreated if needed, or a new one if others could enter it.
+
+    A server that ended in order has removed its folder.
+    """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     status = folder.lstat()

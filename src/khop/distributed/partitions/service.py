@@ -1,8 +1,8 @@
-"""Which trainer's machine serves which partition, and the servers that this trainer runs.
+"""Assignment of partitions to servers, and the servers that this trainer runs. Runs in trainers.
 
-The trainers of a group open the same folder, each with a home partition. They tell each other what
-they have, check that together they have everything, and then the first trainer on a machine that
-has a partition which others need starts its server, and keeps it running: see `endpoint_registry`.
+The trainers of a group open the same folder, each with a home partition. They publish which
+partitions they have, and check that together they have all. For each partition that other trainers
+need, one trainer that has it starts a server, and keeps it running (`endpoint_registry`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from khop.storage.folder import PartitionFolder
 
 @dataclass(frozen=True)
 class Claim:
-    """What a trainer says it has."""
+    """Machine and partitions of a trainer, as published to the others."""
 
     host: str
     address: str
@@ -32,7 +32,7 @@ class Claim:
 
 
 class PartitionService:
-    """The partitions of a folder, as this trainer reaches them. All trainers make one, in order.
+    """Access of this trainer to the partitions of a folder. All trainers make one, in order.
 
     Args:
         context: the trainer's group.
@@ -41,7 +41,7 @@ class PartitionService:
         also_serve: further partitions that this trainer's machine serves.
 
     Raises:
-        RendezvousError: trainers that have different folders, or a partition that none has.
+        RendezvousError: trainers have different folders, or no trainer has some partition.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class PartitionService:
         self._folder = folder
         self._name = f"service-{context.number('service')}"
         self.endpoint_registry = EndpointRegistry(context, self._name)
-        """Where the servers are, if not where they were at first."""
+        """Updates of servers that have moved or ended."""
         self.home = home
         claim = Claim(
             context.host, context.address, folder.fingerprint, home, sorted({home, *also_serve})
@@ -67,16 +67,16 @@ class PartitionService:
 
     @property
     def claims(self) -> list[Claim]:
-        """What each trainer has."""
+        """Claim of each trainer, by rank."""
         return self._claims
 
     @property
     def homes(self) -> list[int]:
-        """Home partition of each trainer."""
+        """Home partition of each trainer, by rank."""
         return [claim.home for claim in self._claims]
 
     def owners(self, part: int) -> list[int]:
-        """Trainers that a partition falls to: those at home in it, else those that serve it."""
+        """Return the ranks that own a partition: those at home in it, else those that serve it."""
         at_home = [r for r, claim in enumerate(self._claims) if claim.home == part]
         return at_home or [r for r, claim in enumerate(self._claims) if part in claim.parts]
 
@@ -101,7 +101,10 @@ class PartitionService:
             )
 
     def endpoints(self) -> dict[int, Endpoint]:
-        """Where each partition but the home is served, as far as is known; starts own servers."""
+        """Return the endpoints of all partitions but the home; start this trainer's servers first.
+
+        An endpoint is the last known one.
+        """
         if self._endpoints is None:
             self._start_servers()
             self._endpoints = self._find_endpoints()
@@ -109,7 +112,7 @@ class PartitionService:
         return {part: _newest(news.get(part), e) for part, e in self._endpoints.items()}
 
     def client(self, timeout: float) -> PartitionClient | None:
-        """Connections to the other partitions; None if there are none.
+        """Connect to the other partitions; None if there are none.
 
         Args:
             timeout: seconds that a request may take.
@@ -122,7 +125,7 @@ class PartitionService:
         return client
 
     def _needed_by(self, part: int, server: int) -> tuple[bool, bool]:
-        """Whether trainers of this host, and of others, need a partition that `server` has."""
+        """Return whether trainers on this host, and on others, get a partition from `server`."""
         users = [
             claim
             for rank, claim in enumerate(self._claims)
@@ -132,7 +135,7 @@ class PartitionService:
         return any(c.host == host for c in users), any(c.host != host for c in users)
 
     def _server_of(self, part: int, user: int) -> int:
-        """The trainer whose server a user asks for a partition: on its own host if possible."""
+        """Return the trainer whose server a user gets a partition from: on its host if possible."""
         having = [r for r, c in enumerate(self._claims) if part in c.parts]
         near = [r for r in having if self._claims[r].host == self._claims[user].host]
         return (near or having)[0]
@@ -196,7 +199,7 @@ class PartitionService:
         return found
 
     def close(self) -> None:
-        """Ends this trainer's servers."""
+        """End this trainer's servers."""
         self.endpoint_registry.close(
             f"has ended: trainer {self._context.rank} has finished or failed"
         )

@@ -1,4 +1,4 @@
-"""The other partitions, as a process that samples or reads by itself reaches them."""
+"""Connections of one process to the other partitions. Runs in trainers and worker processes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class SharedClient:
     """Connections to the servers of other partitions: one client a process, one user at a time.
 
-    Survives `fork` and pickling: another process connects for itself. ZeroMQ's sockets must not be
-    used by two threads, so threads take turns.
+    Survives `fork` and pickling: each process opens connections of its own. Two threads must not
+    use a ZeroMQ socket at the same time, so a lock guards the client.
 
     Args:
-        endpoints: where each other partition is served.
+        endpoints: endpoint of each other partition.
         credentials: the job's keys.
-        whereabouts: finds servers that are lost, for clients of this process. Others have to wait
-            for them to come back where they were.
+        endpoint_registry: finds lost servers, for the client of this process. In other processes a
+            lost server is found only if it returns at its old endpoint.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class SharedClient:
         self._start()
 
     def _start(self) -> None:
-        # By process id: a forked process must use neither its parent's sockets nor its locks.
+        # By process id: a fork must use neither its parent's sockets nor its locks.
         self._clients: dict[int, PartitionClient] = {}
         self._locks: dict[int, threading.Lock] = {}
         weakref.finalize(self, _close, self._clients)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where the servers are; connections stay here."""
+        """Return the endpoints, without connections."""
         return {
             "_endpoints": self._endpoints,
             "_credentials": self._credentials,
@@ -58,13 +58,13 @@ class SharedClient:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores it in another process."""
+        """Restore the endpoints in another process."""
         self.__dict__.update(state)
         self._start()
 
     @contextmanager
     def client(self) -> Iterator[PartitionClient]:
-        """This process's client; waits until no other thread uses it."""
+        """Yield this process's client once no other thread uses it."""
         process = os.getpid()
         with self._locks.setdefault(process, threading.Lock()):
             if process not in self._clients:
@@ -82,11 +82,11 @@ def _close(clients: dict[int, PartitionClient]) -> None:
 
 
 def run(steps: Generator[list[Ticket], None, Any], client: PartitionClient | None) -> Any:
-    """Runs a generator of the engine or the collector to its end.
+    """Run a generator of the engine or the collector to its end.
 
     Args:
         steps: yields the tickets that it waits for.
-        client: waits for them; None where there are no other partitions.
+        client: waits for them. None if there are no other partitions.
 
     Returns:
         What the generator returns.

@@ -1,10 +1,10 @@
-"""Keeps a trainer's servers running: a thread that starts those again that die.
+"""Supervisor of a trainer's servers: a thread that restarts dead ones. Runs in trainers.
 
 Other trainers wait for a server while the trainer that started it may be in its own training step,
-or wait for them in a collective: a thread sees to it, asleep until a server ends. A server comes
-back at the same socket, port and keys, so that connections to it come back by themselves; if it
-cannot, others are told where it is (`on_moved`). One that dies again and again as soon as it is up
-is given up (`on_given_up`): what it is asked for kills it, or it cannot work at all.
+or wait for them in a collective; hence a thread, asleep until a server ends. A server restarts at
+the same socket, port and keys, so that connections to it recover by themselves. If it cannot, its
+new addresses are published (`on_moved`). One that dies 5 times in a row within 2 s of its start is
+given up (`on_given_up`): a request kills it, or it cannot work at all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from khop import log
 from khop.channel.control import Message, Op
 from khop.distributed.partitions.server_process import PartitionServerProcess
 
-# A server that dies within so many seconds of its start counts as not having worked.
+# Seconds. A server that dies sooner after its start counts as not having worked.
 _SOON = 2.0
 _MAX_IN_A_ROW = 5
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
@@ -31,7 +31,7 @@ _log = log.get(__name__)
 
 @dataclass
 class _Supervised:
-    """A server that is kept running."""
+    """State of one supervised server."""
 
     server: PartitionServerProcess
     began: float
@@ -41,16 +41,17 @@ class _Supervised:
 
 
 class ServerSupervisor:
-    """Starts this trainer's servers again when they die.
+    """Supervisor that restarts this trainer's servers when they die.
 
     Args:
-        on_moved: called with a server's key and what other trainers have to know, if it came back
-            at another address; in the keeper's thread.
+        on_moved: called with a server's key and its announcement if it restarted at another
+            address; in the supervisor's thread.
         on_given_up: called with the key and the reason when a server is given up; likewise.
 
     Attributes:
-        num_restarts: how often servers were started again.
-        last_return: when one of them was last ready again (`time.monotonic`); None: none was.
+        num_restarts: number of restarts.
+        last_return: time at which a restarted server was last ready (`time.monotonic`); None if
+            none was.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class ServerSupervisor:
         self.last_return: float | None = None
 
     def keep(self, key: int, server: PartitionServerProcess) -> None:
-        """Looks after a server from here on, and ends it with `close`."""
+        """Supervise a server from now on; `close` ends it."""
         self._kept[key] = _Supervised(server, time.monotonic())
         if not self._thread.is_alive():
             self._thread.start()
@@ -77,7 +78,7 @@ class ServerSupervisor:
 
     @property
     def servers(self) -> dict[int, PartitionServerProcess]:
-        """The servers by key."""
+        """Servers by key."""
         return {key: kept.server for key, kept in list(self._kept.items())}
 
     def _run(self) -> None:
@@ -95,12 +96,12 @@ class ServerSupervisor:
                 self._start_due()
 
     def _lines(self) -> dict[int, tuple[int, _Supervised]]:
-        """The control lines of servers that run."""
+        """Return the control lines of running servers, by descriptor."""
         running = [(key, k) for key, k in list(self._kept.items()) if k.start_at is None]
         return {kept.server.process.line.fileno(): (key, kept) for key, kept in running}
 
     def _timeout_ms(self) -> float | None:
-        """Until the next server is to be started."""
+        """Return the milliseconds until the next restart; None if none is due."""
         due = [kept.start_at for kept in list(self._kept.values()) if kept.start_at is not None]
         return None if not due else max(0.0, min(due) - time.monotonic()) * 1000 + 1
 
@@ -122,7 +123,7 @@ class ServerSupervisor:
             kept.last_error = str(message.json().get("message"))
 
     def _on_exit(self, key: int, kept: _Supervised) -> None:
-        """Decides what becomes of a server that has ended."""
+        """Schedule the restart of a server that has ended, or give it up."""
         now = time.monotonic()
         process = kept.server.process
         status = process.exit_status()
@@ -163,7 +164,7 @@ class ServerSupervisor:
                     self._on_exit(key, kept)
 
     def close(self) -> None:
-        """Ends the servers, and the thread."""
+        """End the servers and the thread."""
         if self._is_closing or os.getpid() != self._owner:
             return
         self._is_closing = True

@@ -1,4 +1,4 @@
-"""A `DistDataset` as PyG's feature store and graph store. Runs in trainers.
+"""PyG's feature store and graph store over a `DistDataset`. Runs in trainers and PyG's workers.
 
-`dataset_stores` answers PyG's requests, `edge_lookup` finds the attributes of edges by id.
+`dataset_stores` implements PyG's interfaces, `edge_lookup` finds the edges of a sampler's output.
 """

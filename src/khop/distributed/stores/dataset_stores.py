@@ -1,11 +1,10 @@
-"""A `DistDataset` as PyG's feature store and graph store.
+"""PyG's feature store and graph store over a `DistDataset`. Runs in trainers and PyG's workers.
 
-Ids are original ids. Groups: a node type or an edge type; of a homogeneous graph None for nodes and
-(None, None), as PyG's `LocalFeatureStore` has it, or any other tuple for edges. Rows come from
-where they are: the home part, copies of hot rows, or the servers of other parts, which are asked
-for all attributes of a `multi_get_tensor` together. What is asked for as a whole (`index=None`,
-`get_edge_index`) is put together from all parts. `sampled` says how PyG's loaders get edge
-attributes.
+Ids are original ids. A group is a node type or an edge type; of a homogeneous graph None for nodes
+and (None, None), as in PyG's `LocalFeatureStore`, or any other tuple for edges. Rows come from the
+home part, copies of hot rows, or the servers of other parts, with one round of requests for all
+attributes of a `multi_get_tensor`. Whole arrays (`index=None`, `get_edge_index`) are assembled from
+all parts. `edge_lookup` describes how PyG's loaders get edge attributes.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ _EDGES = (None, None)  # group of a homogeneous graph's edge attributes
 
 
 class _Asked(NamedTuple):
-    """An attribute that is asked for.
+    """Requested attribute.
 
     Attributes:
         kind: 'node' or 'edge'.
         type_index: index of the node type or edge type in the folder.
-        name: of the attribute.
-        index: which rows, as the user says it; None: all.
+        name: name of the attribute.
+        index: requested rows, as passed by the user. If None, all.
         is_label: whether it comes from the dataset's `node_labels`.
     """
 
@@ -54,18 +53,18 @@ class _Asked(NamedTuple):
 
 
 class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
-    """The stores' half of `DistDataset`; see there."""
+    """Base of `DistDataset` that implements PyG's feature store and graph store."""
 
     def __init__(self) -> None:
         FeatureStore.__init__(self)
         GraphStore.__init__(self)
 
-    __hash__ = object.__hash__  # stores are equal to themselves alone
+    __hash__ = object.__hash__  # stores are compared by identity
 
     # Feature store -----------------------------------------------------------------------------
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """Attributes of all node types, then of all edge types."""
+        """Return the attributes of all node types, then of all edge types."""
         meta: FolderMeta = self.meta
         listed = []
         for node_type in meta.node_types:
@@ -130,7 +129,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         return value[0] if isinstance(asked.index, (int, np.integer)) else value
 
     def _asked(self, attr: TensorAttr) -> _Asked:
-        """Finds an attribute; KeyError that says what there is if there is no such."""
+        """Find an attribute; KeyError that lists all attributes if there is no such."""
         meta: FolderMeta = self.meta
         group = attr.group_name if attr.is_set("group_name") else None
         index = attr.index if attr.is_set("index") else None
@@ -158,7 +157,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         )
 
     def _stored_rows(self, kind: str, type_index: int, index: Any) -> Int64Array:
-        """New ids of nodes, positions of edges."""
+        """Return the new ids of nodes, or the storage positions of edges: [n] int64."""
         if kind == "edge":
             known = stored_edges(index)
             if known is not None and known[:2] == (self.opened.fingerprint, type_index):
@@ -179,7 +178,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     # Graph store -------------------------------------------------------------------------------
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """The edges of each type as an edge list, whose entry i is edge i."""
+        """Return an edge list for each type; its entry i is edge i."""
         meta: FolderMeta = self.meta
         counts = {t.name: t.count for t in meta.node_types}
         return [
@@ -192,7 +191,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         ]
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
-        """Edge lists only: entries of another layout would not be numbered by edge id."""
+        """Return the edge list, None for other layouts: their entries have no order by edge id."""
         place = self._edge_type_place(edge_attr.edge_type)
         if place is None or edge_attr.layout != EdgeLayout.COO:
             return None
@@ -207,7 +206,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     def _edges_to_layout(
         self, layout: EdgeLayout, edge_types: Sequence[EdgeType] | None = None, store: bool = False
     ) -> Any:
-        """What PyG's `coo`, `csr` and `csc` return: rows, columns, and original edge ids."""
+        """Return rows, columns and original edge ids, as PyG's `coo`, `csr` and `csc` do."""
         if store:
             _refuse()
         attrs = {attr.edge_type: attr for attr in self.get_all_edge_attrs()}
@@ -247,11 +246,11 @@ def _find(names: Sequence[Any], name: Any) -> int | None:
 
 
 def _ids(index: Any, count: int) -> Int64Array:
-    """Ids that an index means, of a tensor of `count` rows.
+    """Return the ids, [n] int64, that an index selects from `count` rows.
 
     Raises:
-        IndexError: an id that does not exist.
-        TypeError, ValueError: no index.
+        IndexError: an id does not exist.
+        TypeError, ValueError: not an index.
     """
     if isinstance(index, slice):
         return np.arange(*index.indices(count), dtype=np.int64)
@@ -267,7 +266,7 @@ def _ids(index: Any, count: int) -> Int64Array:
 
 
 class _LeftOut:
-    """In place of the index of an attribute that a batch does without."""
+    """Placeholder for the index of an attribute that is left out of a batch."""
 
 
 _LEFT_OUT = _LeftOut()

@@ -1,18 +1,18 @@
-"""How PyG's own loaders come by the edge attributes of a `DistDataset`.
+"""Lookup of edges by the nodes of a sampler's output, for edge attributes in PyG's own loaders.
 
-PyG joins a batch from stores with `filter_custom_store` or `filter_custom_hetero_store`. Both ask
-the feature store for rows of *nodes* alone: the first sets `index` of every listed attribute to
-`out.node`, whatever the attribute belongs to, the second asks for those whose group is in
-`out.node`. So the sampler's output must be able to say, of its nodes, which edges came with them:
+Runs in trainers and PyG's workers. PyG joins a batch from stores with `filter_custom_store` or
+`filter_custom_hetero_store`. Both request rows by *node* ids only: the first sets `index` of every
+listed attribute to `out.node`, also of edge attributes, the second requests those whose group is in
+`out.node`. So the nodes of a sampler's output must lead to its edges:
 
-- homogeneous: edge attributes are listed as `EdgeTensorAttr`. Asked for the nodes of a
-  `PartitionSampler`'s output, they mean the edges of that output, which are found by the tensor
-  of its nodes. Asked for other nodes, they are left out: never rows of the wrong edges.
-- heterogeneous: `out.node` is a dictionary of nodes that also answers for edge types.
+- homogeneous: edge attributes are listed as `EdgeTensorAttr`. With the nodes of a
+  `PartitionSampler`'s output as index, they refer to the edges of that output, which are found by
+  the tensor of its nodes. With other nodes they are left out: never rows of the wrong edges.
+- heterogeneous: `out.node` is a dictionary of nodes that also has entries for edge types.
 
 The edges are looked up in the output when the batch is joined, so that a `transform_sampler_output`
-may change them, on the output or on a copy. Only an output that is made anew, of the nodes of the
-old one and other edges, would get the edges of the old one: give it `out.node.clone()`.
+may change them, on the output or on a copy. One case fails: a new output with the nodes of the old
+one and other edges would get the edges of the old one. Give it `out.node.clone()`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.typing import EdgeType, Int64Array
 
-# Kept beside the tensors, not on them, so that batches pickle and copy as any others.
+# Kept in tables, not on the tensors, so that batches pickle and copy as any others.
 _outputs: Any = WeakTensorKeyDictionary()  # nodes -> weak reference to their output
 _stored: Any = WeakTensorKeyDictionary()  # edge ids -> (their StoredEdges, version of the tensor)
 
 
 class StoredEdges(NamedTuple):
-    """Where sampled edges are stored.
+    """Storage positions of sampled edges.
 
     Attributes:
         folder: fingerprint of the partition folder.
         type_index: index of their edge type.
-        positions: [num_edges] among the stored edges of all parts.
+        positions: [num_edges] int64 positions among the stored edges of all parts.
     """
 
     folder: str
@@ -50,10 +50,10 @@ class StoredEdges(NamedTuple):
 
 @dataclass
 class EdgeTensorAttr(TensorAttr):  # type: ignore[misc]
-    """An edge attribute in the list of a homogeneous `DistDataset`; see the module's docstring."""
+    """Edge attribute in the list of a homogeneous `DistDataset`; see the module's docstring."""
 
     def by_edge_id(self, edge: Any) -> TensorAttr:
-        """The same attribute, asked for by original edge ids."""
+        """Return the same attribute with original edge ids as index."""
         return TensorAttr(self.group_name, self.attr_name, edge)
 
 
@@ -68,12 +68,12 @@ class SampledEdges:
         self.edge = edge
 
     def size(self, dim: int) -> None:
-        """None: PyG must not take their number for a number of nodes."""
+        """Return None: PyG must not take their number for a number of nodes."""
         del dim
 
 
 class SampledNodes(dict):  # type: ignore[type-arg]
-    """The nodes of each node type of an output, which answers for its edge types, too."""
+    """Nodes of an output by node type, with its edges by edge type."""
 
     def __init__(self, node: Mapping[str, Tensor], output: HeteroSamplerOutput) -> None:
         super().__init__(node)
@@ -85,7 +85,7 @@ class SampledNodes(dict):  # type: ignore[type-arg]
         return edges.get(edge_type) if edges and isinstance(edge_type, tuple) else None
 
     def __contains__(self, group: object) -> bool:
-        """Whether there are nodes, or edges with ids, of a type."""
+        """Return whether there are nodes, or edges with ids, of a type."""
         return super().__contains__(group) or self._edge(group) is not None
 
     def __missing__(self, edge_type: EdgeType) -> SampledEdges:
@@ -95,13 +95,13 @@ class SampledNodes(dict):  # type: ignore[type-arg]
         return SampledEdges(edge)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A plain dictionary: the output puts it right."""
+        """Pickle as a plain dictionary; `HeteroPartitionSamplerOutput` restores the class."""
         return dict, (dict(self),)
 
 
 @dataclass
 class PartitionSamplerOutput(SamplerOutput):  # type: ignore[misc]
-    """A homogeneous output whose edges are found by its nodes."""
+    """Homogeneous output whose edges are found by its nodes."""
 
     node: Any
 
@@ -109,11 +109,11 @@ class PartitionSamplerOutput(SamplerOutput):  # type: ignore[misc]
         _outputs[self.node] = weakref.ref(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Fields, and where the edges are stored."""
+        """Return the fields, and the storage positions of the edges."""
         return {**self.__dict__, "": stored_edges(self.edge)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores a copy, in this or another process; its nodes lead to its own edges."""
+        """Restore a copy, in this or another process; its nodes lead to its own edges."""
         stored = state.pop("")
         self.__dict__.update(state)
         self.node = self.node[:]
@@ -123,7 +123,7 @@ class PartitionSamplerOutput(SamplerOutput):  # type: ignore[misc]
 
 @dataclass
 class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
-    """A heterogeneous output whose edges are found by its nodes."""
+    """Heterogeneous output whose edges are found by its nodes."""
 
     node: Any
 
@@ -131,12 +131,12 @@ class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
         self.node = SampledNodes(self.node, self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Fields, and where the edges are stored."""
+        """Return the fields, and the storage positions of the edges."""
         stored = {t: stored_edges(edge) for t, edge in (self.edge or {}).items()}
         return {**self.__dict__, "": stored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores a copy, in this or another process; its nodes lead to its own edges."""
+        """Restore a copy, in this or another process; its nodes lead to its own edges."""
         stored = state.pop("")
         self.__dict__.update(state)
         self.node = SampledNodes(self.node, self)
@@ -145,7 +145,7 @@ class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
 
 
 def edges_of_nodes(index: Any) -> Tensor | None:
-    """The original ids of the edges that were sampled with nodes; None if that is not known.
+    """Return the original ids of the edges that were sampled with nodes; None if unknown.
 
     Args:
         index: `SampledEdges`, or the nodes of a `PartitionSamplerOutput`.
@@ -158,13 +158,13 @@ def edges_of_nodes(index: Any) -> Tensor | None:
 
 
 def remember(edge: Tensor | None, stored: StoredEdges | None) -> None:
-    """Notes where sampled edges are stored, which saves looking their ids up."""
+    """Record the storage positions of sampled edges, which saves a search by id."""
     if edge is not None and stored is not None:
         _stored[edge] = (stored, edge._version)
 
 
 def stored_edges(edge: Any) -> StoredEdges | None:
-    """Where edges are stored, if a sampler has returned these very ids, unchanged since."""
+    """Return the recorded positions of edges; None if this is no unchanged tensor of a sampler."""
     found = _stored.get(edge) if isinstance(edge, Tensor) else None
     if found is None or found[1] != edge._version:
         return None
