@@ -1,4 +1,4 @@
-"""Graphs that several tests share, and the order of tests."""
+"""Graphs that several tests share, levels of tests, and their order."""
 
 import gc
 import signal
@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
+
+from support import levels
 
 # Folders whose files take longest. They go first: a file is one worker's, and the other would wait
 # for it at the end.
@@ -20,15 +22,26 @@ def pytest_configure():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(config, items):
-    """Slow files first; `scripts/test` tells xdist to keep this order."""
-    root = Path(config.rootpath) / "tests"
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by levels
+def pytest_collection_modifyitems(items):
+    """Levels for all; slow files first: `scripts/test` tells xdist to keep this order."""
+    root = Path(__file__).parent
+    levels.mark(items, root)
 
     def turn(item):
-        folder = item.path.relative_to(root).parts[0] if item.path.is_relative_to(root) else ""
+        folder = item.path.relative_to(root).parts[0]
         return _SLOW.index(folder) if folder in _SLOW else len(_SLOW)
 
     items.sort(key=turn)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """A unit test starts no process, nor do its fixtures."""
+    if levels.of_test(item) != "unit":
+        return (yield)
+    with levels.no_processes():
+        return (yield)
 
 
 def pytest_collection_finish():

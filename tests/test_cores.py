@@ -96,6 +96,7 @@ def test_half_of_the_cores(monkeypatch):
         assert cores.half_of_cores(1, 4) == expected
 
 
+@pytest.mark.process
 def test_threads_follow_affinity():
     """A process that is bound to one core uses one thread, however many the machine and torch have.
 

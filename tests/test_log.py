@@ -151,10 +151,12 @@ def test_configured_twice_says_once_and_reset_forgets():
 SPEAK = "from khop import log; e = log.get('khop.x'); e.info('i', 'm'); e.warning('w', 'm')"
 
 
+@pytest.mark.process
 def test_below_warning_khop_keeps_still():
     assert run(SPEAK) == "m\n"  # Python's own last resort
 
 
+@pytest.mark.process
 def test_the_environment():
     """KHOP_LOG asks it to speak; a value that means nothing is told of, and means 'info'."""
     assert run(SPEAK, KHOP_LOG="info").count("\n") == 2
@@ -178,6 +180,7 @@ def main():
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("speak", "events"),
     [

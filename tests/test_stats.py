@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-import links
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.stats import LoaderStats
 from khop.trace.clock import BatchTimings
+from support.loaders import links
 
 
 def check_times(stats, wall, num_makers):
@@ -102,6 +102,7 @@ def test_snapshots(data):
     assert first.batches == 1
 
 
+@pytest.mark.process
 def test_worker_processes(data):
     """Of torch's processes only the trainer's side is known; batches are as ever."""
     loader = NeighborLoader(data, [2], batch_size=50, num_workers=1, worker_type="process")

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import khop
-import links
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader, base
 from khop.trace.clock import PHASES, Phase, PhaseClock, Segment
 from khop.trace.events import Names, trace_events
 from khop.trace.files import write_events
 from khop.trace.requests import Answered, RequestLog, pack_records, served_since, unpack_records
-from traces import Trace
+from support.formats.traces import Trace
+from support.loaders import links
 
 
 def record(path, loader, epochs=1, **options):
@@ -104,6 +104,7 @@ def test_heterogeneous(tmp_path):
         assert span.args["edges"] == batch.num_edges
 
 
+@pytest.mark.process
 def test_worker_processes(tmp_path, data):
     """Batches that torch's processes make show in the trainer alone."""
     loader = make_loader("nodes", data, num_workers=1, worker_type="process")
@@ -196,6 +197,7 @@ def test_limit(tmp_path, data):
     assert trace.content["otherData"]["dropped_spans"] > 10
 
 
+@pytest.mark.process
 def test_a_fork_does_not_write(tmp_path):
     """A process that was forked in a recording leaves the file to its parent."""
     program = (

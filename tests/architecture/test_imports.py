@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,10 +101,10 @@ def package_of(module: str) -> str:
     return f"distributed.{rest[0]}" if rest else ""
 
 
-def arrows() -> Iterator[tuple[str, str]]:
-    for module, path in MODULES.items():
-        for imported in imports_of(path):
-            yield module, imported
+@functools.cache
+def arrows() -> list[tuple[str, str]]:
+    """All (module, module that it imports); to parse all files takes a second."""
+    return [(module, found) for module, path in MODULES.items() for found in imports_of(path)]
 
 
 def test_every_package_has_its_place() -> None:
@@ -141,6 +142,7 @@ def test_no_name_stands_for_two_modules_of_distributed() -> None:
     assert {name: both for name, both in names.items() if len(both) > 1} == {}
 
 
+@pytest.mark.process
 def test_packages_of_samplers_and_servers_import_no_torch() -> None:
     listed = {f"{p}.{name}" for p, names in TORCH_FREE_MODULES.items() for name in names}
     whole = tuple(f"{package}." for package in TORCH_FREE)

@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from devices import TORCH_KINDS, open_device
 from khop import _native
 from khop_bench.device_equality import _contents_on_host, compare, configuration
 from khop_bench.on_device import Place, open_place
+from support.devices import TORCH_KINDS, open_device
 
 NUMBERS = range(200)
 

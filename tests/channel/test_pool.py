@@ -93,6 +93,7 @@ def test_many_threads():
     assert not wrong
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forked_processes_do_not_share_it():
     """A worker process gets a copy of the pool: what it writes there stays there."""

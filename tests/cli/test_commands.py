@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch_geometric.data import HeteroData
 
-from forging import forge
 from khop.partition import PartitionFolder
 from khop.typing import NODE
+from support.formats.forging import forge
 
 
 @pytest.fixture

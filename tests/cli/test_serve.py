@@ -12,11 +12,6 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "distributed"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "distributed" / "remote"))
-
-import jobs
-
 from khop.cli.serve import parse_bytes
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
@@ -24,6 +19,7 @@ from khop.distributed.remote.messages import DescribeGraph, RegisterClient, read
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.partition import RandomPartitioner
+from support.cluster import jobs
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-import ogb_saved
 from khop.cli.sources import read_source, symmetrized
 from khop.partition import GraphSource
 from khop.typing import EDGE, NODE
+from support.formats import ogb_saved
 
 EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 3]])
 

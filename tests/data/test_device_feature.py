@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from devices import HAS_FAKE, HAS_GPU, KINDS, empty, get, gpu, open_device, put, torch_place
 from khop import _native
 from khop.data import DeviceFeature, DeviceGroup, Feature
 from khop.data.arrays import DTYPES
 from khop.loader import NeighborLoader
 from khop.sampler import NeighborSampler
+from support.devices import HAS_FAKE, HAS_GPU, KINDS, empty, get, gpu, open_device, put, torch_place
 
 PLACEMENTS = {
     "CUDA": {"mode": "CUDA"},
@@ -257,6 +257,7 @@ def test_the_share_served_is_as_hotness_predicts(power_law, split_ratio):
     assert abs(table.served.share - table.expected_share) < 0.02
 
 
+@pytest.mark.process
 def test_no_torch():
     """Samplers and servers may use it."""
     code = (

@@ -76,6 +76,7 @@ def test_the_first_gpu_where_torch_can_use_none(monkeypatch):
     assert current_gpu() == 0
 
 
+@pytest.mark.process
 def test_the_first_gpu_without_torch():
     """In sampler processes names are complete; whoever else has no torch has no current GPU."""
     code = (

@@ -3,18 +3,13 @@
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import jobs
-
 from khop.distributed import shutdown_worker_group
 from khop.partition import FrequencyPartitioner, RandomPartitioner
+from support.cluster import jobs
 
 
 @pytest.fixture(scope="session")

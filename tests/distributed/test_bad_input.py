@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import jobs
 import pytest
 import torch
 from torch_geometric.data import HeteroData
@@ -19,6 +18,7 @@ from khop.distributed import (
 )
 from khop.errors import FolderError, RendezvousError
 from khop.partition import RandomPartitioner
+from support.cluster import jobs
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import twins
 from torch_geometric.sampler import NegativeSampling
-from twins import CITES, PRINTS, WRITES
 
 from khop.distributed import (
     DistDataset,
@@ -16,6 +14,8 @@ from khop.distributed import (
     MpDistSamplingWorkerOptions,
     link_split,
 )
+from support.cluster import twins
+from support.cluster.twins import CITES, PRINTS, WRITES
 
 LINKS = twins.homogeneous().edge_index[:, :6]
 NEW = ("venue", "likes", "paper")

@@ -4,7 +4,6 @@ import gc
 import shutil
 import time
 
-import jobs
 import pytest
 import torch
 
@@ -14,6 +13,7 @@ from khop.errors import FolderError
 from khop.loader import NeighborLoader
 from khop.partition import RandomPartitioner
 from khop.typing import NODE
+from support.cluster import jobs
 
 SEEDS = jobs.seeds_of_rank(0)
 

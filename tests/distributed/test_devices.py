@@ -6,14 +6,10 @@ import signal
 import subprocess
 import sys
 
-import jobs
 import pytest
 import torch
-import twins
 from torch_geometric.sampler import NegativeSampling
-from twins import CITES, WRITES
 
-from devices import HAS_FAKE, HAS_GPU, gpu
 from khop.distributed import (
     DistDataset,
     DistLinkNeighborLoader,
@@ -22,6 +18,9 @@ from khop.distributed import (
     MpDistSamplingWorkerOptions,
 )
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from support.cluster import jobs, twins
+from support.cluster.twins import CITES, WRITES
+from support.devices import HAS_FAKE, HAS_GPU, gpu
 
 SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])
 PAPERS = torch.tensor([3, 3, 119, *range(20)])

@@ -2,14 +2,13 @@
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
-import jobs
+from support import processes
+from support.cluster import jobs
 
-JOB = Path(__file__).with_name("elastic_job.py")
+JOB = "support.cluster.elastic_job"
 
 
 def start_machine(port, *arguments):
@@ -19,9 +18,9 @@ def start_machine(port, *arguments):
         [
             *(sys.executable, "-m", "torch.distributed.run", *launcher),
             *("--rdzv-id=elastic", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"),
-            *map(str, (JOB, *arguments)),
+            *("-m", JOB, *map(str, arguments)),
         ],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=processes.environment(OMP_NUM_THREADS="1"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,6 +1,5 @@
 """Distributed batches are those of the in-memory loader, bit for bit."""
 
-import jobs
 import numpy as np
 import pytest
 import torch
@@ -14,6 +13,7 @@ from khop.distributed import (
 )
 from khop.loader import NeighborLoader
 from khop.partition import RandomPartitioner
+from support.cluster import jobs
 
 
 def options_for(num_workers):

@@ -13,17 +13,17 @@ import time
 from functools import partial
 from pathlib import Path
 
-import jobs
-import poisoned_worker
 import pytest
 import torch
-from faults import FEW_AHEAD, RECOVERED, SOON, make_loader, make_reference, within
 
 from khop.channel.control import ONE, Op
 from khop.distributed import shutdown_worker_group
 from khop.distributed.loaders import backends as making
 from khop.distributed.processes import child
 from khop.errors import FolderError, SamplerDiedError
+from support import processes
+from support.cluster import jobs, poisoned_worker
+from support.cluster.faults import FEW_AHEAD, RECOVERED, SOON, make_loader, make_reference, within
 
 
 @pytest.mark.parametrize("num_parts", [1, 2])
@@ -96,8 +96,7 @@ def test_standby(graph, folder_of, num_parts):
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_batch_that_kills_samplers(folder_of, num_workers, monkeypatch):
     """Sampler after sampler dies at the same batch: an error that names it, whatever is allowed."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    program = partial(child.ChildProcess, "poisoned_worker")
+    program = partial(child.ChildProcess, poisoned_worker.__name__)
     monkeypatch.setattr(making, "_program", lambda *_: program)
     victim = poisoned_worker.VICTIM
     loader = make_loader(
@@ -311,8 +310,8 @@ def test_loader_deleted_in_the_middle(folder_of):
 def test_interrupted_trainer(folder_of, tmp_path):
     """Ctrl-C reaches the trainer; its children end with it and print nothing."""
     code = (
-        f"import sys; sys.path.insert(0, {str(Path(jobs.__file__).parent)!r}); import jobs\n"
         "import signal, time\n"
+        "from support.cluster import jobs\n"
         # A shell that runs the tests in the background has them ignore it, and what they start.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from khop.distributed import *\n"
@@ -323,6 +322,7 @@ def test_interrupted_trainer(folder_of, tmp_path):
     )
     trainer = subprocess.Popen(
         [sys.executable, "-c", code],
+        env=processes.environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

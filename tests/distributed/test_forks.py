@@ -6,12 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
-import jobs
 import pytest
 import torch
-from faults import within
 
 from khop.distributed import (
     CollocatedDistSamplingWorkerOptions,
@@ -22,13 +19,16 @@ from khop.distributed import (
     init_worker_group,
 )
 from khop.loader import NeighborLoader
+from support import processes
+from support.cluster import jobs
+from support.cluster.faults import within
 
-PROGRAM = Path(__file__).with_name("fork_jobs.py")
+PROGRAM = "support.cluster.fork_jobs"
 
 
 def exit_status_of_trainers(method, ending, root):
-    command = [sys.executable, str(PROGRAM), method, ending, str(root), str(jobs.free_port())]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = processes.command(PROGRAM, method, ending, root, jobs.free_port())
+    environment = processes.environment(OMP_NUM_THREADS="1")
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return json.loads(done.stdout), done.stderr
 

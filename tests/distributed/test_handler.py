@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import PROTOCOL
 from khop.partition import PartitionFolder
 from khop.storage.part import Part
+from support.cluster import twins
 
 PART = 1
 CITES = list(twins.heterogeneous().edge_types).index(twins.CITES)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from forging import forge
 from khop.distributed import DistDataset
 from khop.distributed.partitions.reader import PartitionReader
 from khop.errors import FolderError
 from khop.partition import PartitionFolder
 from khop.storage.folder import edge_path, node_path
 from khop.typing import EDGE, NODE
+from support.formats.forging import forge
 
 
 class Bomb:

@@ -3,19 +3,18 @@
 import shutil
 from pathlib import Path
 
-import inference_jobs
-import jobs
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inference_jobs import Case, leftovers, same_outputs
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCN, GCNConv, GraphSAGE, SAGEConv, TAGConv
 
 from khop.distributed import DistDataset, layerwise_inference
 from khop.partition import FrequencyPartitioner, RandomPartitioner
+from support.cluster import inference_jobs, jobs
+from support.cluster.inference_jobs import Case, leftovers, same_outputs
 
 
 @pytest.fixture(scope="module")
@@ -369,7 +368,7 @@ def test_output_folder(tiny, tmp_path):
 
 def start(job, arguments, *where):
     """Starts two trainers of a job of inference_jobs.py."""
-    return jobs.start_trainers(job, arguments, 2, *where, program=inference_jobs.__file__)
+    return jobs.start_trainers(job, arguments, 2, *where, program=inference_jobs.__name__)
 
 
 def check_computed(results, cases):

@@ -206,6 +206,7 @@ def test_secrets_are_in_no_repr() -> None:
     assert not [secret for secret in secrets_of(keys) if secret in shown]
 
 
+@pytest.mark.process
 def test_secrets_are_in_no_command_line_or_environment(tmp_path: Path) -> None:
     keys = JobKeys.new()
     config = {

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 
-import jobs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from khop.distributed import init_worker_group
 from khop.distributed.job.launch_environment import find_place, first_host
 from khop.errors import RendezvousError
+from support.cluster import jobs
 
 LAUNCHERS = re.compile("(SLURM|OMPI|PMI|PMIX)_|(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$")
 
@@ -234,6 +234,7 @@ def with_own_port(rank, world_size, address, port):
     return {**step(rank, world_size, 1), "SLURM_JOB_ID": str(port)}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "variables",
     [
@@ -288,6 +289,7 @@ def test_port_that_another_program_has(monkeypatch):
             init_worker_group(timeout=2)
 
 
+@pytest.mark.process
 def test_launchers_need_no_torch():
     program = "import sys, khop.distributed.job.launch_environment as l; l.find_place(); "
     program += "sys.exit('torch' in sys.modules)"

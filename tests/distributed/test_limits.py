@@ -11,37 +11,29 @@ import time
 
 import numpy as np
 import pytest
-import twins
 import zmq
 
-from khop.channel.control import ControlLine, socket_pair
 from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES, pack, unpack
-from khop.distributed.rpc.endpoint import Endpoint
-from khop.distributed.rpc.limits import Limits, RateLimiter, SendBacklog, degrees_of, pieces
-from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.rpc.limits import RateLimiter, SendBacklog, degrees_of, pieces
 from khop.distributed.rpc.partition_handler import RequestHandler, refusal
-from khop.distributed.rpc.partition_server import PartitionServer
 from khop.distributed.rpc.protocol import PROTOCOL
 from khop.errors import ProtocolError
-from khop.partition import PartitionFolder
 from khop.sampler.collect import fetch_rows
 from khop.sampler.requests import HopRequest, RowSet
-from khop.storage.part import Part
-
-PART = 1
-CITES = list(twins.heterogeneous().edge_types).index(twins.CITES)
+from support.cluster.partition_server import (
+    CITES,
+    PART,
+    client_of,
+    draws,
+    make_part,
+    own_rows,
+    serving,
+)
 
 
 @pytest.fixture(scope="module")
 def part(tmp_path_factory):
-    """Part 1 of 3 of a heterogeneous graph."""
-    root = tmp_path_factory.mktemp("limits") / "parts"
-    return Part(PartitionFolder(twins.partitioned(twins.heterogeneous(), root, 3, "time")), PART)
-
-
-def own_rows(part, relation=CITES):
-    bounds = part.meta.node_types[part.relations[relation][1]].bounds
-    return np.arange(bounds[PART], bounds[PART + 1])
+    return make_part(tmp_path_factory.mktemp("limits") / "parts")
 
 
 def ask(handler, op, *arrays, **fields):
@@ -189,35 +181,6 @@ def test_buckets_fill_again():
 
 
 @contextlib.contextmanager
-def serving(part, num_threads=1, curve=None, handler=None, **limits):
-    """A server in a thread, at an address of loopback."""
-    ours, theirs = socket_pair()
-    handler = handler or RequestHandler(part)
-    server = PartitionServer(
-        handler, None, "127.0.0.1", curve, num_threads, limits=Limits(**limits)
-    )
-    thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))
-    thread.start()
-    try:
-        yield server
-    finally:
-        ours.close()
-        thread.join(5)
-        assert not thread.is_alive()
-        server.close()
-        theirs.close()
-
-
-@contextlib.contextmanager
-def client_of(server):
-    client = PartitionClient({PART: Endpoint(server.addresses["tcp"])})
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-@contextlib.contextmanager
 def raw_peer(server):
     """A DEALER without manners."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
@@ -225,14 +188,6 @@ def raw_peer(server):
         dealer.sndhwm = 0
         dealer.connect(server.addresses["tcp"])
         yield dealer
-
-
-def draws(client, part, **options):
-    """Whether an ordinary request is answered."""
-    request = HopRequest(3, False, False, 1)
-    ticket = client.sample(PART, CITES, RowSet(own_rows(part)), request)
-    client.wait([ticket])
-    return len(ticket.result()) == 2
 
 
 def question(part, number=1, **fields):

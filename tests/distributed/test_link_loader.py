@@ -5,20 +5,18 @@ import signal
 import tempfile
 from pathlib import Path
 
-import jobs
-import link_jobs
 import pytest
 import torch
-import twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 from torch_geometric.sampler import NegativeSampling
-from twins import CITES, SIZES, WRITES, WRITTEN
 
 from khop.distributed import DistLinkNeighborLoader, link_split
 from khop.loader import LinkNeighborLoader
 from khop.typing import EDGE
+from support.cluster import jobs, link_jobs, twins
+from support.cluster.twins import CITES, SIZES, WRITES, WRITTEN
 
 NUM_PARTS = (1, 2, 3, 5)
 NUM_LINKS = 40
@@ -354,7 +352,7 @@ def test_two_trainers(folder_of):
             (3, [2, 0], {"0": [1], "1": [1, 2]}, None),  # part 1 is served twice, 2 is a home, too
         )
     ]
-    trainers = jobs.start_trainers("links_all", {"cases": cases}, 2, program=link_jobs.__file__)
+    trainers = jobs.start_trainers("links_all", {"cases": cases}, 2, program=link_jobs.__name__)
     for case, *of_each in zip(cases, *jobs.finish_trainers(trainers), strict=True):
         every = sorted(map(tuple, of_each[0]["home"] + of_each[1]["home"]))
         assert every == columns(twins.homogeneous().edge_index), case

@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 import zmq
-from test_limits import client_of, draws, part, serving  # noqa: F401
 
 from khop.channel.message import FRAME_BYTES
 from khop.distributed.rpc.keys import JobKeys
 from khop.distributed.rpc.listener import ConnectionLimiter, Listener, raise_descriptor_limit
+from support.cluster.partition_server import client_of, draws, make_part, serving
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory):
+    return make_part(tmp_path_factory.mktemp("listener") / "parts")
 
 
 def address_of(server):
@@ -43,7 +48,7 @@ def open_until_refused(server, stack, most):
     raise AssertionError(f"{most} connections were taken")
 
 
-def test_strangers_have_so_many_connections(part):  # noqa: F811
+def test_strangers_have_so_many_connections(part):
     """Those who have shown a key are served, and others get in when strangers' time is over."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(serving(part, handshakes=8, handshake_ms=2000))
@@ -57,7 +62,7 @@ def test_strangers_have_so_many_connections(part):  # noqa: F811
         assert draws(another, part)
 
 
-def test_members_have_so_many_connections(part):  # noqa: F811
+def test_members_have_so_many_connections(part):
     """All together; who ends one makes room for another."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(serving(part, connections=20, handshakes=10_000))
@@ -72,7 +77,7 @@ def test_members_have_so_many_connections(part):  # noqa: F811
         assert draws(another, part)
 
 
-def test_connections_that_come_and_go_are_forgotten(part):  # noqa: F811
+def test_connections_that_come_and_go_are_forgotten(part):
     """However they end: at once, after nonsense, half a greeting, or as a client's."""
     with serving(part, handshakes=30) as server:
         for said in (b"", b"GET / HTTP/1.0\r\n\r\n", bytes(100), b"\xff" + bytes(8) + b"\x7f\x03"):
@@ -84,7 +89,7 @@ def test_connections_that_come_and_go_are_forgotten(part):  # noqa: F811
         wait_until(lambda: server.connections.num_connections == 0)
 
 
-def test_some_descriptors_are_kept(part, monkeypatch):  # noqa: F811
+def test_some_descriptors_are_kept(part, monkeypatch):
     """256, or a quarter of few, and those of connections that wait; others have theirs."""
     with serving(part) as server:
         limiter: ConnectionLimiter = server.connections
@@ -105,7 +110,7 @@ def test_the_soft_limit_is_raised():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_an_address_that_is_taken(part):  # noqa: F811
+def test_an_address_that_is_taken(part):
     """A clear error, and the port is free again when its server has ended."""
     with serving(part) as server:
         host, port = address_of(server)
@@ -114,7 +119,7 @@ def test_an_address_that_is_taken(part):  # noqa: F811
     Listener(host, port, 1).close()
 
 
-def test_a_handshake_has_small_commands(part):  # noqa: F811
+def test_a_handshake_has_small_commands(part):
     """A stranger makes a server keep no more than a frame: a longer command ends the connection."""
     keys = JobKeys.new().for_servers()
     with serving(part, curve=keys.curve(), handshake_ms=60_000) as server:

@@ -7,7 +7,6 @@ import threading
 
 import numpy as np
 import pytest
-import twins
 
 from khop.channel.control import ControlLine, socket_pair
 from khop.distributed.partitions.shared_client import run
@@ -25,6 +24,7 @@ from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
 from khop.storage.part import Part
+from support.cluster import twins
 
 
 @pytest.fixture(scope="module")

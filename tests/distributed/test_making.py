@@ -1,6 +1,5 @@
 """What a sampler is told, how much memory it gets, and how far ahead of the trainer it works."""
 
-import jobs
 import pytest
 import torch
 
@@ -8,6 +7,7 @@ from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWork
 from khop.distributed.loaders.backends import plan_ring
 from khop.distributed.loaders.sampling_options import collect_spec, sampling_spec
 from khop.distributed.sampling.pipeline import PipelineSpec
+from support.cluster import jobs
 
 
 def plan_of(root, batch_size, **options):

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
-from twins import CITES, WRITTEN
 
 from khop.distributed import DistNeighborLoader, DistSubGraphLoader
 from khop.loader import NeighborLoader, SubGraphLoader
+from support.cluster import twins
+from support.cluster.twins import CITES, WRITTEN
 
 NUM_PARTS = (1, 2, 3, 5)
 SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])  # twice the same, an isolated one

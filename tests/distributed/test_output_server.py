@@ -114,6 +114,7 @@ def test_shares_hold_every_node_once():
             check_shares([share(0, (0, 3), (0, 0)), share(1, wrong, (0, 2))], [5, 2])
 
 
+@pytest.mark.process
 def test_runs_without_torch():
     """The program can be imported where torch cannot."""
     code = (

@@ -10,7 +10,6 @@ import gc
 import os
 from functools import partialmethod
 
-import jobs
 import pytest
 import torch
 
@@ -19,6 +18,7 @@ from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWork
 from khop.distributed.loaders.device_transfer import DeviceTransfer, TargetDevice
 from khop.distributed.loaders.pinned_memory import pinning
 from khop.loader import NeighborLoader
+from support.cluster import jobs
 
 SEEDS = jobs.seeds_of_rank(0)
 

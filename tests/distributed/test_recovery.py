@@ -9,13 +9,12 @@ import threading
 import time
 from pathlib import Path
 
-import jobs
 import pytest
-import recovery_jobs
-from faults import FEW_AHEAD, RECOVERED, SOON, make_loader, make_reference, within
 
 from khop.distributed.partitions import supervisor
 from khop.errors import PartitionUnavailableError
+from support.cluster import jobs, recovery_jobs
+from support.cluster.faults import FEW_AHEAD, RECOVERED, SOON, make_loader, make_reference, within
 
 
 def server_pids(loader):
@@ -157,7 +156,7 @@ def start_pair(job, folder_of, tmp_path, prefixes=None, master="127.0.0.1", port
         **more,
     }
     return jobs.start_trainers(
-        job, arguments, 2, prefixes, master, port, program=recovery_jobs.__file__
+        job, arguments, 2, prefixes, master, port, program=recovery_jobs.__name__
     )
 
 

@@ -6,9 +6,7 @@ The oracle is the in-memory loader, which is never stopped.
 import itertools
 import json
 
-import jobs
 import pytest
-import resume_jobs
 import torch
 from torch_geometric.data import Data
 
@@ -22,6 +20,7 @@ from khop.distributed import (
 )
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from khop.partition import RandomPartitioner
+from support.cluster import jobs, resume_jobs
 
 _COMMON = {"batch_size": 16, "shuffle": True}
 _NUM_BATCHES = 10
@@ -239,7 +238,7 @@ def test_distributed_checkpoint(folder_of, tmp_path):
     arguments = {"root": root, "homes": [0, 1], "batches": 2, "folder": str(tmp_path)}
 
     def run(job, **others):
-        given, program = {**arguments, **others}, resume_jobs.__file__
+        given, program = {**arguments, **others}, resume_jobs.__name__
         return jobs.finish_trainers(jobs.start_trainers(job, given, 2, program=program), 200)
 
     whole = run("save", num_workers=2)

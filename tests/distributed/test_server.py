@@ -397,11 +397,10 @@ def test_socket_folder_is_the_owners_alone(folder_of):
 
 def test_server_that_is_interrupted_while_it_tidies_up(folder_of, tmp_path, monkeypatch):
     """Of a trainer that is terminated the line closes, and SIGTERM comes: no folder is left."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     place = tmp_path / "khop-socket"
     place.mkdir()
     process = ChildProcess(
-        "interrupted_server",
+        "support.cluster.interrupted_server",
         {
             "root": str(folder_of("random", 1)),
             "part": 0,

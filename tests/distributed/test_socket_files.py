@@ -177,6 +177,7 @@ def as_other(action):
     return said
 
 
+@pytest.mark.process
 @needs_root
 def test_whoever_listens_is_asked_who_they_are():
     """Before anything is passed: a socket whose listener is another user's is left."""

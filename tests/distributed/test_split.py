@@ -1,6 +1,5 @@
 """node_split and trainers with unequal numbers of seeds."""
 
-import jobs
 import numpy as np
 import pytest
 import torch
@@ -11,6 +10,7 @@ from khop.distributed import DistDataset, node_split
 from khop.distributed.loaders.split import distribute
 from khop.partition import RangeBook
 from khop.sampler.plan import EpochPlan
+from support.cluster import jobs
 
 
 @given(

@@ -4,12 +4,12 @@ import os
 import signal
 import time
 
-import jobs
 import pytest
 import torch
 
 from khop.distributed import DistDataset, DistLinkNeighborLoader
 from khop.stats import LoaderStats
+from support.cluster import jobs
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])

@@ -5,7 +5,6 @@ import pickle
 import shutil
 import warnings
 
-import jobs
 import numpy as np
 import pytest
 import torch
@@ -16,12 +15,13 @@ from torch_geometric.loader import NeighborLoader as PygNeighborLoader
 from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput, SamplerOutput
 
-import oracle
 from khop.distributed import DistDataset, PartitionSampler
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.loader import NeighborLoader
 from khop.partition import RandomPartitioner
 from khop.sampler import NeighborSampler
+from support.cluster import jobs
+from support.reference import oracle
 
 EDGES = (None, None)
 NODE_ATTRS = ("x", "half", "brain", "y", "train_mask")

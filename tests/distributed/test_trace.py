@@ -3,7 +3,6 @@
 import os
 import signal
 
-import jobs
 import numpy as np
 import pytest
 
@@ -13,7 +12,8 @@ from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import PROTOCOL
 from khop.partition import PartitionFolder
 from khop.storage.part import Part
-from traces import Trace
+from support.cluster import jobs
+from support.formats.traces import Trace
 
 
 def record(path, loader):

@@ -6,11 +6,11 @@ import signal
 import time
 import urllib.request
 
-import jobs
 import pytest
 
-import prometheus
 from khop import log, metrics
+from support.cluster import jobs
+from support.formats import prometheus
 
 
 def scrape(page):

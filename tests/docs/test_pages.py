@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import fenced
-from distributed import jobs
 from khop.distributed import shutdown_worker_group
+from support.cluster import jobs
+from support.formats import fenced
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.glob("migrate-from-*.md"))

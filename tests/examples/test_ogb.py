@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 
-import ogb_saved
+from support.formats import ogb_saved
 
 pytest.importorskip("ogb")
 

@@ -20,7 +20,7 @@ def parts(tmp_path_factory):
     return root
 
 
-@pytest.mark.slow
+@pytest.mark.fault
 @pytest.mark.timeout(400)
 def test_a_trainer_dies_in_the_middle_of_an_epoch(run_example, parts, tmp_path):
     """Twenty-odd batches an epoch; it dies in the second, four batches after a checkpoint."""

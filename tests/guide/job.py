@@ -1,19 +1,16 @@
-"""A process of the guide's cluster: `python job.py NAME ARGUMENTS`, ARGUMENTS a JSON object.
+"""A process of the guide's cluster: `python -m guide.job NAME ARGUMENTS`.
 
-Runs the blocks of its part of the guide and checks what they give; prints what the test compares
-between processes.
+ARGUMENTS is a JSON object. Runs the blocks of its part of the guide and checks what they give;
+prints what the test compares between processes.
 """
 
 import os
-import sys
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from distributed import jobs
 from guide import products, running
+from support.cluster import jobs
 
 FANOUTS = [15, 10, 5]
 

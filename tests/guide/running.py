@@ -8,7 +8,7 @@ it (folders that exist, the share of the seeds, the process group of DDP) the ca
 from pathlib import Path
 from typing import NamedTuple
 
-import fenced
+from support.formats import fenced
 
 PAGE = Path(__file__).with_name("guide.md")
 BLOCKS = {block.title: block for block in fenced.blocks(PAGE)}

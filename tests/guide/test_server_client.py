@@ -3,22 +3,21 @@
 import json
 import math
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from distributed import jobs
 from guide import products
+from support import processes
+from support.cluster import jobs
 
 NUM_SERVERS, NUM_CLIENTS = 2, 4
 
 
 def start(job, arguments):
-    command = [sys.executable, str(Path(__file__).with_name("job.py")), job, json.dumps(arguments)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    command, pipe = processes.command("guide.job", job, json.dumps(arguments)), subprocess.PIPE
+    environment = processes.environment()
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
 def context_of(rank, offset, world_size, group):
@@ -32,7 +31,6 @@ def context_of(rank, offset, world_size, group):
     }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_server_client_mode(parts, tmp_path):
     """Contexts, device counts, and batches of all clients, which each compares in `job.py`."""

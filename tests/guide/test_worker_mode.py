@@ -1,16 +1,14 @@
 """Sections 2.1 and 4.1: four trainers on two machines' partitions, under DDP."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
-from distributed import jobs
 from guide import products
+from support.cluster import jobs
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_worker_mode(parts, tmp_path):
     """Contexts, batches and training of all trainers; in `job.py` each checks its own."""
@@ -18,9 +16,8 @@ def test_worker_mode(parts, tmp_path):
     graph = {"x": data.x, "y": data.y.view(-1), "edge_index": data.edge_index}
     torch.save(graph, tmp_path / "graph.pt")
     arguments = {"root": parts["root_dir"], "graph": str(tmp_path / "graph.pt")}
-    program = Path(__file__).with_name("job.py")
     done = jobs.finish_trainers(
-        jobs.start_trainers("worker", arguments, 4, program=str(program)), 360
+        jobs.start_trainers("worker", arguments, 4, program="guide.job"), 360
     )
     for rank, trainer in enumerate(done):
         assert trainer["role"] == "WORKER"

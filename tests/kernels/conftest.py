@@ -2,8 +2,8 @@
 
 import pytest
 
-from devices import HAS_FAKE, KINDS, open_device
 from fake_cuda import control
+from support.devices import HAS_FAKE, KINDS, open_device
 
 
 @pytest.fixture(params=KINDS)

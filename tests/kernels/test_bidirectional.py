@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.sampler.utils import to_bidirectional
 
-import kernel_cases
-import kernel_runs
+from support.kernels import cases, runs
 
 
 def endpoints(edges):
@@ -15,19 +14,19 @@ def endpoints(edges):
     return pairs[:, 0], pairs[:, 1]
 
 
-@kernel_cases.examples(150)
-@given(kernel_cases.graphs(), st.booleans(), st.data())
+@cases.examples(150)
+@given(cases.graphs(), st.booleans(), st.data())
 def test_equals_pyg(graph, disjoint, data):
     """Sorted by destination and source, each pair once; all computed from the drawn edges."""
-    seeds, options = data.draw(kernel_cases.batches(graph, disjoint))
+    seeds, options = data.draw(cases.batches(graph, disjoint))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     options.induced, options.reversals, options.with_edges = False, (), True
     subgraph, csrs = graph.subgraph(disjoint), graph.csrs()
-    kernel_runs.at_once(subgraph, csrs, seeds, options)
-    drawn = kernel_runs.read(subgraph, graph, options)
-    options.reversals, options.keep_edges = kernel_cases.reversals(rng, graph), False
-    kernel_runs.at_once(subgraph, csrs, seeds, options)
-    got = kernel_runs.read(subgraph, graph, options)
+    runs.at_once(subgraph, csrs, seeds, options)
+    drawn = runs.read(subgraph, graph, options)
+    options.reversals, options.keep_edges = cases.reversals(rng, graph), False
+    runs.at_once(subgraph, csrs, seeds, options)
+    got = runs.read(subgraph, graph, options)
 
     changed = set()
     for relation, reverse, mirror in options.reversals:
@@ -45,18 +44,18 @@ def test_equals_pyg(graph, disjoint, data):
     assert (got.nodes, got.trees) == (drawn.nodes, drawn.trees)
 
 
-@kernel_cases.examples(150)
-@given(kernel_cases.graphs(), st.booleans(), st.data())
+@cases.examples(150)
+@given(cases.graphs(), st.booleans(), st.data())
 def test_numbers_that_are_kept(graph, disjoint, data):
     """Each edge keeps the number of a drawn one that joins its ends, one way or the other."""
-    seeds, options = data.draw(kernel_cases.batches(graph, disjoint))
+    seeds, options = data.draw(cases.batches(graph, disjoint))
     loops = [r for r, (source, destination) in enumerate(graph.pairs()) if source == destination]
     options.induced, options.reversals, options.with_edges = False, (), True
     subgraph, csrs = graph.subgraph(disjoint), graph.csrs()
-    kernel_runs.at_once(subgraph, csrs, seeds, options)
-    drawn = kernel_runs.read(subgraph, graph, options)
+    runs.at_once(subgraph, csrs, seeds, options)
+    drawn = runs.read(subgraph, graph, options)
     subgraph.add_reverses([(r, r, False) for r in loops], True)
-    got = kernel_runs.read(subgraph, graph, options)
+    got = runs.read(subgraph, graph, options)
     for r in loops:
         there, back = {}, {}
         for row, col, edge in drawn.edges[r]:

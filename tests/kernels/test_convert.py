@@ -9,8 +9,8 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracle
 from khop import _native
+from support.reference import oracle
 
 
 @given(
@@ -91,6 +91,7 @@ print((peak() - before) / (keys.nbytes + neighbors.nbytes))
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_memory(dtype):
     """Input, output and all in between take at most 2.5 times the edge list."""

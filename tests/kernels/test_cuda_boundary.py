@@ -13,13 +13,13 @@ import threading
 import numpy as np
 import pytest
 
-import kernel_runs
-from device_batches import hub_graph, read
-from devices import address_of, empty, fake, get, open_device, put
 from fake_cuda import control
 from khop import _native
 from khop.sampler.collect_device import EdgeNames
-from oracle_options import Options, Seeds
+from support.devices import address_of, empty, fake, get, open_device, put
+from support.kernels import runs
+from support.kernels.device_batches import hub_graph, read
+from support.reference.sampler import Options, Seeds
 
 LARGE = 33 << 20
 """Bytes of an array that is registered; smaller ones may share pages with others."""
@@ -269,10 +269,10 @@ def test_graphs_of_memory_that_is_registered_in_part(lazy):
     on_cpu = graph.subgraph(False)
     batch = _native.DeviceSubgraph(lazy, graph.num_nodes, graph.pairs(), True, room=1 << 10)
     seeds, options = [Seeds(0, [0, 5, 7], None)], Options([[5, 5]], [False], False, run=1)
-    kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
+    runs.at_once(on_cpu, graph.csrs(), seeds, options)
     graphs = [_native.DeviceGraph(lazy, csr) for csr in graph.csrs()]
-    kernel_runs.at_once(batch, graphs, seeds, options)
-    assert read(lazy, batch, graph, options) == kernel_runs.read(on_cpu, graph, options)
+    runs.at_once(batch, graphs, seeds, options)
+    assert read(lazy, batch, graph, options) == runs.read(on_cpu, graph, options)
 
 
 def control_download(memory, shape, dtype):
@@ -335,10 +335,10 @@ def test_batches_where_pageable_memory_is_read_late():
     for number in range(4):
         seeds = [Seeds(0, [number, 3, 0], None)]
         options = Options([[5, 3]], [False], False, run=2, batch=number, excluded=excluded)
-        kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
+        runs.at_once(on_cpu, graph.csrs(), seeds, options)
         graphs = [_native.DeviceGraph(device, csr) for csr in graph.csrs()]
-        kernel_runs.at_once(batch, graphs, seeds, options)
-        assert read(device, batch, graph, options) == kernel_runs.read(on_cpu, graph, options)
+        runs.at_once(batch, graphs, seeds, options)
+        assert read(device, batch, graph, options) == runs.read(on_cpu, graph, options)
 
 
 @pytest.mark.parametrize("finish", ["induced", "bidirectional"])
@@ -354,11 +354,11 @@ def test_recordings_keep_their_memory(gpu, finish):
     for number, ids in enumerate([few, few, few, some, few, many, few]):
         seeds = [Seeds(0, ids, None)]
         options = Options(fanouts, [False], False, run=5, batch=number, **extra)
-        kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
-        kernel_runs.begin(batch, seeds, options)
+        runs.at_once(on_cpu, graph.csrs(), seeds, options)
+        runs.begin(batch, seeds, options)
         batch.sample(graphs, fanouts, False, [False], False, 5, number, True)
-        kernel_runs.complete(batch, graphs, options)
-        assert read(gpu, batch, graph, options) == kernel_runs.read(on_cpu, graph, options)
+        runs.complete(batch, graphs, options)
+        assert read(gpu, batch, graph, options) == runs.read(on_cpu, graph, options)
     control.finish()
     assert control.violations() == []
 
@@ -405,6 +405,7 @@ def test_an_allocator_that_is_interrupted(monkeypatch):
     assert told == [KeyboardInterrupt]
 
 
+@pytest.mark.process
 def test_arrays_whose_end_runs_python():
     """What an array's end runs may wait for another thread, which registers memory meanwhile."""
     code = (

@@ -1,40 +1,44 @@
 """Tables and times come from files: damaged ones give other draws, never a read out of bounds."""
 
-import os
-import pathlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-import damaged_tables
 from khop import _native
-
-SCRIPT = pathlib.Path(damaged_tables.__file__)
-
-
-def run(code, *arguments):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, *code, *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+from support import processes
+from support.kernels import damaged_tables
 
 
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=processes.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_is_read_out_of_bounds(seed):
     """In a child, with the arrays between pages that end the process when they are touched."""
-    child = run([SCRIPT], seed, 60)
+    child = run("-m", damaged_tables.__name__, str(seed), "60")
     assert child.returncode == 0, child.stderr
     assert "nothing was read out of bounds" in child.stdout
 
 
+@pytest.mark.process
 def test_guards_work():
     """The pages around an array do end a process that reads them."""
-    code = "import damaged_tables as d, numpy as np, ctypes; a = d.guarded(np.arange(5), {}); "
+    code = "from support.kernels import damaged_tables as d; import numpy as np, ctypes; "
+    code += "a = d.guarded(np.arange(5), {}); "
     code += "print(ctypes.c_int64.from_address(a.ctypes.data + {}).value)"
     for at_end, inside, outside in ((True, 32, 40), (False, 0, -8)):
-        assert run(["-c", code.format(at_end, inside)]).returncode == 0
-        assert run(["-c", code.format(at_end, outside)]).returncode < 0
+        assert run("-c", code.format(at_end, inside)).returncode == 0
+        assert run("-c", code.format(at_end, outside)).returncode < 0
 
 
 @pytest.mark.parametrize("replace", [False, True])

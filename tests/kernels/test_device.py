@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from devices import empty, get, put
 from khop import _native
+from support.devices import empty, get, put
 
 
 def test_status_never_raises():

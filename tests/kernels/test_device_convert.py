@@ -6,9 +6,9 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracle
-from devices import KINDS, empty, get, open_device, put
 from khop import _native
+from support.devices import KINDS, empty, get, open_device, put
+from support.reference import oracle
 
 ints = st.sampled_from([np.int32, np.int64])
 

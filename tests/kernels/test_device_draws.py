@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devices import KINDS, empty, get, open_device, put
 from khop import _native
 from khop.sampler.negative import Candidates, NegativeSampler
+from support.devices import KINDS, empty, get, open_device, put
 
 keys = st.integers(0, 2**64 - 1)
 counts = st.integers(0, 150)

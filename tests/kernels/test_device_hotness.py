@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices import KINDS, empty, get, open_device, put
 from khop import _native
+from support.devices import KINDS, empty, get, open_device, put
 
 ints = st.sampled_from([np.int32, np.int64])
 

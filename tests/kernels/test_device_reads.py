@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-import damaged_tables
-from device_tables import MODES, gathered, group_of, hot_ids, open_table
-from devices import address_of, empty, get, put
 from khop import _native
+from support.devices import address_of, empty, get, put
+from support.kernels import damaged_tables
+from support.kernels.device_tables import MODES, gathered, group_of, hot_ids, open_table
 
 
 @pytest.fixture(params=MODES)

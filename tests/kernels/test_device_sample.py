@@ -7,33 +7,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kernel_cases
-import kernel_runs
-from device_batches import hub_graph, read
-from devices import KINDS, address_of, empty, open_device
 from khop import _native
-from oracle_options import Options, Seeds
+from support.devices import KINDS, address_of, empty, open_device
+from support.kernels import cases, runs
+from support.kernels.device_batches import hub_graph, read
+from support.reference.sampler import Options, Seeds
 
 
 def draw_on(device, subgraph, graph, seeds, options, mode="CUDA"):
     """A batch, and the graphs that it was drawn from."""
     graphs = [_native.DeviceGraph(device, csr, mode) for csr in graph.csrs()]
-    kernel_runs.at_once(subgraph, graphs, seeds, options)
+    runs.at_once(subgraph, graphs, seeds, options)
 
 
 @st.composite
 def graph_and_batches(draw):
     """A graph, a subgraph on the CPU, what makes one of a device, and batches to draw in turn."""
-    graph, disjoint = draw(kernel_cases.graphs()), draw(st.booleans())
+    graph, disjoint = draw(cases.graphs()), draw(st.booleans())
     with_edges = draw(st.integers(0, 4)) > 0
-    batches = kernel_cases.batches(graph, disjoint, with_edges)
+    batches = cases.batches(graph, disjoint, with_edges)
     batches = draw(st.lists(batches, min_size=1, max_size=3))
     arguments = (graph.num_nodes, graph.pairs(), with_edges, disjoint)
     return graph, _native.Subgraph(*arguments), arguments, batches
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@kernel_cases.examples(350)
+@cases.examples(350)
 @given(graph_and_batches(), st.data())
 def test_any_options(kind, case, data):
     """Random graphs of several types, batches with any options, drawn into the same object.
@@ -46,8 +45,8 @@ def test_any_options(kind, case, data):
     on_device = _native.DeviceSubgraph(device, *arguments, room=room)
     mode = data.draw(st.sampled_from(["CUDA", "ZERO_COPY"]))
     for seeds, options in batches:
-        kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
-        expected = kernel_runs.read(on_cpu, graph, options)
+        runs.at_once(on_cpu, graph.csrs(), seeds, options)
+        expected = runs.read(on_cpu, graph, options)
         draw_on(device, on_device, graph, seeds, options, mode)
         assert read(device, on_device, graph, options) == expected
 
@@ -66,23 +65,23 @@ def test_large_fanouts_and_hubs(device, fanouts, replace, weighted, disjoint):
             [fanouts], [weighted], replace, disjoint=disjoint, run=7, excluded=excluded_pairs
         )
         on_cpu = graph.subgraph(disjoint)
-        kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
+        runs.at_once(on_cpu, graph.csrs(), seeds, options)
         on_device = _native.DeviceSubgraph(
             device, graph.num_nodes, graph.pairs(), True, disjoint, room=1 << 10
         )
         draw_on(device, on_device, graph, seeds, options)
-        assert read(device, on_device, graph, options) == kernel_runs.read(on_cpu, graph, options)
+        assert read(device, on_device, graph, options) == runs.read(on_cpu, graph, options)
 
 
-@kernel_cases.examples(60)
+@cases.examples(60)
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.data())
 def test_recorded_batches(kind, data):
     """Batches that play a recording again: of other seeds, fewer of them, under other keys."""
-    graph = data.draw(kernel_cases.graphs())
+    graph = data.draw(cases.graphs())
     disjoint = data.draw(st.booleans())
     arguments = (graph.num_nodes, graph.pairs(), True, disjoint)
-    seeds, options = data.draw(kernel_cases.batches(graph, disjoint))
+    seeds, options = data.draw(cases.batches(graph, disjoint))
     device = open_device(kind)
     graphs = [_native.DeviceGraph(device, csr) for csr in graph.csrs()]
     on_cpu, on_device = _native.Subgraph(*arguments), _native.DeviceSubgraph(device, *arguments)
@@ -93,11 +92,11 @@ def test_recorded_batches(kind, data):
             for t, ids, times in seeds
         ]
         options = replaced(options, batch=batch)
-        kernel_runs.at_once(on_cpu, graph.csrs(), fewer, options)
-        kernel_runs.begin(on_device, fewer, options)
+        runs.at_once(on_cpu, graph.csrs(), fewer, options)
+        runs.begin(on_device, fewer, options)
         plan = (options.fanouts, options.replace, options.weighted, options.last, options.run)
         on_device.sample(graphs, *plan, batch, cuda_graph=True)
-        expected = kernel_runs.read(on_cpu, graph, options)
+        expected = runs.read(on_cpu, graph, options)
         assert read(device, on_device, graph, options) == expected
 
 
@@ -157,11 +156,11 @@ def test_stamps_run_out(device):
         fanouts = [[5, 0] if seed == [1] else [most, 0]]
         seeds = [Seeds(0, seed, None)]
         options = Options(fanouts, [False], True, run=3, batch=batch)
-        kernel_runs.begin(on_device, seeds, options)
+        runs.begin(on_device, seeds, options)
         on_device.sample(graphs, fanouts, True, [False], False, 3, batch)
         if seed == [1]:
-            kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
-            expected = kernel_runs.read(on_cpu, graph, options)
+            runs.at_once(on_cpu, graph.csrs(), seeds, options)
+            expected = runs.read(on_cpu, graph, options)
             assert read(device, on_device, graph, options) == expected
         else:
             assert on_device.num_nodes(0) == 1

@@ -5,9 +5,9 @@ import weakref
 import numpy as np
 import pytest
 
-from device_tables import MODES, gathered, group_of, hot_ids, open_table
-from devices import empty, get, gpu, open_device, put
 from khop import _native
+from support.devices import empty, get, gpu, open_device, put
+from support.kernels.device_tables import MODES, gathered, group_of, hot_ids, open_table
 
 
 @pytest.fixture(params=MODES)

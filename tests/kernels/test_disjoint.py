@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-import kernel_cases
-import kernel_runs
-from kernel_rows import draw, shared_rows
 from khop import _native
-from statistics_of_draws import assert_true_hypotheses
+from support.kernels import cases, runs
+from support.kernels.shared_rows import draw, shared_rows
+from support.reference.statistics import assert_true_hypotheses
 
 RUN = _native.run_key(9, 0, 0)
 
@@ -66,21 +65,21 @@ def test_trees_are_counted_over_all_seeds():
     ]
 
 
-@kernel_cases.examples(150)
+@cases.examples(150)
 @given(st.data())
 def test_the_first_tree_is_the_batch_of_its_seed_alone(data):
     """What tree 0 draws is what its seed draws in a batch of one that is not disjoint."""
-    graph = data.draw(kernel_cases.graphs())
-    seeds, options = data.draw(kernel_cases.batches(graph, False))
+    graph = data.draw(cases.graphs())
+    seeds, options = data.draw(cases.batches(graph, False))
     first = next(((t, ids[:1], None) for t, ids, _ in seeds if ids), None)
     if first is None:
         return
     csrs, alone, together = graph.csrs(), graph.subgraph(False), graph.subgraph(True)
     options.induced, options.reversals = False, ()
-    kernel_runs.at_once(alone, csrs, [first], options)
-    kernel_runs.at_once(together, csrs, seeds, options)
-    one = kernel_runs.read(alone, graph, options)
-    many = kernel_runs.read(together, graph, options)
+    runs.at_once(alone, csrs, [first], options)
+    runs.at_once(together, csrs, seeds, options)
+    one = runs.read(alone, graph, options)
+    many = runs.read(together, graph, options)
     for ids, all_ids, trees in zip(one.nodes, many.nodes, many.trees, strict=True):
         assert [v for v, tree in zip(all_ids, trees, strict=True) if tree == 0] == ids
     for (source, destination), edges, all_edges in zip(

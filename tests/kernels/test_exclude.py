@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kernel_cases
-import kernel_runs
-from kernel_rows import draw, shared_rows
 from khop import _native
-from statistics_of_draws import assert_true_hypotheses, p_of_outcomes
+from support.kernels import cases, runs
+from support.kernels.shared_rows import draw, shared_rows
+from support.reference.statistics import assert_true_hypotheses, p_of_outcomes
 
 RUN = _native.run_key(10, 0, 0)
 
@@ -22,7 +21,7 @@ def without(relation, pairs):
     places = zip((rows + relation.first_row).tolist(), relation.indices.tolist(), strict=True)
     keep = np.array([place not in pairs for place in places], bool)
     counts = np.bincount(rows[keep], minlength=relation.num_rows)
-    kept = kernel_cases.Relation(
+    kept = cases.Relation(
         relation.source,
         relation.destination,
         np.concatenate([[0], np.cumsum(counts)]),
@@ -34,23 +33,23 @@ def without(relation, pairs):
     return kept, relation.first_edge + np.flatnonzero(keep)
 
 
-@kernel_cases.examples(150)
-@given(kernel_cases.graphs(), st.booleans(), st.data())
+@cases.examples(150)
+@given(cases.graphs(), st.booleans(), st.data())
 def test_equals_the_graph_without_the_edges(graph, disjoint, data):
     """Bit for bit, in every hop and tree and for all parallel edges; weights are another scale."""
-    seeds, options = data.draw(kernel_cases.batches(graph, disjoint))
+    seeds, options = data.draw(cases.batches(graph, disjoint))
     options.weighted = [False] * len(graph.relations)
     options.reversals = ()
     kept = [without(r, options.excluded.get(i, ())) for i, r in enumerate(graph.relations)]
-    less = kernel_cases.Graph(
+    less = cases.Graph(
         graph.counts, graph.bases, graph.num_nodes, [relation for relation, _ in kept]
     )
     subgraph = graph.subgraph(disjoint)
-    kernel_runs.at_once(subgraph, graph.csrs(), seeds, options)
-    got = kernel_runs.read(subgraph, graph, options)
+    runs.at_once(subgraph, graph.csrs(), seeds, options)
+    got = runs.read(subgraph, graph, options)
     excluded, options.excluded = options.excluded, {}
-    kernel_runs.at_once(subgraph, less.csrs(), seeds, options)
-    want = kernel_runs.read(subgraph, less, options)
+    runs.at_once(subgraph, less.csrs(), seeds, options)
+    want = runs.read(subgraph, less, options)
     want.edges = [
         [(row, col, int(numbers[edge])) for row, col, edge in edges]
         for edges, (_, numbers) in zip(want.edges, kept, strict=True)

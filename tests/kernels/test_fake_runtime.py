@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from devices import fake
 from fake_cuda import control
+from support.devices import fake
 
 pytestmark = fake
 
@@ -305,6 +305,7 @@ def test_captures_of_a_thread_do_not_bind_others():
     assert end_capture(stream)[0] == 0
 
 
+@pytest.mark.process
 def test_memory_of_another_process():
     """Opened there by its handle, not here."""
     memory, handle = allocate(64), (ctypes.c_char * 64)()

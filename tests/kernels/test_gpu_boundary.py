@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import khop.data.device
-from devices import HAS_GPU, KINDS, address_of, empty, get, gpu, open_device, put
 from khop import _native
+from support.devices import HAS_GPU, KINDS, address_of, empty, get, gpu, open_device, put
 
 NUM_GPUS = _native.cuda_status()["devices"] if HAS_GPU else 0
 
@@ -191,6 +191,7 @@ class TestContexts:
 
     pytestmark = gpu
 
+    @pytest.mark.process
     def test_asking_makes_none(self):
         run_alone(
             """
@@ -199,6 +200,7 @@ class TestContexts:
             """
         )
 
+    @pytest.mark.process
     @pytest.mark.skipif(NUM_GPUS < 2, reason="needs two GPUs")
     def test_work_on_the_second_gpu_makes_one_there(self):
         """Draws, gathers, shared memory and locked pages, by two threads."""
@@ -242,6 +244,7 @@ class TestContexts:
             """
         )
 
+    @pytest.mark.process
     @pytest.mark.skipif(NUM_GPUS < 2, reason="needs two GPUs")
     def test_cuda_is_the_current_device_of_torch(self):
         """After `torch.cuda.set_device(1)` a loader on 'cuda' leaves GPU 0 alone."""

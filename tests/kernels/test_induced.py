@@ -6,20 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kernel_cases
-import kernel_runs
 from khop import _native
+from support.kernels import cases, runs
 
 
-@kernel_cases.examples(150)
-@given(kernel_cases.graphs(), st.booleans(), st.data())
+@cases.examples(150)
+@given(cases.graphs(), st.booleans(), st.data())
 def test_all_edges_among_the_nodes(graph, disjoint, data):
     """Every edge whose two ends are in one tree and that the tree may see, and no other."""
-    seeds, options = data.draw(kernel_cases.batches(graph, disjoint))
+    seeds, options = data.draw(cases.batches(graph, disjoint))
     options.induced, options.reversals, options.with_edges = True, (), True
     subgraph = graph.subgraph(disjoint)
-    kernel_runs.at_once(subgraph, graph.csrs(), seeds, options)
-    got = kernel_runs.read(subgraph, graph, options)
+    runs.at_once(subgraph, graph.csrs(), seeds, options)
+    got = runs.read(subgraph, graph, options)
     times = [t for _, ids, given in seeds for t in (given or [None] * len(ids))]
     for r, relation in enumerate(graph.relations):
         source, destination = relation.source, relation.destination

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-import oracle
-import oracle_options
-from kernel_rows import draw, shared_rows
 from khop import _native
-from oracle_options import Entry, Options, Row
+from support.kernels.shared_rows import draw, shared_rows
+from support.reference import oracle, sampler
+from support.reference.sampler import Entry, Options, Row
 
 RUN = _native.run_key(11, 0, 0)
 
@@ -98,7 +97,7 @@ def test_a_frontier_of_a_hundred_thousand(last, replace):
 
     options = Options([[count]], [True], replace, last)
     bounds = np.searchsorted(col, [np.arange(n), np.arange(1, n + 1)])
-    integers = oracle_options.integer_weights([0.0, 1.0, 2.0, 3.0] * 3)
+    integers = sampler.integer_weights([0.0, 1.0, 2.0, 3.0] * 3)
     excluded = dict(zip(*(side.tolist() for side in hidden), strict=True))
     for i in range(0, n, 97):
         v = int(seeds[i])
@@ -106,7 +105,7 @@ def test_a_frontier_of_a_hundred_thousand(last, replace):
         neighbors = (base + local[v - base]).tolist()
         entries = map(Entry, neighbors, range(first, first + degree), [*range(6)] * 2, integers)
         entries = [e._replace(time=t // 2) for t, e in enumerate(entries)]
-        picked = oracle_options.contribution(
+        picked = sampler.contribution(
             *(Row(v, entries), count, options, True, key, i, int(seed_times[i])),
             {excluded[v]} if v in excluded else (),
         )

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracle
 from khop import _native
+from support.reference import oracle
 
 keys = st.integers(0, 2**64 - 1)
 

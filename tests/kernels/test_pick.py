@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import oracle
 from khop import _native
+from support.reference import oracle
 
 _RUN = _native.run_key(2024, 0, 0)
 _GRID = [

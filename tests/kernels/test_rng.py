@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-import oracle
 from khop import _native
+from support.reference import oracle
 
 _ONES = 2**32 - 1
 words = st.integers(0, _ONES)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracle
 from khop import _native
+from support.reference import oracle
+from support.reference.sampler import Sampled, sample_one_type
 
 _WIDTHS = st.sampled_from([np.int32, np.int64])
 
@@ -60,7 +61,7 @@ def read(subgraph):
     subgraph.write_edge_index(0, row, col)
     subgraph.write_edges(0, edge)
     arrays = (array.tolist() for array in (node, row, col, edge))
-    return oracle.Sampled(*arrays, subgraph.nodes_per_hop(0), subgraph.edges_per_hop(0))
+    return Sampled(*arrays, subgraph.nodes_per_hop(0), subgraph.edges_per_hop(0))
 
 
 @settings(max_examples=400, deadline=None)
@@ -70,7 +71,7 @@ def test_equals_the_reference(batch):
     graph = _native.Csr(indptr, indices, row_ids)
     n = len(indptr) - 1
     got = sample(graph, n, seeds, fanouts, replace, run, number)
-    assert got == oracle.sample(indptr, indices, seeds, fanouts, replace, run, number, row_ids)
+    assert got == sample_one_type(indptr, indices, seeds, fanouts, replace, run, number, row_ids)
     # In an id space too wide for 32 bits nodes are numbered by another table, to the same end.
     assert sample(graph, 2**33, seeds, fanouts, replace, run, number) == got
 
@@ -139,7 +140,7 @@ def test_ids_beyond_32_bits(base):
     ring = np.array([[(i + 1) % 5, (i + 4) % 5] for i in range(5)]).ravel()
     graph = _native.Csr(indptr, ring + base, first_row=base, first_edge=2**40)
     got = sample(graph, base + 5, [base + 2, base, base + 2], [1, -1], False, 3, 4)
-    want = oracle.sample(indptr, ring, [2, 0, 2], [1, -1], False, 3, 4, np.arange(5) + base)
+    want = sample_one_type(indptr, ring, [2, 0, 2], [1, -1], False, 3, 4, np.arange(5) + base)
     assert [v - base for v in got.node] == want.node
     assert [e - 2**40 for e in got.edge] == want.edge
     assert (got.row, got.col) == (want.row, want.col)
@@ -157,13 +158,13 @@ def test_ids_that_agree_in_their_lower_half_are_told_apart():
 def test_seeds():
     """No seeds; isolated seeds; duplicates keep their places, edges point to the first of them."""
     graph = _native.Csr(np.array([0, 0, 2, 2]), np.array([0, 2]))
-    assert sample(graph, 3, [], [-1, 2], False, 1, 1) == oracle.Sampled(
+    assert sample(graph, 3, [], [-1, 2], False, 1, 1) == Sampled(
         nodes_per_hop=[0, 0, 0], edges_per_hop=[0, 0]
     )
-    assert sample(graph, 3, [0, 2], [3], True, 1, 1) == oracle.Sampled(
+    assert sample(graph, 3, [0, 2], [3], True, 1, 1) == Sampled(
         node=[0, 2], nodes_per_hop=[2, 0], edges_per_hop=[0]
     )
-    assert sample(graph, 3, [2, 1, 2, 1], [-1], False, 1, 1) == oracle.Sampled(
+    assert sample(graph, 3, [2, 1, 2, 1], [-1], False, 1, 1) == Sampled(
         node=[2, 1, 2, 1, 0],
         row=[4, 0, 4, 0],
         col=[1, 1, 3, 3],

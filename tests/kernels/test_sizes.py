@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-import devices
-from devices import empty, get, put
 from khop import _native
+from support import devices
+from support.devices import empty, get, put
 
 TWO = np.array([0, 1])
 # Their rows of four and eight bytes are beyond 2^47 bytes, 2^63 bytes, 2^64 bytes, and 64 bits.

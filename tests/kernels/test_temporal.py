@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_rows import draw, shared_rows
 from khop import _native
-from statistics_of_draws import assert_true_hypotheses, p_of_outcomes
+from support.kernels.shared_rows import draw, shared_rows
+from support.reference.statistics import assert_true_hypotheses, p_of_outcomes
 
 RUN = _native.run_key(8, 0, 0)
 INT64 = np.iinfo(np.int64)

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import oracle
-import oracle_options
-from kernel_rows import draw, shared_rows
 from khop import _native
-from statistics_of_draws import (
+from support.kernels.shared_rows import draw, shared_rows
+from support.reference import oracle, sampler
+from support.reference.statistics import (
     assert_true_hypotheses,
     chances_of_sequences,
     p_of_outcomes,
@@ -165,7 +164,7 @@ def test_a_hub_of_a_million(replace):
     degree, rng = 10**6, np.random.default_rng(5)
     weights = rng.pareto(1.2, degree) * (rng.random(degree) < 0.9)
     graph, ids = shared_rows(1, degree, weights, np.arange(degree))
-    sums = np.cumsum(oracle_options.integer_weights(weights.tolist()), dtype=np.uint64)
+    sums = np.cumsum(sampler.integer_weights(weights.tolist()), dtype=np.uint64)
     own = np.diff(sums, prepend=np.uint64(0))
     for i, (time, hidden) in enumerate(((degree, ()), (700, ()), (5000, range(0, 5000, 3)))):
         key = key_of(i, 4, 0)

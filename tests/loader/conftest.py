@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import links
+from support.loaders import links
 
 
 @pytest.fixture

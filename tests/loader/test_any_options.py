@@ -5,17 +5,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import loader_cases
-import walks
 from khop.loader import NeighborLoader
 from khop.sampler import NeighborSampler
+from support.loaders import cases
+from support.reference import walks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* reverse:UserWarning")
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @SETTINGS
-@given(loader_cases.cases(), st.integers(0, 2**32))
+@given(cases.cases(), st.integers(0, 2**32))
 def test_batches(case, seed):
     """Directional batches are walks; induced and bidirectional ones of the same seed follow."""
     data, fanouts, seeds, times, options = case
@@ -30,14 +30,9 @@ def test_batches(case, seed):
     (drawn,) = NeighborLoader(data, fanouts, **common)
     out = walks.check(view, drawn, fanouts, seeds, times, **options)
     seed_type, ids = seeds if isinstance(seeds, tuple) else (None, seeds)
-    if view.node_times or view.edge_times:
-        times_of_trees = times or [view.node_times[seed_type][v] for v in ids]
-    else:
-        times_of_trees = None
     (induced,) = NeighborLoader(data, fanouts, subgraph_type="induced", **common)
     walks.assert_nodes(view, induced, out, seed_type, len(ids), times)
-    whole = walks.View(data, options.get("time_attr"))
-    for t, edges in walks.induced(whole, out, times_of_trees).items():
+    for t, edges in walks.induced(view, out).items():  # weights play no part in it
         store = walks.Stores(induced)(t)
         assert list(zip(*store.edge_index.tolist(), store.e_id.tolist(), strict=True)) == edges
         walks.assert_edge_attributes(view, induced, t)
@@ -48,7 +43,7 @@ def test_batches(case, seed):
 
 
 @SETTINGS
-@given(loader_cases.cases(), st.integers(0, 2**32))
+@given(cases.cases(), st.integers(0, 2**32))
 def test_backward_batches(case, seed):
     """The same along the edges; 'time' is then that of destinations."""
     data, fanouts, seeds, times, options = case

@@ -143,6 +143,7 @@ def test_transforms(data):
         next(iter(NeighborLoader(data, [3], transform_sampler_output=lambda out: 3)))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("filter_per_worker", [None, False, True])
 def test_where_batches_are_joined(data, check_batch, filter_per_worker):
     """With worker processes: there or in the trainer; the batches are the same."""

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader
 
-import loader_cases
-from devices import HAS_FAKE, HAS_GPU, gpu
 from khop.loader import DeviceOptions, LinkNeighborLoader, NeighborLoader
 from khop.sampler import NeighborSampler
 from khop.sampler.device import TorchDevice
+from support.devices import HAS_FAKE, HAS_GPU, gpu
+from support.loaders import cases
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* reverse:UserWarning")
 DEVICES = pytest.mark.parametrize("device", ["emulated:5", pytest.param("cuda", marks=gpu)])
@@ -58,7 +58,7 @@ def assert_same_epochs(on_cpu, on_device, epochs=2):
 @DEVICES
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    loader_cases.cases(),
+    cases.cases(),
     st.integers(0, 2**32),
     st.sampled_from(["directional", "induced", "bidirectional"]),
 )

@@ -4,16 +4,18 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-import walk_graphs
-import walks
 from khop.loader import LinkNeighborLoader, NeighborLoader
+from support.loaders import random_graphs
+from support.reference import walks
 
 HETERO = pytest.mark.parametrize("hetero", [False, True], ids=["homogeneous", "heterogeneous"])
 
 
 def make(hetero, **options):
     """A graph, the type of its seeds, and a view."""
-    data = walk_graphs.heterogeneous(**options) if hetero else walk_graphs.homogeneous(**options)
+    data = (
+        random_graphs.heterogeneous(**options) if hetero else random_graphs.homogeneous(**options)
+    )
     return data, "a" if hetero else None, walks.View(data)
 
 
@@ -131,7 +133,7 @@ def test_batches_are_numbered_from_zero(hetero):
 @pytest.mark.parametrize("link_type", [("a", "to", "b"), ("a", "self", "a")], ids=lambda t: t[1])
 def test_links(link_type):
     """Both ends of a link are roots, of trees that count for the link; no edge joins two links."""
-    data = walk_graphs.heterogeneous()
+    data = random_graphs.heterogeneous()
     loader = LinkNeighborLoader(
         data, [-1, -1], link_type, batch_size=6, disjoint=True, neg_sampling="binary"
     )

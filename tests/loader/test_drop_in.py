@@ -65,6 +65,7 @@ class Initialise:
 
 
 class TestWorkerProcesses:
+    @pytest.mark.process
     def test_worker_init_fn(self, data, same_epochs, tmp_path):
         """It runs as PyG has it run: in worker processes, which know who they are."""
         options = {"batch_size": 20, "shuffle": True, "seed": 3, "num_workers": 2}
@@ -74,6 +75,7 @@ class TestWorkerProcesses:
         assert os.getpid() not in written
         assert sorted(written.values()) == ["0 0 2", "1 1 2"]
 
+    @pytest.mark.process
     def test_multiprocessing_context(self, data, same_epochs, tmp_path):
         """Asks for worker processes, too."""
 
@@ -101,6 +103,7 @@ class TestWorkerProcesses:
         assert len(list(loader)) == 2
         assert not list(tmp_path.iterdir())
 
+    @pytest.mark.process
     def test_enable_cpu_affinity(self, data):
         """PyG's context manager reaches the workers of the epochs that begin within it."""
         core = min(os.sched_getaffinity(0))

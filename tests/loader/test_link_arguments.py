@@ -9,7 +9,7 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from khop.loader import LinkNeighborLoader
 from khop.sampler import NeighborSampler
-from links import BUYS, ITEM, KNOWS, NEGATIVES, are_same, ends_of
+from support.loaders.links import BUYS, ITEM, KNOWS, NEGATIVES, are_same, ends_of
 
 
 @pytest.mark.parametrize("kind", ["all", "tensor", "int32", "numpy", "lists", "rows", "empty"])

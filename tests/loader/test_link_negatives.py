@@ -7,7 +7,7 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import NegativeSampling
 
 from khop.loader import LinkNeighborLoader
-from links import BOUGHT, BUYS, ITEM, NEGATIVES, USER, edge_set, ends_of
+from support.loaders.links import BOUGHT, BUYS, ITEM, NEGATIVES, USER, edge_set, ends_of
 
 
 @pytest.mark.parametrize("neg", NEGATIVES[1:], ids=str)

@@ -9,10 +9,10 @@ import torch_geometric.loader
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphSAGE
 
-import oracle
 from khop.loader import LinkNeighborLoader
 from khop.sampler import NeighborSampler
-from links import BOUGHT, BUYS, KNOWS, NEGATIVES, are_same, ends_of
+from support.loaders.links import BOUGHT, BUYS, KNOWS, NEGATIVES, are_same, ends_of
+from support.reference import oracle
 
 _WORKERS = [
     {},

@@ -7,7 +7,7 @@ from torch_geometric.data import Data, HeteroData
 
 from khop.loader import LinkNeighborLoader
 from khop.sampler import NeighborSampler
-from links import BUYS, KNOWS, NEGATIVES, edge_set, ends_of
+from support.loaders.links import BUYS, KNOWS, NEGATIVES, edge_set, ends_of
 
 ids = {"ids": str}
 

@@ -9,8 +9,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphConv, GraphSAGE
 from torch_geometric.utils import k_hop_subgraph, trim_to_layer
 
-import oracle
 from khop.loader import NeighborLoader
+from support.reference import oracle
 
 _WORKERS = [(0, "thread"), (2, "thread"), (2, "process")]
 workers = pytest.mark.parametrize(

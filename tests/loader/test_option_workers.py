@@ -7,10 +7,9 @@ import torch
 import torch_geometric.loader
 from torch_geometric.sampler import NodeSamplerInput
 
-import links
-import walk_graphs
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from khop.sampler import NeighborSampler
+from support.loaders import links, random_graphs
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.* reverse:UserWarning"),
@@ -35,7 +34,7 @@ def make(name, hetero):
     """A graph that has what an option needs, and a loader's arguments."""
     given = OPTIONS[name]
     times = {None: None, "time": "node", "edge_time": "edge"}[given.get("time_attr")]
-    kind = walk_graphs.heterogeneous if hetero else walk_graphs.homogeneous
+    kind = random_graphs.heterogeneous if hetero else random_graphs.homogeneous
     data = kind(times=times, weights="weight_attr" in given)
     common = {"input_nodes": "a" if hetero else None, "batch_size": 7, "shuffle": True, "seed": 4}
     if times:
@@ -52,6 +51,7 @@ def assert_same(ours, theirs):
     assert all(links.are_same(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.process
 @options
 @HETERO
 def test_threads_and_processes(name, hetero):
@@ -94,6 +94,7 @@ def test_pickled_loaders(name):
     assert_same(epochs(copy), epochs(loader))
 
 
+@pytest.mark.process
 def test_pygs_loader_with_processes():
     """Around khop's sampler; each worker counts its own calls, so only what holds is compared."""
     data, arguments = make("weights and times", False)

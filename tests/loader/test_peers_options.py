@@ -10,9 +10,9 @@ import torch_geometric.loader
 import torch_geometric.typing
 from torch_geometric.data import HeteroData
 
-import walk_graphs
-import walks
 from khop.loader import LinkNeighborLoader, NeighborLoader
+from support.loaders import random_graphs
+from support.reference import walks
 
 PYG_LIB = torch_geometric.typing.WITH_PYG_LIB
 pytestmark = [
@@ -122,21 +122,21 @@ def node_loaders(data, fanouts, seeds, **options):
 @pytest.mark.parametrize("kind", ["directional", "bidirectional", "induced"])
 @pytest.mark.parametrize("fanouts", [[-1], [-1, -1], [-1, 0, -1], []], ids=str)
 def test_nodes(hetero, kind, fanouts):
-    data = sort_edges(walk_graphs.heterogeneous() if hetero else walk_graphs.homogeneous())
+    data = sort_edges(random_graphs.heterogeneous() if hetero else random_graphs.homogeneous())
     seeds = ("a", torch.arange(0, 30, 2)) if hetero else torch.arange(0, 40, 3)
     compare(*node_loaders(data, fanouts, seeds, subgraph_type=kind), kind)
 
 
 def test_by_edge_type():
     """Fan-outs of each type, all types present, seeds of each type."""
-    data = sort_edges(walk_graphs.heterogeneous())
+    data = sort_edges(random_graphs.heterogeneous())
     fanouts = {t: [-1, -1 if i % 2 else 0] for i, t in enumerate(data.edge_types)}
     for node_type in data.node_types:
         compare(*node_loaders(data, fanouts, node_type))
 
 
 def test_masks_input_ids_and_short_batches():
-    data = sort_edges(walk_graphs.homogeneous())
+    data = sort_edges(random_graphs.homogeneous())
     mask = torch.arange(40) % 3 == 1
     for options in ({}, {"input_id": torch.arange(13) + 7}, {"drop_last": True}):
         compare(*node_loaders(data, [-1, -1], mask, **options))
@@ -149,7 +149,7 @@ def test_masks_input_ids_and_short_batches():
 @pytest.mark.parametrize("link_type", [None, ("a", "to", "b"), ("a", "self", "a")], ids=str)
 def test_links(neg_sampling, link_type):
     """Without negatives equal; with negatives, which are drawn, of the same form."""
-    data = walk_graphs.homogeneous() if link_type is None else walk_graphs.heterogeneous()
+    data = random_graphs.homogeneous() if link_type is None else random_graphs.heterogeneous()
     data = sort_edges(data)
     options = {"batch_size": 8, "is_sorted": True, "neg_sampling": neg_sampling}
     ours, theirs = (
@@ -187,7 +187,7 @@ def assert_same_form(ours, theirs):
 @HETERO
 @pytest.mark.parametrize("kind", ["directional", "bidirectional"])
 def test_trees(hetero, kind):
-    data = sort_edges(walk_graphs.heterogeneous() if hetero else walk_graphs.homogeneous())
+    data = sort_edges(random_graphs.heterogeneous() if hetero else random_graphs.homogeneous())
     seeds = "a" if hetero else None
     compare(*node_loaders(data, [-1, -1], seeds, disjoint=True, subgraph_type=kind), kind)
 
@@ -202,7 +202,7 @@ def test_times(hetero, level, fanouts, given):
     if level == "edge" and not given:
         pytest.skip("seeds have no times of their own")
     name = "time" if level == "node" else "edge_time"
-    data = walk_graphs.heterogeneous(times=level) if hetero else walk_graphs.homogeneous(
+    data = random_graphs.heterogeneous(times=level) if hetero else random_graphs.homogeneous(
         times=level)  # fmt: skip
     data = sort_edges(data, name)
     count = 30 if hetero else 40
@@ -215,7 +215,7 @@ def test_times(hetero, level, fanouts, given):
 @needs_pyg_lib
 @pytest.mark.parametrize("link_type", [None, ("a", "to", "b")], ids=str)
 def test_links_at_a_time(link_type):
-    make = walk_graphs.homogeneous if link_type is None else walk_graphs.heterogeneous
+    make = random_graphs.homogeneous if link_type is None else random_graphs.heterogeneous
     data = sort_edges(make(times="node"), "time")
     store = data if link_type is None else data[link_type]
     times = torch.arange(store.edge_index.size(1)) % 7
@@ -231,7 +231,7 @@ def test_links_at_a_time(link_type):
 @needs_pyg_lib
 def test_weights():
     """One neighbour of weight 1 a node, the others of weight 0: both take it."""
-    data = sort_edges(walk_graphs.homogeneous())
+    data = sort_edges(random_graphs.homogeneous())
     dst = data.edge_index[1]
     data.edge_weight = torch.cat([torch.ones(1), (dst[1:] != dst[:-1]).float()])
     compare(*node_loaders(data, [1, 1], None, weight_attr="edge_weight"))

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
-import oracle
 from khop.loader import NeighborLoader
+from support.reference import oracle
+from support.reference.sampler import sample_one_type
 
 _WORKERS = [{}, {"num_workers": 2}, {"num_workers": 2, "worker_type": "process"}]
 _KINDS = [(0, "thread"), (1, "thread"), (3, "thread"), (1, "process"), (3, "process")]
@@ -24,7 +25,7 @@ def test_batches_are_those_of_the_contract(data, replace):
     for number, batch in enumerate(loader):
         seeds = batch.input_id.tolist()
         run = oracle.run_key(3, 1, 5)
-        want = oracle.sample(indptr, indices, seeds, [3, 2, -1], replace, run, number)
+        want = sample_one_type(indptr, indices, seeds, [3, 2, -1], replace, run, number)
         assert batch.n_id.tolist() == want.node
         assert batch.edge_index.tolist() == [want.row, want.col]
         assert batch.e_id.tolist() == ids[want.edge].tolist()
@@ -32,6 +33,7 @@ def test_batches_are_those_of_the_contract(data, replace):
         assert batch.num_sampled_edges == want.edges_per_hop
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", [7, None])
 def test_workers_do_not_matter(data, same_epochs, seed):
     """Number and kind of workers: two epochs equal in every attribute, seeded either way."""
@@ -45,6 +47,7 @@ def test_workers_do_not_matter(data, same_epochs, seed):
     assert all(same_epochs(epochs[0], other) for other in epochs[1:])
 
 
+@pytest.mark.process
 def test_persistent_workers_go_on_to_the_next_epoch(data, same_epochs):
     plain = make(data, seed=7)
     kept = make(data, seed=7, num_workers=1, worker_type="process", persistent_workers=True)

@@ -126,6 +126,7 @@ def test_going_on(kind, seed, shuffle, drop_last, done, batches, before, after):
     assert go_on(resumed, state, done, _EPOCHS) == expected(whole, done, batches)
 
 
+@pytest.mark.process
 @quietly
 @pytest.mark.parametrize("seed", [7, None])
 @pytest.mark.parametrize(
@@ -150,6 +151,7 @@ def test_worker_processes(before, after, seed):
     assert go_on(resumed, state, 1, _EPOCHS) == expected(whole, 1, 2)
 
 
+@pytest.mark.process
 @quietly
 def test_epochs_do_not_depend_on_when_processes_start():
     """Torch's generator is asked for one number an epoch, whoever makes the batches."""
@@ -303,6 +305,7 @@ def test_what_a_state_means(story, workers):
     assert [len(list(resumed)) for _ in range(2)] == counts
 
 
+@pytest.mark.process
 @stories
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_torchdata_agrees(story, num_workers):

@@ -16,9 +16,9 @@ from torch_geometric.loader.node_loader import NodeLoader
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
-import walk_graphs
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.sampler import NeighborSampler
+from support.loaders import random_graphs
 
 SORTED = r"is_sorted=True, but edge \d+"
 TIMES = {"time_attr": "time"}
@@ -90,7 +90,7 @@ PASSED_ON = {"node_sampler", "link_sampler"}  # of the base classes: `neighbor_s
 
 @pytest.fixture
 def graph():
-    return walk_graphs.homogeneous(times="node", weights=True)
+    return random_graphs.homogeneous(times="node", weights=True)
 
 
 def made(kind, data, arguments):
@@ -186,6 +186,7 @@ def test_custom_cls(graph):
     assert isinstance(batch, Own)
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
 @pytest.mark.parametrize("here", [False, True], ids=["in the worker", "in the trainer"])

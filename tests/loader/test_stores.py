@@ -337,6 +337,7 @@ def test_classes_of_batches_and_hooks(data):
     assert batch.num_edges == len(batch.edge_attr) == 2
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_khops_sampler_in_pygs_loaders(num_workers):
     """NeighborLoader and NodeLoader of PyG join what khop's sampler draws from stores."""

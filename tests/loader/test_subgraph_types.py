@@ -12,10 +12,10 @@ from torch_geometric.nn import GraphConv
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.sampler.base import SubgraphType
 
-import walk_graphs
-import walks
 from khop.loader import NeighborLoader, SubGraphLoader
 from khop.sampler import NeighborSampler
+from support.loaders import random_graphs
+from support.reference import walks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* reverse:UserWarning")  # some types have none
 HETERO = pytest.mark.parametrize("hetero", [False, True], ids=["homogeneous", "heterogeneous"])
@@ -64,19 +64,16 @@ OPTIONS = [
 
 
 def graphs(options, hetero):
-    """A graph that has what the options name, its view, arguments of a loader, and times."""
+    """A graph that has what the options name, its view, and arguments of a loader."""
     times = {None: None, "time": "node", "edge_time": "edge"}[options.get("time_attr")]
-    kind = walk_graphs.heterogeneous if hetero else walk_graphs.homogeneous
+    kind = random_graphs.heterogeneous if hetero else random_graphs.homogeneous
     data = kind(times=times, weights="weight_attr" in options)
     ids = [3, 0, 8, 3, 11, 21, 1]
     seeds = ("a", ids) if hetero else ids
     given = torch.tensor([3, 1, 5, 3, 2, 4, 0]) if times == "edge" else None
     common = {"input_nodes": seeds, "input_time": given, "batch_size": 7, **options}
     view = walks.View(data, options.get("time_attr"), options.get("weight_attr"))
-    trees = given.tolist() if given is not None else None
-    if times == "node":
-        trees = [view.node_times[seeds[0] if hetero else None][v] for v in ids]
-    return data, view, common, trees
+    return data, view, common
 
 
 @HETERO
@@ -84,7 +81,7 @@ def graphs(options, hetero):
 @pytest.mark.parametrize("fanouts", [[-1, -1], [3, 2], [2], []], ids=str)
 def test_same_draws_other_edges(options, hetero, fanouts):
     """The nodes of the directional batch of the same seed, and what edges follow from it."""
-    data, view, common, trees = graphs(options, hetero)
+    data, view, common = graphs(options, hetero)
     seeds, given = common["input_nodes"], common["input_time"]
     given = None if given is None else given.tolist()
     (drawn,) = NeighborLoader(data, fanouts, seed=5, **common)
@@ -95,8 +92,7 @@ def test_same_draws_other_edges(options, hetero, fanouts):
         walks.assert_nodes(view, batch, out, seed_type, 7, given)
         with_ids = None
         if kind == "induced":  # weights play no part in it
-            unweighted = walks.View(data, options.get("time_attr"))
-            for t, edges in walks.induced(unweighted, out, trees).items():
+            for t, edges in walks.induced(view, out).items():
                 assert triples(batch, t) == edges
                 walks.assert_edge_attributes(view, batch, t)
         else:
@@ -112,7 +108,7 @@ def test_same_draws_other_edges(options, hetero, fanouts):
 
 def test_ids_of_bidirectional_edges():
     """Each is that of a drawn edge between the same nodes, in this direction if there is one."""
-    data = walk_graphs.homogeneous(count=600)
+    data = random_graphs.homogeneous(count=600)
     options = {"batch_size": 20, "seed": 1}
     loaders = [
         NeighborLoader(data, [2, 2], subgraph_type=kind, **options)
@@ -131,7 +127,7 @@ def test_ids_of_bidirectional_edges():
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_induced_is_networkx_subgraph(fanouts, disjoint):
     """Edges, parallel ones too, of networkx's subgraph of the batch's (a tree's) nodes."""
-    data = walk_graphs.homogeneous()
+    data = random_graphs.homogeneous()
     graph = networkx.MultiDiGraph()
     graph.add_nodes_from(range(40))
     for edge, (src, dst) in enumerate(data.edge_index.t().tolist()):
@@ -154,7 +150,7 @@ def test_induced_is_networkx_subgraph(fanouts, disjoint):
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_bidirectional_is_what_pyg_makes_of_directional(hetero, fanouts, disjoint):
     """PyG's own conversion of what khop's sampler drew: edges, their order, and what has ids."""
-    data = walk_graphs.heterogeneous() if hetero else walk_graphs.homogeneous()
+    data = random_graphs.heterogeneous() if hetero else random_graphs.homogeneous()
     seeds = torch.tensor([3, 0, 8, 11, 21])
     index = NodeSamplerInput(None, seeds, input_type="a" if hetero else None)
     drawn, ours = (
@@ -196,7 +192,7 @@ def test_bidirectional_is_what_pyg_makes_of_directional(hetero, fanouts, disjoin
 def test_what_reverses_what(edge_types):
     """As PyG has it: by name, in the type itself, or the only one that leads back; else warned."""
     counts = dict.fromkeys(edge_types, 60)
-    data = walk_graphs.heterogeneous({"a": 12, "b": 9}, counts)
+    data = random_graphs.heterogeneous({"a": 12, "b": 9}, counts)
     index = NodeSamplerInput(None, torch.arange(5), input_type="a")
     drawn = NeighborSampler(data, [2, 2], seed=2).sample_from_nodes(index)
     with warnings.catch_warnings(record=True) as ours_said:
@@ -217,7 +213,7 @@ def test_what_reverses_what(edge_types):
 def test_induced_equals_torch_sparse(hetero):
     """PyG's own induced batches, all neighbours: nodes in order, edges and their ids."""
     pytest.importorskip("torch_sparse")
-    data = walk_graphs.heterogeneous() if hetero else walk_graphs.homogeneous()
+    data = random_graphs.heterogeneous() if hetero else random_graphs.homogeneous()
     options = {"input_nodes": "a" if hetero else None, "batch_size": 8, "subgraph_type": "induced"}
     ours = NeighborLoader(data, [-1, -1], **options)
     theirs = torch_geometric.loader.NeighborLoader(data, [-1, -1], **options)
@@ -263,7 +259,7 @@ def test_a_gnn_sees_the_whole_graph(kind):
 @pytest.mark.parametrize("fanouts", [None, [], [-1], [2, 2]], ids=str)
 def test_enclosing_subgraphs(hetero, disjoint, fanouts):
     """SubGraphLoader's are the induced batches, with the places of the seeds."""
-    data = walk_graphs.heterogeneous() if hetero else walk_graphs.homogeneous()
+    data = random_graphs.heterogeneous() if hetero else random_graphs.homogeneous()
     seeds = ("a", [4, 4, 0, 9, 17]) if hetero else [4, 4, 0, 9, 17]
     common = {"batch_size": 3, "seed": 1, "disjoint": disjoint}
     loader = SubGraphLoader(data, seeds, fanouts, **common)
@@ -305,7 +301,7 @@ def test_enclosing_subgraphs_by_hand():
 
 def test_enclosing_subgraphs_at_a_time():
     """Nothing that comes later than a seed is in its subgraph, also not between its nodes."""
-    data = walk_graphs.homogeneous(times="edge", count=400)
+    data = random_graphs.homogeneous(times="edge", count=400)
     times = torch.arange(40) % 7
     loader = SubGraphLoader(data, None, [3], time_attr="edge_time", input_time=times, batch_size=10)
     for batch in loader:
@@ -315,7 +311,7 @@ def test_enclosing_subgraphs_at_a_time():
 
 
 def test_subgraph_type_of_a_subgraph_loader():
-    data = walk_graphs.homogeneous()
+    data = random_graphs.homogeneous()
     with pytest.raises(TypeError, match="leave subgraph_type out"):
         SubGraphLoader(data, [0], subgraph_type="induced")
 

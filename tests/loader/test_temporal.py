@@ -6,9 +6,9 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
-import walk_graphs
-import walks
 from khop.loader import LinkNeighborLoader, NeighborLoader
+from support.loaders import random_graphs
+from support.reference import walks
 
 INT64 = torch.iinfo(torch.int64)
 levels = pytest.mark.parametrize("level", ["node", "edge"])
@@ -93,7 +93,7 @@ def test_extreme_times(level):
 @pytest.mark.parametrize("fanouts", [[-1, -1], [2, 3], [1, 0, 2]], ids=str)
 def test_no_batch_holds_what_comes_later(level, strategy, hetero, floats, fanouts):
     """Every attribute of every batch follows from the graph and from what was drawn."""
-    kind = walk_graphs.heterogeneous if hetero else walk_graphs.homogeneous
+    kind = random_graphs.heterogeneous if hetero else random_graphs.homogeneous
     data = kind(times=level, floats=floats, weights=fanouts == [2, 3])
     options = {"time_attr": attribute(level), "temporal_strategy": strategy, "disjoint": False}
     if fanouts == [2, 3]:
@@ -133,7 +133,7 @@ def assert_in_time(view, out, times):
 @pytest.mark.parametrize("fanout", [1, 3, 7])
 def test_last_are_the_latest(level, fanout):
     """The k latest of each seed's neighbours; of equal times those further back in the list."""
-    data = walk_graphs.homogeneous(times=level, count=600)
+    data = random_graphs.homogeneous(times=level, count=600)
     src, dst = data.edge_index.tolist()
     time_of = (lambda e: int(data.time[src[e]])) if level == "node" else (
         lambda e: int(data.edge_time[e]))  # fmt: skip
@@ -179,7 +179,7 @@ def test_types_with_and_without_times():
 def test_edge_types_with_and_without_times():
     """An edge type without times is drawn from at any time, also by strategy 'last'."""
     timed = [("a", "to", "b"), ("a", "self", "a")]
-    data = walk_graphs.heterogeneous(times=tuple(timed))
+    data = random_graphs.heterogeneous(times=tuple(timed))
     view = walks.View(data, "edge_time")
     assert list(view.edge_times) == timed
     for strategy in ("uniform", "last"):
@@ -193,7 +193,7 @@ def test_edge_types_with_and_without_times():
 @levels
 def test_seeds_of_all_kinds(level):
     """`input_time` counts seeds: masks, ids with repetitions, shuffled epochs, short batches."""
-    data = walk_graphs.homogeneous(times=level)
+    data = random_graphs.homogeneous(times=level)
     view = walks.View(data, attribute(level))
     options = {"time_attr": attribute(level), "batch_size": 4}
     mask = torch.arange(40) % 3 == 0
@@ -211,7 +211,7 @@ def test_seeds_of_all_kinds(level):
 @pytest.mark.parametrize("hetero", [False, True], ids=["homogeneous", "heterogeneous"])
 def test_sorted_edges(level, hetero):
     """In order of destination and time: taken as they are; else refused, naming a node."""
-    kind = walk_graphs.heterogeneous if hetero else walk_graphs.homogeneous
+    kind = random_graphs.heterogeneous if hetero else random_graphs.homogeneous
     data = kind(times=level)
     name, seeds = attribute(level), ("a", None) if hetero else None
     options = {"time_attr": name, "input_time": torch.arange(30 if hetero else 40) % 7}
@@ -275,7 +275,7 @@ def test_times_in_other_arrays(values, tmp_path):
 @levels
 def test_stores(level):
     """Times and weights out of somebody's stores, edges in no particular order: the same draws."""
-    data = walk_graphs.heterogeneous(times=level, weights=True)
+    data = random_graphs.heterogeneous(times=level, weights=True)
     features, edges = MyFeatureStore(), MyGraphStore()
     for kind in (*data.node_types, *data.edge_types):
         for name in {"x", "time", "edge_time", "edge_weight"} & set(data[kind].keys()):
@@ -303,7 +303,7 @@ def test_half_a_negative_a_link():
 
     Batches of 32 links of a relation between two types, both of which have times.
     """
-    data = walk_graphs.heterogeneous(times="node")
+    data = random_graphs.heterogeneous(times="node")
     link_type = ("a", "to", "b")
     ends = data[link_type].edge_index
     times = torch.maximum(data["a"].time[ends[0]], data["b"].time[ends[1]])

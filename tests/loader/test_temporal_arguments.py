@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-import walk_graphs
 from khop.loader import NeighborLoader
 from khop.sampler import NeighborSampler
+from support.loaders import random_graphs
 
 
 def graph():
     """Five nodes with times; 0 and 1 are asked about."""
-    data = walk_graphs.homogeneous(5, 8, times="node")
+    data = random_graphs.homogeneous(5, 8, times="node")
     data.time = torch.tensor([3, 5, 1, 1, 0])
     return data
 
@@ -36,10 +36,10 @@ def test_bad_times_of_seeds(time, error, message, seeds):
 
 def test_seeds_without_a_time():
     """Neither given nor their own: an error when the loader is made."""
-    data = walk_graphs.heterogeneous(times=("b",))
+    data = random_graphs.heterogeneous(times=("b",))
     with pytest.raises(ValueError, match="not of nodes of type 'a': pass the time"):
         NeighborLoader(data, [2], "a", time_attr="time")
-    data = walk_graphs.homogeneous(times="edge")
+    data = random_graphs.homogeneous(times="edge")
     with pytest.raises(ValueError, match=r"those of edges, not of nodes .*'input_time'"):
         NeighborLoader(data, [2], time_attr="edge_time")
     with pytest.raises(ValueError, match="the graph has none: pass time_attr, too"):
@@ -69,7 +69,7 @@ def test_bad_times_of_graphs(change, message):
 
 def test_times_of_nodes_and_edges():
     """A name that both have is refused, as with PyG."""
-    data = walk_graphs.heterogeneous(times="node")
+    data = random_graphs.heterogeneous(times="node")
     data["a", "to", "b"].time = torch.arange(150)
     with pytest.raises(ValueError, match="both of nodes and of edges"):
         NeighborLoader(data, [2], "a", time_attr="time")
@@ -78,7 +78,7 @@ def test_times_of_nodes_and_edges():
 @pytest.mark.parametrize("level", ["node", "edge"])
 def test_times_of_another_number_than_nodes_or_edges(level):
     """Refused: the type would be taken to have no times, and give away what comes later."""
-    data = walk_graphs.heterogeneous(times=level)
+    data = random_graphs.heterogeneous(times=level)
     name = "time" if level == "node" else "edge_time"
     if level == "node":
         data["b"].time = data["b"].time[:19]

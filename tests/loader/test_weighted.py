@@ -8,9 +8,9 @@ import torch
 from scipy import stats
 from torch_geometric.data import Data
 
-import walk_graphs
-import walks
 from khop.loader import NeighborLoader
+from support.loaders import random_graphs
+from support.reference import walks
 
 REPLACE = pytest.mark.parametrize("replace", [False, True])
 
@@ -79,7 +79,7 @@ def test_fewer_that_weigh_than_asked_for():
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_random_graphs(replace, fanouts, disjoint):
     """Every attribute of every batch follows from the graph and from what was drawn."""
-    data = walk_graphs.homogeneous(weights=True)
+    data = random_graphs.homogeneous(weights=True)
     options = {"replace": replace, "disjoint": disjoint, "weight_attr": "edge_weight"}
     view = walks.View(data, weight_attr="edge_weight")
     for batch in NeighborLoader(data, fanouts, batch_size=9, **options):
@@ -91,7 +91,7 @@ def test_random_graphs(replace, fanouts, disjoint):
 def test_types_without_weights_are_uniform(replace):
     """Zeros count where they stand; of a type without weights every edge is drawn some time."""
     weighted = [("a", "to", "b"), ("b", "rev_to", "a")]
-    data = walk_graphs.heterogeneous(weights=weighted)
+    data = random_graphs.heterogeneous(weights=weighted)
     options = {"replace": replace, "weight_attr": "edge_weight"}
     view = walks.View(data, weight_attr="edge_weight")
     assert list(view.weights) == weighted
@@ -180,7 +180,7 @@ def test_as_many_nodes_as_edges():
 
 def test_weights_of_another_number_than_edges():
     """Refused: the type would be drawn from uniformly."""
-    data = walk_graphs.heterogeneous(weights=True)
+    data = random_graphs.heterogeneous(weights=True)
     data["a", "self", "a"].edge_weight = torch.ones(89)
     message = r"'edge_weight' of \('a', 'self', 'a'\) has shape \[89\] for 90 edges"
     with pytest.raises(ValueError, match=message):
@@ -192,7 +192,7 @@ def test_weights_of_another_number_than_edges():
 
 def test_no_weights():
     """An attribute that is not there, or one of nodes."""
-    data = walk_graphs.homogeneous(times="node")
+    data = random_graphs.homogeneous(times="node")
     for name in ("weight", "time"):
         with pytest.raises(ValueError, match=f"weight_attr='{name}' is not an attribute of edges"):
             NeighborLoader(data, [1], weight_attr=name)

@@ -85,6 +85,7 @@ def test_a_loader_is_freed_with_its_last_user(data, workers):
         gc.enable()
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("filter_per_worker", [False, True])
 @pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
@@ -196,6 +197,7 @@ def test_transforms_run_where_the_user_iterates(data):
     assert where == [threading.get_ident()] * 2
 
 
+@pytest.mark.process
 def test_timeout(data):
     """A batch that does not come in time is an error, not a hang."""
     release = threading.Event()
@@ -225,6 +227,7 @@ def test_background_keeps_the_order():
     assert list(BackgroundIterator(work, [], 3, 4)) == []
 
 
+@pytest.mark.process
 def test_threads_end_with_the_interpreter():
     """Also those of an epoch that nobody has ended, while they make batches."""
     program = """
@@ -242,6 +245,7 @@ print(len({len(next(epoch).input_id) for epoch in epochs}))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", "")
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forked_workers_after_batches_were_made_here(data, check_batch):
     """Memory that the trainer pooled is not written by two worker processes at once."""
@@ -256,6 +260,7 @@ def test_forked_workers_after_batches_were_made_here(data, check_batch):
         check_batch(data, batch)
 
 
+@pytest.mark.process
 def test_spawned_workers(data, check_batch):
     """Loaders pickle, for worker processes that are not forked."""
     loader = NeighborLoader(data, [3, 3], batch_size=100, seed=2)

@@ -3,13 +3,13 @@
 import threading
 from dataclasses import fields
 
-import prometheus
 from khop import metrics
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.loader import NeighborLoader
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.stats import LoaderStats
 from khop.trace.clock import BatchTimings
+from support.formats import prometheus
 
 
 def value(read, name, **labels):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import prometheus
 from khop.metrics.text import Family, expose, number
+from support.formats import prometheus
 
 try:  # the format's authors' own reader, where it is installed
     from prometheus_client.parser import text_string_to_metric_families as their_reader

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
-from forging import forge, set_in
 from khop import _native
 from khop.data import Topology
 from khop.data.times import time_keys
@@ -17,6 +16,7 @@ from khop.partition import FolderSummary, PartitionFolder, RandomPartitioner, ve
 from khop.storage.folder import edge_path, time_path
 from khop.storage.part import Part
 from khop.typing import EDGE, NODE
+from support.formats.forging import forge, set_in
 
 STRATEGIES = {"in": "by_dst", "out": "by_src"}
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forging import forge, set_in
 from khop.errors import FolderError
 from khop.partition import PartitionFolder, RandomPartitioner, verify_folder
 from khop.storage.folder import edge_path, map_path, node_path, split_path
 from khop.storage.folder.npy import parse_header
 from khop.storage.part import Part
 from khop.typing import NODE
+from support.formats.forging import forge, set_in
 
 EDGE = ("node", "to", "node")
 

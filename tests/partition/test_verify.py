@@ -9,7 +9,6 @@ import shutil
 import numpy as np
 import pytest
 
-from forging import forge, set_in
 from khop.errors import FolderError
 from khop.partition import FrequencyPartitioner, GraphSource, PartitionFolder, verify_folder
 from khop.partition.source import NodeSource
@@ -24,6 +23,7 @@ from khop.storage.folder import (
     split_path,
 )
 from khop.typing import EDGE, NODE
+from support.formats.forging import forge, set_in
 
 
 @pytest.fixture(scope="module")

@@ -52,6 +52,7 @@ RandomPartitioner.from_data(source, sys.argv[1], 3, progress=die).partition()
 """
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(("step", "done"), [(STEPS[0], 2), (STEPS[1], 1), (STEPS[2], 0)])
 def test_kill_in_the_middle_leaves_no_folder(tmp_path, step, done):
     run = subprocess.run(

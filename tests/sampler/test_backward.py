@@ -8,10 +8,10 @@ import torch_geometric.sampler
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
-import walk_graphs
-import walks
 from khop.loader import NeighborLoader
 from khop.sampler import NeighborSampler
+from support.loaders import random_graphs
+from support.reference import walks
 
 HETERO = pytest.mark.parametrize("hetero", [False, True], ids=["homogeneous", "heterogeneous"])
 pytestmark = pytest.mark.filterwarnings("ignore:.* reverse:UserWarning")
@@ -51,7 +51,7 @@ OPTIONS = [
 def test_is_the_reversed_graph_with_ends_exchanged(hetero, options, fanouts):
     """The same draws, bit for bit: nodes, edges, trees, counts; only rows and columns change."""
     times = {None: None, "time": "node", "edge_time": "edge"}[options.get("time_attr")]
-    kind = walk_graphs.heterogeneous if hetero else walk_graphs.homogeneous
+    kind = random_graphs.heterogeneous if hetero else random_graphs.homogeneous
     data = kind(times=times, weights="weight_attr" in options)
     node = torch.tensor([2, 7, 2, 20])
     time = torch.tensor([3, 1, 4, 2]) if times else None
@@ -90,7 +90,7 @@ def test_is_the_reversed_graph_with_ends_exchanged(hetero, options, fanouts):
 def test_in_a_loader(hetero, options, fanouts):
     """Every attribute of a batch follows from the graph and from what was drawn."""
     times = {None: None, "time": "node", "edge_time": "edge"}[options.get("time_attr")]
-    kind = walk_graphs.heterogeneous if hetero else walk_graphs.homogeneous
+    kind = random_graphs.heterogeneous if hetero else random_graphs.homogeneous
     data = kind(times=times, weights="weight_attr" in options)
     view = walks.View(data, options.get("time_attr"), options.get("weight_attr"), backward=True)
     sampler = NeighborSampler(data, fanouts, sample_direction="backward", **options)
@@ -127,7 +127,7 @@ def test_by_hand():
 
 def test_by_edge_type():
     """Fan-outs go by the types as the user names them."""
-    data = walk_graphs.heterogeneous()
+    data = random_graphs.heterogeneous()
     fanouts = {t: [i % 3, 2] for i, t in enumerate(data.edge_types)}
     view = walks.View(data, backward=True)
     sampler = NeighborSampler(data, fanouts, sample_direction="backward")
@@ -141,7 +141,7 @@ def test_by_edge_type():
 def test_as_pygs(hetero, kind):
     """The same edges and nodes as PyG's sampler, all neighbours."""
     pytest.importorskip("torch_sparse")
-    data = walk_graphs.heterogeneous() if hetero else walk_graphs.homogeneous()
+    data = random_graphs.heterogeneous() if hetero else random_graphs.homogeneous()
     index = NodeSamplerInput(None, torch.arange(0, 30, 4), input_type="a" if hetero else None)
     ours, theirs = (
         made(data, [-1, -1], subgraph_type=kind, sample_direction="backward")
@@ -163,7 +163,7 @@ def edges_of(src, dst, row, col):
 
 def test_directions_differ():
     """Both are tested: a graph whose in- and out-neighbours are not the same."""
-    data = walk_graphs.homogeneous()
+    data = random_graphs.homogeneous()
     index = NodeSamplerInput(None, torch.arange(10))
     nodes = [
         NeighborSampler(data, [-1], sample_direction=d).sample_from_nodes(index).node.tolist()

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch_geometric.sampler import NodeSamplerInput
 
-from devices import HAS_FAKE, HAS_GPU, gpu
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
 from khop.sampler.device import DeviceOptions
+from support.devices import HAS_FAKE, HAS_GPU, gpu
 
 SEEDS = torch.tensor([7, 3, 150])
 

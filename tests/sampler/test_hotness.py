@@ -6,10 +6,10 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
-import oracle
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
 from khop.sampler.hotness import Seeds, TypedRows, independent_prob
+from support.reference import oracle
 
 
 def frequencies(sampler, seeds, batch_size, num_batches):

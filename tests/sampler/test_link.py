@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
-import oracle
 from khop import _native
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
@@ -20,6 +19,7 @@ from khop.sampler.neighbor import BatchKey
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
 from khop.typing import EDGE, NODE
+from support.reference import oracle
 
 TYPES = [("u", "buys", "i"), ("i", "rev_buys", "u"), ("u", "knows", "u")]
 

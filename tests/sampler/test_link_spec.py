@@ -93,6 +93,7 @@ def test_specs_travel_as_json():
     hash(spec)
 
 
+@pytest.mark.process
 def test_samplers_need_no_torch():
     """Sampler processes import the link modules; torch is not to be had there."""
     code = (

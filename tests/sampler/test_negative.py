@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-import oracle
 from khop.sampler import negative
 from khop.sampler.engine import finish
 from khop.sampler.negative import ROUNDS, Candidates, NegativeSampler
+from support.reference import oracle
 
 RUN, BATCH = 12345, 6
 HOP = 0xFFFFFFFE

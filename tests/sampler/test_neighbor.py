@@ -8,9 +8,10 @@ import torch_geometric.loader
 from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
 
-import oracle
 from khop.data import Graph, Topology
 from khop.sampler import NeighborSampler
+from support.reference import oracle
+from support.reference.sampler import sample_one_type
 
 _SEEDS = torch.tensor([7, 3, 150])
 
@@ -47,7 +48,7 @@ def test_equals_the_reference(data, replace):
     indptr, indices, ids = oracle.csr(data.edge_index[1], data.edge_index[0], 200)
     for call in range(3):
         run = oracle.run_key(5, 0, 2)
-        want = oracle.sample(indptr, indices, _SEEDS.tolist(), [4, 3, -1], replace, run, call)
+        want = sample_one_type(indptr, indices, _SEEDS.tolist(), [4, 3, -1], replace, run, call)
         got = draw(sampler)
         assert got.node.tolist() == want.node
         assert (got.row.tolist(), got.col.tolist()) == (want.row, want.col)
@@ -119,6 +120,7 @@ def test_what_pyg_asks_of_a_sampler(data):
     assert draw(sampler, torch.tensor([5, 5])).node[:2].tolist() == [5, 5]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("loader", ["NodeLoader", "NeighborLoader"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_in_pygs_own_loaders(data, loader, num_workers):

@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-import fuzz_targets
-import script_modules
-from fuzz_mutations import bytes_changed, json_changed
+from support import script_modules
+from support.fuzz import targets
+from support.fuzz.mutations import bytes_changed, json_changed
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz"
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="khop is tested without its repository")
@@ -24,16 +24,17 @@ def script():
     return script_modules.load("fuzz")
 
 
+@pytest.mark.soak
 def test_a_short_run_finds_nothing():
     command = [sys.executable, str(SCRIPT), "--inputs", "10000", "--seed", "77"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
     assert done.returncode == 0, done.stdout + done.stderr
-    for target in fuzz_targets.TARGETS:
+    for target in targets.TARGETS:
         assert f"| {target} |" in done.stdout
 
 
 def test_each_target_has_its_share(script):
-    assert set(script.WEIGHTS) == set(fuzz_targets.TARGETS)
+    assert set(script.WEIGHTS) == set(targets.TARGETS)
 
 
 # Processor time that is more than an input may take, on any machine.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import script_modules
+from support import script_modules
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_check"
 SUMMARY = "========= ERROR SUMMARY: 2 errors\n"

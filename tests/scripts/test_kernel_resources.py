@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import script_modules
+from support import script_modules
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "kernel_resources"
 

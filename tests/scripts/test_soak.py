@@ -134,7 +134,7 @@ def test_changed_batches_are_seen(monkeypatch):
     assert outcome.problems
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", ["worker", "client"])
 def test_soak(mode, tmp_path):

@@ -1,16 +1,8 @@
 """What graph servers say of the graph is what the folder says."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from receiving import collect_all, training
-from serving import client_of, serving
 
 from khop.channel.shared import share
 from khop.distributed.processes.child import ChildProcess
@@ -31,6 +23,8 @@ from khop.errors import ProtocolError, RendezvousError
 from khop.partition import PartitionFolder
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder.meta import meta_of
+from support.cluster.receiving import collect_all, training
+from support.cluster.serving import client_of, serving
 
 
 def test_about_the_graph(graph, folder_of):
@@ -140,7 +134,7 @@ def test_contradictions(folder_of):
 
 def served_elsewhere(served):
     """A free port."""
-    import jobs
+    from support.cluster import jobs
 
     del served
     return jobs.free_port()
@@ -148,11 +142,10 @@ def served_elsewhere(served):
 
 def run_to_error(served, **config):
     """Starts a server that cannot last, and raises what it says."""
-    from serving import PROGRAM
-
     from khop.channel.control import Op
     from khop.distributed.processes.child import wait_for_message
     from khop.distributed.rpc.protocol import rebuild_error
+    from support.cluster.serving import PROGRAM
 
     process = ChildProcess(PROGRAM, {**served.config, **config})
     try:

@@ -1,9 +1,7 @@
 """What a client may not do, and what happens to it then."""
 
-import cluster
 import pytest
 import torch
-import twins
 from torch_geometric.data import Data
 
 from khop.distributed import (
@@ -22,6 +20,8 @@ from khop.distributed import (
     request_server,
     wait_and_shutdown_server,
 )
+from support.cluster import twins
+from support.cluster.servers import cluster
 
 Remote = RemoteDistSamplingWorkerOptions
 
@@ -37,7 +37,7 @@ def root(tmp_path_factory):
 @pytest.fixture(scope="module")
 def servers(root):
     """Two servers of any number of clients."""
-    with cluster.cluster(root, [[0], [1]]) as servers:
+    with cluster(root, [[0], [1]]) as servers:
         yield servers
 
 

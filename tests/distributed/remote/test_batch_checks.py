@@ -2,18 +2,11 @@
 
 import itertools
 import json
-import sys
 import time
-from pathlib import Path
 
-import jobs
 import numpy as np
 import pytest
 import zmq
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from receiving import collect_all
 
 from khop.channel.arena import ArenaWriter, create_memory
 from khop.channel.control import ControlLine, Op, socket_pair
@@ -31,6 +24,8 @@ from khop.partition import PartitionFolder
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.spec import SamplingSpec
 from khop.storage.part import Part
+from support.cluster import jobs
+from support.cluster.receiving import collect_all
 
 NUM_SEEDS = 24
 

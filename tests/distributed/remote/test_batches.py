@@ -2,18 +2,10 @@
 
 import os
 import signal
-import sys
 import time
-from pathlib import Path
 
-import jobs
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from receiving import check_same, collect_all, training
-from serving import client_of, serving, sessions, statistics, wait_until
 
 from khop.distributed.remote.client.batch_checks import BatchSchema
 from khop.distributed.rpc.keys import JobKeys
@@ -22,6 +14,9 @@ from khop.errors import PartitionUnavailableError, SamplerDiedError
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder
 from khop.sampler.spec import SamplingSpec
+from support.cluster import jobs
+from support.cluster.receiving import check_same, collect_all, training
+from support.cluster.serving import client_of, serving, sessions, statistics, wait_until
 
 SEEDS = jobs.seeds_of_rank(0)
 

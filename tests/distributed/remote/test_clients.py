@@ -2,12 +2,8 @@
 
 import time
 
-import client_jobs
-import cluster
-import jobs
 import pytest
 import torch
-import twins
 
 from khop.distributed import (
     DistNeighborLoader,
@@ -18,6 +14,8 @@ from khop.distributed import (
 )
 from khop.errors import PartitionUnavailableError
 from khop.loader import NeighborLoader
+from support.cluster import client_jobs, jobs, twins
+from support.cluster.servers import cluster
 
 COMMON = {"batch_size": 16, "shuffle": True, "seed": 3}
 
@@ -34,9 +32,9 @@ def loaders(seeds, **workers):
 
 def test_two_clients(folder_of):
     """They share nodes and edges, each once, and make the same number of batches."""
-    with cluster.cluster(folder_of("random", 2), [[0], [1]], 2) as servers:
+    with cluster(folder_of("random", 2), [[0], [1]], 2) as servers:
         arguments = {"num_servers": 2, "num_clients": 2, "port": servers.port}
-        clients = jobs.start_trainers("client", arguments, 2, program=client_jobs.__file__)
+        clients = jobs.start_trainers("client", arguments, 2, program=client_jobs.__name__)
         told = jobs.finish_trainers(clients)
         for server in servers.servers:  # all clients have gone
             server.wait()
@@ -53,7 +51,7 @@ def test_two_clients(folder_of):
 
 def test_whose_home_is_where(folder_of):
     """Clients take turns at servers, then at a server's partitions; more clients share one."""
-    with cluster.cluster(folder_of("random", 2), [[0, 1]], 3) as servers:
+    with cluster(folder_of("random", 2), [[0, 1]], 3) as servers:
         shares, edges = [], []
         for rank in range(3):
             with servers.client(rank) as context:
@@ -74,7 +72,7 @@ def test_servers_started_by_python(folder_of):
     arguments = {
         "root": str(folder_of("random", 2)), "num_servers": 2, "num_clients": 1, "port": port,
     }  # fmt: skip
-    processes = jobs.start_trainers("server", arguments, 2, program=client_jobs.__file__)
+    processes = jobs.start_trainers("server", arguments, 2, program=client_jobs.__name__)
     try:
         init_client(2, 1, 0, "localhost", port)
         ours, twin = loaders(jobs.seeds_of_rank(0))
@@ -96,11 +94,11 @@ def test_a_client_that_is_killed(folder_of, tmp_path):
     """It keeps no server up, and leaves none of its samplers."""
     ready = tmp_path / "ready"
     root = folder_of("random", 1)
-    with cluster.cluster(root, [[0]], 1, lost_after=3.0) as servers:
+    with cluster(root, [[0]], 1, lost_after=3.0) as servers:
         arguments = {
             "num_servers": 1, "num_clients": 1, "port": servers.port, "ready": str(ready),
         }  # fmt: skip
-        (client,) = jobs.start_trainers("stay", arguments, 1, program=client_jobs.__file__)
+        (client,) = jobs.start_trainers("stay", arguments, 1, program=client_jobs.__name__)
         end = time.monotonic() + 60
         while not ready.exists() and time.monotonic() < end:
             assert client.poll() is None, client.communicate()
@@ -116,13 +114,13 @@ def test_a_client_goes_on_where_another_stopped(folder_of):
     """The state of a loader is taken over by one of another client process, of other servers."""
     seeds = jobs.seeds_of_rank(0)
     root = folder_of("random", 2)
-    with cluster.cluster(root, [[0, 1]], 1) as servers, servers.client():
+    with cluster(root, [[0, 1]], 1) as servers, servers.client():
         ours, twin = loaders(seeds)
         iterator = iter(ours)
         expected = [batch.n_id for batch in twin]
         assert all(torch.equal(next(iterator).n_id, ids) for ids in expected[:4])
         state = ours.state_dict()
-    with cluster.cluster(root, [[0], [1]], 1) as servers, servers.client():
+    with cluster(root, [[0], [1]], 1) as servers, servers.client():
         ours, _ = loaders(seeds, num_workers=2)
         ours.load_state_dict(state)
         rest = [batch.n_id for batch in ours]
@@ -134,7 +132,7 @@ def test_a_client_goes_on_where_another_stopped(folder_of):
 def test_a_server_that_comes_back(folder_of, lost):
     """A server is killed in the middle of an epoch and started again: no batch differs."""
     parts = [[0], [1]]
-    with cluster.cluster(folder_of("random", 2), parts, 1) as servers, servers.client():
+    with cluster(folder_of("random", 2), parts, 1) as servers, servers.client():
         ours, twin = loaders(None, server_rank=1)
         expected = [batch.n_id for batch in twin]
         got = []
@@ -152,7 +150,7 @@ def test_a_server_that_comes_back(folder_of, lost):
 def test_a_server_that_others_stand_in_for(folder_of):
     """Of several servers that have everything one may stay away."""
     parts = [[0, 1], [0, 1]]
-    with cluster.cluster(folder_of("random", 2), parts, 1) as servers, servers.client():
+    with cluster(folder_of("random", 2), parts, 1) as servers, servers.client():
         ours, twin = loaders(None, server_rank=[0, 1])
         expected = [batch.n_id for batch in twin]
         got = []
@@ -166,7 +164,7 @@ def test_a_server_that_others_stand_in_for(folder_of):
 
 def test_a_server_that_stays_away(folder_of):
     """Not for ever: an error that names the server, after the time that was given."""
-    with cluster.cluster(folder_of("random", 1), [[0]], 1) as servers, servers.client():
+    with cluster(folder_of("random", 1), [[0]], 1) as servers, servers.client():
         ours, _ = loaders(None, rpc_timeout=2)
         iterator = iter(ours)
         next(iterator)
@@ -185,7 +183,7 @@ def test_labels_that_the_folder_lacks(tmp_path):
     del graph.y
     root = twins.partitioned(graph, tmp_path / "parts", 2)
     labels_file = tmp_path / "labels.pt"
-    with cluster.cluster(root, [[0], [1]], 1, labels_file) as servers, servers.client():
+    with cluster(root, [[0], [1]], 1, labels_file) as servers, servers.client():
         loader = DistNeighborLoader(None, [4], None, 64)
         for batch in loader:
             assert torch.equal(batch.y, labels[batch.n_id])

@@ -1,7 +1,5 @@
 """Directory and sessions under any messages of several users: each has its own state alone."""
 
-import sys
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -9,13 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
-from control_plane import CLIENTS, RANKS, SOURCES, ControlPlane
 from khop.channel.message import pack
 from khop.distributed.remote.messages import Ping
 from khop.distributed.remote.server.identity import Source, Turns
 from khop.distributed.rpc.protocol import request_header
+from support.cluster.control_plane import CLIENTS, RANKS, SOURCES, ControlPlane
 
 
 @pytest.mark.parametrize("num_clients", [RANKS, 0])

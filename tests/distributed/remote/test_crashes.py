@@ -6,11 +6,11 @@ import signal
 
 import numpy as np
 import pytest
-import serving
 
 from khop.distributed.processes.socket_files import remove_socket
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.partition_client import PartitionClient
+from support.cluster import serving
 
 SENTENCE = "ends by SIGBUS: it read a part of a mapped file that is no longer there"
 

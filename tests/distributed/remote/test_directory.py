@@ -150,6 +150,7 @@ def test_restarted_at_the_same_address(clock):
     assert servers_of(told.server(1, "b", 1)) == {1: incarnation_of("b")}
 
 
+@pytest.mark.process
 def test_an_address_alone_proves_nothing(clock):
     """Without keys, a living server is not replaced by who says to be at its address."""
     anybody = Source((0, b"x"), "127.0.0.1", is_server=True)

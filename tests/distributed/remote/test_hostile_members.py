@@ -8,18 +8,12 @@ import contextlib
 import json
 import os
 import resource
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zmq
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from receiving import collect_all
-from serving import client_of, raw_session, serving, sessions, wait_until
 
 from khop.channel.message import pack, unpack
 from khop.codec import to_json
@@ -31,6 +25,8 @@ from khop.distributed.rpc.protocol import PROTOCOL, request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.partition import PartitionFolder
 from khop.sampler.spec import SamplingSpec
+from support.cluster.receiving import collect_all
+from support.cluster.serving import client_of, raw_session, serving, sessions, wait_until
 
 
 @pytest.fixture(scope="module")

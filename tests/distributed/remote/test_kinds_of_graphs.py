@@ -1,10 +1,8 @@
 """Clients of graphs with several types, with times and weights."""
 
-import cluster
 import numpy as np
 import pytest
 import torch
-import twins
 
 from khop.distributed import (
     DistLinkNeighborLoader,
@@ -14,6 +12,8 @@ from khop.distributed import (
     node_split,
 )
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from support.cluster import twins
+from support.cluster.servers import cluster
 
 ALL = {"collect_features": True, "with_edge": True}
 SOME = {"batch_size": 16, "shuffle": True, "seed": 5}
@@ -25,7 +25,7 @@ def client(tmp_path_factory):
     """The only client of two servers that have two and one of a heterogeneous graph's parts."""
     root = tmp_path_factory.mktemp("typed") / "parts"
     twins.partitioned(twins.heterogeneous(), root, 3, "time")
-    with cluster.cluster(root, [[0, 2], [1]], 1) as servers, servers.client() as context:
+    with cluster(root, [[0, 2], [1]], 1) as servers, servers.client() as context:
         yield context
 
 

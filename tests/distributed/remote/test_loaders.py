@@ -3,11 +3,8 @@
 import os
 import signal
 
-import cluster
-import jobs
 import pytest
 import torch
-import twins
 
 from khop.distributed import (
     DistLinkNeighborLoader,
@@ -17,6 +14,8 @@ from khop.distributed import (
     node_split,
 )
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from support.cluster import jobs, twins
+from support.cluster.servers import cluster
 
 COMMON = {"batch_size": jobs.BATCH_SIZE, "shuffle": True, "seed": 3}
 
@@ -25,7 +24,7 @@ COMMON = {"batch_size": jobs.BATCH_SIZE, "shuffle": True, "seed": 3}
 def client(folder_of):
     """This process as the only client of two servers."""
     root = folder_of("frequency", 2)
-    with cluster.cluster(root, [[0], [1]], 1) as servers, servers.client() as context:
+    with cluster(root, [[0], [1]], 1) as servers, servers.client() as context:
         yield context
 
 

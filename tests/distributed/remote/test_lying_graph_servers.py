@@ -1,24 +1,19 @@
 """A graph server that lies to receivers: its batches fail by `rpc_timeout`, or come from others."""
 
-import sys
 import time
 from functools import partial
-from pathlib import Path
 
-import jobs
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from lying import contents, scripted
-from receiving import check_same, collect_all, training
 
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder
 from khop.sampler.spec import SamplingSpec
+from support.cluster import jobs
+from support.cluster.lying import contents, scripted
+from support.cluster.receiving import check_same, collect_all, training
 
 SEEDS = jobs.seeds_of_rank(0)
 

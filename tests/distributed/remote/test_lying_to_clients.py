@@ -6,19 +6,12 @@ The thread that asks lives on whatever it is told; if it should end all the same
 import contextlib
 import os
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
 
-import jobs
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from lying import malformed_frames, scripted
-from serving import client_of, wait_until
 
 from khop.channel.control import ControlLine, Op, socket_pair
 from khop.distributed import init_client, shutdown_client
@@ -27,6 +20,9 @@ from khop.distributed.remote.client.local_sampler import LocalSampler
 from khop.distributed.remote.messages import Ping, WaitFor, text_array
 from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
 from khop.typing import EDGE, NODE
+from support.cluster import jobs
+from support.cluster.lying import malformed_frames, scripted
+from support.cluster.serving import client_of, wait_until
 
 
 @pytest.fixture
@@ -237,6 +233,7 @@ def test_if_the_thread_ends_nobody_waits(server):
             client.wait_for_table(lambda _: False, "anything")
 
 
+@pytest.mark.process
 def test_a_fork_does_not_wait_for_a_thread_that_it_lacks(server):
     with client_of(server) as client:
         client.wait_for_servers()

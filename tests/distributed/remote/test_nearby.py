@@ -10,15 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-import cluster
-import jobs
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from serving import client_of, serving, wait_until
 
 from khop.channel.arena import create_memory
 from khop.channel.control import ControlLine, Op
@@ -34,6 +28,9 @@ from khop.distributed.remote.client.local_sampler import LocalSampler
 from khop.distributed.remote.messages import Ping
 from khop.errors import PartitionUnavailableError, ProtocolError, SamplerDiedError
 from khop.loader import LinkNeighborLoader, NeighborLoader
+from support.cluster import jobs
+from support.cluster.servers import cluster
+from support.cluster.serving import client_of, serving, wait_until
 
 COMMON = {"batch_size": 8, "shuffle": True, "seed": 3}
 
@@ -41,7 +38,7 @@ COMMON = {"batch_size": 8, "shuffle": True, "seed": 3}
 @pytest.fixture
 def servers(folder_of):
     """Two servers, and this process as their only client."""
-    with cluster.cluster(folder_of("frequency", 2), [[0], [1]]) as found, found.client():
+    with cluster(folder_of("frequency", 2), [[0], [1]]) as found, found.client():
         yield found
 
 

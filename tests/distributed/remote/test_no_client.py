@@ -1,9 +1,6 @@
 """Processes that are no clients, or cannot become one."""
 
-import cluster
-import jobs
 import pytest
-import twins
 
 from khop.distributed import (
     DistDataset,
@@ -15,6 +12,8 @@ from khop.distributed import (
     shutdown_client,
 )
 from khop.errors import RendezvousError, SecurityError
+from support.cluster import jobs, twins
+from support.cluster.servers import cluster
 
 Remote = RemoteDistSamplingWorkerOptions
 
@@ -67,7 +66,7 @@ def test_other_addresses_need_keys():
 
 def test_refused_by_the_directory(root):
     """Numbers that differ from the servers', and a rank that somebody has."""
-    with cluster.cluster(root, [[0, 1]], 1) as servers:
+    with cluster(root, [[0, 1]], 1) as servers:
         with pytest.raises(RendezvousError, match=r"num_clients=2.*num_clients=1"):
             init_client(1, 2, 0, servers.host, servers.port)
         with pytest.raises(RendezvousError, match="num_servers=3"):

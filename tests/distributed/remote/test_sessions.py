@@ -3,21 +3,14 @@
 import contextlib
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
-import jobs
 import numpy as np
 import pytest
 import torch
 import zmq
 from torch_geometric.data import Data
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from receiving import check_same, collect_all, training
-from serving import client_of, raw_session, serving, sessions, statistics, wait_until
 
 from khop.channel.message import pack, unpack
 from khop.distributed.remote.messages import CHUNK_BYTES, Batch, Open, SessionSpec
@@ -34,6 +27,16 @@ from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder, RandomPartitioner
 from khop.sampler.spec import SamplingSpec
+from support.cluster import jobs
+from support.cluster.receiving import check_same, collect_all, training
+from support.cluster.serving import (
+    client_of,
+    raw_session,
+    serving,
+    sessions,
+    statistics,
+    wait_until,
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from khop.distributed.remote.server.counters import OTHER, ServerCounters
 from khop.metrics.buckets import REQUEST_BUCKETS
 
@@ -148,6 +150,7 @@ def test_figures_of_the_process(tmp_path):
     assert after["cpu_seconds"] > 0
 
 
+@pytest.mark.process
 def test_without_torch():
     code = (
         "import sys, khop.log, khop.metrics, khop.distributed.remote.server.counters as s;"

@@ -14,14 +14,9 @@ import termios
 import time
 import urllib.request
 
-import cluster
-import jobs
 import numpy as np
 import pytest
-import receiving
-import serving
 
-import prometheus
 from khop import log
 from khop.cli import look as look_module
 from khop.cli.look import Watcher
@@ -33,6 +28,9 @@ from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import PartitionUnavailableError
 from khop.partition import PartitionFolder
 from khop.sampler.spec import SamplingSpec
+from support.cluster import jobs, receiving, serving
+from support.cluster.servers import cluster
+from support.formats import prometheus
 
 
 @pytest.fixture
@@ -281,7 +279,7 @@ def test_serve_with_a_page_of_metrics(root):
 def test_metrics_and_logs_of_a_client(root, said):
     """A trainer whose batches come from servers counts and speaks as any other."""
     try:
-        with cluster.cluster(root, [[0, 1]], 1) as servers, servers.client():
+        with cluster(root, [[0, 1]], 1) as servers, servers.client():
             loader = DistNeighborLoader(
                 None,
                 jobs.FANOUTS,

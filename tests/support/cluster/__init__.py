@@ -1,0 +1,1 @@
+"""Trainers, graph servers and clients of tests, in processes of their own."""

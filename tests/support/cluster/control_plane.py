@@ -1,0 +1,244 @@
+"""A graph server's control plane without sockets: several users, step by step, checked each time.
+
+Everything runs as in a server (frames, turns, directory, sessions), but for what carries frames and
+starts processes: replies are collected, time is moved by hand, and sessions wait for a partition
+that nobody serves, so no sampler is started. After each step
+
+- who asked has got a reply, an error, or nothing where nothing is due, and nobody another's;
+- nothing of a client or session has changed but by its own secret, its own connection, or time;
+- sums and bounds hold.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from khop import codec
+from khop.channel.message import pack, unpack
+from khop.distributed.remote import messages as m
+from khop.distributed.remote.server.counters import ServerCounters
+from khop.distributed.remote.server.directory import Directory
+from khop.distributed.remote.server.graph_server import GraphServer
+from khop.distributed.remote.server.identity import Source
+from khop.distributed.remote.server.session import SessionEnvironment
+from khop.distributed.remote.server.session_table import SessionTable
+from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
+from khop.distributed.rpc.protocol import request_header
+from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.sampler.collect import CollectSpec
+from khop.sampler.spec import SamplingSpec
+from khop.storage.folder import PartitionFolder
+from support.fuzz.mutations import bytes_changed, json_changed
+
+RANKS = 3
+SECRETS = ["red", "green", "blue"]
+QUIET = {"batch", "cancel", "ack"}
+
+SERVER = Source((0, b"server"), "server", is_server=True, is_proven=True)
+CLIENTS = [
+    Source((0, f"{user}{i}".encode()), user, has_own_key=True) for user in "abc" for i in range(2)
+]
+SOURCES = [SERVER, *CLIENTS]
+
+
+class _Server(GraphServer):
+    """A server whose replies are kept."""
+
+    replies: list[tuple[bytes, dict[str, Any]]]
+
+    def _send(self, place: int, peer: bytes, frames: Any) -> None:
+        header, _ = unpack([bytes(frame) for frame in frames])
+        self.replies.append((peer, header))
+
+
+class ControlPlane:
+    """A server, its users, and what is known of both.
+
+    Args:
+        root: a folder of two partitions or more; the server has the first alone.
+        num_clients: see `Directory`.
+    """
+
+    def __init__(self, root: Path, num_clients: int = RANKS) -> None:
+        self.now = 1000.0
+        folder = PartitionFolder(root)
+        self.num_clients, self.num_parts = num_clients, folder.num_parts
+        self.directory = Directory(
+            2, num_clients, folder.num_parts, "print", lost_after=30.0, clock=lambda: self.now
+        )
+        counters = ServerCounters(0, [0], "", lambda: self.sessions.state())  # noqa: PLW0108
+        environment = SessionEnvironment(
+            {}, [0], folder.num_parts, {}, None, counters.batch, counters.sampler_restarted
+        )
+        limits = SessionLimits(buffer_bytes=1 << 30, sessions=8)
+        self.sessions = SessionTable(SessionValidator(folder.meta), environment, counters, limits)
+        self.server = _Server(
+            None, self.sessions, None, [0], {}, counters, self.directory, None, 0,
+            ipc_path=None, tcp_host=None, curve=None,
+        )  # fmt: skip
+        self.server.replies = []
+        edges, nodes = folder.meta.edge_types, folder.meta.node_types
+        sampling = SamplingSpec(((3, 2),) * len(edges), with_edge=True)
+        collect = CollectSpec([[] for _ in nodes], [[] for _ in edges], [True] * len(edges))
+        self.pipeline = PipelineSpec(sampling, collect)
+        self.waiting: list[tuple[bytes, int]] = []
+        self.numbers = 0
+
+    def close(self) -> None:
+        """Ends the server."""
+        self.sessions.close()
+        GraphServer.__mro__[1].close(self.server)  # of the sockets alone: there is no more
+
+    # What can happen ----------------------------------------------------------------------------
+
+    def request(self, random: Random) -> Any:
+        """A request that makes sense, and the arrays that come with it."""
+        rank, secret = random.randrange(RANKS), random.choice(SECRETS)
+        session = random.choice(["x", "y"])
+        addresses = m.Addresses(f"tcp://h:{random.randrange(1, 4)}")
+        spec = m.SessionSpec(
+            session, secret, "client", self.pipeline, 1, 1 << 16, 2, 4, None, 1, 5.0, 1 << 16
+        )
+        value = [np.frombuffer(json.dumps([rank] * random.choice((1, 9))).encode(), np.uint8)]
+        seeds = [np.zeros((1, random.choice((1, 4))), np.int64)]
+        ids = random.sample(range(6), random.randrange(4))
+        ranks = random.sample(range(RANKS), random.randrange(RANKS))
+        count, parts = self.num_clients, self.num_parts
+        made: list[tuple[Any, list[Any]]] = [
+            (m.RegisterServer(random.randrange(2), secret, 2, count, [rank % parts], addresses, "h",
+                              1, "print", {rank: m.incarnation_of(secret)}), []),
+            (m.RegisterClient(rank, secret, 2, count, f"c{rank}", 7), []),
+            (m.RegisterClient(rank, secret, 2, count, f"c{rank}", 7), []),
+            (m.Goodbye(random.choice(("client", "server")), rank, secret), []),
+            (m.Publish(rank, secret, random.choice("pq")), value),
+            (m.WaitFor(rank, secret, random.choice("pq"), ranks, random.choice((0.0, 1.0, 9.0))),
+             []),
+            (m.Open(spec, ids, []), []),
+            (m.Open(spec, ids, []), []),
+            (m.Batch(session, random.randrange(6), 1, 7), seeds),
+            (m.Cancel(session, ids), []),
+            (m.Acknowledge(session, 1 << 12), []),
+            (m.Alive(session), []),
+            (m.Close(session), []),
+            (m.Lookup(), []), (m.Statistics(), []), (m.Ping(), []),
+        ]  # fmt: skip
+        return random.choice(made)
+
+    def say(self, source: Source, request: Any, arrays: list[Any]) -> None:
+        """A request arrives, and is answered."""
+        self.numbers += 1
+        self.frames(source, pack(request_header(request, self.numbers), arrays), request)
+
+    def say_nonsense(self, random: Random, source: Source) -> None:
+        """A request arrives in which something is wrong; perhaps nothing."""
+        self.numbers += 1
+        request, arrays = self.request(random)
+        header: Any = request_header(request, self.numbers)
+        for _ in range(random.choice((1, 1, 2, 4))):
+            header = json_changed(random, header)
+        frames = [bytes(f) for f in pack(header if isinstance(header, dict) else {}, arrays)]
+        if random.random() < 0.3:
+            place = random.randrange(len(frames))
+            frames[place] = bytes_changed(random, frames[place], [b"[" * 900])
+        self.frames(source, frames, None)
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes, and the server notices."""
+        self.now += seconds
+        for session in self.sessions._sessions.values():
+            session.heard -= seconds
+        self._checked(None, None, self.server_ticks)
+
+    def server_ticks(self) -> None:
+        """What the loop does several times a second."""
+        self.directory.tick()
+        self.sessions.tick()
+        self.sessions.stream()
+
+    def frames(self, source: Source, frames: list[Any], request: Any) -> None:
+        """Frames arrive."""
+
+        def answer() -> None:
+            assert self.server._own.put(source.user, (source, frames), sum(map(len, frames)))
+            self.server._answer_some()
+
+        self._checked(source, frames, answer)
+        replies, self.server.replies = self.server.replies, []
+        mine = [h for peer, h in replies if peer == source.connection[1]]
+        if request is not None:
+            self._check_replies(source, request, mine)
+        for peer, header in replies:  # others that have waited
+            if peer != source.connection[1]:
+                assert "ranks" in header, header
+
+    def _check_replies(self, source: Source, request: Any, mine: list[dict[str, Any]]) -> None:
+        answers = [h for h in mine if h.get("id") == self.numbers]
+        if isinstance(request, m.WaitFor):
+            assert len(answers) <= 1
+        elif request.op in QUIET:
+            assert all("error" in h for h in answers), (request, mine)
+        else:
+            assert len(answers) == 1, (request, mine)
+            if "error" not in answers[0]:
+                m.read_reply(request, answers[0], "it")
+
+    # What may change ----------------------------------------------------------------------------
+
+    def _checked(self, source: Source | None, frames: list[Any] | None, do: Any) -> None:
+        clients, sessions = self._clients(), self._sessions()
+        do()
+        said = b"" if not frames else b" ".join(map(bytes, frames))
+        self._check_clients(clients, said, frames is None)
+        self._check_sessions(sessions, source, said, frames is None)
+        directory = self.directory
+        peers = directory._clients.values()
+        assert directory._published_bytes == sum(peer.nbytes for peer in peers)
+        for peer in peers:
+            assert peer.nbytes == sum(map(len, peer.published.values()))
+        assert len(directory._waiters) < 2000
+        assert not self.server._own
+        assert len(self.sessions._sessions) <= 8
+        assert set(self.sessions._opened.values()) <= set(self.sessions._sessions.values())
+        json.dumps(codec.to_json(directory.lookup()))
+
+    def _clients(self) -> dict[int, Any]:
+        return {
+            rank: (peer.entry.incarnation, peer.gone, dict(peer.published), peer.heard)
+            for rank, peer in self.directory._clients.items()
+        }
+
+    def _check_clients(self, before: dict[int, Any], said: bytes, time_passed: bool) -> None:
+        after = self._clients()
+        for rank, (incarnation, gone, published, heard) in before.items():
+            own = [s for s in SECRETS if m.incarnation_of(s) == incarnation]
+            spoken = any(secret.encode() in said for secret in own)
+            if rank not in after:
+                assert time_passed and self.num_clients == 0
+                continue
+            now_incarnation, now_gone, now_published, _ = after[rank]
+            if now_incarnation != incarnation:
+                assert not time_passed
+                assert gone or self.now - heard > 1.5
+            elif not spoken:
+                assert now_published == published
+                assert now_gone == gone or (time_passed and now_gone)
+
+    def _sessions(self) -> dict[Any, Any]:
+        return {
+            key: (session.opened_by, sorted(session._known()), session.spec)
+            for key, session in self.sessions._sessions.items()
+        }
+
+    def _check_sessions(
+        self, before: dict[Any, Any], source: Source | None, said: bytes, time_passed: bool
+    ) -> None:
+        after = self._sessions()
+        for key, was in before.items():
+            is_own = source is not None and was[0][0] == source.connection
+            if after.get(key) != was:
+                assert time_passed or is_own or key[1].encode() in said, (key, said)

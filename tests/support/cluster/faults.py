@@ -1,0 +1,55 @@
+"""Loaders that are made to suffer, and the time that they may take over it."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
+from khop.loader import NeighborLoader
+from support.cluster import jobs
+
+SOON = 5.0
+# Where processes have to start again several times, on a busy machine: tells a hang.
+RECOVERED = 30.0
+# A ring so small that samplers do not make an epoch's small batches all ahead: they owe some.
+FEW_AHEAD = "256KB"
+
+
+@contextlib.contextmanager
+def within(seconds):
+    """Fails if the block takes longer; a hang is interrupted."""
+    timer = threading.Timer(seconds + 5, lambda: os.kill(os.getpid(), signal.SIGALRM))
+    timer.start()
+    begin = time.monotonic()
+    try:
+        yield
+    finally:
+        timer.cancel()
+    assert time.monotonic() - begin < seconds
+
+
+def make_loader(root, num_parts, num_workers=2, max_restarts=3, **options):
+    """A loader of all training nodes whose trainer serves all parts."""
+    dataset = DistDataset().load(root, 0, also_serve=range(1, num_parts))
+    keywords = {"channel_size": options.pop("channel_size", None), "max_restarts": max_restarts}
+    keywords["standby"] = options.pop("standby", False)
+    keywords["rpc_timeout"] = options.pop("rpc_timeout", 180)
+    settings = {"batch_size": 8, "shuffle": True, "seed": 5, **options}
+    return DistNeighborLoader(
+        dataset,
+        jobs.FANOUTS,
+        jobs.seeds_of_rank(0),
+        with_edge=True,
+        collect_features=True,
+        worker_options=MpDistSamplingWorkerOptions(num_workers=num_workers, **keywords),
+        **settings,
+    )
+
+
+def make_reference(graph):
+    """The in-memory twin of `make_loader`."""
+    return NeighborLoader(
+        graph, jobs.FANOUTS, jobs.seeds_of_rank(0), batch_size=8, shuffle=True, seed=5
+    )

@@ -1,0 +1,420 @@
+"""Programs that the distributed tests run, and what the tests share with them.
+
+python -m support.cluster.jobs NAME ARGUMENTS    runs a job as a trainer; ARGUMENTS: JSON
+"""
+
+import contextlib
+import gc
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+
+from support import processes
+
+FANOUTS = [4, -1, 3]
+BATCH_SIZE = 32
+ATTRIBUTES = (
+    "n_id",
+    "e_id",
+    "edge_index",
+    "x",
+    "half",
+    "brain",
+    "y",
+    "edge_attr",
+    "train_mask",
+    "input_id",
+)
+
+
+def make_graph(num_nodes=500, num_edges=3000, seed=0):
+    """Features are ids; node 0 and the last ten are isolated; edges repeat, some are loops."""
+    generator = torch.Generator().manual_seed(seed)
+    edge_index = torch.randint(1, num_nodes - 10, (2, num_edges), generator=generator)
+    edge_index[:, -50:] = edge_index[:, :50]
+    ids = torch.arange(num_nodes)
+    return Data(
+        x=ids.float().view(-1, 1).repeat(1, 5),
+        half=ids.to(torch.float16),
+        brain=(ids % 256).to(torch.bfloat16).view(-1, 1),
+        y=ids.clone(),
+        edge_index=edge_index,
+        edge_attr=torch.arange(num_edges).view(-1, 1).float(),
+        train_mask=torch.rand(num_nodes, generator=generator) < 0.4,
+        num_nodes=num_nodes,
+    )
+
+
+def make_probs(num_nodes, num_parts):
+    """Access probabilities that differ between parts."""
+    generator = np.random.default_rng(1)
+    return [generator.random(num_nodes) ** 3 for _ in range(num_parts)]
+
+
+def seeds_of_rank(rank, num_nodes=500):
+    """Seeds of a trainer, with duplicates and an isolated node."""
+    generator = torch.Generator().manual_seed(100 + rank)
+    seeds = torch.randperm(num_nodes, generator=generator)[:150]
+    return torch.cat([seeds, torch.tensor([0, 5, 5])])
+
+
+def same_batches(loader, reference, attributes=ATTRIBUTES):
+    """Number of batches of an epoch, all of which are equal bit for bit; else AssertionError."""
+    count = 0
+    for ours, theirs in zip(loader, reference, strict=True):
+        for name in attributes:
+            assert ours[name].dtype == theirs[name].dtype, name
+            assert torch.equal(ours[name], theirs[name]), f"{name} of batch {count}"
+        assert ours.num_sampled_nodes == theirs.num_sampled_nodes
+        assert ours.num_sampled_edges == theirs.num_sampled_edges
+        assert ours.batch_size == theirs.batch_size
+        count += 1
+    return count
+
+
+def make_loader(root, num_parts, num_workers, **options):
+    """A loader of some seeds, whose trainer serves all parts; None: the trainer makes batches."""
+    from khop.distributed import (
+        CollocatedDistSamplingWorkerOptions,
+        DistDataset,
+        DistNeighborLoader,
+        MpDistSamplingWorkerOptions,
+    )
+
+    workers = CollocatedDistSamplingWorkerOptions()
+    if num_workers is not None:
+        keywords = {"channel_size": options.pop("channel_size", None)}
+        if "worker_concurrency" in options:
+            keywords["worker_concurrency"] = options.pop("worker_concurrency")
+        workers = MpDistSamplingWorkerOptions(num_workers=num_workers, **keywords)
+    return DistNeighborLoader(
+        DistDataset().load(root, 0, also_serve=range(1, num_parts)),
+        FANOUTS,
+        seeds_of_rank(0),
+        batch_size=16,
+        with_edge=True,
+        collect_features=True,
+        worker_options=workers,
+        **options,
+    )
+
+
+# Resources ------------------------------------------------------------------------------------
+
+
+def khop_processes():
+    """Process ids of this process's children that run a program of khop."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"khop.distributed" in _command_of_child(entry):
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+def _command_of_child(entry):
+    """The command line of a child that has not ended; empty for other processes."""
+    while True:
+        command = (entry / "cmdline").read_bytes()
+        state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+        if state == "Z" or int(parent) != os.getpid():
+            return b""
+        if command:
+            return command
+        time.sleep(0.001)  # It has none for a moment while its program is being loaded.
+
+
+def publish(path, text):
+    """Writes a file that others wait for: it is there with all of its text."""
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.write_text(text)
+    unfinished.rename(path)
+
+
+def wait_for_ends(pids, seconds=5.0):
+    """Those of the processes that have not ended when the time is over."""
+    end = time.monotonic() + seconds
+    while (alive := [p for p in pids if _is_alive(p)]) and time.monotonic() < end:
+        time.sleep(0.05)
+    return alive
+
+
+def _is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def resources():
+    """(children, memfds that are open or mapped, socket folders) of khop: sets, but for memory."""
+    gc.collect()
+    memory = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            memory += "memfd:khop" in str(descriptor.readlink())
+        except OSError:
+            continue
+    memory += Path("/proc/self/maps").read_text().count("memfd:khop")
+    sockets = {p.name for p in Path(tempfile.gettempdir()).glob("khop-*")}
+    return set(khop_processes()), memory, sockets
+
+
+def wait_for_end_of_resources(before, seconds=5.0):
+    """What is there that was not before, when nothing of the kind is left or the time is over."""
+    end = time.monotonic() + seconds
+    while any(new := _beyond(before)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return new
+
+
+def _beyond(before):
+    # Of what was there before, left by other tests, some may be gone by now.
+    processes, memory, sockets = resources()
+    return processes - before[0], max(memory - before[1], 0), sockets - before[2]
+
+
+# Running trainers -----------------------------------------------------------------------------
+
+
+def free_port():
+    """A port of the loopback interface that nobody uses.
+
+    It is taken seconds later, by a process that has to start first: it is none that the system
+    gives away meanwhile (those begin at 32768), nor one that tests beside this one look for.
+    """
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = secrets.randbelow(10_000 // count) * count + own + 20_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def variables_of_torchrun(rank, world_size, master, port):
+    """What torchrun tells its processes of each other."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": master,
+        "MASTER_PORT": str(port),
+    }
+
+
+def start_trainers(
+    job,
+    arguments,
+    world_size,
+    prefixes=None,
+    master="127.0.0.1",
+    port=None,
+    program="support.cluster.jobs",
+    variables=variables_of_torchrun,
+):
+    """Starts a process of a program (a module) a rank; prefixes[rank] goes before its command."""
+    port = port or free_port()
+    trainers = []
+    for rank in range(world_size):
+        told = variables(rank, world_size, master, port)
+        command = processes.command(program, job, json.dumps(arguments))
+        prefix = prefixes[rank] if prefixes else []
+        trainers.append(
+            subprocess.Popen(
+                [*prefix, *command],
+                env=processes.environment(**told, OMP_NUM_THREADS="1"),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    return trainers
+
+
+def finish_trainers(trainers, seconds=150.0):
+    """Waits; returns what each printed as JSON. AssertionError with its output if one failed."""
+    end = time.monotonic() + seconds
+    outputs = []
+    for process in trainers:
+        try:
+            outputs.append(process.communicate(timeout=max(0.1, end - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            for other in trainers:
+                other.kill()
+            outputs.append(process.communicate())
+            raise AssertionError(f"a trainer hangs:\n{outputs[-1]}") from None
+    for process, (out, err) in zip(trainers, outputs, strict=True):
+        assert process.returncode == 0, f"exit status {process.returncode}\n{out}\n{err}"
+    return [json.loads(out.strip().splitlines()[-1]) for out, _ in outputs]
+
+
+def run(names):
+    """Runs the job of a program that its command line names, and prints what it returns."""
+    gc.freeze()  # What is imported: to take PyTorch apart in the end takes more than a second.
+    print(json.dumps(names[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
+
+
+# Jobs -----------------------------------------------------------------------------------------
+
+
+def _load(arguments):
+    from khop.distributed import (
+        CollocatedDistSamplingWorkerOptions,
+        DistDataset,
+        MpDistSamplingWorkerOptions,
+        init_worker_group,
+    )
+
+    context = init_worker_group()
+    homes = arguments["homes"]
+    also = arguments.get("also_serve", {}).get(str(context.rank), [])
+    dataset = DistDataset().load(
+        arguments["root"], partition_idx=homes[context.rank], also_serve=also
+    )
+    workers = arguments.get("num_workers")
+    if workers is None:
+        return context, dataset, CollocatedDistSamplingWorkerOptions()
+    return context, dataset, MpDistSamplingWorkerOptions(num_workers=workers)
+
+
+def job_compare(arguments):
+    """Two epochs equal those of the in-memory loader with this rank's stream."""
+    from khop.distributed import DistNeighborLoader
+    from khop.loader import NeighborLoader
+
+    context, dataset, options = _load(arguments)
+    seeds = seeds_of_rank(context.rank)
+    common = {"batch_size": BATCH_SIZE, "shuffle": True, "seed": 3}
+    loader = DistNeighborLoader(
+        dataset,
+        FANOUTS,
+        seeds,
+        with_edge=True,
+        collect_features=True,
+        worker_options=options,
+        **common,
+    )
+    reference = NeighborLoader(make_graph(), FANOUTS, seeds, stream=context.rank, **common)
+    counts = [same_batches(loader, reference) for _ in range(2)]
+    return {"batches": counts, "rows": loader.stats().rows}
+
+
+def job_compare_all(arguments):
+    """`job_compare` for each of several cases, one after the other."""
+    return [job_compare(case) for case in arguments["cases"]]
+
+
+def job_stores(arguments):
+    """PyG's NodeLoader over the dataset as stores, and what is read as a whole.
+
+    Each rank has a folder with nothing but its own part.
+    """
+    from torch_geometric.loader import NodeLoader
+
+    from khop.distributed import PartitionSampler
+    from khop.sampler import NeighborSampler
+
+    rank = int(os.environ["RANK"])
+    _, dataset, _ = _load({**arguments, "root": arguments["roots"][rank]})
+    graph, seeds = make_graph(), seeds_of_rank(rank)
+    common = {"input_nodes": seeds, "batch_size": BATCH_SIZE}
+    sampler = PartitionSampler(dataset, FANOUTS, seed=3)
+    ours = NodeLoader((dataset, dataset), sampler, **common)
+    reference = NodeLoader(graph, NeighborSampler(graph, FANOUTS, seed=3, stream=rank), **common)
+    batches = same_batches(ours, reference)
+    for name in ("x", "half", "brain", "y", "train_mask"):
+        assert torch.equal(dataset.get_tensor(None, name, None), graph[name]), name
+    assert torch.equal(dataset.get_tensor((None, None), "edge_attr", None), graph.edge_attr)
+    some = torch.tensor([2999, 0, 7, 7])
+    assert torch.equal(dataset.get_tensor((None, None), "edge_attr", some), graph.edge_attr[some])
+    assert torch.equal(torch.stack(dataset.get_edge_index(None, "coo")), graph.edge_index)
+    return {"batches": batches}
+
+
+def job_split(arguments):
+    """Shares of the training nodes, and batches with unequal numbers of seeds."""
+    from khop.distributed import DistNeighborLoader, node_split
+
+    context, dataset, options = _load(arguments)
+    mask = make_graph().train_mask
+    share = node_split(mask)
+    assert torch.equal(share, node_split("train_mask"))
+    local = torch.isin(share, dataset.local_nodes()).sum().item()
+    few = share[: 40 + 25 * context.rank]  # 2 batches on rank 0, 3 on rank 1
+    loader = DistNeighborLoader(dataset, [3], few, BATCH_SIZE, worker_options=options)
+    seen = [batch.n_id[: batch.batch_size] for batch in loader]
+    assert torch.equal(torch.cat(seen), few)
+    dropping = DistNeighborLoader(
+        dataset, [3], few, BATCH_SIZE, drop_last=True, worker_options=options
+    )
+    sizes = [batch.batch_size for batch in dropping]
+    return {"share": share.tolist(), "local": local, "batches": len(seen), "dropping": sizes}
+
+
+def job_early(arguments):
+    """Rank 0 leaves after a batch of each loader; rank 1 needs rank 0's server long after."""
+    from khop.distributed import DistNeighborLoader
+
+    loaders = []
+    for num_workers in arguments["num_workers"]:
+        context, dataset, options = _load({**arguments, "num_workers": num_workers})
+        common = {"worker_options": options, "collect_features": True, "seed": 1}
+        loaders.append(DistNeighborLoader(dataset, [4], None, 100, **common))
+    if context.rank == 0:
+        return {"batches": [len([next(iter(loader))]) for loader in loaders]}
+    time.sleep(2)
+    batches = [sum(1 for _ in loader) for loader in loaders]
+    return {"batches": batches, "remote": [loader.stats().rows["remote"] for loader in loaders]}
+
+
+def job_trace(arguments):
+    """Records an epoch."""
+    import khop
+    from khop.distributed import DistNeighborLoader
+
+    _, dataset, options = _load(arguments)
+    loader = DistNeighborLoader(
+        dataset, [4, 4], None, 50, worker_options=options, collect_features=True, seed=1
+    )
+    with khop.trace.record(arguments["path"]) as recording:
+        batches = sum(1 for _ in loader)
+    return {"batches": batches, "path": str(recording.path)}
+
+
+def job_slow(arguments):
+    """Says when it is ready, then iterates slowly; prints the error that ends it, and its time."""
+    from khop.distributed import DistNeighborLoader
+
+    context, dataset, options = _load(arguments)
+    options.rpc_timeout = 180
+    loader = DistNeighborLoader(
+        dataset, [4, 4], None, 4, worker_options=options, collect_features=True, seed=1
+    )
+    children = khop_processes()
+    publish(Path(arguments["ready"] + f".{context.rank}"), json.dumps(children))
+    last = time.monotonic()
+    try:
+        while True:
+            for _ in loader:
+                time.sleep(0.01)
+                last = time.monotonic()
+    except Exception as error:
+        return {
+            "error": type(error).__name__,
+            "message": str(error),
+            "after": time.monotonic() - last,
+        }
+
+
+if __name__ == "__main__":
+    run(globals())

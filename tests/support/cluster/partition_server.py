@@ -1,0 +1,71 @@
+"""A partition server in a thread, at an address of loopback, and its clients."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import numpy as np
+
+from khop.channel.control import ControlLine, socket_pair
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.limits import Limits
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.rpc.partition_handler import RequestHandler
+from khop.distributed.rpc.partition_server import PartitionServer
+from khop.partition import PartitionFolder
+from khop.sampler.requests import HopRequest, RowSet
+from khop.storage.part import Part
+from support.cluster import twins
+
+PART = 1
+CITES = list(twins.heterogeneous().edge_types).index(twins.CITES)
+
+
+def make_part(root):
+    """Part 1 of 3 of a heterogeneous graph, in a new folder."""
+    return Part(PartitionFolder(twins.partitioned(twins.heterogeneous(), root, 3, "time")), PART)
+
+
+def own_rows(part, relation=CITES):
+    """Ids of the part's own rows of an edge type."""
+    bounds = part.meta.node_types[part.relations[relation][1]].bounds
+    return np.arange(bounds[PART], bounds[PART + 1])
+
+
+@contextlib.contextmanager
+def serving(part, num_threads=1, curve=None, handler=None, **limits):
+    """A server in a thread, at an address of loopback."""
+    ours, theirs = socket_pair()
+    handler = handler or RequestHandler(part)
+    server = PartitionServer(
+        handler, None, "127.0.0.1", curve, num_threads, limits=Limits(**limits)
+    )
+    thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))
+    thread.start()
+    try:
+        yield server
+    finally:
+        ours.close()
+        thread.join(5)
+        assert not thread.is_alive()
+        server.close()
+        theirs.close()
+
+
+@contextlib.contextmanager
+def client_of(server):
+    """A client of a server, for a while."""
+    client = PartitionClient({PART: Endpoint(server.addresses["tcp"])})
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def draws(client, part):
+    """Whether an ordinary request is answered."""
+    request = HopRequest(3, False, False, 1)
+    ticket = client.sample(PART, CITES, RowSet(own_rows(part)), request)
+    client.wait([ticket])
+    return len(ticket.result()) == 2

@@ -1,0 +1,107 @@
+"""Trainers whose servers, networks and schedulers misbehave; run as those of `jobs`."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from support.cluster import jobs
+
+
+def job_steady(arguments):
+    """Epochs equal to the in-memory loader's, until it is told; how long the longest batch took."""
+    loader, reference, rank = _loaders(arguments)
+    longest = count = 0
+    while not Path(arguments["enough"]).exists():
+        count += jobs.same_batches(_paced(loader, gaps := []), reference)
+        longest = max(longest, *gaps)
+        Path(arguments["ready"] + f".{rank}").touch()
+    return {"batches": count, "longest": longest, "rows": loader.stats().rows}
+
+
+def job_moved(arguments):
+    """The first trainer's server dies, and its port is somebody else's when it comes back.
+
+    Amid an epoch, which the second trainer may have all batches of by then. It begins another when
+    the port is taken: what that asks goes to the old address at first, in vain.
+    """
+    from khop.distributed.partitions.server_process import PartitionServerProcess
+
+    loader, reference, rank = _loaders(arguments)
+    start_again, taken = PartitionServerProcess.start_again, Path(arguments["ready"] + ".taken")
+    others = []
+
+    def start_elsewhere(server):
+        server.process.close()
+        host, _, port = server.announcement["tcp"].removeprefix("tcp://").rpartition(":")
+        others.append(socket.create_server((host, int(port))))
+        taken.touch()
+        start_again(server)
+
+    PartitionServerProcess.start_again = start_elsewhere
+    before = loader.data.service().endpoints()
+    servers = loader.data.service().endpoint_registry.supervisor.servers
+    batches = []
+    for number, batch in enumerate(loader):
+        if rank == 0 and number == 1:
+            os.kill(servers[0].process.pid, signal.SIGKILL)
+        batches.append(batch.clone())
+    counts = [jobs.same_batches(batches, reference)]
+    while not taken.exists():
+        time.sleep(0.01)
+    counts.append(jobs.same_batches(loader, reference))
+    moved = before != loader.data.service().endpoints()
+    return {"batches": counts, "moved": moved, "taken": len(others)}
+
+
+def job_terminated(arguments):
+    """Iterates until SIGTERM makes it exit as schedulers expect."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    loader, _, rank = _loaders(arguments)
+    next(iter(loader))
+    jobs.publish(Path(arguments["ready"] + f".{rank}"), json.dumps(jobs.khop_processes()))
+    while True:
+        for _ in loader:
+            time.sleep(0.01)
+
+
+def _loaders(arguments):
+    from khop.distributed import DistNeighborLoader
+    from khop.loader import NeighborLoader
+
+    context, dataset, options = jobs._load(arguments)
+    seeds = jobs.seeds_of_rank(context.rank)
+    common = {"batch_size": 8, "shuffle": True, "seed": 3}
+    loader = DistNeighborLoader(
+        dataset,
+        jobs.FANOUTS,
+        seeds,
+        with_edge=True,
+        collect_features=True,
+        worker_options=options,
+        **common,
+    )
+    reference = NeighborLoader(
+        jobs.make_graph(), jobs.FANOUTS, seeds, stream=context.rank, **common
+    )
+    return loader, reference, context.rank
+
+
+def _paced(loader, gaps):
+    """Batches, no faster than a model takes them, and how long each was waited for."""
+    batches = iter(loader)
+    while True:
+        began = time.monotonic()
+        batch = next(batches, None)
+        gaps.append(time.monotonic() - began)
+        if batch is None:
+            return
+        yield batch
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    jobs.run(globals())

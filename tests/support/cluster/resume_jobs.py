@@ -1,0 +1,99 @@
+"""Programs of the tests of going on after a stop.
+
+python -m support.cluster.resume_jobs NAME ARGUMENTS      runs a job; see `jobs`
+"""
+
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from support.cluster import jobs
+
+_SEEDS = {"seeded": 5, "drawn": None}
+"""Of the loaders in the checkpoint; the second asks torch's generator."""
+
+
+def make_loaders(arguments):
+    """This trainer's loaders, by their names in the checkpoint."""
+    from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
+
+    rank = int(os.environ["RANK"])
+    dataset = DistDataset().load(arguments["root"], arguments["homes"][rank])
+    return {
+        name: DistNeighborLoader(
+            dataset,
+            jobs.FANOUTS,
+            jobs.seeds_of_rank(rank),
+            jobs.BATCH_SIZE,
+            shuffle=True,
+            with_edge=True,
+            collect_features=True,
+            worker_options=MpDistSamplingWorkerOptions(num_workers=arguments["num_workers"]),
+            seed=seed,
+        )
+        for name, seed in _SEEDS.items()
+    }
+
+
+def make_twins():
+    """The same in memory."""
+    from khop.loader import NeighborLoader
+
+    seeds, graph = jobs.seeds_of_rank(int(os.environ["RANK"])), jobs.make_graph()
+    common = {"batch_size": jobs.BATCH_SIZE, "shuffle": True}
+    return {
+        name: NeighborLoader(graph, jobs.FANOUTS, seeds, seed=seed, **common)
+        for name, seed in _SEEDS.items()
+    }
+
+
+def digests(batches):
+    """Of every batch."""
+    from khop.loader.fingerprint import digest
+
+    return [digest(batch[name] for name in jobs.ATTRIBUTES) for batch in batches]
+
+
+def job_save(arguments):
+    """Stops in the second epoch and saves all trainers' states in one checkpoint.
+
+    Returns what is left of that epoch, and the next.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    dist.init_process_group("gloo")
+    rank, folder = dist.get_rank(), Path(arguments["folder"])
+    loaders = make_loaders(arguments)
+    torch.manual_seed(rank)
+    for loader in loaders.values():
+        list(loader)
+    iterators = {name: iter(loader) for name, loader in loaders.items()}
+    for iterator in iterators.values():
+        for _ in range(arguments["batches"]):
+            next(iterator)
+    dcp.save({**loaders, "step": torch.tensor(3)}, checkpoint_id=folder / "all")
+    torch.save(torch.get_rng_state(), folder / f"torch-{rank}")
+    found = {name: [digests(iterators[name]), digests(loaders[name])] for name in loaders}
+    dist.destroy_process_group()
+    return found
+
+
+def job_go_on(arguments):
+    """Loads the checkpoint into fresh loaders, of partitions and in memory; the same of each."""
+    import torch.distributed.checkpoint as dcp
+
+    dist.init_process_group("gloo")
+    folder, found = Path(arguments["folder"]), []
+    for loaders in (make_loaders(arguments), make_twins()):
+        torch.manual_seed(99)
+        dcp.load({**loaders, "step": torch.tensor(0)}, checkpoint_id=folder / "all")
+        torch.set_rng_state(torch.load(folder / f"torch-{dist.get_rank()}"))
+        found.append({n: [digests(loader), digests(loader)] for n, loader in loaders.items()})
+    dist.destroy_process_group()
+    return found
+
+
+if __name__ == "__main__":
+    jobs.run(globals())

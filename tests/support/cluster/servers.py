@@ -1,0 +1,72 @@
+"""Graph servers for tests: real processes, which this process or others are clients of."""
+
+import contextlib
+import os
+import signal
+
+from khop.distributed import DistDataset, init_client, shutdown_client
+from khop.distributed.remote.launch import start_server
+from support.cluster import jobs
+
+
+class Cluster:
+    """The servers of a folder.
+
+    Args:
+        root: the partition folder.
+        parts: partitions of each server.
+        num_clients: that the servers wait for; 0: any number.
+        labels: file of node labels that the folder does not hold.
+        **options: for `start_server`.
+    """
+
+    def __init__(self, root, parts, num_clients=0, labels=None, **options):
+        self.host, self.port = "127.0.0.1", jobs.free_port()
+        self.num_clients = num_clients
+        self._root, self._parts, self._labels = root, parts, labels
+        self._options = options
+        self.servers = [self._start(rank) for rank in range(len(parts))]
+
+    def _start(self, rank):
+        home, *others = self._parts[rank]
+        dataset = DistDataset().load(
+            self._root, home, also_serve=others, whole_node_label_file=self._labels
+        )
+        master = f"{self.host}:{self.port}"
+        return start_server(
+            dataset, len(self._parts), rank, master, self.num_clients, **self._options
+        )
+
+    def kill(self, rank):
+        """Kills a server; its samplers end with it."""
+        os.kill(self.servers[rank].process.pid, signal.SIGKILL)
+        self.servers[rank].close()
+
+    def restart(self, rank):
+        """Starts a server again."""
+        self.servers[rank] = self._start(rank)
+
+    @contextlib.contextmanager
+    def client(self, rank=0, num_clients=None):
+        """Makes this process a client for a while."""
+        count = self.num_clients if num_clients is None else num_clients
+        context = init_client(len(self.servers), count, rank, self.host, self.port)
+        try:
+            yield context
+        finally:
+            shutdown_client()
+
+    def close(self):
+        """Ends the servers."""
+        while self.servers:  # pytest keeps fixtures longer than a test may leave something behind
+            self.servers.pop().close()
+
+
+@contextlib.contextmanager
+def cluster(root, parts, num_clients=0, labels=None, **options):
+    """Servers for a while; see `Cluster`."""
+    servers = Cluster(root, parts, num_clients, labels, **options)
+    try:
+        yield servers
+    finally:
+        servers.close()

@@ -1,0 +1,252 @@
+"""Graph servers in processes, and a client that speaks their protocol without any loader."""
+
+import contextlib
+import json
+import os
+import time
+
+import numpy as np
+import zmq
+
+from khop.channel.control import Op
+from khop.channel.layout import Layout, read_record
+from khop.channel.message import pack
+from khop.distributed.processes.child import ChildProcess, wait_for_message
+from khop.distributed.processes.socket_files import remove_socket
+from khop.distributed.remote.addresses import Servers
+from khop.distributed.remote.directory_client import DirectoryClient
+from khop.distributed.remote.messages import RegisterClient, Statistics, read_text
+from khop.distributed.rpc.connection import Connection
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.protocol import PROTOCOL
+from support.cluster import jobs
+
+PROGRAM = "khop.distributed.remote.server.main"
+
+
+class Graph:
+    """Servers of a folder, by rank; started and killed at will."""
+
+    def __init__(self, root, num_servers, keys=None, **config):
+        self.master = f"127.0.0.1:{jobs.free_port()}"
+        self.keys = keys
+        self.config = {
+            "root": str(root),
+            "num_servers": num_servers,
+            "num_clients": 0,
+            "master": self.master,
+            "keys": None if keys is None else keys.for_servers().to_json(),
+            **config,
+        }
+        self.processes = {}
+        self.addresses = {}
+
+    @property
+    def servers(self):
+        """How clients find them."""
+        if self.keys is None:
+            return Servers(self.master)
+        keys = self.keys.for_client(next(iter(self.keys.clients)))
+        return Servers(self.master, keys.server_key, keys.credentials())
+
+    def start(self, rank, descriptors=(), **config):
+        """Starts a server; returns its addresses. Closes the descriptors that it passes along."""
+        process = ChildProcess(PROGRAM, {**self.config, "rank": rank, **config}, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self.processes[rank] = process
+        message = wait_for_message(process.line)
+        assert message is not None, f"server {rank} {process.exit_status()}"
+        assert message.op is Op.READY, message.payload
+        self.addresses[rank] = message.json()["addresses"]
+        return self.addresses[rank]
+
+    def kill(self, rank):
+        """Kills a server as nothing can be prepared for."""
+        os.kill(self.processes[rank].pid, 9)
+        self.end(rank)
+        # As whoever has started it does: it could not.
+        remove_socket(self.addresses[rank]["ipc"].removeprefix("ipc://"))
+
+    def end(self, rank):
+        """Ends a server as its parent does."""
+        self.processes.pop(rank).close()
+
+
+@contextlib.contextmanager
+def serving(root, started=1, keys=None, **config):
+    """Servers that end with the block."""
+    graph = Graph(root, config.pop("num_servers", started), keys, **config)
+    try:
+        for rank in range(started):
+            graph.start(rank)
+        yield graph
+    finally:
+        for rank in list(graph.processes):
+            graph.end(rank)
+
+
+@contextlib.contextmanager
+def client_of(graph, rank=None, num_clients=0, **options):
+    """A client; with a rank, one that registers."""
+    registration = None
+    if rank is not None:
+        num_servers = graph.config["num_servers"]
+
+        def registration(secret):
+            name = f"client {rank}"
+            return RegisterClient(rank, secret, num_servers, num_clients, name, os.getpid())
+
+    client = DirectoryClient(graph.servers, registration, **{"timeout": 20.0, **options})
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def sessions(client, rank=0):
+    """What clients have open on a server."""
+    return statistics(client, rank)["sessions"]
+
+
+def statistics(client, rank=0):
+    """What a server has counted."""
+    return read_text(client.request(rank, Statistics()).arrays, f"graph server {rank}")
+
+
+def wait_until(condition, seconds=15.0):
+    """Waits for a condition; AssertionError if it does not come true."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.05)
+    return found
+
+
+class RawSession:
+    """A session, frame by frame."""
+
+    def __init__(self, context, endpoint, pipeline, name="raw", credentials=None, **options):
+        self.name = name
+        self.link = Connection(context, credentials, endpoint)
+        self.options = {
+            "client": name,
+            "pipeline": pipeline,
+            "num_workers": 1,
+            "buffer_bytes": 1 << 24,
+            "concurrency": 2,
+            "depth": 64,
+            "max_restarts": 3,
+            "timeout": 30.0,
+            "worker_devices": None,
+            "secret": f"secret of {name}",
+            "session": name,
+            "credits": 8 << 20,
+            "outstanding": [],
+            "names": [],
+            **options,
+        }
+        self.layouts = {}
+        self.arrived = {}
+        self.done = {}
+        self.order = []
+        self.failed = {}
+        self.replies = []
+        self.bytes = 0
+
+    def send(self, op, arrays=(), **header):
+        """Sends a message of this session."""
+        common = {"op": op, "protocol": PROTOCOL, "id": 1}
+        if op != "open":
+            common["session"] = self.name
+        self.link.send(pack({**common, **header}, list(arrays)))
+
+    def open(self):
+        """Connects and opens the session; returns the reply."""
+        end = time.monotonic() + 10
+        while not self.link.pump() and not self.link.is_up:
+            self.wait(end)
+        self.send("open", **self.opening())
+        return self.reply()
+
+    def opening(self):
+        """The fields of the request that opens it."""
+        spec = dict(self.options)
+        return {name: spec.pop(name) for name in ("outstanding", "names")} | {"spec": spec}
+
+    def reply(self):
+        """The next message that is no event."""
+        end = time.monotonic() + 10
+        while not self.replies:
+            self.wait(end)
+            self.take(acknowledge=True)
+        return self.replies.pop(0)
+
+    def wait(self, end):
+        """Sleeps until something has arrived."""
+        assert time.monotonic() < end, self.link.state()
+        poller = zmq.Poller()
+        for socket in self.link.sockets():
+            poller.register(socket, zmq.POLLIN)
+        poller.poll(100)
+
+    def ask(self, number, seeds, run_key=7, batch=None):
+        """Asks for a batch of these seeds, by new id."""
+        columns = np.atleast_2d(np.asarray(seeds, np.int64))
+        batch = number if batch is None else batch
+        self.send("batch", [columns], batch_id=number, batch=batch, run_key=run_key)
+
+    def take(self, acknowledge):
+        """Takes in what has arrived."""
+        self.link.pump()
+        for header, arrays, _ in self.link.receive():
+            event = header.get("event")
+            if event == "layout":
+                layout = Layout.from_json(json.loads(bytes(arrays[0].data)))
+                self.layouts[layout.number] = layout
+            elif event == "chunk":
+                self._take_chunk(header, arrays[0], acknowledge)
+            elif event == "failed":
+                self.failed[header["batch_id"]] = header["error"]
+            else:
+                self.replies.append(header)
+
+    def _take_chunk(self, header, chunk, acknowledge):
+        number = header["batch_id"]
+        self.bytes += len(chunk)
+        raw = self.arrived.setdefault(number, np.empty(header["nbytes"], np.uint8))
+        raw[header["offset"] : header["offset"] + len(chunk)] = chunk
+        if acknowledge:
+            self.send("ack", bytes=max(len(chunk), 4096))
+        if header["offset"] + len(chunk) == header["nbytes"]:
+            raw[:8] = np.array([header["layout"]]).view(np.uint8)
+            self.done[number] = read_record(self.arrived.pop(number), self.layouts)
+            self.order.append(number)
+
+    def finish(self, count, seconds=30.0, acknowledge=True):
+        """Waits until so many batches have arrived or failed."""
+        end = time.monotonic() + seconds
+        while len(self.done) + len(self.failed) < count:
+            self.wait(end)
+            self.take(acknowledge)
+
+    def close(self):
+        """Leaves without a word."""
+        self.link.close()
+
+
+@contextlib.contextmanager
+def raw_session(graph, pipeline, rank=0, **options):
+    """A raw session with a server, over its TCP socket, opened."""
+    context = zmq.Context()
+    address = graph.addresses[rank]["tcp"]
+    keys = graph.keys
+    endpoint = Endpoint(address, None if keys is None else keys.server.public)
+    first = None if keys is None else keys.for_client(next(iter(keys.clients))).credentials()
+    credentials = options.pop("credentials", first)
+    session = RawSession(context, endpoint, pipeline, credentials=credentials, **options)
+    try:
+        yield session
+    finally:
+        session.close()
+        context.destroy(0)

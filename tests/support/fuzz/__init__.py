@@ -1,0 +1,1 @@
+"""Targets of `scripts/fuzz` and how their inputs are damaged."""

@@ -1,0 +1,1 @@
+"""Graphs, batches and tables for tests of kernels."""

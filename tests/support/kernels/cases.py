@@ -1,0 +1,253 @@
+"""Random heterogeneous graphs and batches: for the kernels, and the same for the oracle."""
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from khop import _native
+from support.reference import sampler
+from support.reference.sampler import Entry, Options, Row, Seeds
+
+INT64 = np.iinfo(np.int64)
+TINY = 5e-324  # the smallest positive double
+
+# What weights and times of an edge type are drawn from.
+WEIGHTS = (
+    [1.0],
+    [0.0, 1.0, 2.0, 3.0],
+    [0.0, 0.1, 0.5, 1e6],
+    [0.0, TINY, 1e-300, 1e-20, 1.0, 1e20, 1e300],  # ratios beyond 2^62
+    [0.0, TINY, 7 * TINY],
+    [0.0],
+)
+TIMES = ([0, 1, 2, 3], [5], [INT64.min, -1, 0, 1, INT64.max])
+
+
+def examples(count):
+    """Settings of a test that draws whole graphs, which may take a while on a busy machine.
+
+    KHOP_TEST_EXAMPLES, a factor, asks for fewer where each takes long: under compute-sanitizer.
+    """
+    count = max(1, round(count * float(os.environ.get("KHOP_TEST_EXAMPLES", "1"))))
+    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(max_examples=count, deadline=None, suppress_health_check=checks)
+
+
+@dataclass
+class Relation:
+    """An edge type: arrays as they are stored, rows first_row, first_row + 1, ..."""
+
+    source: int
+    destination: int
+    indptr: np.ndarray
+    indices: np.ndarray
+    row_ids: np.ndarray | None = None
+    times: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    first_row: int = 0
+    first_edge: int = 0
+
+    @property
+    def num_rows(self):
+        return len(self.indptr) - 1
+
+    def csr(self, low=0, high=None):
+        """Rows low .. high - 1 as the owner of them holds them."""
+        high = self.num_rows if high is None else high
+        begin, end = int(self.indptr[low]), int(self.indptr[high])
+        tables = {}
+        if self.weights is not None:
+            sums, guide = _native.weight_table(self.indptr, self.weights)
+            tables = {"weight_sums": sums[begin:end], "weight_guide": guide[begin:end]}
+        if self.times is not None:
+            tables["times"] = self.times[begin:end]
+        return _native.Csr(
+            self.indptr[low : high + 1] - self.indptr[low],
+            self.indices[begin:end],
+            None if self.row_ids is None else self.row_ids[low:high],
+            self.first_row + low,
+            self.first_edge + begin,
+            **tables,
+        )
+
+    def edge_type(self):
+        """The same for the oracle."""
+        rows = {}
+        for i in range(self.num_rows):
+            a, b = int(self.indptr[i]), int(self.indptr[i + 1])
+            neighbors = self.indices[a:b].tolist()
+            times = [None] * (b - a) if self.times is None else self.times[a:b].tolist()
+            weights = [None] * (b - a)
+            if self.weights is not None:
+                weights = sampler.integer_weights(self.weights[a:b].tolist())
+            edges = range(self.first_edge + a, self.first_edge + b)
+            node = self.first_row + i
+            original = node if self.row_ids is None else int(self.row_ids[i])
+            rows[node] = Row(original, list(map(Entry, neighbors, edges, times, weights)))
+        return sampler.EdgeType(self.source, self.destination, rows)
+
+
+@dataclass
+class Graph:
+    """Node types of counts[t] nodes each, with ids from bases[t] on, below num_nodes[t]."""
+
+    counts: list
+    bases: list
+    num_nodes: list
+    relations: list = field(default_factory=list)
+
+    def pairs(self):
+        return [(r.source, r.destination) for r in self.relations]
+
+    def subgraph(self, disjoint, with_edges=True):
+        return _native.Subgraph(self.num_nodes, self.pairs(), with_edges, disjoint)
+
+    def csrs(self):
+        return [r.csr() for r in self.relations]
+
+    def parts(self, cuts):
+        """Owners' shares: bounds of each node type, and each owner's rows of each edge type.
+
+        cuts[t] are the places, counted from 0, where node type t is cut.
+        """
+        local = [
+            [0, *sorted(min(c, n) for c in cut), n]
+            for n, cut in zip(self.counts, cuts, strict=True)
+        ]
+        bounds = [[base + b for b in bs] for base, bs in zip(self.bases, local, strict=True)]
+        num_parts = len(local[0]) - 1
+        csrs = [
+            [r.csr(*local[r.destination][p : p + 2]) for r in self.relations]
+            for p in range(num_parts)
+        ]
+        return bounds, csrs
+
+    def sample(self, seeds, options):
+        """The oracle's batch."""
+        kinds = [r.edge_type() for r in self.relations]
+        return sampler.sample(len(self.counts), kinds, seeds, options)
+
+
+@st.composite
+def graphs(draw, max_nodes=9, max_degree=10):
+    """Up to three node types (also without nodes) and four edge types (also without edges).
+
+    What kinds of edge types there are is hypothesis's choice; a generator fills them.
+    """
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    num_types = int(rng.integers(1, 4))
+    counts = [int(rng.integers(1, max_nodes + 1)) * draw(_MOSTLY) for _ in range(num_types)]
+    bases = [draw(st.sampled_from([0, 0, 0, 2**31 - 3, 2**40])) for _ in counts]
+    beyond = [draw(st.sampled_from([0, 0, 100, 2**33])) for _ in counts]
+    row_ids = [draw(st.sampled_from([None, None, np.int32, np.int64])) for _ in counts]
+    graph = Graph(counts, bases, [sum(t) for t in zip(counts, bases, beyond, strict=True)])
+    for _ in range(rng.integers(1, 5) * draw(_MOSTLY)):
+        source, destination = rng.integers(0, num_types, 2).tolist()
+        if draw(_MOSTLY) and counts[source] > 0:
+            degrees = rng.integers(0, max_degree + 1, counts[destination])
+        else:
+            degrees = np.zeros(counts[destination], np.int64)
+        relation = draw(_relations(rng, source, destination, degrees, counts[source], bases))
+        if row_ids[destination] is not None:
+            ids = np.random.default_rng(destination).permutation(1000)[: len(degrees)]
+            relation.row_ids = ids.astype(row_ids[destination])
+        graph.relations.append(relation)
+    return graph
+
+
+_MOSTLY = st.sampled_from([True] * 15 + [False])
+_WIDTHS = st.sampled_from([np.int32, np.int64])
+
+
+@st.composite
+def _relations(draw, rng, source, destination, degrees, num_sources, bases):
+    indptr = np.concatenate([[0], np.cumsum(degrees)])
+    num_edges = int(indptr[-1])
+    # Parallel edges and loops are likely: neighbours come from a few.
+    few = rng.integers(1, num_sources + 1) if num_sources else 1
+    neighbors = rng.integers(0, few, num_edges) + bases[source]
+    relation = Relation(
+        source,
+        destination,
+        indptr.astype(draw(_WIDTHS)),
+        neighbors.astype(draw(_WIDTHS) if bases[source] == 0 else np.int64),
+        first_row=bases[destination],
+        first_edge=draw(st.sampled_from([0, 2**40])),
+    )
+    if draw(st.booleans()):
+        times = rng.choice(draw(st.sampled_from(TIMES)), num_edges).astype(np.int64)
+        rows = np.repeat(np.arange(len(degrees)), degrees)
+        relation.times = times[np.lexsort((times, rows))]
+    if draw(st.booleans()):
+        pool = draw(st.sampled_from(WEIGHTS))
+        width = np.float32 if max(pool) < 1e30 and draw(st.booleans()) else np.float64
+        relation.weights = rng.choice(pool, num_edges).astype(width)
+    return relation
+
+
+def seed_list(rng, graph, temporal):
+    """Seeds in some calls: several for a type, duplicates, none in a call are all possible."""
+    seeds = []
+    for node_type in rng.integers(0, len(graph.counts), rng.choice([0, 2, 3, 4, 5])).tolist():
+        base, count = graph.bases[node_type], graph.counts[node_type]
+        size = rng.choice([0, 1, 2, 3, 4, 5]) if count else 0
+        ids = (rng.integers(0, max(count, 1), size) + base).tolist()
+        pool = [INT64.min, -1, 0, 1, 2, 3, 5, INT64.max]
+        times = [pool[i] for i in rng.integers(0, len(pool), size)] if temporal else None
+        seeds.append(Seeds(node_type, ids, times))
+    return seeds
+
+
+def exclusions(rng, graph):
+    """For some edge types pairs to leave out: some that exist, some that do not."""
+    excluded = {}
+    for r, relation in enumerate(graph.relations):
+        if rng.integers(0, 3) == 0:
+            continue
+        rows = np.repeat(np.arange(relation.num_rows), np.diff(relation.indptr))
+        rows = rows + relation.first_row
+        chosen = rng.random(len(rows)) < rng.choice([0.05, 0.3, 0.9])
+        pairs = zip(rows[chosen].tolist(), relation.indices[chosen].tolist(), strict=True)
+        excluded[r] = {*pairs, (-1, 0), (0, 77), (INT64.max, INT64.min)}
+    return excluded
+
+
+def reversals(rng, graph):
+    """Edge types with one that reverses them, itself perhaps, each the result of one at most."""
+    pairs, taken, found = graph.pairs(), set(), []
+    for i in rng.permutation(len(pairs)).tolist():
+        backs = [j for j, pair in enumerate(pairs) if pair == pairs[i][::-1]]
+        if i in taken or not backs:
+            continue
+        j = int(rng.choice(backs))
+        mirror = i != j and j not in taken and rng.random() < 0.7
+        taken |= {i, j} if mirror else {i}
+        found.append((i, j, mirror))
+    return found
+
+
+@st.composite
+def batches(draw, graph, disjoint, with_edges=True):
+    """(seeds, options): any combination of options that the graph allows."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    hops = rng.choice([0, 1, 2, 2, 2, 3, 3])
+    options = Options(
+        rng.choice([-1, 0, 1, 1, 2, 2, 3, 4], (len(graph.relations), hops)).tolist(),
+        [r.weights is not None and draw(st.booleans()) for r in graph.relations],
+        draw(st.booleans()),
+        draw(st.booleans()),
+        disjoint,
+        draw(st.integers(0, 2**64 - 1)),
+        draw(st.integers(0, 2**40)),
+        exclusions(rng, graph) if draw(st.booleans()) else {},
+        with_edges=with_edges,
+    )
+    kind = draw(st.sampled_from(["directional", "directional", "induced", "bidirectional"]))
+    options.induced = kind == "induced"
+    if kind == "bidirectional":
+        options.reversals = reversals(rng, graph)
+        options.keep_edges = all(i == j for i, j, _ in options.reversals) and draw(st.booleans())
+    return seed_list(rng, graph, disjoint and draw(st.booleans())), options

@@ -1,0 +1,44 @@
+"""Tables that devices gather from, in every mode."""
+
+import numpy as np
+
+from khop import _native
+from support.devices import empty, get, open_device, put
+
+MODES = ["CUDA", "ZERO_COPY", "CPU", "split", "split 3", "CUDA 3", "ZERO_COPY sorted"]
+MODES += ["split 2 sorted"]
+"""'split': hot rows on the device; a number: on as many devices that read each other's; 'sorted':
+the host's rows are read in the order of the table, however few."""
+
+SHARE = 0.3
+
+
+def group_of(device, size=1):
+    """The device and `size` - 1 others that it reads."""
+    kind = "cuda" if device.is_cuda else "emulated"
+    return _native.DeviceGroup([device] + [open_device(kind, 1 + i) for i in range(size - 1)])
+
+
+def hot_ids(num_rows, seed=0):
+    """The hot rows of a table that is split."""
+    rng = np.random.default_rng(seed)
+    return rng.permutation(num_rows)[: int(SHARE * num_rows)].astype(np.int64)
+
+
+def open_table(device, array, mode):
+    """A table in one of `MODES`."""
+    where, *options = mode.split()
+    sorts = {"sorts_from": 1} if "sorted" in options else {}
+    sizes = [int(option) for option in options if option != "sorted"]
+    if where != "split" and not sizes:
+        return _native.DeviceTable(device, array, where, **sorts)
+    rows = hot_ids(len(array)) if where == "split" else None
+    hot = _native.HotRows(group_of(device, *sizes), array, rows)
+    return _native.DeviceTable(device, array, "CUDA", hot, **sorts)
+
+
+def gathered(device, table, rows, shape, dtype):
+    """What a table gives for rows."""
+    out = empty(device, shape, dtype)
+    table.gather(put(device, rows), out)
+    return get(out)

@@ -1,0 +1,165 @@
+"""Batches drawn by the kernels in the three ways that the sampling engine does: the same batch."""
+
+import itertools
+
+import numpy as np
+
+from khop import _native
+from support.reference.sampler import Batch
+
+
+def begin(subgraph, seeds, options):
+    """Puts seeds and exclusions in place."""
+    subgraph.begin()
+    for node_type, *arrays in seeds:
+        ids, times = (None if a is None else np.array(a, np.int64) for a in arrays)
+        subgraph.add_seeds(node_type, ids, times)
+    for relation, pairs in options.excluded.items():
+        subgraph.exclude(relation, *pair_arrays(pairs))
+
+
+def pair_arrays(pairs):
+    pairs = np.array(sorted(pairs), np.int64).reshape(-1, 2)
+    return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+
+
+def complete(subgraph, csrs, options):
+    """Turns the drawn edges into what is asked for, all rows at hand."""
+    if options.induced:
+        subgraph.induce(csrs)
+    if options.reversals:
+        subgraph.add_reverses(options.reversals, options.keep_edges)
+
+
+def at_once(subgraph, csrs, seeds, options):
+    """One call for all hops."""
+    begin(subgraph, seeds, options)
+    subgraph.sample(
+        csrs,
+        options.fanouts,
+        options.replace,
+        options.weighted,
+        options.last,
+        options.run,
+        options.batch,
+    )
+    complete(subgraph, csrs, options)
+
+
+def hop_arguments(options, hop, relation, csr):
+    """Fan-out, replace, key, weighted and last of one hop over one edge type."""
+    key = _native.step_key(options.run, options.batch, hop, relation)
+    last = options.last and csr.has_times
+    return options.fanouts[relation][hop], options.replace, key, options.weighted[relation], last
+
+
+def by_hops(subgraph, csrs, seeds, options):
+    """A call for each hop over each edge type."""
+    begin(subgraph, seeds, options)
+    for hop in range(len(options.fanouts[0]) if options.fanouts else 0):
+        for relation, csr in enumerate(csrs):
+            subgraph.hop(relation, csr, *hop_arguments(options, hop, relation, csr))
+        subgraph.end_hop()
+    complete(subgraph, csrs, options)
+
+
+class Owners:
+    """Rows split among owners, each of which answers for its own.
+
+    Args:
+        graph: the graph.
+        cuts: where each node type is cut.
+    """
+
+    def __init__(self, graph, cuts):
+        self.num_nodes = graph.num_nodes
+        self.pairs = graph.pairs()
+        self.bounds, self.csrs = graph.parts(cuts)
+
+    def draw(self, subgraph, seeds, options):
+        begin(subgraph, seeds, options)
+        with_edges = options.with_edges
+        for hop in range(len(options.fanouts[0]) if options.fanouts else 0):
+            for relation, (_, destination) in enumerate(self.pairs):
+
+                def sample(csr, ids, excluded, trees, times, relation=relation, hop=hop):
+                    fanout, replace, key, *rest = hop_arguments(options, hop, relation, csr)
+                    return _native.sample_rows(
+                        csr, ids, fanout, replace, key, with_edges, *rest, trees, times, excluded
+                    )
+
+                rows = subgraph.frontier(destination)
+                subgraph.merge(relation, *self._ask(relation, rows, options, sample))
+            subgraph.end_hop()
+        if options.induced:
+            self._induce(subgraph, options)
+        if options.reversals:
+            subgraph.add_reverses(options.reversals, options.keep_edges)
+
+    def _induce(self, subgraph, options):
+        for relation, (source, destination) in enumerate(self.pairs):
+            keys = subgraph.keys(source)
+
+            def induce(csr, ids, excluded, trees, times, keys=keys, source=source):
+                return _native.induce_rows(
+                    csr,
+                    ids,
+                    keys,
+                    self.num_nodes[source],
+                    options.with_edges,
+                    options.disjoint,
+                    trees,
+                    times,
+                    excluded,
+                )
+
+            rows = subgraph.members(destination)
+            subgraph.merge_induced(relation, *self._ask(relation, rows, options, induce))
+
+    def _ask(self, relation, rows, options, answer):
+        """The owner of each row, and each owner's answer for its rows."""
+        bounds = self.bounds[self.pairs[relation][1]]
+        ids, trees, times = rows
+        owners, _, places, offsets = _native.split_by_owner(ids, bounds)
+        pairs = options.excluded.get(relation)
+        replies = []
+        for part, (a, b) in enumerate(itertools.pairwise(offsets)):
+            share = places[a:b]
+            mine = {p for p in pairs or () if bounds[part] <= p[0] < bounds[part + 1]}
+            replies.append(
+                answer(
+                    self.csrs[part][relation],
+                    ids[share],
+                    pair_arrays(mine) if mine else None,
+                    None if trees is None else trees[share],
+                    None if times is None else times[share],
+                )
+            )
+        return owners, replies
+
+
+def read(subgraph, graph, options):
+    """What was drawn, as the oracle has it."""
+    nodes, trees, edges = [], [], []
+    for t in range(len(graph.counts)):
+        node, tree = np.empty((2, subgraph.num_nodes(t)), np.int64)
+        subgraph.write_nodes(t, node)
+        subgraph.write_trees(t, tree)
+        nodes.append(node.tolist())
+        trees.append(tree.tolist())
+    for r in range(len(graph.relations)):
+        row, col = np.empty((2, subgraph.num_edges(r)), np.int64)
+        subgraph.write_edge_index(r, row, col)
+        edge = [None] * len(row)
+        if options.records_edges(r):
+            numbers = np.empty(len(row), np.int64)
+            subgraph.write_edges(r, numbers)
+            edge = numbers.tolist()
+        edges.append(list(zip(row.tolist(), col.tolist(), edge, strict=True)))
+    return Batch(
+        nodes,
+        trees,
+        edges,
+        [subgraph.nodes_per_hop(t) for t in range(len(nodes))],
+        [subgraph.edges_per_hop(r) for r in range(len(edges))],
+    )

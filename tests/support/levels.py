@@ -1,0 +1,101 @@
+"""Levels of tests: what a test starts and what it does to it.
+
+- `unit`: no process is started; a test that starts one fails.
+- `process`: real processes, which end as they should.
+- `fault`: processes are killed, stopped or crash, or networks between them are cut.
+- `soak`: random inputs or faults for half a minute and more.
+
+The table gives the level of a folder or file, of the longest path that fits. A test of another
+level than its file's has the mark itself, and one that is given `{"worker_type": "process"}` as a
+parameter is of level `process` wherever it lies.
+"""
+
+import contextlib
+import multiprocessing.util
+import os
+import subprocess
+
+import pytest
+
+LEVELS = ("unit", "process", "fault", "soak")
+
+TABLE = {
+    "unit": [
+        "",
+        *("cli/test_board.py", "cli/test_sources.py"),
+        *("distributed/test_bad_input.py", "distributed/test_bad_options.py"),
+        *("distributed/test_gpu_sharing.py", "distributed/test_handler.py"),
+        *("distributed/test_hostile_files.py", "distributed/test_keys.py"),
+        *("distributed/test_launchers.py", "distributed/test_limits.py"),
+        *("distributed/test_listener.py", "distributed/test_lockstep.py"),
+        *("distributed/test_lying_servers.py", "distributed/test_output_server.py"),
+        *("distributed/test_roll_call.py", "distributed/test_rows.py"),
+        "distributed/test_socket_files.py",
+        *("distributed/remote/test_batch_checks.py", "distributed/remote/test_control_plane.py"),
+        *("distributed/remote/test_directory.py", "distributed/remote/test_hostile_statistics.py"),
+        *("distributed/remote/test_lying_to_clients.py", "distributed/remote/test_statistics.py"),
+    ],
+    "process": [
+        *("bench/test_report.py", "cli", "distributed", "docs", "examples", "guide"),
+        *("partition/test_full_disk.py", "scripts"),
+    ],
+    "fault": [
+        *("distributed/test_elastic.py", "distributed/test_faults.py"),
+        *("distributed/test_recovery.py", "distributed/remote/test_crashes.py"),
+    ],
+}
+"""{level: folders and files, relative to the folder of tests}."""
+
+
+def of_path(file, root):
+    """Level of a file in the folder of tests `root`."""
+    path = file.relative_to(root).as_posix()
+    level_of = {key: level for level, keys in TABLE.items() for key in keys}
+    return level_of[max((key for key in level_of if f"{path}/".startswith(_prefix(key))), key=len)]
+
+
+def _prefix(key):
+    return f"{key}/" if key else ""
+
+
+def of_test(item):
+    """Level of a collected test."""
+    return next(mark.name for mark in item.iter_markers() if mark.name in LEVELS)
+
+
+def mark(items, root):
+    """Marks each collected test with its level.
+
+    Args:
+        items: what pytest has collected.
+        root: folder of tests.
+
+    Raises:
+        pytest.UsageError: a test has marks of several levels.
+    """
+    for item in items:
+        own = {mark.name for mark in item.iter_markers() if mark.name in LEVELS}
+        if len(own) > 1:
+            raise pytest.UsageError(f"{item.nodeid} is marked {sorted(own)}: choose one level")
+        if not own:
+            item.add_marker("process" if _has_worker_processes(item) else of_path(item.path, root))
+
+
+def _has_worker_processes(item):
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return any(isinstance(p, dict) and p.get("worker_type") == "process" for p in parameters)
+
+
+@contextlib.contextmanager
+def no_processes():
+    """Fails a test that starts a process in the block by subprocess, os or multiprocessing."""
+
+    def refuse(*_args, **_kwargs):
+        pytest.fail("a unit test starts a process: mark it 'process' or see support/levels.py")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", refuse)
+        patch.setattr(multiprocessing.util, "spawnv_passfds", refuse)
+        for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system"):
+            patch.setattr(os, name, refuse)
+        yield

@@ -1,0 +1,1 @@
+"""Graphs and options for tests of samplers and loaders."""

@@ -1,0 +1,1 @@
+"""Brute-force references in plain Python, and statistics of draws."""

@@ -1,0 +1,110 @@
+"""Brute-force references, written from the contracts in the kernels' headers and from PyG's docs.
+
+Nothing here uses khop: what khop computes is compared with these few lines of plain Python.
+"""
+
+import numpy as np
+
+_M32, _M64 = 2**32 - 1, 2**64 - 1
+
+
+def philox(key, c0, c1, c2, c3):
+    """Philox4x32-10 (Salmon et al., SC 2011)."""
+    k0, k1 = key & _M32, key >> 32
+    for _ in range(10):
+        a, b = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (b >> 32) ^ c1 ^ k0, b & _M32, (a >> 32) ^ c3 ^ k1, a & _M32
+        k0, k1 = (k0 + 0x9E3779B9) & _M32, (k1 + 0xBB67AE85) & _M32
+    return c0, c1, c2, c3
+
+
+def _key(key, low, high, c2, c3):
+    words = philox(key, low, high, c2, c3)
+    return words[1] << 32 | words[0]
+
+
+def run_key(seed, epoch, stream):
+    """Key of one epoch of one trainer."""
+    return _key(seed, epoch & _M32, epoch >> 32, stream & _M32, stream >> 32)
+
+
+def step_key(run, batch, hop, edge_type):
+    """Key of one hop over one edge type in one batch."""
+    return _key(run, batch & _M32, batch >> 32, hop, edge_type)
+
+
+def words(key, node, tree=0):
+    """The 32-bit words that a node draws in one step."""
+    node, block = node & _M64, 0
+    while True:
+        yield from philox(key, node & _M32, node >> 32, block, tree)
+        block += 1
+
+
+def draws(key, node, degree, tree=0):
+    """Numbers below each bound sent: of 32-bit words, or 64-bit ones beyond 2^16 neighbours."""
+    stream = words(key, node, tree)
+    while True:
+        bound = yield
+        if degree > 2**16:
+            word = next(stream) | next(stream) << 32
+            yield word * bound >> 64
+        else:
+            yield next(stream) * bound >> 32
+
+
+def picks(key, node, degree, fanout, replace, tree=0):
+    """Positions that a node's row contributes, in order (Floyd's algorithm)."""
+    if degree == 0 or fanout == 0:
+        return []
+    if fanout < 0 or (not replace and fanout >= degree):
+        return list(range(degree))
+    source = draws(key, node, degree, tree)
+
+    def below(bound):
+        next(source)
+        return source.send(bound)
+
+    if replace:
+        return [below(degree) for _ in range(fanout)]
+    chosen = []
+    for last in range(degree - fanout, degree):
+        t = below(last + 1)
+        chosen.append(last if t in chosen else t)
+    return chosen
+
+
+def csr(keys, neighbors, num_rows):
+    """Compressed rows by NumPy's stable sort: indptr, indices, position of each entry."""
+    keys, neighbors = np.asarray(keys), np.asarray(neighbors)
+    order = np.argsort(keys, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=num_rows))])
+    return indptr.astype(np.int64), neighbors[order], order
+
+
+def full_neighborhood(edge_index, seeds, num_hops):
+    """What -1 in every hop must give: node ids, (source, destination, edge id) triples, a hop each.
+
+    Walks PyG's contract: hop by hop, each node of the frontier in order takes its in-edges in the
+    order of the edge list; a node found anew joins the next frontier.
+    """
+    src, dst = (list(map(int, side)) for side in edge_index)
+    into = {}
+    for e, (u, v) in enumerate(zip(src, dst, strict=True)):
+        into.setdefault(v, []).append((u, e))
+    nodes, known, edges, frontier = list(seeds), set(seeds), [], list(seeds)
+    nodes_per_hop, edges_per_hop = [len(seeds)], []
+    for _ in range(num_hops):
+        found, taken = [], []
+        for v in frontier:
+            for u, e in into.get(v, []):
+                taken.append((u, v, e))
+                if u not in known:
+                    known.add(u)
+                    found.append(u)
+        nodes += found
+        edges += taken
+        nodes_per_hop.append(len(found))
+        edges_per_hop.append(len(taken))
+        frontier = found
+    return nodes, edges, nodes_per_hop, edges_per_hop

@@ -1,0 +1,378 @@
+"""The k-hop sampler with all of its options, in plain Python: for kernels and for loaders.
+
+A brute-force reference like those of `oracle`: it follows the description of the draws word for
+word, over rows that are lists, with Python's integers, and uses nothing of khop. Which entries of a
+row may be drawn, and how many are, is `candidates`; which of them are drawn says a function that
+the sampler is given: `KeyedDraws` computes the draws of a key, `GivenDraws` takes those of a batch
+and checks that they could be drawn. `walks` compares loaders' batches with it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from support.reference import oracle
+
+
+class Entry(NamedTuple):
+    """An entry of a row: a neighbour, its edge's number and what narrows the draws."""
+
+    neighbor: int
+    edge: int
+    time: int | None = None
+    weight: int | None = None
+
+
+class Row(NamedTuple):
+    """A row of one edge type: the original id of its node, and its entries in order."""
+
+    original_id: int
+    entries: list
+
+
+@dataclass
+class EdgeType:
+    """An edge type: node types of the neighbours and of the rows, and the row of each node."""
+
+    source: int
+    destination: int
+    rows: dict
+
+
+class Seeds(NamedTuple):
+    """Seeds of one node type; with times in temporal sampling."""
+
+    node_type: int
+    ids: list
+    times: list | None = None
+
+
+@dataclass
+class Options:
+    """What a batch is drawn with; `fanouts` and `weighted` an edge type each."""
+
+    fanouts: Sequence
+    weighted: Sequence
+    replace: bool = False
+    last: bool = False
+    disjoint: bool = False
+    run: int = 0
+    batch: int = 0
+    excluded: dict = field(default_factory=dict)  # edge type: {(row's node, neighbour), ...}
+    induced: bool = False
+    reversals: Sequence = ()  # (edge type, reverse edge type, mirror)
+    keep_edges: bool = False
+    with_edges: bool = True
+
+    def records_edges(self, relation):
+        """Whether edges of a type have numbers: of those with reverses only on demand."""
+        changed = {i for r, v, mirror in self.reversals for i in ((r, v) if mirror else (r,))}
+        return self.with_edges and (self.keep_edges or relation not in changed)
+
+
+@dataclass
+class Batch:
+    """A drawn batch; lists by node type, and by edge type (row, col, edge) triples."""
+
+    nodes: list
+    trees: list
+    edges: list
+    nodes_per_hop: list
+    edges_per_hop: list
+
+
+def integer_weights(weights):
+    """A row's weights as integers that add up to about 2^62; none that is positive becomes 0."""
+    total = 0.0
+    for weight in weights:
+        total += float(weight)
+    # Of tiny sums the reciprocal overflows. A power of two changes no digit.
+    lift = 2.0**600 if total < 2.0**-500 else 1.0
+    return [
+        max(1, math.floor(float(w) * lift * (2.0**62 / (total * lift)))) if w > 0 else 0
+        for w in weights
+    ]
+
+
+def pick_by_weight(entries, eligible, count, replace, stream):
+    """Draws one after the other, each in proportion to what is left."""
+    left, chosen = list(eligible), []
+    while len(chosen) < count:
+        total = sum(entries[p].weight for p in left)
+        if total == 0:
+            break
+        word = next(stream) | next(stream) << 32
+        u = word * total >> 64
+        for position in left:
+            if u < entries[position].weight:
+                break
+            u -= entries[position].weight
+        chosen.append(position)
+        if not replace:
+            left.remove(position)
+    return chosen
+
+
+class Candidates(NamedTuple):
+    """Positions of a row in one hop.
+
+    Attributes:
+        window: those that uniform draws are numbered by: all that time and exclusions leave.
+        eligible: those of them that may be drawn.
+        count: number of draws. If None, all eligible ones are taken, in order.
+    """
+
+    window: list
+    eligible: list
+    count: int | None
+
+
+def candidates(row, fanout, options, weighted, time=None, hidden=frozenset()):
+    """What a row may contribute to one hop.
+
+    Args:
+        row: a `Row`.
+        fanout: number of neighbours; -1: all.
+        options: `replace` and `last` of it are used.
+        weighted: entries are drawn by weight.
+        time: of the seed of the row's tree. If None, time plays no part.
+        hidden: neighbours that are excluded for the row.
+
+    Returns:
+        `Candidates`.
+    """
+    entries = row.entries
+    timed = time is not None
+    window = [p for p, e in enumerate(entries) if not timed or e.time is None or e.time <= time]
+    window = [p for p in window if entries[p].neighbor not in hidden]
+    eligible = [p for p in window if not weighted or entries[p].weight > 0]
+    has_times = bool(entries) and entries[0].time is not None
+    if options.last and has_times and 0 < fanout <= len(eligible):
+        eligible = eligible[-fanout:]
+        window = [p for p in window if p >= eligible[0]]
+    if fanout == 0 or not eligible:
+        return Candidates([], [], None)
+    if fanout < 0 or (not options.replace and fanout >= len(window)):
+        return Candidates(window, eligible, None)
+    return Candidates(window, eligible, fanout if options.replace else min(fanout, len(eligible)))
+
+
+def contribution(row, fanout, options, weighted, key, tree=0, time=None, hidden=frozenset()):
+    """Positions that a row contributes to one hop under a key, in order; see `candidates`."""
+    found = candidates(row, fanout, options, weighted, time, hidden)
+    if found.count is None:
+        return found.eligible
+    if weighted:
+        stream = oracle.words(key, row.original_id, tree)
+        return pick_by_weight(row.entries, found.eligible, fanout, options.replace, stream)
+    picks = oracle.picks(key, row.original_id, len(found.window), fanout, options.replace, tree)
+    return [found.window[p] for p in picks]
+
+
+class KeyedDraws:
+    """Draws of the key of a hop over an edge type in a batch."""
+
+    def __init__(self, options):
+        self.options = options
+
+    def __call__(self, hop, relation, row, tree, time, hidden, place):
+        """Positions that a row contributes, the first of which becomes edge `place` of its type."""
+        options = self.options
+        key = oracle.step_key(options.run, options.batch, hop, relation)
+        fanout, weighted = options.fanouts[relation][hop], options.weighted[relation]
+        return contribution(row, fanout, options, weighted, key, tree, time, hidden)
+
+
+class GivenDraws:
+    """Draws of a batch, which must be such as could be drawn.
+
+    Args:
+        options: how they were drawn.
+        drawn: numbers of the batch's edges, a list an edge type.
+    """
+
+    def __init__(self, options, drawn):
+        self.options, self.drawn = options, drawn
+
+    def __call__(self, hop, relation, row, tree, time, hidden, place):
+        """As that of `KeyedDraws`; AssertionError if the row cannot contribute what was drawn."""
+        options = self.options
+        fanout, weighted = options.fanouts[relation][hop], options.weighted[relation]
+        found = candidates(row, fanout, options, weighted, time, hidden)
+        if found.count is None:
+            return found.eligible
+        drawn = self.drawn[relation][place : place + found.count]
+        position_of = {row.entries[p].edge: p for p in found.eligible}
+        assert len(drawn) == found.count, (drawn, found)
+        assert all(edge in position_of for edge in drawn), (drawn, position_of)
+        assert options.replace or len(set(drawn)) == len(drawn), drawn
+        return [position_of[edge] for edge in drawn]
+
+
+class Sampler:
+    """Draws one batch.
+
+    Args:
+        num_types: number of node types.
+        edge_types: the graph.
+        options: how to draw.
+        draws: `KeyedDraws` or `GivenDraws`. If None, the former.
+    """
+
+    def __init__(self, num_types, edge_types, options, draws=None):
+        self.edge_types, self.options = edge_types, options
+        self.draws = KeyedDraws(options) if draws is None else draws
+        self.members = [[] for _ in range(num_types)]  # (tree, id) of each number
+        self.number = [{} for _ in range(num_types)]
+        self.tree_times = []
+        self.edges = [[] for _ in edge_types]
+        self.edges_per_hop = [[] for _ in edge_types]
+        self.nodes_per_hop = [[] for _ in range(num_types)]
+
+    def draw(self, seeds):
+        """Returns the `Batch`."""
+        trees = 0
+        for node_type, ids, times in seeds:
+            for i, seed in enumerate(ids):
+                tree = trees if self.options.disjoint else 0
+                self.tree_times.append(None if times is None else times[i])
+                self.number[node_type].setdefault((tree, seed), len(self.members[node_type]))
+                self.members[node_type].append((tree, seed))
+                trees += 1
+        begin = [0] * len(self.members)
+        end = [len(members) for members in self.members]
+        self._count(begin, end)
+        num_hops = len(self.options.fanouts[0]) if self.options.fanouts else 0
+        for hop in range(num_hops):
+            for r in range(len(self.edge_types)):
+                destination = self.edge_types[r].destination
+                self._hop(hop, r, range(begin[destination], end[destination]))
+            begin, end = end, [len(members) for members in self.members]
+            self._count(begin, end)
+        self._complete()
+        recorded = [self.options.records_edges(r) for r in range(len(self.edges))]
+        return Batch(
+            [[v for _, v in members] for members in self.members],
+            [[tree for tree, _ in members] for members in self.members],
+            [
+                [(row, col, edge if kept else None) for row, col, edge in edges]
+                for edges, kept in zip(self.edges, recorded, strict=True)
+            ],
+            self.nodes_per_hop,
+            self.edges_per_hop,
+        )
+
+    def _count(self, begin, end):
+        for counts, first, last in zip(self.nodes_per_hop, begin, end, strict=True):
+            counts.append(last - first)
+
+    def _time(self, tree):
+        return self.tree_times[tree] if self.options.disjoint else None
+
+    def _hidden(self, r, node):
+        return {u for v, u in self.options.excluded.get(r, ()) if v == node}
+
+    def _hop(self, hop, r, frontier):
+        kind, edges = self.edge_types[r], self.edges[r]
+        before = len(edges)
+        for col in frontier:
+            tree, node = self.members[kind.destination][col]
+            row, time, hidden = kind.rows[node], self._time(tree), self._hidden(r, node)
+            for position in self.draws(hop, r, row, tree, time, hidden, len(edges)):
+                entry = row.entries[position]
+                known, found = self.number[kind.source], (tree, entry.neighbor)
+                if found not in known:
+                    known[found] = len(self.members[kind.source])
+                    self.members[kind.source].append(found)
+                edges.append((known[found], col, entry.edge))
+        self.edges_per_hop[r].append(len(edges) - before)
+
+    def _complete(self):
+        if self.options.induced:
+            self.edges = [self.induced(r) for r in range(len(self.edge_types))]
+            self.edges_per_hop = [[len(edges)] for edges in self.edges]
+        self.edges = add_reverses(self.edges, self.options.reversals)
+        for relation, reverse, mirror in self.options.reversals:
+            for changed in (relation, reverse) if mirror else (relation,):
+                self.edges_per_hop[changed] = []
+
+    def induced(self, r):
+        """All edges of a type among the members of the same tree, that their trees may see."""
+        kind, edges = self.edge_types[r], []
+        for col, (tree, node) in enumerate(self.members[kind.destination]):
+            time, hidden = self._time(tree), self._hidden(r, node)
+            for entry in kind.rows[node].entries:
+                seen = time is None or entry.time is None or entry.time <= time
+                row = self.number[kind.source].get((tree, entry.neighbor))
+                if seen and row is not None and entry.neighbor not in hidden:
+                    edges.append((row, col, entry.edge))
+        return edges
+
+
+def add_reverses(drawn, reversals):
+    """Edges of all types, of which some get the reverses of others.
+
+    Args:
+        drawn: (row, col, edge) triples, a list an edge type.
+        reversals: (edge type, the type whose reverses it gets, whether that mirrors the result).
+
+    Returns:
+        A list an edge type, as `drawn`.
+    """
+    edges = list(drawn)
+    for relation, reverse, mirror in reversals:
+        edges[relation] = with_reverses(drawn[relation], drawn[reverse])
+        if mirror:
+            edges[reverse] = [(col, row, None) for row, col, _ in edges[relation]]
+    return edges
+
+
+def with_reverses(own, reverse):
+    """Edges and the reverses of others, by column and row, of equal ones the first."""
+    both = own + [(col, row, edge) for row, col, edge in reverse]
+    first = {}
+    for row, col, edge in both:
+        first.setdefault((col, row), edge)
+    return [(row, col, first[col, row]) for col, row in sorted(first)]
+
+
+def sample(num_types, edge_types, seeds, options):
+    """The batch that seeds draw."""
+    return Sampler(num_types, edge_types, options).draw(seeds)
+
+
+@dataclass
+class Sampled:
+    """A batch of a graph of one type: node ids, endpoints' numbers, edges, counts a hop."""
+
+    node: list = field(default_factory=list)
+    row: list = field(default_factory=list)
+    col: list = field(default_factory=list)
+    edge: list = field(default_factory=list)
+    nodes_per_hop: list = field(default_factory=list)
+    edges_per_hop: list = field(default_factory=list)
+
+
+def sample_one_type(indptr, indices, seeds, fanouts, replace, run, batch, row_ids=None):
+    """The batch of seeds of a graph of one type, given as compressed rows; a `Sampled`.
+
+    Args:
+        indptr: [number of nodes + 1].
+        indices: neighbours.
+        seeds: ids.
+        fanouts: a hop each.
+        replace: draws are with replacement.
+        run: key of the epoch.
+        batch: number of the batch.
+        row_ids: original ids of the nodes. If None, their own.
+    """
+    rows = {}
+    for v in range(len(indptr) - 1):
+        positions = range(int(indptr[v]), int(indptr[v + 1]))
+        entries = [Entry(int(indices[p]), p) for p in positions]
+        rows[v] = Row(v if row_ids is None else int(row_ids[v]), entries)
+    options = Options([fanouts], [False], replace, run=run, batch=batch)
+    out = sample(1, [EdgeType(0, 0, rows)], [Seeds(0, list(seeds))], options)
+    row, col, edge = ([triple[i] for triple in out.edges[0]] for i in range(3))
+    return Sampled(out.nodes[0], row, col, edge, out.nodes_per_hop[0], out.edges_per_hop[0])
