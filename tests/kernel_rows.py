@@ -2,6 +2,7 @@
 
 import numpy as np
 
+import hop_calls
 from khop import _native
 
 
@@ -38,6 +39,6 @@ def draw(graph, ids, count, replace, key, excluded=(), **options):
     if len(excluded):
         hidden = np.tile(np.asarray(excluded, np.int64), len(ids))
         options["excluded"] = np.repeat(ids, len(excluded)), hidden
-    counts, drawn, _ = _native.sample_rows(graph, ids, count, replace, key, False, **options)
+    counts, drawn, _ = hop_calls.sample_rows(graph, ids, count, replace, key, False, **options)
     assert len(set(counts.tolist())) == 1
     return drawn.reshape(len(ids), -1)

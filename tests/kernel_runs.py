@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 
+import hop_calls
 from khop import _native
 from oracle_options import Batch
 
@@ -34,7 +35,8 @@ def complete(subgraph, csrs, options):
 def at_once(subgraph, csrs, seeds, options):
     """One call for all hops."""
     begin(subgraph, seeds, options)
-    subgraph.sample(
+    hop_calls.sample(
+        subgraph,
         csrs,
         options.fanouts,
         options.replace,
@@ -58,7 +60,7 @@ def by_hops(subgraph, csrs, seeds, options):
     begin(subgraph, seeds, options)
     for hop in range(len(options.fanouts[0]) if options.fanouts else 0):
         for relation, csr in enumerate(csrs):
-            subgraph.hop(relation, csr, *hop_arguments(options, hop, relation, csr))
+            hop_calls.hop(subgraph, relation, csr, *hop_arguments(options, hop, relation, csr))
         subgraph.end_hop()
     complete(subgraph, csrs, options)
 
@@ -84,7 +86,7 @@ class Owners:
 
                 def sample(csr, ids, excluded, trees, times, relation=relation, hop=hop):
                     fanout, replace, key, *rest = hop_arguments(options, hop, relation, csr)
-                    return _native.sample_rows(
+                    return hop_calls.sample_rows(
                         csr, ids, fanout, replace, key, with_edges, *rest, trees, times, excluded
                     )
 

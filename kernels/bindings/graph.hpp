@@ -58,6 +58,7 @@ class Csr {
 
 void bind_rng(nb::module_& m);
 void bind_graph(nb::module_& m);
+void bind_hop_options(nb::module_& m);
 void bind_sample(nb::module_& m);
 void bind_subgraph(nb::module_& m);
 void bind_output(nb::module_& m);

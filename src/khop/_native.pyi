@@ -29,6 +29,33 @@ def draw_lanes(
     replace: bool,
 ) -> UInt32Array: ...
 
+class HopOptions:
+    def __init__(
+        self,
+        fanout: int,
+        replace: bool = False,
+        with_edge: bool = True,
+        key: int = 0,
+        weighted: bool = False,
+        last: bool = False,
+        method: str = "neighbor",
+    ) -> None: ...
+    @property
+    def fanout(self) -> int: ...
+    @property
+    def replace(self) -> bool: ...
+    @property
+    def with_edge(self) -> bool: ...
+    @property
+    def key(self) -> int: ...
+    @property
+    def weighted(self) -> bool: ...
+    @property
+    def last(self) -> bool: ...
+    @property
+    def method(self) -> str: ...
+    def at(self, run: int, batch: int, hop: int, relation: int, source: int) -> HopOptions: ...
+
 class Csr:
     def __init__(
         self,
@@ -68,23 +95,11 @@ class Subgraph:
         self, node_type: int, ids: Int64Array, times: Int64Array | None = None
     ) -> None: ...
     def exclude(self, relation: int, rows: Int64Array, neighbors: Int64Array) -> None: ...
-    def hop(
-        self,
-        relation: int,
-        graph: Csr,
-        fanout: int,
-        replace: bool,
-        key: int,
-        weighted: bool = False,
-        last: bool = False,
-    ) -> None: ...
+    def hop(self, relation: int, graph: Csr, options: HopOptions) -> None: ...
     def sample(
         self,
         graphs: list[Csr],
-        fanouts: Sequence[Sequence[int]],
-        replace: bool,
-        weighted: Sequence[bool],
-        last: bool,
+        hops: Sequence[Sequence[HopOptions]],
         run_key: int,
         batch: int,
     ) -> None: ...
@@ -124,12 +139,7 @@ class SubgraphOutput:
 def sample_rows(
     graph: Csr,
     ids: Int64Array,
-    fanout: int,
-    replace: bool,
-    key: int,
-    with_edges: bool,
-    weighted: bool = False,
-    last: bool = False,
+    options: HopOptions,
     trees: Int32Array | None = None,
     times: Int64Array | None = None,
     excluded: tuple[Int64Array, Int64Array] | None = None,
@@ -307,10 +317,7 @@ class DeviceSubgraph:
     def sample(
         self,
         graphs: Sequence[DeviceGraph],
-        fanouts: Sequence[Sequence[int]],
-        replace: bool,
-        weighted: Sequence[bool],
-        last: bool,
+        hops: Sequence[Sequence[HopOptions]],
         run_key: int,
         batch: int,
         cuda_graph: bool = False,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hop_calls
 import kernel_cases
 import kernel_runs
 from device_batches import hub_graph, read
@@ -96,7 +97,7 @@ def test_recorded_batches(kind, data):
         kernel_runs.at_once(on_cpu, graph.csrs(), fewer, options)
         kernel_runs.begin(on_device, fewer, options)
         plan = (options.fanouts, options.replace, options.weighted, options.last, options.run)
-        on_device.sample(graphs, *plan, batch, cuda_graph=True)
+        hop_calls.sample(on_device, graphs, *plan, batch, cuda_graph=True)
         expected = kernel_runs.read(on_cpu, graph, options)
         assert read(device, on_device, graph, options) == expected
 
@@ -113,7 +114,7 @@ def launches_of(device, graph, relations, num_seeds, fanouts):
             subgraph.add_seeds(node_type, np.arange(num_seeds))
         before = device.num_launches
         options = (False, [False] * len(relations), False, 1, batch, batch > 0)
-        subgraph.sample(graphs, [fanouts] * len(relations), *options)
+        hop_calls.sample(subgraph, graphs, [fanouts] * len(relations), *options)
         num_nodes, num_edges, _, _ = subgraph.sizes()
         launches.append(device.num_launches - before)
     nodes, trees = ([empty(device, n, np.int64) for n in num_nodes] for _ in range(2))
@@ -158,7 +159,7 @@ def test_stamps_run_out(device):
         seeds = [Seeds(0, seed, None)]
         options = Options(fanouts, [False], True, run=3, batch=batch)
         kernel_runs.begin(on_device, seeds, options)
-        on_device.sample(graphs, fanouts, True, [False], False, 3, batch)
+        hop_calls.sample(on_device, graphs, fanouts, True, [False], False, 3, batch)
         if seed == [1]:
             kernel_runs.at_once(on_cpu, graph.csrs(), seeds, options)
             expected = kernel_runs.read(on_cpu, graph, options)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import hop_calls
 import oracle
 import oracle_options
 from kernel_rows import draw, shared_rows
@@ -258,7 +259,7 @@ def test_one_tenth_is_drawn_a_tenth_of_the_time(count):
     ps = []
     for batch in range(10):
         key = key_of(batch, 5, count)
-        _, drawn, _ = _native.sample_rows(
+        _, drawn, _ = hop_calls.sample_rows(
             graph, np.arange(3000), count, False, key, False, weighted=True
         )
         first = drawn.reshape(3000, count)[:, 0]

@@ -6,7 +6,10 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "EpochPlan": "plan",
+        "METHODS": "methods",
         "NeighborSampler": "neighbor",
+        "NeighborSampling": "methods",
+        "SamplingMethod": "methods",
         "SamplingSpec": "spec",
         "sample_prob": "hotness",
     },

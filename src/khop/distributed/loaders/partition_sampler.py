@@ -35,6 +35,7 @@ from khop.sampler.arguments import check_key_part, check_request
 from khop.sampler.engine import Engine
 from khop.sampler.link import Links, LinkSampler
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
+from khop.sampler.methods import as_method
 from khop.sampler.neighbor import BatchKey, next_key
 from khop.sampler.pyg_links import LinkOptions, link_metadata, number_by_link
 from khop.sampler.requests import SeedSet
@@ -96,7 +97,7 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
         if not isinstance(data, DistDataset):
             raise TypeError(f"data must be a DistDataset (got '{type(data).__name__}')")
         self.data = data
-        self.replace = replace
+        self.replace, _ = as_method(num_neighbors).settle(replace, weight_attr)
         self.with_edge = with_edge
         self._options = {
             "subgraph_type": subgraph_type,

@@ -11,6 +11,7 @@ from khop.distributed.job.context import get_context
 from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
 from khop.distributed.remote.client.membership import ClientContext
 from khop.sampler.collect import CollectSpec
+from khop.sampler.methods import as_method
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta
 from khop.typing import Int64Array, NodeType
@@ -33,6 +34,7 @@ def sampling_spec(
     Raises:
         ValueError: malformed options; times or weights that the folder was not partitioned with.
     """
+    replace, weight_attr = as_method(num_neighbors).settle(replace, weight_attr)
     meta = data.meta
     edge_types = [t.name for t in meta.edge_types]
     for option, name, known in (

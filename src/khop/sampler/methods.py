@@ -1,0 +1,115 @@
+"""Sampling methods: what a loader takes where it takes `num_neighbors`, and their registry.
+
+A method is a class here and a value of `HopMethod` in the kernels (`khop/hop_options.hpp`), known
+by one name on both sides. What engines and servers need of it is its `MethodSpec`, which is part of
+`SamplingSpec` and of every request for neighbours, and so of fingerprints. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, TypeVar
+
+from khop.codec import Name
+
+METHODS: dict[str, type[SamplingMethod]] = {}
+"""All methods, by name."""
+
+_M = TypeVar("_M", bound="type[SamplingMethod]")
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSpec:
+    """A method's name and options, as they travel; the kernels' `HopOptions` has the same fields.
+
+    Attributes:
+        name: of a registered method.
+    """
+
+    name: Name = "neighbor"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if no method has this name."""
+        if self.name not in METHODS:
+            raise ValueError(f"no sampling method '{self.name}': there are {sorted(METHODS)}")
+
+    def kernel_options(self) -> dict[str, Any]:
+        """Keyword arguments of `_native.HopOptions`."""
+        fields = asdict(self)
+        return {"method": fields.pop("name"), **fields}
+
+
+class SamplingMethod(ABC):
+    """How neighbours are drawn: the base of all methods.
+
+    Attributes:
+        name: the method's name, in specs and kernels.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+    """
+
+    name: ClassVar[str]
+    num_neighbors: Any
+
+    @abstractmethod
+    def spec(self) -> MethodSpec:
+        """What engines and servers need of it."""
+
+    def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
+        """Whether to draw with replacement, and by which weights.
+
+        Args:
+            replace: what the loader was asked for.
+            weight_attr: likewise.
+
+        Raises:
+            ValueError: the loader's option and the method's differ, or the method knows no such.
+        """
+        return replace, weight_attr
+
+    def check_strategy(self, temporal_strategy: str) -> None:  # noqa: B027 (most go with all)
+        """Raises ValueError if the method does not go with a loader's `temporal_strategy`."""
+
+
+def register(method: _M) -> _M:
+    """Adds a class of methods to the registry; a decorator."""
+    METHODS[method.name] = method
+    return method
+
+
+@register
+@dataclass(frozen=True)
+class NeighborSampling(SamplingMethod):
+    """Neighbours drawn for each row by itself, uniformly or by weight; what a list stands for.
+
+    Method: GraphSAGE (https://arxiv.org/abs/1706.02216).
+
+    Args:
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+
+    Example:
+        >>> as_method([15, 10]) == NeighborSampling([15, 10])
+        True
+    """
+
+    name: ClassVar[str] = "neighbor"
+
+    num_neighbors: Any
+
+    def spec(self) -> MethodSpec:
+        """See `SamplingMethod`."""
+        return MethodSpec(self.name)
+
+
+NEIGHBOR = MethodSpec()
+"""That of `NeighborSampling`."""
+
+
+def as_method(num_neighbors: Any) -> SamplingMethod:
+    """The method that a loader's `num_neighbors` is: itself, or uniform neighbour sampling."""
+    if isinstance(num_neighbors, SamplingMethod):
+        return num_neighbors
+    if isinstance(num_neighbors, type) and issubclass(num_neighbors, SamplingMethod):
+        name = num_neighbors.__name__
+        raise TypeError(f"num_neighbors is the class {name}: pass an object, {name}([15, 10])")
+    return NeighborSampling(num_neighbors)
