@@ -34,6 +34,11 @@ class MethodSpec:
         if self.name not in METHODS:
             raise ValueError(f"no sampling method '{self.name}': there are {sorted(METHODS)}")
 
+    @property
+    def needs_neighbor_ids(self) -> bool:
+        """Whether draws are keyed by neighbours' original ids, which a folder has on request."""
+        return METHODS[self.name].needs_neighbor_ids
+
     def kernel_options(self) -> dict[str, Any]:
         """Keyword arguments of `_native.HopOptions`."""
         fields = asdict(self)
@@ -45,10 +50,12 @@ class SamplingMethod(ABC):
 
     Attributes:
         name: the method's name, in specs and kernels.
+        needs_neighbor_ids: whether draws are keyed by neighbours' original ids.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
     """
 
     name: ClassVar[str]
+    needs_neighbor_ids: ClassVar[bool] = False
     num_neighbors: Any
 
     @abstractmethod

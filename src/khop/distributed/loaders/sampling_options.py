@@ -32,10 +32,17 @@ def sampling_spec(
     """How neighbours are drawn, from options as PyG's loaders have them.
 
     Raises:
-        ValueError: malformed options; times or weights that the folder was not partitioned with.
+        ValueError: malformed options; times, weights or neighbours' ids that the folder was not
+            partitioned with.
     """
-    replace, weight_attr = as_method(num_neighbors).settle(replace, weight_attr)
+    method = as_method(num_neighbors)
+    replace, weight_attr = method.settle(replace, weight_attr)
     meta = data.meta
+    if method.needs_neighbor_ids and not meta.knows_neighbors:
+        raise ValueError(
+            f"{type(method).__name__} keys draws by neighbours' original ids, but {data.where} was "
+            "partitioned without them: partition again with neighbor_ids=True (--neighbor-ids)"
+        )
     edge_types = [t.name for t in meta.edge_types]
     for option, name, known in (
         ("time_attr", time_attr, meta.time_attr and meta.time_attr.name),

@@ -6,7 +6,8 @@
     root/time/<type>.npy                  if nodes have times: key of the time of each new id
     root/part-<p>/edge/<edge type>/       indptr.npy indices.npy edge_id.npy and edge attributes,
                                           time.npy, weight_sum.npy and weight_guide.npy where
-                                          neighbours are drawn by time or weight
+                                          neighbours are drawn by time or weight, neighbor_id.npy
+                                          where draws are keyed by neighbours
     root/part-<p>/node/<type>/            id.npy (original ids) and node attributes
     root/part-<p>/cache/<type>/           new_id.npy id.npy and node attributes of hot remote nodes
 
@@ -20,7 +21,8 @@ Everything is a plain .npy file read by mmap, and nothing is ever unpickled.
 
 Times, of nodes or of edges, are kept twice: as the attribute that they come from, in its dtype, and
 as int64 keys (`khop.data.times`), by which kernels compare. weight_sum.npy (uint64) and
-weight_guide.npy (uint32) are the tables of `_native.weight_table`.
+weight_guide.npy (uint32) are the tables of `_native.weight_table`. neighbor_id.npy holds, beside
+the new ids of indices.npy, the neighbours' original ids.
 
 A machine needs meta.json, map, split, time and the folders of the parts that it loads.
 
