@@ -20,15 +20,16 @@ def sample_rows(
     trees=None,
     times=None,
     excluded=None,
+    **method,
 ):
     """`_native.sample_rows`."""
-    drawn = options(fanout, replace, key, with_edge, weighted, last)
+    drawn = options(fanout, replace, key, with_edge, weighted, last, **method)
     return _native.sample_rows(graph, ids, drawn, trees, times, excluded)
 
 
-def hop(subgraph, relation, graph, fanout, replace, key, weighted=False, last=False):
+def hop(subgraph, relation, graph, fanout, replace, key, weighted=False, last=False, **method):
     """`Subgraph.hop`."""
-    subgraph.hop(relation, graph, options(fanout, replace, key, True, weighted, last))
+    subgraph.hop(relation, graph, options(fanout, replace, key, True, weighted, last, **method))
 
 
 def table(fanouts, replace, weighted, last, **method):
@@ -39,7 +40,7 @@ def table(fanouts, replace, weighted, last, **method):
     ]
 
 
-def sample(subgraph, graphs, fanouts, replace, weighted, last, *batch, **cuda_graph):
+def sample(subgraph, graphs, fanouts, replace, weighted, last, *batch, method=None, **cuda_graph):
     """`Subgraph.sample`, of a device's subgraph, too; `batch` is a run key and a number."""
-    hops = table(fanouts, replace, weighted, last)
+    hops = table(fanouts, replace, weighted, last, **(method or {}))
     subgraph.sample(graphs, hops, *batch, **cuda_graph)

@@ -4,21 +4,27 @@ A brute-force reference like those of `oracle`: it follows the description of th
 word, over rows that are lists, with Python's integers, and uses nothing of khop.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import NamedTuple
 
 import oracle
 
 
 class Entry(NamedTuple):
-    """An entry of a row: a neighbour, its edge's number and what narrows the draws."""
+    """An entry of a row: a neighbour, its edge's number and what narrows the draws.
+
+    `original` is the neighbour's original id.
+    """
 
     neighbor: int
     edge: int
     time: int | None = None
     weight: int | None = None
+    original: int | None = None
 
 
 class Row(NamedTuple):
@@ -61,6 +67,23 @@ class Options:
     reversals: Sequence = ()  # (edge type, reverse edge type, mirror)
     keep_edges: bool = False
     with_edges: bool = True
+    labor: bool = False
+    layer_dependency: bool = False
+    sources: Sequence = ()  # node type of the neighbours, an edge type each
+
+    @property
+    def method(self):
+        """What the kernels call the method and its options."""
+        if not self.labor:
+            return {}
+        return {"method": "labor", "layer_dependency": self.layer_dependency}
+
+    def key(self, hop, relation, source):
+        """The key of a hop over an edge type."""
+        if not self.labor:
+            return oracle.step_key(self.run, self.batch, hop, relation)
+        hop = 0 if self.layer_dependency else hop
+        return oracle.race_key(self.run, self.batch, source, hop)
 
     def records_edges(self, relation):
         """Whether edges of a type have numbers: of those with reverses only on demand."""
@@ -111,6 +134,17 @@ def pick_by_weight(entries, eligible, count, replace, stream):
     return chosen
 
 
+def first_to_arrive(entries, eligible, count, key, tree, weighted):
+    """The `count` entries of least r_t / w_t, exactly; r_t belongs to the neighbour."""
+
+    def arrival(position):
+        entry = entries[position]
+        low, high = itertools.islice(oracle.words(key, entry.original, tree), 2)
+        return Fraction(high << 32 | low, entry.weight if weighted else 1), position
+
+    return sorted(sorted(eligible, key=arrival)[:count])
+
+
 def contribution(row, fanout, options, weighted, key, tree=0, time=None, hidden=frozenset()):
     """Positions that a row contributes to one hop, in order.
 
@@ -129,6 +163,8 @@ def contribution(row, fanout, options, weighted, key, tree=0, time=None, hidden=
         return []
     if fanout < 0 or (not options.replace and fanout >= len(window)):
         return eligible
+    if options.labor:
+        return first_to_arrive(entries, eligible, fanout, key, tree, weighted)
     if weighted:
         stream = oracle.words(key, row.original_id, tree)
         return pick_by_weight(entries, eligible, fanout, options.replace, stream)
@@ -199,7 +235,7 @@ class Sampler:
 
     def _hop(self, hop, r, frontier):
         kind, options, before = self.edge_types[r], self.options, len(self.edges[r])
-        key = oracle.step_key(options.run, options.batch, hop, r)
+        key = options.key(hop, r, kind.source)
         for col in frontier:
             tree, node = self.members[kind.destination][col]
             row = kind.rows[node]

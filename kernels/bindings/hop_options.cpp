@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::pair<const char*, HopMethod> kMethods[] = {
     {"neighbor", HopMethod::kNeighbor},
+    {"labor", HopMethod::kLabor},
 };
 
 HopMethod method_of(const std::string& name) {
@@ -40,26 +41,31 @@ Args:
     key: of the hop's draws, 64 bits; see `at`.
     weighted: draw by the graph's weights.
     last: the latest neighbours instead of random ones.
-    method: 'neighbor'.
+    method: 'neighbor' or 'labor'.
+    layer_dependency: of 'labor': all hops share the numbers that decide.
 
 Raises:
-    ValueError: there is no such method.)")
+    ValueError: there is no such method, or it knows no such option.)")
       .def(
           "__init__",
           [](HopOptions* self, int64_t fanout, bool replace, bool with_edge, uint64_t key,
-             bool weighted, bool last, const std::string& method) {
-            new (self)
-                HopOptions{fanout, key, method_of(method), replace, with_edge, weighted, last};
+             bool weighted, bool last, const std::string& method, bool layer_dependency) {
+            if (method == "labor" && (replace || last)) {
+              throw nb::value_error("LABOR draws without replacement, and never the latest alone");
+            }
+            new (self) HopOptions{fanout,   key,  method_of(method), replace, with_edge,
+                                  weighted, last, layer_dependency};
           },
           nb::arg("fanout"), nb::arg("replace") = false, nb::arg("with_edge") = true,
           nb::arg("key") = 0, nb::arg("weighted") = false, nb::arg("last") = false,
-          nb::arg("method") = "neighbor")
+          nb::arg("method") = "neighbor", nb::arg("layer_dependency") = false)
       .def_ro("fanout", &HopOptions::fanout)
       .def_ro("replace", &HopOptions::replace)
       .def_ro("with_edge", &HopOptions::with_edge)
       .def_ro("key", &HopOptions::key)
       .def_ro("weighted", &HopOptions::weighted)
       .def_ro("last", &HopOptions::last)
+      .def_ro("layer_dependency", &HopOptions::layer_dependency)
       .def_prop_ro("method", [](const HopOptions& self) { return name_of(self.method); })
       .def(
           "at",

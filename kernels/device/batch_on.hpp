@@ -179,6 +179,9 @@ class BatchOn {
     if (options.weighted && graph.weight_sums == nullptr) {
       throw std::invalid_argument("weighted draws need a graph with weights");
     }
+    if (options.method == HopMethod::kLabor && !graph.view().knows_neighbors()) {
+      throw std::invalid_argument("LABOR needs a graph with the neighbours' original ids");
+    }
     if (options.replace && options.fanout > std::numeric_limits<int32_t>::max()) {
       throw std::length_error("a fan-out of " + std::to_string(options.fanout) +
                               " with replacement is more than 2^31 - 1");
@@ -242,6 +245,9 @@ class BatchOn {
   int64_t words_of(std::size_t r, const parallel::HopStep& step) const {
     if (step.mode != parallel::RowMode::kPicked) return 0;
     const HopOptions& options = step.options;
+    if (options.method == HopMethod::kLabor) {
+      return product(race_words(1, options.weighted), options.fanout);
+    }
     if (options.weighted) return options.replace ? 0 : product(2, options.fanout);
     const bool scans = options.fanout <= kScanLimit &&
                        plan_->graphs[r].max_degree <= std::numeric_limits<uint32_t>::max();

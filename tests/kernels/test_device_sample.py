@@ -97,7 +97,7 @@ def test_recorded_batches(kind, data):
         kernel_runs.at_once(on_cpu, graph.csrs(), fewer, options)
         kernel_runs.begin(on_device, fewer, options)
         plan = (options.fanouts, options.replace, options.weighted, options.last, options.run)
-        hop_calls.sample(on_device, graphs, *plan, batch, cuda_graph=True)
+        hop_calls.sample(on_device, graphs, *plan, batch, cuda_graph=True, method=options.method)
         expected = kernel_runs.read(on_cpu, graph, options)
         assert read(device, on_device, graph, options) == expected
 

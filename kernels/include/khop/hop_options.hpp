@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "khop/race.hpp"
 #include "khop/rng.hpp"
 
 namespace khop {
@@ -13,6 +14,7 @@ namespace khop {
 // How neighbours of a row are chosen.
 enum class HopMethod : int32_t {
   kNeighbor,  // independently of other rows
+  kLabor,     // by numbers that rows share (race.hpp)
 };
 
 // Where in a batch a hop is.
@@ -31,12 +33,16 @@ struct HopOptions {
   bool replace = false;
   bool with_edge = false;  // record which edges were drawn
   bool weighted = false;
-  bool last = false;  // the latest `fanout` neighbours instead of random ones
+  bool last = false;              // the latest `fanout` neighbours instead of random ones
+  bool layer_dependency = false;  // of LABOR: all hops share the numbers, too
 
   // The same with the key of a hop.
   KHOP_HD HopOptions at(const HopPlace& place) const {
     HopOptions keyed = *this;
-    keyed.key = step_key(place.run, place.batch, place.hop, place.relation);
+    keyed.key =
+        method == HopMethod::kLabor
+            ? race_key(place.run, place.batch, place.source, layer_dependency ? 0 : place.hop)
+            : step_key(place.run, place.batch, place.hop, place.relation);
     return keyed;
   }
 };

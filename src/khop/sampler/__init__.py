@@ -6,6 +6,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "EpochPlan": "plan",
+        "Labor": "methods",
         "METHODS": "methods",
         "NeighborSampler": "neighbor",
         "NeighborSampling": "methods",

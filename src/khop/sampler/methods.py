@@ -8,7 +8,7 @@ by one name on both sides. What engines and servers need of it is its `MethodSpe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, ClassVar, TypeVar
 
 from khop.codec import Name
@@ -25,9 +25,11 @@ class MethodSpec:
 
     Attributes:
         name: of a registered method.
+        layer_dependency: of LABOR: all hops share the numbers that decide.
     """
 
     name: Name = "neighbor"
+    layer_dependency: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError if no method has this name."""
@@ -106,6 +108,86 @@ class NeighborSampling(SamplingMethod):
     def spec(self) -> MethodSpec:
         """See `SamplingMethod`."""
         return MethodSpec(self.name)
+
+
+@register
+@dataclass(frozen=True)
+class Labor(SamplingMethod):
+    """Neighbours that rows of a hop agree on where they can, so that a batch has fewer nodes.
+
+    Each neighbour t has one uniform number r_t in a hop, and a row takes the k neighbours of
+    smallest r_t (by weight: r_t / w_t), or all if it has no more than k. Each row by itself draws
+    exactly min(k, degree) neighbours, every k-subset as likely as any other; rows that share
+    neighbours tend to take the same ones. Reads whole rows, where a list's sampling reads k entries
+    of each. Partitions need the neighbours' original ids: partition with `neighbor_ids=True`
+    (`khop partition --neighbor-ids`).
+
+    Method: LABOR-0 with sequential Poisson sampling (https://arxiv.org/abs/2210.13339).
+
+    Args:
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        importance: iterations of importance sampling; 0, none, is what there is.
+        layer_dependency: use the same numbers in all hops, so that hops, too, tend to take the same
+            nodes; False: each hop has numbers of its own, and hops are independent.
+        replace: False; draws with replacement are not supported.
+        weight_attr: edge attribute to draw by; edges of weight 0 are never drawn. As the loader's
+            own `weight_attr`.
+
+    Raises:
+        ValueError: an option that is not supported.
+
+    Example:
+        >>> import torch
+        >>> from torch_geometric.data import Data
+        >>> from khop.loader import NeighborLoader
+        >>> data = Data(edge_index=torch.tensor([[0, 1, 2, 0], [3, 3, 3, 4]]), num_nodes=5)
+        >>> loader = NeighborLoader(data, Labor([2]), torch.tensor([3, 4]), batch_size=2)
+        >>> next(iter(loader)).num_edges
+        3
+    """
+
+    name: ClassVar[str] = "labor"
+    needs_neighbor_ids: ClassVar[bool] = True
+
+    num_neighbors: Any
+    _: KW_ONLY
+    importance: int = 0
+    layer_dependency: bool = True
+    replace: bool = False
+    weight_attr: str | None = None
+
+    def __post_init__(self) -> None:
+        """Checks options."""
+        if self.importance != 0:
+            raise ValueError(
+                "Labor has importance=0 alone (LABOR-0), no iterations of importance sampling (got "
+                f"{self.importance!r})"
+            )
+        if self.replace:
+            raise ValueError("Labor draws without replacement alone: leave replace=True out")
+
+    def spec(self) -> MethodSpec:
+        """See `SamplingMethod`."""
+        return MethodSpec(self.name, bool(self.layer_dependency))
+
+    def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
+        """See `SamplingMethod`."""
+        if replace:
+            raise ValueError("Labor draws without replacement: leave replace=True out")
+        if None not in (weight_attr, self.weight_attr) and weight_attr != self.weight_attr:
+            raise ValueError(
+                f"weight_attr is '{weight_attr}' of the loader and '{self.weight_attr}' of Labor: "
+                "name it once"
+            )
+        return replace, weight_attr if self.weight_attr is None else self.weight_attr
+
+    def check_strategy(self, temporal_strategy: str) -> None:
+        """See `SamplingMethod`."""
+        if temporal_strategy == "last":
+            raise ValueError(
+                "Labor draws at random among the neighbours that a seed may see: with "
+                "temporal_strategy='last', which takes the latest, pass a list"
+            )
 
 
 NEIGHBOR = MethodSpec()

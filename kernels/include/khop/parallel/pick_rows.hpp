@@ -10,6 +10,7 @@
 #include "khop/parallel/batch_view.hpp"
 #include "khop/parallel/candidates.hpp"
 #include "khop/pick.hpp"
+#include "khop/race.hpp"
 #include "khop/weights.hpp"
 
 namespace khop::parallel {
@@ -94,6 +95,13 @@ class RowPicker {
     if (takes_all(degree, options_.fanout, options_.replace)) {
       edges.take(begin, [&](int64_t edge) { out[count++] = edge; });
       return count;
+    }
+    if (options_.method == HopMethod::kLabor) {
+      uint64_t* const words =
+          scratch_.take(thread_, race_words(options_.fanout, options_.weighted));
+      if (words == nullptr) return 0;
+      return pick_by_race(relation_.graph, row, all_holes, options_.key, options_.fanout,
+                          options_.weighted, words, out);
     }
     if (options_.weighted) {
       return begin < row.end ? pick_by_weight(row, begin, edges, left_out, out) : 0;
