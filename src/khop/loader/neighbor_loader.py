@@ -47,7 +47,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             Threads call stores at the same time: pass `worker_type='process'` for stores that do
             not allow this.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours, and
-            no hops, `[]`, the seeds alone.
+            no hops, `[]`, the seeds alone. Or a method with such, `khop.sampler.Labor([15, 10])`.
         input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes; of a `HeteroData`: a
             node type, or (node type, seeds).
         input_time: [number of seeds] the time at which each seed sees the graph; default, with

@@ -81,7 +81,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), a pair of PyG's
             (FeatureStore, GraphStore), or a `khop.data.Graph`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
-            method with such, see `khop.sampler.SamplingMethod`.
+            method with such, `khop.sampler.Labor([15, 10])`.
         subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
             'induced' (all edges among the drawn nodes).
         replace: draw with replacement.

@@ -35,7 +35,8 @@ class DistNeighborLoader(DistLoader):
     Args:
         data: the trainer's partition; None for clients of graph servers, with
             `RemoteDistSamplingWorkerOptions`.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
+            method with such, `khop.sampler.Labor([15, 10])`.
         input_nodes: this trainer's seeds: original ids, a boolean mask over all nodes, or None for
             all nodes; of a heterogeneous graph (node type, such seeds), or a node type for all of
             its nodes. `node_split` makes even shares; the name of a boolean attribute,
