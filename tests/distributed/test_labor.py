@@ -1,5 +1,7 @@
 """LABOR over partitions and graph servers: the batches of the in-memory loader, bit for bit."""
 
+import dataclasses
+
 import cluster
 import pytest
 import torch
@@ -7,6 +9,7 @@ import twins
 from torch_geometric.sampler import NodeSamplerInput
 from twins import CITES, WRITES
 
+from khop.channel.message import pack, unpack
 from khop.distributed import (
     DistLinkNeighborLoader,
     DistNeighborLoader,
@@ -14,9 +17,18 @@ from khop.distributed import (
     PartitionSampler,
     RemoteDistSamplingWorkerOptions,
 )
+from khop.distributed.remote.server.validation import SessionValidator
+from khop.distributed.rpc.partition_handler import RequestHandler
+from khop.distributed.rpc.protocol import Sample, pack_rows, request_header
+from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.errors import ProtocolError
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
-from khop.sampler import Labor, NeighborSampler
+from khop.sampler import Labor, NeighborSampler, SamplingSpec
+from khop.sampler.collect import CollectSpec
 from khop.sampler.neighbor import BatchKey
+from khop.sampler.requests import HopRequest, RowSet
+from khop.storage.folder import PartitionFolder
+from khop.storage.part import Part
 
 SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])  # twice the same, an isolated one
 PAPERS = torch.tensor([3, 3, 119, *range(20)])
@@ -176,3 +188,26 @@ def test_states_know_the_method(folder_of):
         for other in ([3, 2], Labor([3, 2], layer_dependency=False), Labor([3, 1])):
             with pytest.raises(ValueError, match="other options of sampling"):
                 make(other).load_state_dict(state)
+
+
+def test_servers_refuse_what_cannot_be_drawn(folder_of):
+    """Of folders without the ids, and with options that the method does not know: by name."""
+    labor = SamplingSpec(((3, 2),), method=Labor([3, 2]).spec())
+    collect = CollectSpec([[]], [[]], [True])
+    sound, without = (
+        PartitionFolder(folder_of("homogeneous", 2, kind)) for kind in ("labor", "plain")
+    )
+    SessionValidator(sound.meta).pipeline(PipelineSpec(labor, collect))
+    with pytest.raises(ProtocolError, match="partitioned without neighbours' original ids"):
+        SessionValidator(without.meta).pipeline(PipelineSpec(labor, collect))
+    for wrong in ({"replace": True}, {"last": True}):
+        spec = PipelineSpec(dataclasses.replace(labor, **wrong), collect)
+        with pytest.raises(ProtocolError, match="LABOR draws without replacement"):
+            SessionValidator(sound.meta).pipeline(spec)
+    rows, arrays = pack_rows(RowSet(torch.arange(3).numpy()))
+    hop = HopRequest(3, False, True, 1, method=labor.method)
+    header = request_header(Sample(0, rows, hop), 1, part=0)
+    for folder in (sound, without):
+        reply, _ = unpack(RequestHandler(Part(folder, 0))(pack(header, arrays)))
+        refused = "LABOR needs a graph with the neighbours' original ids" in str(reply.get("error"))
+        assert refused == (folder is without)

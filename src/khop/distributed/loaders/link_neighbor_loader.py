@@ -51,7 +51,8 @@ class DistLinkNeighborLoader(DistLoader):
     Args:
         data: the trainer's partition; None for clients of graph servers, with
             `RemoteDistSamplingWorkerOptions`.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
+            method with such, `khop.sampler.Labor([15, 10])`.
         batch_size: links a batch.
         edge_label_index: this trainer's links: [2, num_links] original ids of sources and
             destinations, or None for the edges of this trainer's home partition, evenly shared by

@@ -62,7 +62,8 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
 
     Args:
         data: the trainer's partition.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
+            method with such, `khop.sampler.Labor([15, 10])`.
         replace: draw with replacement.
         subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr: as for
             `khop.sampler.NeighborSampler`; times and weights are those that the folder was
