@@ -43,10 +43,10 @@ def draw(
     csrs = [_native.Csr(t.indptr, t.indices) for t in topologies]
     graphs = [_native.DeviceGraph(device, csr) for csr in csrs]
     subgraph = _native.DeviceSubgraph(device, list(num_nodes), list(relations), True)
-    every = [list(fanouts)] * len(relations)
+    every = [[_native.HopOptions(k) for k in fanouts]] * len(relations)
     before = device.num_launches
     subgraph.add_seeds(0, seeds)
-    subgraph.sample(graphs, every, False, [False] * len(relations), False, 1, 0)
+    subgraph.sample(graphs, every, 1, 0)
     types, kinds = range(len(num_nodes)), range(len(relations))
     nodes = [np.empty(subgraph.num_nodes(t), np.int64) for t in types]
     edges = [np.empty(subgraph.num_edges(r), np.int64) for r in kinds]

@@ -74,7 +74,7 @@ class DeviceKernel:
         self._place = place
         self._options = options
         self._spec = engine.spec
-        self._weighted = [engine.spec.is_weighted(r) for r in range(len(engine.view.relations))]
+        self._hops = engine.hops
         self._topology = next(iter(kernel.graph.topologies.values()))
         self._run_key = _native.run_key(0, 0, 0)
         self._graphs = [_native.DeviceGraph(place.device, csr, mode) for csr in engine.view.csrs]
@@ -85,19 +85,10 @@ class DeviceKernel:
 
     def draw(self, seeds: Int64Array, batch: int) -> int:
         """Draw a batch and write it; return its number of edges."""
-        subgraph, spec = self._subgraph, self._spec
+        subgraph = self._subgraph
         subgraph.begin()
         subgraph.add_seeds(0, seeds)
-        subgraph.sample(
-            self._graphs,
-            spec.fanouts,
-            spec.replace,
-            self._weighted,
-            spec.last,
-            self._run_key,
-            batch,
-            **self._options,
-        )
+        subgraph.sample(self._graphs, self._hops, self._run_key, batch, **self._options)
         (num_nodes,), (num_edges,), _, _ = subgraph.sizes()
         subgraph.write(
             [self._address("nodes", num_nodes)],

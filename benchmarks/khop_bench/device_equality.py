@@ -67,8 +67,14 @@ class Configuration:
             subgraph.add_seeds(node_type, ids, times)
         for relation, rows, neighbors in self.excluded:
             subgraph.exclude(relation, rows, neighbors)
-        drawn = (self.fanouts, self.replace, self.weighted, self.last, *self.keys)
-        subgraph.sample(graphs, *drawn, **options)
+        hops = [
+            [
+                _native.HopOptions(k, self.replace, weighted=weighted, last=self.last)
+                for k in fanouts
+            ]
+            for fanouts, weighted in zip(self.fanouts, self.weighted, strict=True)
+        ]
+        subgraph.sample(graphs, hops, *self.keys, **options)
         if self.induced:
             subgraph.induce(graphs)
         return subgraph

@@ -48,8 +48,9 @@ def _cases(degree: int, num_rows: int) -> list[Case]:
 
     def case(name: str, replace: bool, weighted: bool) -> Case:
         def turn(number: int) -> Turn:
+            options = _native.HopOptions(_FANOUT, replace, False, number, weighted)
             begin = time.perf_counter()
-            counts, _, _ = _native.sample_rows(csr, ids, _FANOUT, replace, number, False, weighted)
+            counts, _, _ = _native.sample_rows(csr, ids, options)
             return Turn(time.perf_counter() - begin, float(counts.sum()))
 
         return Case(name, turn)

@@ -21,6 +21,7 @@ DeviceGraph::DeviceGraph(std::shared_ptr<PyDevice> device, nb::object csr, const
     place(arrays_.indptr, (arrays_.num_rows + 1) * arrays_.indptr_width);
     place(arrays_.indices, arrays_.num_edges * arrays_.indices_width);
     place(arrays_.row_ids, arrays_.num_rows * arrays_.row_id_width);
+    place(arrays_.neighbor_ids, arrays_.num_edges * arrays_.neighbor_id_width);
     place(arrays_.times, arrays_.num_edges * static_cast<int64_t>(sizeof(int64_t)));
     place(arrays_.weight_sums, arrays_.num_edges * static_cast<int64_t>(sizeof(uint64_t)));
     place(arrays_.weight_guide, arrays_.num_edges * static_cast<int64_t>(sizeof(uint32_t)));

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "device_graph.hpp"
+#include "hop_options.hpp"
 #include "khop/sizes.hpp"
 
 namespace khop::bindings {
@@ -50,28 +51,16 @@ class PySubgraph {
                        neighbors.data(), static_cast<int64_t>(rows.shape(0)));
   }
 
-  void sample(const nb::list& graphs, const std::vector<std::vector<int64_t>>& fanouts,
-              bool replace, const std::vector<bool>& weighted, bool last, uint64_t run_key,
-              uint64_t batch, bool cuda_graph) {
+  void sample(const nb::list& graphs, HopTable hops, uint64_t run_key, uint64_t batch,
+              bool cuda_graph) {
     SamplePlan plan;
     plan.graphs = arrays_of(graphs);
     num_named_.clear();
     for (const GraphArrays& graph : plan.graphs) {
       num_named_.push_back(count_with(graph.first_edge, graph.num_edges));
     }
-    if (fanouts.size() < num_relations_ || weighted.size() < num_relations_) {
-      throw nb::value_error(
-          "there must be a graph, fan-outs and a weighted flag for each edge type");
-    }
-    for (const auto& hops : fanouts) {
-      if (hops.size() != fanouts[0].size()) {
-        throw nb::value_error("edge types differ in the number of hops");
-      }
-    }
-    plan.fanouts = fanouts;
-    plan.weighted = weighted;
-    plan.replace = replace;
-    plan.last = last;
+    check_hops(hops, num_relations_);
+    plan.hops = std::move(hops);
     plan.run_key = run_key;
     plan.batch = batch;
     plan.as_graph = cuda_graph;
@@ -242,10 +231,11 @@ Args:
       .def("exclude", &PySubgraph::exclude, nb::arg("relation"), nb::arg("rows").noconvert(),
            nb::arg("neighbors").noconvert(),
            "Keeps edges out of the batch, all that lead from a row to the neighbour beside it.")
-      .def("sample", &PySubgraph::sample, nb::arg("graphs"), nb::arg("fanouts"), nb::arg("replace"),
-           nb::arg("weighted"), nb::arg("last"), nb::arg("run_key"), nb::arg("batch"),
-           nb::arg("cuda_graph") = false,
+      .def("sample", &PySubgraph::sample, nb::arg("graphs"), nb::arg("hops"), nb::arg("run_key"),
+           nb::arg("batch"), nb::arg("cuda_graph") = false,
            R"(Draws all hops over all edge types. Waits for nothing.
+
+`hops` is that of `Subgraph.sample`.
 
 With `cuda_graph`, the kernels of a batch are recorded once and played again for later batches of
 the same graphs and fan-outs, of as many seeds or fewer.)")

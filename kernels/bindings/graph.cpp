@@ -24,13 +24,14 @@ void check_edge_array(const std::optional<InArray>& array, const char* name, con
 
 Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_t first_row,
          int64_t first_edge, std::optional<InArray> times, std::optional<InArray> weight_sums,
-         std::optional<InArray> weight_guide)
+         std::optional<InArray> weight_guide, std::optional<InArray> neighbor_ids)
     : indptr_(std::move(indptr)),
       indices_(std::move(indices)),
       row_ids_(std::move(row_ids)),
       times_(std::move(times)),
       weight_sums_(std::move(weight_sums)),
       weight_guide_(std::move(weight_guide)),
+      neighbor_ids_(std::move(neighbor_ids)),
       first_row_(first_row),
       first_edge_(first_edge) {
   const int64_t last = visit_ints(indptr_, "indptr", [&](auto* data) {
@@ -56,6 +57,19 @@ Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_
       throw nb::value_error(("row_ids must hold an id for each of the " +
                              std::to_string(num_rows_) + " rows, but holds " +
                              std::to_string(length(*row_ids_)))
+                                .c_str());
+    }
+  }
+  if (neighbor_ids_.has_value()) {
+    visit_ints(*neighbor_ids_, "neighbor_ids", [&](auto* data) {
+      neighbor_ids_data_ = data;
+      neighbor_id_width_ = sizeof(*data);
+      return 0;
+    });
+    if (length(*neighbor_ids_) != num_edges_) {
+      throw nb::value_error(("neighbor_ids must hold an id for each of the " +
+                             std::to_string(num_edges_) + " edges, but holds " +
+                             std::to_string(length(*neighbor_ids_)))
                                 .c_str());
     }
   }
@@ -86,17 +100,22 @@ Args:
     first_row: id of the node whose neighbours row 0 holds.
     first_edge: number of the first edge in the whole graph.
     times: [num_edges] int64 time of each edge, ascending within each row; None: no times.
-    weight_sums, weight_guide: [num_edges] uint64 and uint32, from `weight_table`; None: no weights.)")
+    weight_sums, weight_guide: [num_edges] uint64 and uint32, from `weight_table`; None: no weights.
+    neighbor_ids: [num_edges] int32 or int64, original ids of the neighbours, for methods that key
+        draws by them; None: unknown if there are `row_ids`, else those in `indices`.)")
       .def(nb::init<InArray, InArray, std::optional<InArray>, int64_t, int64_t,
-                    std::optional<InArray>, std::optional<InArray>, std::optional<InArray>>(),
+                    std::optional<InArray>, std::optional<InArray>, std::optional<InArray>,
+                    std::optional<InArray>>(),
            nb::arg("indptr"), nb::arg("indices"), nb::arg("row_ids").none() = nb::none(),
            nb::arg("first_row") = 0, nb::arg("first_edge") = 0,
            nb::arg("times").none() = nb::none(), nb::arg("weight_sums").none() = nb::none(),
-           nb::arg("weight_guide").none() = nb::none())
+           nb::arg("weight_guide").none() = nb::none(), nb::arg("neighbor_ids").none() = nb::none())
       .def_prop_ro("num_rows", &Csr::num_rows)
       .def_prop_ro("num_edges", &Csr::num_edges)
       .def_prop_ro("has_times", &Csr::has_times)
       .def_prop_ro("has_weights", &Csr::has_weights)
+      .def_prop_ro("knows_neighbors", &Csr::knows_neighbors,
+                   "True if original ids of neighbours are known.")
       .def_prop_ro("wide", &Csr::has_wide_columns, "True if neighbour ids are int64.");
 }
 

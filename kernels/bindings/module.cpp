@@ -23,6 +23,7 @@ NB_MODULE(_native, m) {
   nb::register_exception_translator(&say_out_of_memory);
   bind_rng(m);
   bind_graph(m);
+  bind_hop_options(m);
   bind_sample(m);
   bind_subgraph(m);
   bind_output(m);

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "graph.hpp"
+#include "hop_options.hpp"
 #include "hotness.hpp"
 #include "induce.hpp"
 
@@ -42,24 +43,23 @@ void fill_pairs(const std::optional<PairArrays>& arrays, PairSet& pairs) {
   pairs.add(rows.data(), neighbors.data(), count);
 }
 
-nb::tuple sample_rows_of(const Csr& graph, const In<int64_t>& ids, int64_t fanout, bool replace,
-                         uint64_t key, bool with_edges, bool weighted, bool last,
+nb::tuple sample_rows_of(const Csr& graph, const In<int64_t>& ids, const HopOptions& options,
                          const std::optional<In<int32_t>>& trees,
                          const std::optional<In<int64_t>>& times,
                          const std::optional<PairArrays>& excluded) {
   const RowSet rows = row_set(ids, trees, times);
   PairSet pairs;
   fill_pairs(excluded, pairs);
-  const HopSpec spec{fanout, replace, key, weighted, last, pairs.empty() ? nullptr : &pairs};
+  const HopSpec spec(options, pairs.empty() ? nullptr : &pairs);
   return graph.visit([&](const auto& view) {
     using Col = std::remove_const_t<std::remove_pointer_t<decltype(view.indices)>>;
     DrawnRows<Col> drawn;
     {
       nb::gil_scoped_release release;
-      sample_rows(view, rows, static_cast<int64_t>(ids.shape(0)), spec, with_edges, drawn);
+      sample_rows(view, rows, static_cast<int64_t>(ids.shape(0)), spec, drawn);
     }
     nb::object edges = nb::none();
-    if (with_edges) edges = nb::cast(to_numpy(std::move(drawn.edges)));
+    if (spec.with_edge) edges = nb::cast(to_numpy(std::move(drawn.edges)));
     return nb::make_tuple(to_numpy(std::move(drawn.counts)), to_numpy(std::move(drawn.neighbors)),
                           edges);
   });
@@ -115,9 +115,7 @@ void add_hotness(const Csr& graph, const In<double>& frontier, int64_t fanout, b
 
 void bind_sample(nb::module_& m) {
   m.def("sample_rows", &sample_rows_of, nb::arg("graph"), nb::arg("ids").noconvert(),
-        nb::arg("fanout"), nb::arg("replace"), nb::arg("key"), nb::arg("with_edges"),
-        nb::arg("weighted") = false, nb::arg("last") = false,
-        nb::arg("trees").noconvert().none() = nb::none(),
+        nb::arg("options"), nb::arg("trees").noconvert().none() = nb::none(),
         nb::arg("times").noconvert().none() = nb::none(),
         nb::arg("excluded").noconvert().none() = nb::none(),
         "Draws neighbours of rows: (counts int32, neighbors, edges int64 or None).");

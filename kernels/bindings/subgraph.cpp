@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "graph.hpp"
+#include "hop_options.hpp"
 
 namespace khop::bindings {
 namespace {
@@ -60,12 +61,10 @@ void exclude(Subgraph& self, int64_t relation, const In<int64_t>& rows,
   self.exclude(r, rows.data(), neighbors.data(), length_of(rows));
 }
 
-void hop(Subgraph& self, int64_t relation, const Csr& graph, int64_t fanout, bool replace,
-         uint64_t key, bool weighted, bool last) {
+void hop(Subgraph& self, int64_t relation, const Csr& graph, const HopOptions& options) {
   const int32_t r = checked(relation, self.num_relations(), "edge type");
   nb::gil_scoped_release release;
-  graph.visit(
-      [&](const auto& view) { self.hop(r, view, HopSpec{fanout, replace, key, weighted, last}); });
+  graph.visit([&](const auto& view) { self.hop(r, view, options); });
 }
 
 // A list may hold None where a graph should be.
@@ -75,25 +74,24 @@ void check_graphs(const std::vector<const Csr*>& graphs) {
   }
 }
 
-void sample(Subgraph& self, const std::vector<const Csr*>& graphs,
-            const std::vector<std::vector<int64_t>>& fanouts, bool replace,
-            const std::vector<bool>& weighted, bool last, uint64_t run_key, uint64_t batch) {
+void sample(Subgraph& self, const std::vector<const Csr*>& graphs, const HopTable& hops,
+            uint64_t run_key, uint64_t batch) {
   const std::size_t count = self.num_relations();
-  if (graphs.size() != count || fanouts.size() < count || weighted.size() < count) {
-    throw nb::value_error("there must be a graph, fan-outs and a weighted flag for each edge type");
+  check_hops(hops, count);
+  if (graphs.size() != count) {
+    throw nb::value_error("there must be a graph and the options of all hops for each edge type");
   }
   check_graphs(graphs);
-  const std::size_t num_hops = fanouts.empty() ? 0 : fanouts[0].size();
-  for (const auto& hops : fanouts) {
-    if (hops.size() != num_hops) throw nb::value_error("edge types differ in the number of hops");
-  }
+  const std::size_t num_hops = hops.empty() ? 0 : hops[0].size();
   nb::gil_scoped_release release;
   for (std::size_t h = 0; h < num_hops; ++h) {
     for (std::size_t r = 0; r < count; ++r) {
-      const uint64_t key =
-          step_key(run_key, batch, static_cast<uint32_t>(h), static_cast<uint32_t>(r));
-      const HopSpec spec{fanouts[r][h], replace, key, weighted[r], last && graphs[r]->has_times()};
-      graphs[r]->visit([&](const auto& view) { self.hop(static_cast<int32_t>(r), view, spec); });
+      const auto relation = static_cast<int32_t>(r);
+      HopOptions options =
+          hops[r][h].at({run_key, batch, static_cast<uint32_t>(h), static_cast<uint32_t>(r),
+                         static_cast<uint32_t>(self.relation(relation).source)});
+      options.last &= graphs[r]->has_times();
+      graphs[r]->visit([&](const auto& view) { self.hop(relation, view, options); });
     }
     self.end_hop();
   }
@@ -288,12 +286,12 @@ void bind_subgraph(nb::module_& m) {
       .def("exclude", &exclude, nb::arg("relation"), nb::arg("rows").noconvert(),
            nb::arg("neighbors").noconvert(),
            "Keeps edges out of the batch, all that lead from a row to the neighbour beside it.")
-      .def("hop", &hop, nb::arg("relation"), nb::arg("graph"), nb::arg("fanout"),
-           nb::arg("replace"), nb::arg("key"), nb::arg("weighted") = false, nb::arg("last") = false,
+      .def("hop", &hop, nb::arg("relation"), nb::arg("graph"), nb::arg("options"),
            "Draws the frontier's neighbours over one edge type from a graph that holds all rows.")
-      .def("sample", &sample, nb::arg("graphs"), nb::arg("fanouts"), nb::arg("replace"),
-           nb::arg("weighted"), nb::arg("last"), nb::arg("run_key"), nb::arg("batch"),
-           "Draws all hops over all edge types from graphs that hold all rows.")
+      .def("sample", &sample, nb::arg("graphs"), nb::arg("hops"), nb::arg("run_key"),
+           nb::arg("batch"),
+           "Draws all hops over all edge types from graphs that hold all rows. hops[r][h] are the "
+           "options of hop h over edge type r, whose keys follow from run_key and batch.")
       .def("merge", &merge, nb::arg("relation"), nb::arg("owners").noconvert(), nb::arg("replies"),
            "Takes neighbours that owners drew: replies[p] = (counts, neighbors, edges or None).")
       .def("end_hop", &Subgraph::end_hop, "Makes what the hop found the next frontier.")

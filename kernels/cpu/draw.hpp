@@ -16,6 +16,7 @@
 #include "khop/pick.hpp"
 #include "lanes.hpp"
 #include "narrowed.hpp"
+#include "race.hpp"
 #include "rows.hpp"
 #include "uniform.hpp"
 
@@ -31,7 +32,10 @@ template <class Ptr, class Col>
 class RowDrawer {
  public:
   RowDrawer(const CsrView<Ptr, Col>& graph, const HopSpec& spec)
-      : graph_(graph), spec_(spec), finder_(graph), narrowed_(graph, spec) {
+      : graph_(graph), spec_(spec), finder_(graph), narrowed_(graph, spec), races_(graph, spec) {
+    if (spec.method == HopMethod::kLabor && !graph.knows_neighbors()) {
+      throw std::invalid_argument("LABOR needs a graph with the neighbours' original ids");
+    }
     if (spec.weighted && graph.weight_sums == nullptr) {
       throw std::invalid_argument("weighted draws need a graph with weights");
     }
@@ -54,6 +58,12 @@ class RowDrawer {
       const int64_t some = std::min<int64_t>(kLanes, count - first);
       Row* const block = found.data() + first;
       finder_.find(rows.from(first), some, block);
+      if (spec_.method == HopMethod::kLabor) {
+        for (int64_t i = 0; i < some; ++i) {
+          counts[first + i] = checked_count(races_.draw(block[i], positions));
+        }
+        continue;
+      }
       if (spec_.weighted) continue;
       if (spec_.excluded == nullptr) {
         draw_block(block, some, counts + first, positions);
@@ -61,7 +71,7 @@ class RowDrawer {
         draw_around_exclusions(block, some, counts + first, positions);
       }
     }
-    if (!spec_.weighted) return;
+    if (!spec_.weighted || spec_.method == HopMethod::kLabor) return;
     const int64_t turns =
         std::clamp<int64_t>(kMaxTurnPicks / std::max<int64_t>(spec_.fanout, 1), 1, kBlockRows);
     for (int64_t first = 0; first < count; first += turns) {
@@ -174,6 +184,7 @@ class RowDrawer {
   RowFinder<Ptr, Col> finder_;
   UniformPicker picker_;
   NarrowedDrawer<Ptr, Col> narrowed_;
+  RaceDrawer<Ptr, Col> races_;
   alignas(64) std::array<uint32_t, kScanLimit * kLanes> picks_;
 };
 

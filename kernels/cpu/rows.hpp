@@ -7,18 +7,16 @@
 #include "exclude.hpp"
 #include "khop/csr.hpp"
 #include "khop/eligible.hpp"
+#include "khop/hop_options.hpp"
 #include "row_errors.hpp"
 
 namespace khop {
 
-// How one hop over one edge type is drawn.
-struct HopSpec {
-  int64_t fanout;  // < 0: all neighbours
-  bool replace;
-  uint64_t key;  // step_key(...)
-  bool weighted = false;
-  bool last = false;                  // the latest `fanout` neighbours instead of random ones
-  const PairSet* excluded = nullptr;  // (row, neighbour) pairs
+// How one hop over one edge type is drawn, and what the batch keeps out of it.
+struct HopSpec : HopOptions {
+  HopSpec(const HopOptions& options, const PairSet* pairs) : HopOptions(options), excluded(pairs) {}
+
+  const PairSet* excluded;  // (row, neighbour) pairs; may be null
 };
 
 // Rows to draw from. `trees` and `times` (of the trees' seeds) may be null: one tree, no times.

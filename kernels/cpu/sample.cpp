@@ -100,7 +100,7 @@ void draw_frontier(RowDrawer<Ptr, Col>& drawer, const Frontier& frontier, int32_
 
 template <class Ptr, class Col>
 void sample_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
-                 const HopSpec& spec, bool with_edges, DrawnRows<Col>& out) {
+                 const HopSpec& spec, DrawnRows<Col>& out) {
   RowDrawer<Ptr, Col> drawer(graph, spec);
   Buffer<int64_t>& positions = out.edges;
   out.counts.clear();
@@ -125,17 +125,17 @@ void sample_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num
     read_columns(before);  // those of the block before
   }
   read_columns(positions.size());
-  if (!with_edges) positions.clear();
+  if (!spec.with_edge) positions.clear();
   for (int64_t j = 0; j < positions.size(); ++j) positions[j] += graph.first_edge;
 }
 
 template <class Ptr, class Col>
 void sample_hop(const CsrView<Ptr, Col>& graph, const Frontier& frontier, const HopSpec& spec,
-                bool with_edges, NodeSet& sources, EdgeList& out) {
+                NodeSet& sources, EdgeList& out) {
   RowDrawer<Ptr, Col> drawer(graph, spec);
   Appended appended(out);
   int32_t* const counts = out.counts.extend(frontier.end - frontier.begin);
-  EdgeSink sink{out.sources, with_edges ? &out.edges : nullptr, graph.first_edge};
+  EdgeSink sink{out.sources, spec.with_edge ? &out.edges : nullptr, graph.first_edge};
   const auto run = [&](auto stream) {
     draw_frontier(drawer, frontier, counts, stream.positions(),
                   [&](const RowSet& rows, int64_t num_rows, const int32_t* drawn) {
@@ -243,9 +243,9 @@ void EdgeList::write_endpoints(int64_t* row, int64_t* col) const {
 
 #define KHOP_INSTANTIATE(Ptr, Col)                                                              \
   template void sample_rows<Ptr, Col>(const CsrView<Ptr, Col>&, const RowSet&, int64_t,         \
-                                      const HopSpec&, bool, DrawnRows<Col>&);                   \
+                                      const HopSpec&, DrawnRows<Col>&);                         \
   template void sample_hop<Ptr, Col>(const CsrView<Ptr, Col>&, const Frontier&, const HopSpec&, \
-                                     bool, NodeSet&, EdgeList&);
+                                     NodeSet&, EdgeList&);
 KHOP_INSTANTIATE(int32_t, int32_t)
 KHOP_INSTANTIATE(int32_t, int64_t)
 KHOP_INSTANTIATE(int64_t, int32_t)

@@ -23,7 +23,7 @@ struct DrawnRows {
 // Throws std::out_of_range if one is not, std::runtime_error if the row pointers are corrupt.
 template <class Ptr, class Col>
 void sample_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
-                 const HopSpec& spec, bool with_edges, DrawnRows<Col>& out);
+                 const HopSpec& spec, DrawnRows<Col>& out);
 
 // The drawn edges of one edge type. Destinations are not stored edge by edge: each hop covers a
 // range of destination numbers, each with its count.
@@ -58,7 +58,7 @@ struct Frontier {
 // (which may be the frontier's own set) and appends the edges to `out`.
 template <class Ptr, class Col>
 void sample_hop(const CsrView<Ptr, Col>& graph, const Frontier& frontier, const HopSpec& spec,
-                bool with_edges, NodeSet& sources, EdgeList& out);
+                NodeSet& sources, EdgeList& out);
 
 // Neighbours that one owner drew for its share of a frontier, in frontier order.
 template <class Col>

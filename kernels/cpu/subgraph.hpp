@@ -46,10 +46,11 @@ class Subgraph {
   void exclude(int32_t relation, const int64_t* rows, const int64_t* neighbors, int64_t count);
 
   template <class Ptr, class Col>
-  void hop(int32_t relation, const CsrView<Ptr, Col>& graph, HopSpec spec) {
-    spec.excluded = excluded(relation);
-    sample_hop(graph, frontier(relations_[index(relation)].destination), spec, with_edges_,
-               sources_of(relation), edges_[index(relation)]);
+  void hop(int32_t relation, const CsrView<Ptr, Col>& graph, const HopOptions& options) {
+    HopSpec spec(options, excluded(relation));
+    spec.with_edge = with_edges_;
+    sample_hop(graph, frontier(relations_[index(relation)].destination), spec, sources_of(relation),
+               edges_[index(relation)]);
   }
 
   template <class Col>

@@ -171,23 +171,26 @@ class BatchOn {
 
   void check(const SamplePlan& plan) const {
     for (std::size_t r = 0; r < relations_.size(); ++r) {
-      const GraphArrays& graph = plan.graphs[r];
-      if (plan.weighted[r] && graph.weight_sums == nullptr) {
-        throw std::invalid_argument("weighted draws need a graph with weights");
-      }
-      for (const int64_t fanout : plan.fanouts[r]) {
-        if (plan.replace && fanout > std::numeric_limits<int32_t>::max()) {
-          throw std::length_error("a fan-out of " + std::to_string(fanout) +
-                                  " with replacement is more than 2^31 - 1");
-        }
-      }
+      for (const HopOptions& options : plan.hops[r]) check(options, plan.graphs[r]);
+    }
+  }
+
+  static void check(const HopOptions& options, const GraphArrays& graph) {
+    if (options.weighted && graph.weight_sums == nullptr) {
+      throw std::invalid_argument("weighted draws need a graph with weights");
+    }
+    if (options.method == HopMethod::kLabor && !graph.view().knows_neighbors()) {
+      throw std::invalid_argument("LABOR needs a graph with the neighbours' original ids");
+    }
+    if (options.replace && options.fanout > std::numeric_limits<int32_t>::max()) {
+      throw std::length_error("a fan-out of " + std::to_string(options.fanout) +
+                              " with replacement is more than 2^31 - 1");
     }
   }
 
   SamplePlan no_hops() const {
     const std::size_t count = relations_.size();
-    return {std::vector<GraphArrays>(count), std::vector<std::vector<int64_t>>(count),
-            std::vector<bool>(count)};
+    return {std::vector<GraphArrays>(count), std::vector<std::vector<HopOptions>>(count)};
   }
 
   // Edge types in the order in which a hop goes over them (batch_view.hpp).
@@ -231,22 +234,24 @@ class BatchOn {
       seeds_most_[t] = plan_->as_graph ? std::max(seeds_most_[t], count) : count;
       num_ids.push_back(types_[t].num_ids());
     }
-    std::vector<bool> filtered;
-    for (std::size_t r = 0; r < relations_.size(); ++r) {
-      filtered.push_back(plan_->weighted[r] || !excluded_[r].empty());
-    }
+    std::vector<bool> has_holes;
+    for (const auto& excluded : excluded_) has_holes.push_back(!excluded.empty());
     bounds_.emplace(
-        *plan_, relations_, seeds_most_, num_ids, disjoint_, filtered, learned_,
+        *plan_, relations_, seeds_most_, num_ids, disjoint_, has_holes, learned_,
         [&](std::size_t r, const parallel::HopStep& step) { return words_of(r, step); });
   }
 
   // Words that a row needs to be drawn.
   int64_t words_of(std::size_t r, const parallel::HopStep& step) const {
     if (step.mode != parallel::RowMode::kPicked) return 0;
-    if (plan_->weighted[r]) return plan_->replace ? 0 : product(2, step.fanout);
-    const bool scans = step.fanout <= kScanLimit &&
+    const HopOptions& options = step.options;
+    if (options.method == HopMethod::kLabor) {
+      return product(race_words(1, options.weighted), options.fanout);
+    }
+    if (options.weighted) return options.replace ? 0 : product(2, options.fanout);
+    const bool scans = options.fanout <= kScanLimit &&
                        plan_->graphs[r].max_degree <= std::numeric_limits<uint32_t>::max();
-    return plan_->replace || scans ? 0 : parallel::PickedSet::words_for(step.fanout);
+    return options.replace || scans ? 0 : parallel::PickedSet::words_for(options.fanout);
   }
 
   bool make_room() {
@@ -280,17 +285,14 @@ class BatchOn {
     for (std::size_t k = 0; k < order_.size(); ++k) {
       const std::size_t r = order_[k];
       const GraphArrays& graph = plan_->graphs[r];
-      head_.relations.host[k] = {graph.view(),
-                                 excluded_[r].list(),
-                                 relations_[r].source,
-                                 relations_[r].destination,
-                                 static_cast<int64_t>(r),
-                                 static_cast<bool>(plan_->weighted[r]),
-                                 plan_->last && graph.times != nullptr};
+      head_.relations.host[k] = {graph.view(), excluded_[r].list(), relations_[r].source,
+                                 relations_[r].destination, static_cast<int64_t>(r)};
       for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
         parallel::HopStep& step = head_.steps.host[h * order_.size() + k] = bounds_->steps[h][r];
-        step.key = step_key(plan_->run_key, plan_->batch, static_cast<uint32_t>(h),
-                            static_cast<uint32_t>(r));
+        step.options = step.options.at({plan_->run_key, plan_->batch, static_cast<uint32_t>(h),
+                                        static_cast<uint32_t>(r),
+                                        static_cast<uint32_t>(relations_[r].source)});
+        step.options.last &= graph.times != nullptr;
       }
     }
     steps().plan_first_rows();
@@ -335,7 +337,7 @@ class BatchOn {
       upload_and_launch();
       return;
     }
-    const Recorded now{head_.sizes(), bounds_->hops, is_timed_, plan_->replace, num_wide()};
+    const Recorded now{head_.sizes(), bounds_->hops, is_timed_, num_wide()};
     if (!recording_.has_value() || !(recorded_ == now)) {
       recording_ = backend_.record(upload_and_launch);
       recorded_ = now;
@@ -348,12 +350,11 @@ class BatchOn {
     HeadSizes sizes;
     std::vector<HopBounds> hops;
     bool is_timed = false;
-    bool replace = false;
     int64_t num_wide = 0;
 
     bool operator==(const Recorded& other) const {
       return sizes == other.sizes && hops == other.hops && is_timed == other.is_timed &&
-             replace == other.replace && num_wide == other.num_wide;
+             num_wide == other.num_wide;
     }
   };
 
@@ -362,7 +363,7 @@ class BatchOn {
   }
 
   BatchSteps<Backend> steps() {
-    return {backend_, head_, memory_, bounds_->hops, plan_->replace, is_timed_, num_wide() > 0};
+    return {backend_, head_, memory_, bounds_->hops, is_timed_, num_wide() > 0};
   }
 
   void learn() {

@@ -18,12 +18,11 @@ template <class Backend>
 class BatchSteps {
  public:
   BatchSteps(Backend& backend, const BatchHead<Backend>& head, BatchMemory<Backend>& memory,
-             const std::vector<HopBounds>& hops, bool replace, bool is_timed, bool has_wide_keys)
+             const std::vector<HopBounds>& hops, bool is_timed, bool has_wide_keys)
       : backend_(backend),
         head_(head),
         memory_(memory),
         hops_(hops),
-        replace_(replace),
         is_timed_(is_timed),
         has_wide_keys_(has_wide_keys) {}
 
@@ -47,17 +46,10 @@ class BatchSteps {
   // The tables as the host, or the device, reads them.
   parallel::BatchView view(bool on_host) const {
     const auto at = [on_host](const auto& part) { return on_host ? part.host : part.device; };
-    return {at(head_.streams),
-            at(head_.relations),
-            at(head_.states),
-            at(head_.needs),
-            at(head_.fault),
-            is_timed_ ? at(head_.times) : nullptr,
-            head_.sizes().types,
-            head_.sizes().relations,
-            at(head_.row_starts),
-            at(head_.pick_starts),
-            replace_};
+    return {at(head_.streams),    at(head_.relations),     at(head_.states),
+            at(head_.needs),      at(head_.fault),         is_timed_ ? at(head_.times) : nullptr,
+            head_.sizes().types,  head_.sizes().relations, at(head_.row_starts),
+            at(head_.pick_starts)};
   }
 
   // There may be no such hop.
@@ -97,7 +89,7 @@ class BatchSteps {
     backend_.run(rows, parallel::SpanFilteredRows{batch, steps, work.begins(), work.counts()});
     const Count found = work.span(backend_, rows);
     const parallel::Candidates candidates = work.candidates(rows.total);
-    work.keep(backend_, found, parallel::KeepEdges{batch, candidates}, candidates);
+    work.keep(backend_, found, parallel::KeepEdges{batch, steps, candidates}, candidates);
     filtered = {work.offsets(), work.ranks(), found.most};
     return found.total;
   }
@@ -113,7 +105,6 @@ class BatchSteps {
   const BatchHead<Backend>& head_;
   BatchMemory<Backend>& memory_;
   const std::vector<HopBounds>& hops_;
-  bool replace_;
   bool is_timed_;
   bool has_wide_keys_;
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "khop/parallel/batch_view.hpp"
+#include "khop/pick.hpp"
 #include "subgraph_types.hpp"
 
 namespace khop {
@@ -62,22 +63,24 @@ inline int64_t product(int64_t a, int64_t b) {
 }
 
 // How a hop draws over an edge type: a fan-out that no row exceeds takes rows whole.
-inline parallel::HopStep step_of(int64_t fanout, bool replace, bool filtered, int64_t max_degree) {
+// `has_holes`: some of its edges are left out.
+inline parallel::HopStep step_of(HopOptions options, bool has_holes, int64_t max_degree) {
   using parallel::RowMode;
-  if (max_degree == 0 || fanout == 0) return {0, 0, RowMode::kPicked, 0};
-  const bool whole = fanout < 0 || (!replace && fanout >= max_degree);
-  if (!whole) return {fanout, 0, RowMode::kPicked, 0};
-  return {0, 0, filtered ? RowMode::kFiltered : RowMode::kWhole, 0};
+  if (max_degree == 0) options.fanout = 0;
+  if (options.fanout == 0 || !takes_all(max_degree, options.fanout, options.replace)) {
+    return {options, RowMode::kPicked, 0};
+  }
+  return {options, has_holes || options.weighted ? RowMode::kFiltered : RowMode::kWhole, 0};
 }
 
 class BoundsOfBatch {
  public:
-  // seeds, num_ids: of each node type. `filtered`: edge types of which edges are left out, or drawn
-  // by weight. `words`: that a thread needs for a fan-out of an edge type.
+  // seeds, num_ids: of each node type. `has_holes`: edge types of which edges are left out.
+  // `words`: that a thread needs for a step over an edge type.
   template <class Words>
   BoundsOfBatch(const SamplePlan& plan, const std::vector<DeviceRelation>& relations,
                 const std::vector<int64_t>& seeds, const std::vector<int64_t>& num_ids,
-                bool disjoint, const std::vector<bool>& filtered, const Room& learned,
+                bool disjoint, const std::vector<bool>& has_holes, const Room& learned,
                 Words&& words) {
     std::vector<int64_t> frontier = seeds;
     std::vector<int64_t> positions = seeds;
@@ -90,8 +93,7 @@ class BoundsOfBatch {
         const auto source = static_cast<std::size_t>(relations[r].source);
         const auto destination = static_cast<std::size_t>(relations[r].destination);
         const int64_t max_degree = plan.graphs[r].max_degree;
-        const parallel::HopStep step =
-            step_of(plan.fanouts[r][h], plan.replace, filtered[r], max_degree);
+        const parallel::HopStep step = step_of(plan.hops[r][h], has_holes[r], max_degree);
         of_relations.push_back(step);
         if (step.is_empty()) continue;
         const int64_t edges = add(hop, step, frontier[destination], max_degree);
@@ -126,7 +128,7 @@ class BoundsOfBatch {
   static int64_t add(HopBounds& hop, const parallel::HopStep& step, int64_t rows,
                      int64_t max_degree) {
     const bool picks = step.mode == parallel::RowMode::kPicked;
-    const int64_t edges = product(rows, picks ? step.fanout : max_degree);
+    const int64_t edges = product(rows, picks ? step.options.fanout : max_degree);
     hop.rows = std::min(hop.rows + rows, kEnough);
     if (picks) hop.picks = std::min(hop.picks + std::min(edges, kEnough), kEnough);
     if (step.mode == parallel::RowMode::kFiltered) {

@@ -22,13 +22,16 @@ struct GraphArrays {
   const int64_t* times = nullptr;
   const uint64_t* weight_sums = nullptr;
   const uint32_t* weight_guide = nullptr;
-  int64_t max_degree = 0;  // of any row
+  const void* neighbor_ids = nullptr;
+  int neighbor_id_width = 0;  // 0 (none), 4 or 8 bytes
+  int64_t max_degree = 0;     // of any row
 
   bool operator==(const GraphArrays& other) const {
     return indptr == other.indptr && indices == other.indices && row_ids == other.row_ids &&
            num_rows == other.num_rows && num_edges == other.num_edges &&
            first_row == other.first_row && first_edge == other.first_edge && times == other.times &&
-           weight_sums == other.weight_sums && weight_guide == other.weight_guide;
+           weight_sums == other.weight_sums && weight_guide == other.weight_guide &&
+           neighbor_ids == other.neighbor_ids;
   }
 
   DeviceCsr view() const {
@@ -51,8 +54,9 @@ struct GraphArrays {
   }
   template <class Indptr, class Indices>
   CsrArrays<Indptr, Indices> typed_view(Indptr typed_indptr, Indices typed_indices) const {
-    return {typed_indptr, typed_indices, row_ids, row_id_width, num_rows,    num_edges,
-            first_row,    first_edge,    times,   weight_sums,  weight_guide};
+    return {typed_indptr, typed_indices, row_ids,          row_id_width, num_rows,
+            num_edges,    first_row,     first_edge,       times,        weight_sums,
+            weight_guide, neighbor_ids,  neighbor_id_width};
   }
 };
 
@@ -66,9 +70,12 @@ GraphArrays arrays_of(const CsrView<Ptr, Col>& view) {
     // Rows that are not sound are refused when they are drawn from.
     if (view.row_is_sound(begin, end) && end - begin > max_degree) max_degree = end - begin;
   }
-  return {view.indptr,       sizeof(Ptr),      view.indices,      sizeof(Col),    view.row_ids,
-          view.row_id_width, view.num_rows,    view.num_edges,    view.first_row, view.first_edge,
-          view.times,        view.weight_sums, view.weight_guide, max_degree};
+  return {view.indptr,       sizeof(Ptr),       view.indices,
+          sizeof(Col),       view.row_ids,      view.row_id_width,
+          view.num_rows,     view.num_edges,    view.first_row,
+          view.first_edge,   view.times,        view.weight_sums,
+          view.weight_guide, view.neighbor_ids, view.neighbor_id_width,
+          max_degree};
 }
 
 }  // namespace khop

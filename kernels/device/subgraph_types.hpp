@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph.hpp"
+#include "khop/hop_options.hpp"
 
 namespace khop {
 
@@ -23,16 +24,13 @@ struct Reversal {
 
 struct SamplePlan {
   std::vector<GraphArrays> graphs;            // an edge type each
-  std::vector<std::vector<int64_t>> fanouts;  // an edge type each, then a hop each
-  std::vector<bool> weighted;                 // an edge type each
-  bool replace = false;
-  bool last = false;
+  std::vector<std::vector<HopOptions>> hops;  // an edge type each, then a hop each; no keys yet
   uint64_t run_key = 0;
   uint64_t batch = 0;
   // Captures the batch's kernels and plays them again for batches of the same plan.
   bool as_graph = false;
 
-  std::size_t num_hops() const { return fanouts.empty() ? 0 : fanouts[0].size(); }
+  std::size_t num_hops() const { return hops.empty() ? 0 : hops[0].size(); }
 };
 
 struct BatchShape {

@@ -29,6 +29,36 @@ def draw_lanes(
     replace: bool,
 ) -> UInt32Array: ...
 
+class HopOptions:
+    def __init__(
+        self,
+        fanout: int,
+        replace: bool = False,
+        with_edge: bool = True,
+        key: int = 0,
+        weighted: bool = False,
+        last: bool = False,
+        method: str = "neighbor",
+        layer_dependency: bool = False,
+    ) -> None: ...
+    @property
+    def fanout(self) -> int: ...
+    @property
+    def replace(self) -> bool: ...
+    @property
+    def with_edge(self) -> bool: ...
+    @property
+    def key(self) -> int: ...
+    @property
+    def weighted(self) -> bool: ...
+    @property
+    def last(self) -> bool: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def layer_dependency(self) -> bool: ...
+    def at(self, run: int, batch: int, hop: int, relation: int, source: int) -> HopOptions: ...
+
 class Csr:
     def __init__(
         self,
@@ -40,6 +70,7 @@ class Csr:
         times: Int64Array | None = None,
         weight_sums: UInt64Array | None = None,
         weight_guide: UInt32Array | None = None,
+        neighbor_ids: IntArray | None = None,
     ) -> None: ...
     @property
     def num_rows(self) -> int: ...
@@ -49,6 +80,8 @@ class Csr:
     def has_times(self) -> bool: ...
     @property
     def has_weights(self) -> bool: ...
+    @property
+    def knows_neighbors(self) -> bool: ...
     @property
     def wide(self) -> bool: ...
 
@@ -68,23 +101,11 @@ class Subgraph:
         self, node_type: int, ids: Int64Array, times: Int64Array | None = None
     ) -> None: ...
     def exclude(self, relation: int, rows: Int64Array, neighbors: Int64Array) -> None: ...
-    def hop(
-        self,
-        relation: int,
-        graph: Csr,
-        fanout: int,
-        replace: bool,
-        key: int,
-        weighted: bool = False,
-        last: bool = False,
-    ) -> None: ...
+    def hop(self, relation: int, graph: Csr, options: HopOptions) -> None: ...
     def sample(
         self,
         graphs: list[Csr],
-        fanouts: Sequence[Sequence[int]],
-        replace: bool,
-        weighted: Sequence[bool],
-        last: bool,
+        hops: Sequence[Sequence[HopOptions]],
         run_key: int,
         batch: int,
     ) -> None: ...
@@ -124,12 +145,7 @@ class SubgraphOutput:
 def sample_rows(
     graph: Csr,
     ids: Int64Array,
-    fanout: int,
-    replace: bool,
-    key: int,
-    with_edges: bool,
-    weighted: bool = False,
-    last: bool = False,
+    options: HopOptions,
     trees: Int32Array | None = None,
     times: Int64Array | None = None,
     excluded: tuple[Int64Array, Int64Array] | None = None,
@@ -299,10 +315,7 @@ class DeviceSubgraph:
     def sample(
         self,
         graphs: Sequence[DeviceGraph],
-        fanouts: Sequence[Sequence[int]],
-        replace: bool,
-        weighted: Sequence[bool],
-        last: bool,
+        hops: Sequence[Sequence[HopOptions]],
         run_key: int,
         batch: int,
         cuda_graph: bool = False,

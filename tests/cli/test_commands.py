@@ -142,6 +142,16 @@ def test_times_and_weights(command, fails, graph, tmp_path):
     assert "time_attr='when' is no attribute" in message
 
 
+@pytest.mark.parametrize("method", ["random", "frequency"])
+def test_neighbor_ids(command, graph, tmp_path, method):
+    done = command(
+        "partition", graph, "out", "--num-parts", 2, "--neighbor-ids", "--method", method
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all sound" in command("verify", "out").stdout
+    assert len(list((tmp_path / "out").rglob("neighbor_id.npy"))) == 2
+
+
 def test_verify_tells_what_is_wrong(command, graph, tmp_path):
     command("partition", graph, "out", "--num-parts", 2, "--quiet")
     file = tmp_path / "out" / "map" / "node.npy"

@@ -15,7 +15,6 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from khop import _native
 from khop.channel.control import ControlLine, Op, socket_pair
 from khop.channel.message import pack, unpack
 from khop.distributed.processes.child import ChildProcess
@@ -27,6 +26,7 @@ from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.partition import PartitionFolder
 from khop.sampler.requests import HopRequest, RowSet
 from khop.storage.part import Part
+from support.kernels import hop_calls
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_answers(part, tmp_path, num_threads):
         fetched = [client.fetch(1, "node", 0, ids[::-1].copy(), ["id", "x", "half", "brain"])]
         client.wait([*drawn, *fetched])
         for key, request in enumerate(drawn):
-            expected = _native.sample_rows(part.csrs[0], ids, 3, False, key, True)
+            expected = hop_calls.sample_rows(part.csrs[0], ids, 3, False, key, True)
             for ours, theirs in zip(request.result(), expected, strict=True):
                 assert np.array_equal(ours, theirs)
         original, x, half, brain = fetched[0].result()

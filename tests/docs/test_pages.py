@@ -1,5 +1,6 @@
 """The Python blocks of the pages run, one after the other, as a reader would type them in."""
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from support.cluster import jobs
 from support.formats import fenced
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(DOCS.glob("migrate-from-*.md"))
+PAGES = [*sorted(DOCS.glob("migrate-from-*.md")), DOCS / "extending.md"]
 
 
 @pytest.fixture
@@ -36,6 +37,14 @@ def test_code_runs(page, tmp_path, monkeypatch):
     names.clear()
     shutdown_worker_group()
     assert jobs.wait_for_end_of_resources(before) == (set(), 0, set())
+
+
+def test_files_are_there():
+    """Whatever a page of code names."""
+    text = (DOCS / "extending.md").read_text()
+    named = set(re.findall(r"`((?:kernels|src|tests)/[\w./]+)`", text))
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not (DOCS.parent / name).is_file()] == []
 
 
 def test_pages_are_linked():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from khop import _native
+from support.kernels import hop_calls
 
 ONE, TWO = np.zeros(1, np.int64), np.array([0, 1])
 
@@ -48,7 +49,7 @@ def test_sizes_of_node_types():
 def test_no_such_edge_type(relation):
     batch, graph, owners = subgraph(), ring(), np.zeros(2, np.int32)
     for call in (
-        lambda: batch.hop(relation, graph, 1, False, 0),
+        lambda: hop_calls.hop(batch, relation, graph, 1, False, 0),
         lambda: batch.exclude(relation, TWO, TWO),
         lambda: batch.merge(relation, owners, []),
         lambda: batch.merge_induced(relation, owners, []),
@@ -83,31 +84,24 @@ def test_no_such_node_type(node_type):
 
 
 def test_lists_by_edge_type():
-    """A graph, fan-outs and a flag for each of two edge types, as many hops for each."""
+    """A graph and options for each of two edge types, as many hops for each."""
     graph = ring(weights=True)
-    good = {"graphs": [graph] * 2, "fanouts": [[1], [1]], "weighted": [False] * 2}
+    one, two = ([hop_calls.options(1)] * count for count in (1, 2))
+    good = {"graphs": [graph] * 2, "hops": [one, one]}
 
     def sample(**changed):
         arguments = {**good, **changed}
-        subgraph(relations=2).sample(
-            arguments["graphs"], arguments["fanouts"], False, arguments["weighted"], False, 1, 1
-        )
+        subgraph(relations=2).sample(arguments["graphs"], arguments["hops"], 1, 1)
 
     sample()
-    for changed in (
-        {"graphs": [graph]},
-        {"graphs": [graph] * 3},
-        {"graphs": []},
-        {"fanouts": [[1]]},
-        {"weighted": [True]},
-    ):
-        with pytest.raises(ValueError, match="a graph, fan-outs and a weighted flag for each"):
+    for changed in ({"graphs": [graph]}, {"graphs": [graph] * 3}, {"graphs": []}, {"hops": [one]}):
+        with pytest.raises(ValueError, match="a graph and the options of all hops for each"):
             sample(**changed)
     with pytest.raises(ValueError, match="differ in the number of hops"):
-        sample(fanouts=[[1], [1, 2]])
+        sample(hops=[one, two])
     with pytest.raises(TypeError, match="must hold a Csr for each"):
         sample(graphs=[graph, None])
-    for changed in ({"graphs": [graph, 3]}, {"fanouts": [[1], [1.5]]}, {"fanouts": [1, 1]}):
+    for changed in ({"graphs": [graph, 3]}, {"hops": [one, [1]]}, {"hops": [1, 1]}):
         with pytest.raises(TypeError):
             sample(**changed)
     for graphs in ([], [graph], [graph] * 3):
@@ -120,21 +114,21 @@ def test_lists_by_edge_type():
 def test_what_a_graph_does_not_have():
     """Draws by weight need weights, the latest neighbours times; a weight helps none of them."""
     for call in (
-        lambda graph, *options: _native.sample_rows(graph, TWO, 1, False, 1, True, *options),
-        lambda graph, *options: subgraph().hop(0, graph, 1, False, 1, *options),
-        lambda graph, weighted, last=False: subgraph().sample(
-            [graph], [[1]], False, [weighted], last, 1, 1
+        lambda graph, *options: hop_calls.sample_rows(graph, TWO, 1, False, 1, True, *options),
+        lambda graph, *options: hop_calls.hop(subgraph(), 0, graph, 1, False, 1, *options),
+        lambda graph, weighted, last=False: hop_calls.sample(
+            subgraph(), [graph], [[1]], False, [weighted], last, 1, 1
         ),
     ):
         with pytest.raises(ValueError, match="weighted draws need a graph with weights"):
             call(ring(times=True), True)
         call(ring(weights=True), True)
     with pytest.raises(ValueError, match="the latest neighbours needs a graph with times"):
-        _native.sample_rows(ring(weights=True), TWO, 1, False, 1, True, False, True)
+        hop_calls.sample_rows(ring(weights=True), TWO, 1, False, 1, True, False, True)
     with pytest.raises(ValueError, match="the latest neighbours needs a graph with times"):
-        subgraph().hop(0, ring(), 1, False, 1, False, True)
+        hop_calls.hop(subgraph(), 0, ring(), 1, False, 1, False, True)
     # Over all edge types in one call, those without times are drawn as ever.
-    subgraph().sample([ring()], [[1]], False, [False], True, 1, 1)
+    hop_calls.sample(subgraph(), [ring()], [[1]], False, [False], True, 1, 1)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -146,14 +140,14 @@ def test_fanouts_beyond_32_bits(weighted, excluded):
         arguments = (graph, TWO, fanout)
         options = (1, True, weighted, False, None, None, excluded)
         with pytest.raises(ValueError, match=f"a fan-out of {fanout} with replacement"):
-            _native.sample_rows(*arguments, True, *options)
-        counts, _, _ = _native.sample_rows(*arguments, False, *options)
+            hop_calls.sample_rows(*arguments, True, *options)
+        counts, _, _ = hop_calls.sample_rows(*arguments, False, *options)
         assert counts.tolist() == [2, 2]
         with pytest.raises(ValueError, match=f"a fan-out of {fanout} with replacement"):
-            subgraph().sample([graph], [[fanout]], True, [weighted], False, 1, 1)
+            hop_calls.sample(subgraph(), [graph], [[fanout]], True, [weighted], False, 1, 1)
     for fanout in (2**63, 1.0, None):
         with pytest.raises(TypeError):
-            _native.sample_rows(graph, TWO, fanout, False, *options)
+            hop_calls.sample_rows(graph, TWO, fanout, False, *options)
 
 
 def test_times_of_seeds():
@@ -182,7 +176,7 @@ def test_rows_and_what_comes_with_them():
     """Trees and times of each row; rows and neighbours of what is excluded."""
     draw = (ring(), TWO, 1, False, 1, True, False, False)
     find = (ring(), TWO, TWO, 4, True, True)
-    for call, arguments in ((_native.sample_rows, draw), (_native.induce_rows, find)):
+    for call, arguments in ((hop_calls.sample_rows, draw), (_native.induce_rows, find)):
         call(*arguments, np.array([0, 5], np.int32), TWO, (TWO, TWO))
         with pytest.raises(ValueError, match="trees must hold 2 entries, but holds 1"):
             call(*arguments, np.zeros(1, np.int32))
@@ -235,7 +229,7 @@ def test_columns_that_do_not_exist(node):
     graph = _native.Csr(np.array([0, 1, 2]), np.array([node, 1], width), times=np.array([1, 1]))
     batch = subgraph(disjoint=True, num_nodes=2, times=TWO + 5)
     with pytest.raises(IndexError, match=f"node {node} does not exist: its type has 2 nodes"):
-        batch.sample([graph], [[1, 1]], False, [False], False, 1, 1)
+        hop_calls.sample(batch, [graph], [[1, 1]], False, [False], False, 1, 1)
     batch = subgraph(disjoint=True, num_nodes=2, times=TWO + 5)
     reply = np.array([1, 0], np.int32), np.array([node], width), np.array([0])
     with pytest.raises(IndexError, match=f"node {node} does not exist"):
@@ -264,11 +258,11 @@ def test_a_graph_that_leads_beyond_64_bits():
         with pytest.raises(ValueError, match=r"leads beyond 2\^63 - 1"):
             ring(**options)
     graph = ring(first_row=2**63 - 5, first_edge=2**63 - 9)
-    _, _, edges = _native.sample_rows(graph, np.array([2**63 - 2]), -1, False, 1, True)
+    _, _, edges = hop_calls.sample_rows(graph, np.array([2**63 - 2]), -1, False, 1, True)
     assert edges.tolist() == [2**63 - 3, 2**63 - 2]
     for node in (-(2**63), -1, 2**63 - 6, 2**63 - 1):
         with pytest.raises(IndexError, match=f"node {node} is not one of the graph's rows"):
-            _native.sample_rows(graph, np.array([node]), -1, False, 1, True)
+            hop_calls.sample_rows(graph, np.array([node]), -1, False, 1, True)
 
 
 @pytest.mark.parametrize("merge", ["merge", "merge_induced"])
@@ -314,15 +308,15 @@ def test_a_failed_hop_leaves_no_trace():
     """The second seed's row is missing: after the error another graph can be drawn from."""
     short = _native.Csr(np.array([0, 2]), np.array([2, 3]))
     for draw in (
-        lambda batch: batch.hop(0, short, -1, False, 1),
-        lambda batch: batch.sample([short], [[-1]], False, [False], False, 1, 1),
+        lambda batch: hop_calls.hop(batch, 0, short, -1, False, 1),
+        lambda batch: hop_calls.sample(batch, [short], [[-1]], False, [False], False, 1, 1),
     ):
         batch = subgraph()
         for _ in range(3):
             with pytest.raises(IndexError, match="node 1 is not one of the graph's rows 0 to 0"):
                 draw(batch)
         assert (batch.num_edges(0), batch.edges_per_hop(0)) == (0, [])
-        batch.hop(0, ring(), 1, False, 1)
+        hop_calls.hop(batch, 0, ring(), 1, False, 1)
         node, row, col, edge = read(batch)
         assert col == [0, 1]
         assert [node[r] for r in row] == [[1, 2, 2, 3][e] for e in edge]
@@ -343,7 +337,7 @@ def test_reverses():
             batch.add_reverses(wrong, False)
 
     batch = subgraph()
-    batch.hop(0, ring(), -1, False, 1)
+    hop_calls.hop(batch, 0, ring(), -1, False, 1)
     batch.add_reverses([(0, 0, False)], False)
     with pytest.raises(ValueError, match="edges have lost their numbers"):
         batch.add_reverses([(0, 0, False)], True)
@@ -351,7 +345,7 @@ def test_reverses():
 
 def test_buffers_to_be_filled():
     batch = subgraph(disjoint=True)
-    batch.hop(0, ring(), 1, False, 1)
+    hop_calls.hop(batch, 0, ring(), 1, False, 1)
     for write in (batch.write_nodes, batch.write_trees):
         with pytest.raises(ValueError, match="out must hold 4 entries, but holds 3"):
             write(0, np.empty(3, np.int64))

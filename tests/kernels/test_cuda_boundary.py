@@ -17,7 +17,7 @@ from fake_cuda import control
 from khop import _native
 from khop.sampler.collect_device import EdgeNames
 from support.devices import address_of, empty, fake, get, open_device, put
-from support.kernels import runs
+from support.kernels import hop_calls, runs
 from support.kernels.device_batches import hub_graph, read
 from support.reference.sampler import Options, Seeds
 
@@ -74,7 +74,7 @@ def draw_batches(graph, device=None):
     for number in range(3):
         batch.begin()
         batch.add_seeds(0, np.arange(5))
-        batch.sample(graphs, [[3, 2]], False, [False], False, 1, number, True)
+        hop_calls.sample(batch, graphs, [[3, 2]], False, [False], False, 1, number, True)
         nodes = empty(device, batch.num_nodes(0), np.int64)
         batch.write([address_of(nodes)], [], [], [], [])
         out = empty(device, batch.num_nodes(0), np.int64)
@@ -220,7 +220,7 @@ def test_graphs_wait_for_what_is_drawn_from_them(own_stream):
         batch = _native.DeviceSubgraph(reader, [100], [(0, 0)], True)
         batch.begin()
         batch.add_seeds(0, np.arange(5))
-        batch.sample(graphs, [[3]], False, [False], False, 1, 0)
+        hop_calls.sample(batch, graphs, [[3]], False, [False], False, 1, 0)
         asked = control.count("launches")
         assert control.count("kernels_run") < asked
         batch.begin()
@@ -356,7 +356,7 @@ def test_recordings_keep_their_memory(gpu, finish):
         options = Options(fanouts, [False], False, run=5, batch=number, **extra)
         runs.at_once(on_cpu, graph.csrs(), seeds, options)
         runs.begin(batch, seeds, options)
-        batch.sample(graphs, fanouts, False, [False], False, 5, number, True)
+        hop_calls.sample(batch, graphs, fanouts, False, [False], False, 5, number, True)
         runs.complete(batch, graphs, options)
         assert read(gpu, batch, graph, options) == runs.read(on_cpu, graph, options)
     control.finish()
@@ -375,7 +375,7 @@ def test_recorded_kernels_are_not_launched():
         batch.begin()
         batch.add_seeds(0, np.arange(5))
         before = device.num_launches
-        batch.sample(graphs, [[15, 10, 5]], False, [False], False, 1, number, True)
+        hop_calls.sample(batch, graphs, [[15, 10, 5]], False, [False], False, 1, number, True)
         launches.append(device.num_launches - before)
         assert batch.num_nodes(0) > 5
     assert launches[0] > 10
@@ -460,7 +460,7 @@ def memory_taken_by(degree):
     batch = _native.DeviceSubgraph(device, graph.num_nodes, graph.pairs(), True)
     batch.begin()
     batch.add_seeds(0, np.arange(10))
-    batch.sample(graphs, [[3, 2]], False, [True], False, 1, 0)
+    hop_calls.sample(batch, graphs, [[3, 2]], False, [True], False, 1, 0)
     edges = empty(device, 100, np.int64)
     batch.write([], [], [address_of(edges)], [], names.entries)
     num_edges = batch.num_edges(0)

@@ -8,7 +8,7 @@ import pytest
 
 from khop import _native
 from support import processes
-from support.kernels import damaged_tables
+from support.kernels import damaged_tables, hop_calls
 
 
 def run(*arguments):
@@ -56,7 +56,7 @@ def test_tables_that_make_no_sense(sums, guide, replace):
     node = np.zeros(1, np.int64)
     for time in (None, np.array([2])):
         for excluded in (None, (node, node + 1)):
-            counts, drawn, _ = _native.sample_rows(
+            counts, drawn, _ = hop_calls.sample_rows(
                 graph, node, 3, replace, 7, False, True, False, None, time, excluded
             )
             assert counts[0] <= 3

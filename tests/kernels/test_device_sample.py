@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from khop import _native
 from support.devices import KINDS, address_of, empty, open_device
-from support.kernels import cases, runs
+from support.kernels import cases, hop_calls, runs
 from support.kernels.device_batches import hub_graph, read
 from support.reference.sampler import Options, Seeds
 
@@ -95,7 +95,7 @@ def test_recorded_batches(kind, data):
         runs.at_once(on_cpu, graph.csrs(), fewer, options)
         runs.begin(on_device, fewer, options)
         plan = (options.fanouts, options.replace, options.weighted, options.last, options.run)
-        on_device.sample(graphs, *plan, batch, cuda_graph=True)
+        hop_calls.sample(on_device, graphs, *plan, batch, cuda_graph=True, method=options.method)
         expected = runs.read(on_cpu, graph, options)
         assert read(device, on_device, graph, options) == expected
 
@@ -112,7 +112,7 @@ def launches_of(device, graph, relations, num_seeds, fanouts):
             subgraph.add_seeds(node_type, np.arange(num_seeds))
         before = device.num_launches
         options = (False, [False] * len(relations), False, 1, batch, batch > 0)
-        subgraph.sample(graphs, [fanouts] * len(relations), *options)
+        hop_calls.sample(subgraph, graphs, [fanouts] * len(relations), *options)
         num_nodes, num_edges, _, _ = subgraph.sizes()
         launches.append(device.num_launches - before)
     nodes, trees = ([empty(device, n, np.int64) for n in num_nodes] for _ in range(2))
@@ -157,7 +157,7 @@ def test_stamps_run_out(device):
         seeds = [Seeds(0, seed, None)]
         options = Options(fanouts, [False], True, run=3, batch=batch)
         runs.begin(on_device, seeds, options)
-        on_device.sample(graphs, fanouts, True, [False], False, 3, batch)
+        hop_calls.sample(on_device, graphs, fanouts, True, [False], False, 3, batch)
         if seed == [1]:
             runs.at_once(on_cpu, graph.csrs(), seeds, options)
             expected = runs.read(on_cpu, graph, options)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from khop import _native
-from support.kernels import cases, runs
+from support.kernels import cases, hop_calls, runs
 from support.kernels.shared_rows import draw, shared_rows
 from support.reference.statistics import assert_true_hypotheses
 
@@ -33,7 +33,7 @@ def begin(seeds, num_nodes, relations=((0, 0),)):
 
 def test_nodes_are_the_same_within_a_tree_only():
     batch = begin([(0, [0, 1, 0])], [3])
-    batch.sample([joined()], [[-1]], False, [False], False, 1, 1)
+    hop_calls.sample(batch, [joined()], [[-1]], False, [False], False, 1, 1)
     ids, trees, times = batch.members(0)
     assert ids.tolist() == [0, 1, 0, 2, 2, 2]
     assert trees.tolist() == [0, 1, 2, 0, 1, 2]
@@ -54,7 +54,7 @@ def test_trees_are_counted_over_all_seeds():
     batch.write_trees(0, out)
     assert out.tolist() == [0, 1, 3]
     into = _native.Csr(np.array([0, 0, 0, 0, 0, 0, 2]), np.array([0, 2]))
-    batch.sample([joined(), into], [[-1], [-1]], False, [False] * 2, False, 1, 1)
+    hop_calls.sample(batch, [joined(), into], [[-1], [-1]], False, [False] * 2, False, 1, 1)
     ids, trees, _ = batch.members(0)
     assert list(zip(ids.tolist(), trees.tolist(), strict=True))[3:] == [
         (2, 0),  # 1 -> 2 of tree 0
@@ -148,7 +148,7 @@ def test_wide_ids(num_nodes):
     def drawn(base, size):
         graph = _native.Csr(np.arange(n + 1) * 3, indices + base, ids, first_row=base)
         batch = begin([(0, seeds + base)], [size])
-        batch.sample([graph], [[2, 2, 2]], False, [False], False, 5, 6)
+        hop_calls.sample(batch, [graph], [[2, 2, 2]], False, [False], False, 5, 6)
         nodes, trees, _ = batch.members(0)
         row, col = np.empty((2, batch.num_edges(0)), np.int64)
         batch.write_edge_index(0, row, col)
@@ -170,7 +170,7 @@ def test_batches_of_growing_and_shrinking_size():
         # In two calls: the table changes its width when the second comes.
         batch.add_seeds(0, np.full(1, n - 1))
         batch.add_seeds(0, np.full(size - 1, n - 1))
-        batch.sample([graph], [[-1]], False, [False], False, 5, 6)
+        hop_calls.sample(batch, [graph], [[-1]], False, [False], False, 5, 6)
         ids, trees, _ = batch.members(0)
         assert ids.tolist() == [n - 1] * size + [n - 2] * size
         assert trees.tolist() == list(range(size)) * 2

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop import _native
-from support.kernels import cases, runs
+from support.kernels import cases, hop_calls, runs
 from support.kernels.shared_rows import draw, shared_rows
 from support.reference.statistics import assert_true_hypotheses, p_of_outcomes
 
@@ -100,7 +100,7 @@ def test_all_parallel_edges_and_only_that_direction():
         batch.add_seeds(0, np.array([0]))
         for relation, row, neighbor in pairs:
             batch.exclude(relation, np.array([row]), np.array([neighbor]))
-        batch.sample([graph] * 2, [[-1]] * 2, False, [False] * 2, False, 1, 1)
+        hop_calls.sample(batch, [graph] * 2, [[-1]] * 2, False, [False] * 2, False, 1, 1)
         out = [np.empty(batch.num_edges(r), np.int64) for r in range(2)]
         for r in range(2):
             batch.write_edges(r, out[r])
@@ -120,7 +120,7 @@ def test_many_pairs_of_many_rows():
     graph = _native.Csr(np.arange(n + 1) * 2, np.repeat(np.arange(n), 2) ^ np.tile([0, 1], n))
     rows = np.arange(0, n, 3)
     pairs = np.concatenate([rows, rows, rows + n]), np.concatenate([rows, rows + n, rows])
-    counts, neighbors, _ = _native.sample_rows(
+    counts, neighbors, _ = hop_calls.sample_rows(
         graph, np.arange(n), -1, False, 1, False, excluded=pairs
     )
     assert counts.tolist() == [1 if i % 3 == 0 else 2 for i in range(n)]
@@ -147,7 +147,7 @@ def test_long_rows(num_pairs, width):
     pairs = np.zeros(len(neighbors), np.int64), neighbors
     for count, replace in ((-1, False), (7, False), (60, False), (7, True)):
         options = count, replace, 3, True
-        _, drawn, edges = _native.sample_rows(graph, node, *options, excluded=pairs)
-        _, want, places = _native.sample_rows(rest, node, *options)
+        _, drawn, edges = hop_calls.sample_rows(graph, node, *options, excluded=pairs)
+        _, want, places = hop_calls.sample_rows(rest, node, *options)
         assert np.array_equal(drawn, want)
         assert np.array_equal(edges, keep[places])

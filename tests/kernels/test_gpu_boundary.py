@@ -16,6 +16,7 @@ import torch
 import khop.data.device
 from khop import _native
 from support.devices import HAS_GPU, KINDS, address_of, empty, get, gpu, open_device, put
+from support.kernels import hop_calls
 
 NUM_GPUS = _native.cuda_status()["devices"] if HAS_GPU else 0
 
@@ -64,7 +65,7 @@ def expected_of(csr, seeds, fanouts, batch, subgraph_type):
     """The CPU's batch, as `written` has it."""
     subgraph = _native.Subgraph([REGIONS * NODES], [(0, 0)], True)
     subgraph.add_seeds(0, seeds)
-    subgraph.sample([csr], [fanouts], False, [False], False, 9, batch)
+    hop_calls.sample(subgraph, [csr], [fanouts], False, [False], False, 9, batch)
     complete(subgraph, [csr], subgraph_type)
     nodes = np.empty(subgraph.num_nodes(0), np.int64)
     row, col, edges = np.empty((3, subgraph.num_edges(0)), np.int64)
@@ -96,7 +97,9 @@ def test_recordings_outlive_larger_batches(kind, subgraph_type):
             expected.append(expected_of(csr, seeds, fanouts, batch, subgraph_type))
             subgraph.begin()
             subgraph.add_seeds(0, seeds)
-            subgraph.sample(graphs, [fanouts], False, [False], False, 9, batch, cuda_graph=True)
+            hop_calls.sample(
+                subgraph, graphs, [fanouts], False, [False], False, 9, batch, cuda_graph=True
+            )
             complete(subgraph, graphs, subgraph_type)
             found.append(written(device, subgraph, subgraph_type != "bidirectional"))
         device.synchronize()
@@ -123,7 +126,9 @@ def test_after_memory_ran_out(device):
             _native.DeviceMemory.allocate_shared(device, 1 << 50)
         subgraph.begin()
         subgraph.add_seeds(0, seeds)
-        subgraph.sample(graphs, [[5, 5]], False, [False], False, 9, batch, cuda_graph=True)
+        hop_calls.sample(
+            subgraph, graphs, [[5, 5]], False, [False], False, 9, batch, cuda_graph=True
+        )
         found = written(device, subgraph, True)
         device.synchronize()
         for one, other in zip(
@@ -228,9 +233,8 @@ class TestContexts:
                 for batch in range(3):
                     subgraph.begin()
                     subgraph.add_seeds(0, np.arange(9))
-                    subgraph.sample(
-                        graphs, [[3, 2]], False, [False], False, 1, batch, cuda_graph=True
-                    )
+                    hops = [[_native.HopOptions(3), _native.HopOptions(2)]]
+                    subgraph.sample(graphs, hops, 1, batch, cuda_graph=True)
                     assert subgraph.num_nodes(0) > 9
 
             work()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop import _native
-from support.kernels import cases, runs
+from support.kernels import cases, hop_calls, runs
 
 
 @cases.examples(150)
@@ -52,7 +52,7 @@ def test_equals_networkx(seed):
     batch = _native.Subgraph([n], [(0, 0)], True)
     batch.begin()
     batch.add_seeds(0, rng.permutation(n)[:3])
-    batch.sample([graph], [[3, 2]], False, [False], False, 1, seed)
+    hop_calls.sample(batch, [graph], [[3, 2]], False, [False], False, 1, seed)
     batch.induce([graph])
     nodes = batch.members(0)[0]
     row, col, edge = np.empty((3, batch.num_edges(0)), np.int64)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from khop import _native
+from support.kernels import hop_calls
 from support.kernels.shared_rows import draw, shared_rows
 from support.reference import oracle, sampler
 from support.reference.sampler import Entry, Options, Row
@@ -79,7 +80,7 @@ def test_a_frontier_of_a_hundred_thousand(last, replace):
     batch.begin()
     batch.add_seeds(0, seeds, seed_times)
     batch.exclude(0, *hidden)
-    batch.hop(0, graph, count, replace, key, True, last)
+    hop_calls.hop(batch, 0, graph, count, replace, key, True, last)
     row, col, edge = np.empty((3, batch.num_edges(0)), np.int64)
     batch.write_edge_index(0, row, col)
     batch.write_edges(0, edge)
@@ -120,7 +121,7 @@ def test_a_second_hop_from_wide_trees():
     batch = _native.Subgraph([2**40], [(0, 0)], False, True)
     batch.begin()
     batch.add_seeds(0, np.arange(n) + base)
-    batch.sample([graph], [[2, 2, 2]], False, [False], False, RUN, 0)
+    hop_calls.sample(batch, [graph], [[2, 2, 2]], False, [False], False, RUN, 0)
     nodes, trees, _ = batch.members(0)
     assert np.array_equal(nodes - base, (np.tile(np.arange(n), 4) + np.repeat(range(4), n)) % n)
     assert np.array_equal(trees, np.tile(np.arange(n), 4))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from khop import _native
+from support.kernels import hop_calls
 
 #   Two node types: 0 with 5 nodes, 1 with 3. Edge types, neighbours drawn for the destinations:
 #   type 0 leads from 0 to 1, type 1 from 1 to 0.
@@ -18,7 +19,7 @@ def drawn(disjoint=False):
     subgraph.begin()
     subgraph.add_seeds(1, np.array([0, 2]))
     fanouts = [[-1, -1], [-1, -1]]
-    subgraph.sample([ROWS_OF_1, ROWS_OF_0], fanouts, False, [False, False], False, 1, 2)
+    hop_calls.sample(subgraph, [ROWS_OF_1, ROWS_OF_0], fanouts, False, [False, False], False, 1, 2)
     return subgraph
 
 
@@ -79,7 +80,7 @@ def test_names_of_many_edges(dtype):
     for seeds in (0, 1, 500):
         subgraph.begin()
         subgraph.add_seeds(0, np.arange(seeds))
-        subgraph.sample([csr], [[-1]], False, [False], False, 1, 2)
+        hop_calls.sample(subgraph, [csr], [[-1]], False, [False], False, 1, 2)
         nodes, ends, edges = arrays_for(output, subgraph)
         output.write(subgraph, nodes, ends, edges)
         assert np.array_equal(edges[0], names[: seeds * 200])

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from khop import _native
+from support.kernels import hop_calls
 from support.reference import oracle
 
 _RUN = _native.run_key(2024, 0, 0)
@@ -32,7 +33,7 @@ def by_key(degree, k, replace, trials, run=_RUN):
     row, node = _row(degree), np.zeros(1, np.int64)
     return np.stack(
         [
-            _native.sample_rows(row, node, k, replace, _native.step_key(run, b, 0, 0), False)[1]
+            hop_calls.sample_rows(row, node, k, replace, _native.step_key(run, b, 0, 0), False)[1]
             for b in range(trials)
         ]
     )
@@ -48,7 +49,7 @@ def by_row(degree, k, replace, trials, key, first=0):
     indptr[1::2] = degree
     ids = first + np.arange(2 * trials - 1) // 2
     graph = _native.Csr(indptr, np.arange(degree, dtype=np.int32), ids)
-    counts, drawn, _ = _native.sample_rows(
+    counts, drawn, _ = hop_calls.sample_rows(
         graph, np.arange(0, 2 * trials, 2), k, replace, key, False
     )
     assert (counts == k).all()
@@ -186,9 +187,9 @@ def test_a_million_neighbors_at_once():
     """A row of degree 10^6: whole, and half of it without a duplicate."""
     degree = 10**6
     row, node = _row(degree), np.zeros(1, np.int64)
-    _, everything, _ = _native.sample_rows(row, node, -1, False, 1, False)
+    _, everything, _ = hop_calls.sample_rows(row, node, -1, False, 1, False)
     assert np.array_equal(everything, np.arange(degree))
-    _, half, _ = _native.sample_rows(row, node, degree // 2, False, 1, False)
+    _, half, _ = hop_calls.sample_rows(row, node, degree // 2, False, 1, False)
     assert len(np.unique(half)) == degree // 2
     assert p_of_singles(half[None, :], degree, False) > 1e-4
 
@@ -197,7 +198,7 @@ def test_a_million_neighbors_at_once():
 @pytest.mark.parametrize("k", [1, 2, 7, 47, 48, 49, 199, 200, 201])
 def test_counts_and_duplicates(degree, k):
     """min(k, degree) distinct neighbours; a row of at most k is taken whole and in order."""
-    counts, drawn, edges = _native.sample_rows(
+    counts, drawn, edges = hop_calls.sample_rows(
         _row(degree), np.zeros(3, np.int64), k, False, 11, True
     )
     assert counts.tolist() == [min(k, degree)] * 3
@@ -213,12 +214,12 @@ def test_counts_with_replacement(k):
     """Exactly k draws, however few the neighbours; none without neighbours; all for -1."""
     node = np.zeros(1, np.int64)
     for degree in (1, 3, 100):
-        counts, drawn, _ = _native.sample_rows(_row(degree), node, k, True, 5, False)
+        counts, drawn, _ = hop_calls.sample_rows(_row(degree), node, k, True, 5, False)
         assert counts.tolist() == [k]
         assert set(drawn.tolist()) <= set(range(degree))
-        counts, drawn, _ = _native.sample_rows(_row(degree), node, -1, True, 5, False)
+        counts, drawn, _ = hop_calls.sample_rows(_row(degree), node, -1, True, 5, False)
         assert drawn.tolist() == list(range(degree))
-    counts, drawn, _ = _native.sample_rows(_row(0), node, k, True, 5, False)
+    counts, drawn, _ = hop_calls.sample_rows(_row(0), node, k, True, 5, False)
     assert counts.tolist() == [0]
     assert len(drawn) == 0
 

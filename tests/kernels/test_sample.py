@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop import _native
+from support.kernels import hop_calls
 from support.reference import oracle
 from support.reference.sampler import Sampled, sample_one_type
 
@@ -47,7 +48,7 @@ def sample(graph, num_nodes, seeds, fanouts, replace, run, batch, hop=None):
     for number, fanout in enumerate(fanouts):
         key = _native.step_key(run, batch, number, 0)
         if hop is None:
-            subgraph.hop(0, graph, fanout, replace, key)
+            hop_calls.hop(subgraph, 0, graph, fanout, replace, key)
         else:
             hop(subgraph, fanout, key)
         subgraph.end_hop()
@@ -122,7 +123,7 @@ def test_owners_replies_merge_to_the_same(batch, cuts, widths, base):
         owners, grouped, _, at = _native.split_by_owner(frontier, [base + b for b in bounds])
         shares = [grouped[a:b] for a, b in itertools.pairwise(at)]
         replies = [
-            _native.sample_rows(part, share, fanout, replace, key, True)
+            hop_calls.sample_rows(part, share, fanout, replace, key, True)
             for part, share in zip(parts, shares, strict=True)
         ]
         subgraph.merge(0, owners, replies)
@@ -189,7 +190,7 @@ def test_a_frontier_of_a_million():
     seeds = np.random.default_rng(0).permutation(n)[: n // 2]
     subgraph.begin()
     subgraph.add_seeds(0, seeds)
-    subgraph.hop(0, graph, 3, False, 9)
+    hop_calls.hop(subgraph, 0, graph, 3, False, 9)
     subgraph.end_hop()
     nodes = np.empty(subgraph.num_nodes(0), np.int64)
     subgraph.write_nodes(0, nodes)
@@ -202,7 +203,7 @@ def test_a_frontier_of_a_million():
 
     subgraph.begin()
     subgraph.add_seeds(0, np.array([7]))
-    subgraph.hop(0, graph, -1, False, 9)
+    hop_calls.hop(subgraph, 0, graph, -1, False, 9)
     subgraph.end_hop()
     assert read(subgraph).node == [7, 8]
 
@@ -217,8 +218,8 @@ def test_draws_depend_on_the_original_id_alone():
     ids = np.arange(n)
     plain = _native.Csr(indptr, neighbors.ravel())
     moved = _native.Csr(indptr, neighbors[order].ravel(), order)
-    _, a, _ = _native.sample_rows(plain, ids, 7, False, 1, False)
-    _, b, _ = _native.sample_rows(moved, ids, 7, False, 1, False)
+    _, a, _ = hop_calls.sample_rows(plain, ids, 7, False, 1, False)
+    _, b, _ = hop_calls.sample_rows(moved, ids, 7, False, 1, False)
     assert np.array_equal(a.reshape(n, 7)[order], b.reshape(n, 7))
 
 
@@ -233,7 +234,7 @@ def test_corrupt_row_pointers(indptr, dtype):
     graph = _native.Csr(np.array(indptr, dtype), np.arange(4))
     for fanout in (-1, 2):
         with pytest.raises(RuntimeError, match="row pointers are corrupt: row"):
-            _native.sample_rows(graph, np.arange(3), fanout, False, 1, True)
+            hop_calls.sample_rows(graph, np.arange(3), fanout, False, 1, True)
         with pytest.raises(RuntimeError, match="row pointers are corrupt: row"):
             sample(graph, 4, [0, 1, 2], [fanout], False, 1, 1)
     with pytest.raises(RuntimeError, match="corrupt"):
@@ -273,7 +274,7 @@ def test_arguments_of_other_types_are_refused():
         with pytest.raises(TypeError):
             subgraph.add_seeds(0, wrong)
         with pytest.raises(TypeError):
-            _native.sample_rows(graph, wrong, 1, False, 1, False)
+            hop_calls.sample_rows(graph, wrong, 1, False, 1, False)
     subgraph.add_seeds(0, np.zeros(4, np.int64))
     for wrong in (np.zeros(4, np.int32), np.zeros(8, np.int64)[::2]):
         with pytest.raises(TypeError):

@@ -6,6 +6,7 @@ import pytest
 from khop import _native
 from support import devices
 from support.devices import empty, get, put
+from support.kernels import hop_calls
 
 TWO = np.array([0, 1])
 # Their rows of four and eight bytes are beyond 2^47 bytes, 2^63 bytes, 2^64 bytes, and 64 bits.
@@ -63,7 +64,7 @@ def test_trees_that_do_not_fit_beside_those_of_another_batch(kind):
     for node_type in (0, 1):
         batch.begin()
         batch.add_seeds(node_type, np.zeros(5, np.int64))
-        batch.sample([graph] * 2, [[-1], [-1]], False, [False] * 2, False, 1, 1, True)
+        hop_calls.sample(batch, [graph] * 2, [[-1], [-1]], False, [False] * 2, False, 1, 1, True)
         nodes = empty(device, batch.num_nodes(node_type), np.int64)
         addresses = [0, 0]
         addresses[node_type] = devices.address_of(nodes)

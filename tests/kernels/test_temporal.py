@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop import _native
+from support.kernels import hop_calls
 from support.kernels.shared_rows import draw, shared_rows
 from support.reference.statistics import assert_true_hypotheses, p_of_outcomes
 
@@ -108,10 +109,10 @@ def test_a_row_in_the_past_is_the_row_as_it_was(times, now, data):
 
     def earlier(first):
         graph = _native.Csr(np.array([0, seen - first]), indices[first:seen], first_edge=first)
-        return [a.tolist() for a in _native.sample_rows(graph, node, count, replace, key, True)]
+        return [a.tolist() for a in hop_calls.sample_rows(graph, node, count, replace, key, True)]
 
     for last in (False, True):
-        got = _native.sample_rows(
+        got = hop_calls.sample_rows(
             graph, node, count, replace, key, True, last=last, times=np.array([now])
         )
         first = max(0, seen - count) if last and count >= 0 else 0
@@ -131,7 +132,7 @@ def test_each_tree_has_its_own_time():
     batch.begin()
     batch.add_seeds(0, np.zeros(3, np.int64), np.array([2, 5, 4]))
     batch.add_seeds(0, np.array([1, 1]), np.array([0, 1]))
-    batch.sample([graph], [[-1, -1]], False, [False], False, 1, 1)
+    hop_calls.sample(batch, [graph], [[-1, -1]], False, [False], False, 1, 1)
     ids, trees, times = (a.tolist() for a in batch.members(0))
     assert list(zip(ids, trees, strict=True)) == [
         *((0, 0), (0, 1), (0, 2), (1, 3), (1, 4)),
@@ -150,7 +151,7 @@ def test_times_of_one_edge_type_alone():
     for number in range(20):
         batch.begin()
         batch.add_seeds(1, np.zeros(1, np.int64), np.array([2]))
-        batch.sample([plain, timed], [[1], [1]], False, [False] * 2, True, 1, number)
+        hop_calls.sample(batch, [plain, timed], [[1], [1]], False, [False] * 2, True, 1, number)
         first, second = batch.members(0)[0].tolist()
         assert second == 4
         firsts.add(first)

@@ -4,6 +4,9 @@
 // of the whole graph. `row_ids[i]` is the original id that keys the draws of row i (null: the
 // node's id is its original id). Edge i of the arrays is edge `first_edge + i` of the whole graph.
 //
+// `neighbor_ids[e]` is likewise the original id of edge e's neighbour, for methods whose draws are
+// keyed by neighbours.
+//
 // With `times`, rows are in ascending order of time, and what a draw may see is a prefix of its
 // row. With weights, a row also holds running sums of integer weights and a guide into them
 // (weights.hpp).
@@ -43,6 +46,8 @@ struct CsrArrays {
   const int64_t* times = nullptr;
   const uint64_t* weight_sums = nullptr;
   const uint32_t* weight_guide = nullptr;
+  const void* neighbor_ids = nullptr;  // int32_t or int64_t, see neighbor_id_width
+  int neighbor_id_width = 0;           // 0 (none), 4 or 8 bytes
 
   // Place of a node's row; outside [0, num_rows) if it has none. Ids come from files and callers:
   // the difference may be beyond 64 bits, and wraps.
@@ -52,10 +57,16 @@ struct CsrArrays {
 
   KHOP_HD uint64_t original_id(int64_t row) const {
     if (row_id_width == 0) return static_cast<uint64_t>(first_row + row);
-    if (row_id_width == 4) {
-      return static_cast<uint64_t>(static_cast<const int32_t*>(row_ids)[row]);
-    }
-    return static_cast<uint64_t>(static_cast<const int64_t*>(row_ids)[row]);
+    return static_cast<uint64_t>(AnyInts{row_ids, row_id_width}[row]);
+  }
+
+  // Whether original ids of neighbours are known: where rows have ids of their own, nodes have been
+  // renumbered.
+  KHOP_HD bool knows_neighbors() const { return row_id_width == 0 || neighbor_id_width != 0; }
+
+  KHOP_HD uint64_t original_neighbor(int64_t edge) const {
+    if (neighbor_id_width == 0) return static_cast<uint64_t>(static_cast<int64_t>(indices[edge]));
+    return static_cast<uint64_t>(AnyInts{neighbor_ids, neighbor_id_width}[edge]);
   }
 
   // Row pointers come from files: a row is usable only if it lies within the edge arrays.

@@ -68,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="edge attribute that holds weights, for weighted sampling",
     )
+    add(
+        "--neighbor-ids",
+        action="store_true",
+        help="also write original ids of neighbours (4 or 8 bytes an edge), which LABOR needs",
+    )
     add("--undirected", action="store_true", help="add the reverse of every edge")
     add("--root", default="dataset", help="folder of OGB data sets (default: dataset)")
     hot = parser.add_argument_group("with --method frequency")
@@ -131,6 +136,7 @@ def _partition(arguments: argparse.Namespace, source: Any, progress: Progress) -
         "edge_assign_strategy": "by_dst" if arguments.edge_dir == "in" else "by_src",
         "time_attr": arguments.time_attr,
         "weight_attr": arguments.weight_attr,
+        "neighbor_ids": arguments.neighbor_ids,
         "seed": arguments.seed,
         "overwrite": arguments.overwrite,
         "progress": progress,

@@ -10,10 +10,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from khop import codec
 from khop.data.arrays import to_array
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.spec import SamplingSpec
 from khop.typing import EdgeType, NodeType
+
+# All other fields of a spec count, those too that nobody has thought of yet: a state that is
+# refused in vain costs less than one of another method that is taken.
+_DECIDE_NO_DRAW = ("with_edge", "keep_edge")
 
 
 def describe_sampling(
@@ -38,14 +43,11 @@ def describe_sampling(
         by_time: True if the graph's rows are sorted by time, even if draws do not depend on it.
     """
     drawn = {
-        "fanouts": sampling.fanouts,
-        "replace": sampling.replace,
-        "subgraph": sampling.subgraph_type,
-        "disjoint": sampling.disjoint,
-        "temporal": sampling.temporal,
-        "last": sampling.last,
+        "sampling": {
+            **{k: v for k, v in codec.to_json(sampling).items() if k not in _DECIDE_NO_DRAW},
+            "weighted": [sampling.is_weighted(i) for i in range(len(num_edges))],
+        },
         "by_time": by_time,
-        "weighted": [sampling.is_weighted(i) for i in range(len(num_edges))],
         "nodes": sorted(num_nodes.items()),
         "edges": list(num_edges.items()),
         "link": None if link is None else {**link.to_json(), "amount": float(link.amount)},

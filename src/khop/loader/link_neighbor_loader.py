@@ -48,7 +48,7 @@ class LinkNeighborLoader(
         data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), or any pair of a PyG
             `FeatureStore` and a `GraphStore`.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours, and
-            no hops, `[]`, only the ends of links.
+            no hops, `[]`, only the ends of links. Or a method, as for `NeighborLoader`.
         edge_label_index: links: [2, num_links] sources and destinations, or None for all edges. For
             a `HeteroData`: an edge type, or (edge type, such links).
         edge_label: [num_links, ...] labels of links; with binary negatives, labels that begin

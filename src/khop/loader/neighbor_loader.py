@@ -47,7 +47,7 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             call stores at the same time: pass `worker_type='process'` for stores that do not
             support this.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours, and
-            no hops, `[]`, only the seeds.
+            no hops, `[]`, only the seeds. Or a method with them, `khop.sampler.Labor([15, 10])`.
         input_nodes: seeds: int64 ids, a boolean mask, or None for all nodes. For a `HeteroData`: a
             node type, or (node type, seeds).
         input_time: [number of seeds] time of each seed; only neighbours up to it are drawn. If

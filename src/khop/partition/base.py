@@ -72,6 +72,8 @@ class PartitionerBase(abc.ABC):
             floats, for temporal sampling: rows are sorted by it. If nodes have times, the
             neighbour's counts. Types that lack the attribute have no constraint.
         weight_attr: name of the edge attribute that holds the weights of weighted draws.
+        neighbor_ids: also write original ids of neighbours, 4 or 8 bytes an edge, which methods
+            need that key draws by neighbours (`khop.sampler.Labor`).
         seed: of random choices.
         overwrite: replace a folder that exists.
         progress: called as progress(what, done, total) while writing.
@@ -101,6 +103,7 @@ class PartitionerBase(abc.ABC):
         edge_attrs: Mapping[str, Any] | None = None,
         time_attr: str | None = None,
         weight_attr: str | None = None,
+        neighbor_ids: bool = False,
         seed: int = 0,
         overwrite: bool = False,
         progress: Progress | None = None,
@@ -119,6 +122,7 @@ class PartitionerBase(abc.ABC):
         source = GraphSource.from_arrays(num_nodes, edge_index, nodes, edges)
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
         self.draws = DrawAttrs.of(source, time_attr, weight_attr)
+        self.neighbor_ids = neighbor_ids
         self._configure(**options)
 
     @classmethod
@@ -131,6 +135,7 @@ class PartitionerBase(abc.ABC):
         *,
         time_attr: str | None = None,
         weight_attr: str | None = None,
+        neighbor_ids: bool = False,
         seed: int = 0,
         overwrite: bool = False,
         progress: Progress | None = None,
@@ -145,6 +150,7 @@ class PartitionerBase(abc.ABC):
             edge_assign_strategy: 'by_dst' or 'by_src'.
             time_attr: name of the attribute that holds times; see the class.
             weight_attr: name of the edge attribute that holds weights.
+            neighbor_ids: also write original ids of neighbours; see the class.
             seed: of random choices.
             overwrite: replace a folder that exists.
             progress: called as progress(what, done, total).
@@ -154,6 +160,7 @@ class PartitionerBase(abc.ABC):
         source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
         self.draws = DrawAttrs.of(source, time_attr, weight_attr)
+        self.neighbor_ids = neighbor_ids
         self._configure(**options)
         return self
 
@@ -228,7 +235,13 @@ class PartitionerBase(abc.ABC):
                 self._write_nodes(writer, t, n, numbering[t]) for t, n in self.source.nodes.items()
             ]
             rows = RowWriter(
-                writer, numbering, self.edge_dir, self.num_parts, self.draws, self.progress
+                writer,
+                numbering,
+                self.edge_dir,
+                self.num_parts,
+                self.draws,
+                self.neighbor_ids,
+                self.progress,
             )
             edge_metas = [rows.write(t, e) for t, e in self.source.edges.items()]
             summary = {

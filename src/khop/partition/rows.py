@@ -30,6 +30,7 @@ class RowWriter:
         edge_dir: rows are destinations ('in') or sources ('out').
         num_parts: number of parts.
         draws: times, by which rows are sorted, and weights.
+        neighbor_ids: write original ids of neighbours, too.
         progress: called as progress(what, done, total).
 
     Attributes:
@@ -44,6 +45,7 @@ class RowWriter:
         edge_dir: EdgeDir,
         num_parts: int,
         draws: DrawAttrs,
+        neighbor_ids: bool,
         progress: Callable[[str, int, int], None],
     ) -> None:
         self._writer = writer
@@ -51,6 +53,7 @@ class RowWriter:
         self._edge_dir = edge_dir
         self._num_parts = num_parts
         self._draws = draws
+        self._neighbor_ids = neighbor_ids
         self._progress = progress
         self.edges_between_parts = np.zeros((num_parts, num_parts), np.int64)
 
@@ -83,6 +86,9 @@ class RowWriter:
             self._writer.save(edge_path(part, edge_type, "indptr"), own)
             self._writer.save(edge_path(part, edge_type, "indices"), columns)
             self._writer.save(edge_path(part, edge_type, "edge_id"), ids)
+            if self._neighbor_ids:
+                originals = neighbors.old_of_new[columns].astype(columns.dtype)
+                self._writer.save(edge_path(part, edge_type, "neighbor_id"), originals)
             self._write_weights(part, edge_type, own, ids)
             for name, feature in edge.attrs.items():
                 self._writer.save_rows(edge_attr_path(part, edge_type, name), feature, ids)
@@ -96,6 +102,7 @@ class RowWriter:
             "time" if timed else "edge_id",
             attr_metas(edge.attrs),
             edge_type in self._draws.weights,
+            self._neighbor_ids,
         )
 
     def _compress(

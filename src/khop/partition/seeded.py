@@ -42,6 +42,7 @@ def frequency_partition(
     edge_assign_strategy: str = "by_dst",
     time_attr: str | None = None,
     weight_attr: str | None = None,
+    neighbor_ids: bool = False,
     cache_ratio: float | Mapping[NodeType, float] | None = None,
     cache_memory_budget: int | str | Mapping[NodeType, int | str] | None = None,
     seed: int = 0,
@@ -66,6 +67,7 @@ def frequency_partition(
         edge_assign_strategy: 'by_dst' or 'by_src'.
         time_attr: the attribute of nodes or edges that holds times; see `PartitionerBase`.
         weight_attr: the edge attribute that holds weights.
+        neighbor_ids: also write original ids of neighbours; see `PartitionerBase`.
         cache_ratio: share of the nodes that a part may keep copies of; see
             `FrequencyPartitioner`.
         cache_memory_budget: bytes (or '512MB') of copies a part may keep.
@@ -92,6 +94,7 @@ def frequency_partition(
         edge_assign_strategy,
         time_attr=time_attr,
         weight_attr=weight_attr,
+        neighbor_ids=neighbor_ids,
         seed=seed,
         overwrite=overwrite,
         progress=progress,

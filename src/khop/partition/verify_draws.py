@@ -58,6 +58,8 @@ def check_edge_draws(folder: PartitionFolder, edge_type: EdgeTypeMeta, part: int
             yield f"{path}: the times of a row are not in ascending order"
     if not _keeps_order(indptr, edge_ids, times):
         yield f"{where}: edges of a row are not in the order of their ids"
+    if edge_type.neighbor_ids:
+        yield from _check_neighbor_ids(folder, edge_type, part, indices)
     if edge_type.weighted:
         yield from _check_weights(folder, edge_type, part, indptr)
 
@@ -82,6 +84,20 @@ def _keeps_order(indptr: IntArray, edge_ids: IntArray, times: Int64Array | None)
     begins = indptr[1:-1]  # between rows nothing needs to ascend
     ascends[begins[(begins > 0) & (begins < len(edge_ids))] - 1] = True
     return bool(ascends.all())
+
+
+def _check_neighbor_ids(
+    folder: PartitionFolder, edge_type: EdgeTypeMeta, part: int, indices: IntArray
+) -> Iterator[str]:
+    path = edge_path(part, edge_type.name, "neighbor_id")
+    neighbors = folder.meta.neighbor_type(edge_type)
+    ids, count = folder.open(path), neighbors.count
+    if ids.shape != indices.shape or ids.dtype.kind != "i":
+        yield f"{path}: holds {ids.dtype} {ids.shape} instead of an id for each edge"
+    elif ids.size and (int(ids.min()) < 0 or int(ids.max()) >= count):
+        yield f"{path}: an id is out of range"
+    elif not np.array_equal(folder.id_map(neighbors.name)[ids], indices):
+        yield f"{path}: does not agree with indices and the map"
 
 
 def _check_weights(

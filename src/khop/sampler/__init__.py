@@ -11,7 +11,11 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "EpochPlan": "plan",
+        "Labor": "methods",
+        "METHODS": "methods",
         "NeighborSampler": "neighbor",
+        "NeighborSampling": "methods",
+        "SamplingMethod": "methods",
         "SamplingSpec": "spec",
         "sample_prob": "hotness",
     },

@@ -52,16 +52,7 @@ class DeviceEngine(Engine):
         """
         spec = self.spec
         subgraph: Any = self._begin(seeds, exclude)
-        subgraph.sample(
-            self._graphs,
-            spec.fanouts,
-            spec.replace,
-            self._weighted,
-            spec.last,
-            run_key,
-            batch,
-            self._cuda_graph,
-        )
+        subgraph.sample(self._graphs, self.hops, run_key, batch, self._cuda_graph)
         if spec.subgraph_type == "bidirectional":
             subgraph.add_reverses(spec.reversals, spec.keep_edge)
         elif spec.subgraph_type == "induced":

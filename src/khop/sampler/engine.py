@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,9 @@ class Engine:
         self._remote = remote
         self._idle: list[_native.Subgraph] = []
         self._is_whole = view.is_whole
-        self._weighted = [spec.is_weighted(r) for r in range(len(view.relations))]
+        # An edge type each, then a hop each; without keys, which batches have.
+        self._requests = [spec.hop_requests(relation) for relation in range(len(spec.fanouts))]
+        self.hops = [[request.options() for request in hops] for hops in self._requests]
 
     def release(self, subgraph: _native.Subgraph) -> None:
         """Take a subgraph's buffers back, to be reused."""
@@ -65,9 +68,7 @@ class Engine:
         """Draw a batch as `sample`, of a graph whose rows are all local."""
         view, spec = self.view, self.spec
         subgraph = self._begin(seeds, exclude)
-        subgraph.sample(
-            view.csrs, spec.fanouts, spec.replace, self._weighted, spec.last, run_key, batch
-        )
+        subgraph.sample(view.csrs, self.hops, run_key, batch)
         if spec.subgraph_type == "bidirectional":
             subgraph.add_reverses(spec.reversals, spec.keep_edge)
         elif spec.subgraph_type == "induced":
@@ -101,15 +102,9 @@ class Engine:
         view, spec = self.view, self.spec
         subgraph = self._begin(seeds, exclude)
         for hop in range(spec.num_hops):
-            for relation, fanouts in enumerate(spec.fanouts[: len(view.relations)]):
-                request = HopRequest(
-                    fanouts[hop],
-                    spec.replace,
-                    spec.with_edge,
-                    _native.step_key(run_key, batch, hop, relation),
-                    self._weighted[relation],
-                    spec.last,
-                )
+            for relation, (source, _) in enumerate(view.relations):
+                keyed = self.hops[relation][hop].at(run_key, batch, hop, relation, source)
+                request = replace(self._requests[relation][hop], key=keyed.key)
                 yield from self._hop_over_parts(subgraph, relation, request, exclude)
             subgraph.end_hop()
         if spec.subgraph_type == "bidirectional":

@@ -121,7 +121,8 @@ def _draw(
     for hop in range(max(map(len, fanouts), default=0)):
         for relation, csr in enumerate(rows.csrs):
             key = _native.step_key(run_key, batch, hop, relation)
-            subgraph.hop(relation, csr, fanouts[relation][hop], replace, key)
+            options = _native.HopOptions(fanouts[relation][hop], replace, key=key)
+            subgraph.hop(relation, csr, options)
         subgraph.end_hop()
 
 

@@ -36,6 +36,7 @@ from khop.sampler.drawer import SubgraphSampler
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.link_spec import ExcludeSeedEdges
+from khop.sampler.methods import as_method
 from khop.sampler.pyg_links import LinkOptions, LinkSamplers, link_metadata, links_of
 from khop.sampler.pyg_output import SampledSubgraph, to_pyg
 from khop.sampler.requests import SeedSet
@@ -79,7 +80,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     Args:
         data: a PyG `Data` or `HeteroData` (with `edge_index` or `adj_t`), a pair of PyG's
             (FeatureStore, GraphStore), or a `khop.data.Graph`.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
+            method with such, `khop.sampler.Labor([15, 10])`.
         subgraph_type: 'directional' (the drawn edges), 'bidirectional' (and their reverses) or
             'induced' (all edges among the drawn nodes).
         replace: draw with replacement.
@@ -144,6 +146,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             raise ValueError(
                 f"sample_direction must be 'forward' or 'backward' (got '{sample_direction}')"
             )
+        replace, weight_attr = as_method(num_neighbors).settle(replace, weight_attr)
         if not isinstance(data, Graph):
             data = graph_of(
                 data,
@@ -167,6 +170,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         self._disjoint = disjoint
         self._temporal_strategy = temporal_strategy
         self.replace = replace
+        self._weight_attr = weight_attr
         self.with_edge = with_edge
         for name, value in (("seed", seed), ("stream", stream)):
             check_key_part(name, value)
@@ -192,9 +196,14 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     @num_neighbors.setter
     def num_neighbors(self, value: Any) -> None:
-        graph = self.graph
+        graph, method = self.graph, as_method(value)
+        _, weight_attr = method.settle(self.replace, self._weight_attr)
+        if weight_attr is not None and not any(graph.is_weighted):
+            raise ValueError(
+                f"the graph has no weights '{weight_attr}' to draw by: make a sampler with them"
+            )
         spec = SamplingSpec.create(
-            value,
+            method,
             graph.edge_types,
             self.replace,
             self.with_edge,
@@ -205,6 +214,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             weighted=graph.is_weighted,
             heterogeneous=graph.is_heterogeneous,
         )
+        self._method = method
         by_type = {t: list(hops) for t, hops in zip(graph.edge_types, spec.fanouts, strict=False)}
         self._num_neighbors = by_type if graph.is_heterogeneous else list(spec.fanouts[0])
         if self._device is None:
@@ -266,7 +276,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         """Restore a sampler in another process."""
         self.__dict__.update(state)
         self._calls = itertools.count()
-        self.num_neighbors = self._num_neighbors
+        self.num_neighbors = self._method
 
     def sample_from_nodes(
         self, index: NodeSamplerInput, key: BatchKey | None = None, **kwargs: Any

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple, Protocol
 
 from khop import _native
 from khop.codec import INT64, Between, Word
+from khop.sampler.methods import NEIGHBOR, MethodSpec
 from khop.typing import Array, Int32Array, Int64Array, IntArray
 
 Drawn = tuple[Int32Array, IntArray, "Int64Array | None"]
@@ -79,7 +80,7 @@ class RemoteParts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HopRequest:
-    """Parameters of one hop over one edge type."""
+    """Parameters of one hop over one edge type: `_native.HopOptions` as it travels, with bounds."""
 
     fanout: Annotated[int, Between(-1, INT64)]
     replace: bool
@@ -87,6 +88,19 @@ class HopRequest:
     key: Word
     weighted: bool = False
     last: bool = False
+    method: MethodSpec = NEIGHBOR
+
+    def options(self) -> _native.HopOptions:
+        """The kernels' own."""
+        return _native.HopOptions(
+            self.fanout,
+            self.replace,
+            self.with_edge,
+            self.key,
+            self.weighted,
+            self.last,
+            **self.method.kernel_options(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +136,10 @@ class RowSet:
 
     def draw(self, csr: _native.Csr, request: HopRequest) -> Drawn:
         """Draw one hop from rows that `csr` holds."""
+        if request.last and not csr.has_times:
+            request = replace(request, last=False)
         return _native.sample_rows(
-            csr,
-            self.ids,
-            request.fanout,
-            request.replace,
-            request.key,
-            request.with_edge,
-            request.weighted,
-            request.last and csr.has_times,
-            self.trees,
-            self.times,
-            self.excluded,
+            csr, self.ids, request.options(), self.trees, self.times, self.excluded
         )
 
     def induce(self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool) -> Drawn:

@@ -1,4 +1,4 @@
-"""Specification of neighbour sampling: fan-outs and options, checked once. Imports no torch."""
+"""Specification of neighbour sampling: fan-outs, a method and options. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from khop.codec import INT64, Between, Id
+from khop.sampler.methods import NEIGHBOR, MethodSpec, as_method
+from khop.sampler.requests import HopRequest
 from khop.typing import EdgeType
 
 _SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
@@ -32,6 +34,7 @@ class SamplingSpec:
         reversals: for subgraph type 'bidirectional': (edge type, its reverse, True if the reverse
             becomes the mirror image), by index.
         keep_edge: edges keep their ids when reverses are added.
+        method: sampling method; see `khop.sampler.methods`.
     """
 
     fanouts: tuple[tuple[Annotated[int, Between(-1, INT64)], ...], ...]
@@ -44,6 +47,7 @@ class SamplingSpec:
     weighted: tuple[bool, ...] = ()
     reversals: tuple[tuple[Id, Id, bool], ...] = ()
     keep_edge: bool = True
+    method: MethodSpec = NEIGHBOR
 
     @property
     def num_hops(self) -> int:
@@ -64,7 +68,15 @@ class SamplingSpec:
 
     def is_weighted(self, relation: int) -> bool:
         """Return True if an edge type is drawn by weight."""
-        return bool(self.weighted) and self.weighted[relation]
+        return relation < len(self.weighted) and self.weighted[relation]
+
+    def hop_requests(self, relation: int) -> list[HopRequest]:
+        """Return the parameters of each hop over an edge type, without keys, which batches have."""
+        weighted = self.is_weighted(relation)
+        return [
+            HopRequest(fanout, self.replace, self.with_edge, 0, weighted, self.last, self.method)
+            for fanout in self.fanouts[relation]
+        ]
 
     @classmethod
     def create(
@@ -85,7 +97,7 @@ class SamplingSpec:
 
         Args:
             num_neighbors: fan-out of each hop, or {edge type: fan-out of each hop}, or PyG's
-                `NumNeighbors`; edge types in any form that PyG knows.
+                `NumNeighbors`; edge types in any form that PyG knows. Or a method with such.
             edge_types: the graph's edge types.
             replace: draw with replacement.
             with_edge: record which edges were drawn.
@@ -102,6 +114,8 @@ class SamplingSpec:
                 or strategy.
             TypeError: fan-outs that are no integers.
         """
+        method = as_method(num_neighbors)
+        num_neighbors = method.num_neighbors
         if hasattr(num_neighbors, "values") and not callable(num_neighbors.values):
             default = getattr(num_neighbors, "default", None)
             num_neighbors = num_neighbors.values  # PyG's NumNeighbors
@@ -127,6 +141,7 @@ class SamplingSpec:
             raise ValueError(
                 f"temporal_strategy must be of {_STRATEGIES} (got {temporal_strategy!r})"
             )
+        method.check_strategy(temporal_strategy)
         if temporal_strategy == "last" and not temporal:
             raise ValueError("temporal_strategy='last' needs times: pass time_attr, too")
         reversals: tuple[tuple[int, int, bool], ...] = ()
@@ -143,6 +158,7 @@ class SamplingSpec:
             tuple(bool(w) for w in weighted),
             reversals,
             not heterogeneous,
+            method.spec(),
         )
 
 

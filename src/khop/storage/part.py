@@ -77,6 +77,9 @@ class Part:
             weight_guide=(
                 self._edge_array(edge_type.name, "weight_guide") if edge_type.weighted else None
             ),
+            neighbor_ids=(
+                self._edge_array(edge_type.name, "neighbor_id") if edge_type.neighbor_ids else None
+            ),
         )
 
     def indptr(self, index: int) -> IntArray:

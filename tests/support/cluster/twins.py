@@ -183,6 +183,8 @@ ATTRS = {
     "weight": {"weight_attr": "edge_weight"},
     "time": {"time_attr": "time", "weight_attr": "edge_weight"},
     "edge_time": {"time_attr": "edge_time", "weight_attr": "edge_weight"},
+    "labor": {"neighbor_ids": True, "weight_attr": "edge_weight"},
+    "labor_time": {"neighbor_ids": True, "weight_attr": "edge_weight", "time_attr": "time"},
 }
 """Attributes that draws depend on, by the name of the folder that is partitioned with them."""
 

@@ -47,6 +47,7 @@ class Relation:
     row_ids: np.ndarray | None = None
     times: np.ndarray | None = None
     weights: np.ndarray | None = None
+    neighbor_ids: np.ndarray | None = None
     first_row: int = 0
     first_edge: int = 0
 
@@ -64,6 +65,8 @@ class Relation:
             tables = {"weight_sums": sums[begin:end], "weight_guide": guide[begin:end]}
         if self.times is not None:
             tables["times"] = self.times[begin:end]
+        if self.neighbor_ids is not None:
+            tables["neighbor_ids"] = self.neighbor_ids[begin:end]
         return _native.Csr(
             self.indptr[low : high + 1] - self.indptr[low],
             self.indices[begin:end],
@@ -84,9 +87,13 @@ class Relation:
             if self.weights is not None:
                 weights = sampler.integer_weights(self.weights[a:b].tolist())
             edges = range(self.first_edge + a, self.first_edge + b)
+            originals = neighbors
+            if self.neighbor_ids is not None:
+                originals = self.neighbor_ids[a:b].tolist()
             node = self.first_row + i
             original = node if self.row_ids is None else int(self.row_ids[i])
-            rows[node] = Row(original, list(map(Entry, neighbors, edges, times, weights)))
+            entries = map(Entry, neighbors, edges, times, weights, originals)
+            rows[node] = Row(original, list(entries))
         return sampler.EdgeType(self.source, self.destination, rows)
 
 
@@ -131,6 +138,11 @@ class Graph:
         return sampler.sample(len(self.counts), kinds, seeds, options)
 
 
+def original_ids(node_type):
+    """Of the nodes of a type, which are few, where they have been renumbered."""
+    return np.random.default_rng(node_type).permutation(1000)
+
+
 @st.composite
 def graphs(draw, max_nodes=9, max_degree=10):
     """Up to three node types (also without nodes) and four edge types (also without edges).
@@ -152,8 +164,13 @@ def graphs(draw, max_nodes=9, max_degree=10):
             degrees = np.zeros(counts[destination], np.int64)
         relation = draw(_relations(rng, source, destination, degrees, counts[source], bases))
         if row_ids[destination] is not None:
-            ids = np.random.default_rng(destination).permutation(1000)[: len(degrees)]
-            relation.row_ids = ids.astype(row_ids[destination])
+            relation.row_ids = original_ids(destination)[: len(degrees)]
+            relation.row_ids = relation.row_ids.astype(row_ids[destination])
+        if row_ids[source] is not None:
+            local = relation.indices - bases[source]
+            relation.neighbor_ids = original_ids(source)[local].astype(row_ids[source])
+        elif relation.row_ids is not None:
+            relation.neighbor_ids = relation.indices
         graph.relations.append(relation)
     return graph
 
@@ -245,6 +262,10 @@ def batches(draw, graph, disjoint, with_edges=True):
         exclusions(rng, graph) if draw(st.booleans()) else {},
         with_edges=with_edges,
     )
+    options.sources = [r.source for r in graph.relations]
+    if draw(st.integers(0, 2)) == 0:
+        options.labor, options.layer_dependency = True, draw(st.booleans())
+        options.replace = options.last = False
     kind = draw(st.sampled_from(["directional", "directional", "induced", "bidirectional"]))
     options.induced = kind == "induced"
     if kind == "bidirectional":

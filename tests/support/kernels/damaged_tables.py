@@ -11,6 +11,7 @@ import sys
 import numpy as np
 
 from khop import _native
+from support.kernels import hop_calls
 
 PAGE = mmap.PAGESIZE
 _KEPT = []  # memory under arrays
@@ -91,7 +92,7 @@ def check_round(rng):
             excluded = rng.integers(0, num_rows, 5), rng.integers(0, num_rows, 5)
         times = rng.choice([-(2**63), 0, 4, 2**63 - 1], 20) if rng.integers(2) else None
         key = int(rng.integers(2**63))
-        counts, neighbors, edges = _native.sample_rows(
+        counts, neighbors, edges = hop_calls.sample_rows(
             graph, ids, fanout, replace, key, True, weighted, last, None, times, excluded
         )
         rows = np.repeat(ids, counts)
@@ -101,7 +102,7 @@ def check_round(rng):
         batch.begin()
         batch.add_seeds(0, ids, times)
         options = [[min(fanout, 9)] * 2], replace, [weighted], last, key, 0
-        batch.sample([graph], *options)
+        hop_calls.sample(batch, [graph], *options)
         row, col = np.empty((2, batch.num_edges(0)), np.int64)
         batch.write_edge_index(0, row, col)
         assert max(row.max(initial=0), col.max(initial=0)) < batch.num_nodes(0)

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 
 from khop import _native
+from support.kernels import hop_calls
 from support.reference.sampler import Batch
 
 
@@ -34,7 +35,8 @@ def complete(subgraph, csrs, options):
 def at_once(subgraph, csrs, seeds, options):
     """One call for all hops."""
     begin(subgraph, seeds, options)
-    subgraph.sample(
+    hop_calls.sample(
+        subgraph,
         csrs,
         options.fanouts,
         options.replace,
@@ -42,13 +44,14 @@ def at_once(subgraph, csrs, seeds, options):
         options.last,
         options.run,
         options.batch,
+        method=options.method,
     )
     complete(subgraph, csrs, options)
 
 
 def hop_arguments(options, hop, relation, csr):
     """Fan-out, replace, key, weighted and last of one hop over one edge type."""
-    key = _native.step_key(options.run, options.batch, hop, relation)
+    key = options.key(hop, relation, options.sources[relation] if options.sources else 0)
     last = options.last and csr.has_times
     return options.fanouts[relation][hop], options.replace, key, options.weighted[relation], last
 
@@ -58,7 +61,8 @@ def by_hops(subgraph, csrs, seeds, options):
     begin(subgraph, seeds, options)
     for hop in range(len(options.fanouts[0]) if options.fanouts else 0):
         for relation, csr in enumerate(csrs):
-            subgraph.hop(relation, csr, *hop_arguments(options, hop, relation, csr))
+            arguments = hop_arguments(options, hop, relation, csr)
+            hop_calls.hop(subgraph, relation, csr, *arguments, **options.method)
         subgraph.end_hop()
     complete(subgraph, csrs, options)
 
@@ -84,8 +88,9 @@ class Owners:
 
                 def sample(csr, ids, excluded, trees, times, relation=relation, hop=hop):
                     fanout, replace, key, *rest = hop_arguments(options, hop, relation, csr)
-                    return _native.sample_rows(
-                        csr, ids, fanout, replace, key, with_edges, *rest, trees, times, excluded
+                    where = (trees, times, excluded)
+                    return hop_calls.sample_rows(
+                        csr, ids, fanout, replace, key, with_edges, *rest, *where, **options.method
                     )
 
                 rows = subgraph.frontier(destination)

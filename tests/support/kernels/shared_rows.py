@@ -3,6 +3,7 @@
 import numpy as np
 
 from khop import _native
+from support.kernels import hop_calls
 
 
 def shared_rows(trials, degree, weights=None, times=None, first=0):
@@ -38,6 +39,6 @@ def draw(graph, ids, count, replace, key, excluded=(), **options):
     if len(excluded):
         hidden = np.tile(np.asarray(excluded, np.int64), len(ids))
         options["excluded"] = np.repeat(ids, len(excluded)), hidden
-    counts, drawn, _ = _native.sample_rows(graph, ids, count, replace, key, False, **options)
+    counts, drawn, _ = hop_calls.sample_rows(graph, ids, count, replace, key, False, **options)
     assert len(set(counts.tolist())) == 1
     return drawn.reshape(len(ids), -1)

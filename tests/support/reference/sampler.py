@@ -7,21 +7,27 @@ the sampler is given: `KeyedDraws` computes the draws of a key, `GivenDraws` tak
 and checks that they could be drawn. `walks` compares loaders' batches with it.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import NamedTuple
 
 from support.reference import oracle
 
 
 class Entry(NamedTuple):
-    """An entry of a row: a neighbour, its edge's number and what narrows the draws."""
+    """An entry of a row: a neighbour, its edge's number and what narrows the draws.
+
+    `original` is the neighbour's original id.
+    """
 
     neighbor: int
     edge: int
     time: int | None = None
     weight: int | None = None
+    original: int | None = None
 
 
 class Row(NamedTuple):
@@ -64,6 +70,23 @@ class Options:
     reversals: Sequence = ()  # (edge type, reverse edge type, mirror)
     keep_edges: bool = False
     with_edges: bool = True
+    labor: bool = False
+    layer_dependency: bool = False
+    sources: Sequence = ()  # node type of the neighbours, an edge type each
+
+    @property
+    def method(self):
+        """What the kernels call the method and its options."""
+        if not self.labor:
+            return {}
+        return {"method": "labor", "layer_dependency": self.layer_dependency}
+
+    def key(self, hop, relation, source):
+        """The key of a hop over an edge type."""
+        if not self.labor:
+            return oracle.step_key(self.run, self.batch, hop, relation)
+        hop = 0 if self.layer_dependency else hop
+        return oracle.race_key(self.run, self.batch, source, hop)
 
     def records_edges(self, relation):
         """Whether edges of a type have numbers: of those with reverses only on demand."""
@@ -112,6 +135,17 @@ def pick_by_weight(entries, eligible, count, replace, stream):
         if not replace:
             left.remove(position)
     return chosen
+
+
+def first_to_arrive(entries, eligible, count, key, tree, weighted):
+    """The `count` entries of least r_t / w_t, exactly; r_t belongs to the neighbour."""
+
+    def arrival(position):
+        entry = entries[position]
+        low, high = itertools.islice(oracle.words(key, entry.original, tree), 2)
+        return Fraction(high << 32 | low, entry.weight if weighted else 1), position
+
+    return sorted(sorted(eligible, key=arrival)[:count])
 
 
 class Candidates(NamedTuple):
@@ -163,6 +197,8 @@ def contribution(row, fanout, options, weighted, key, tree=0, time=None, hidden=
     found = candidates(row, fanout, options, weighted, time, hidden)
     if found.count is None:
         return found.eligible
+    if options.labor:
+        return first_to_arrive(row.entries, found.eligible, fanout, key, tree, weighted)
     if weighted:
         stream = oracle.words(key, row.original_id, tree)
         return pick_by_weight(row.entries, found.eligible, fanout, options.replace, stream)
@@ -171,15 +207,20 @@ def contribution(row, fanout, options, weighted, key, tree=0, time=None, hidden=
 
 
 class KeyedDraws:
-    """Draws of the key of a hop over an edge type in a batch."""
+    """Draws of the key of a hop over an edge type in a batch.
 
-    def __init__(self, options):
-        self.options = options
+    Args:
+        options: how they are drawn.
+        sources: node type of the neighbours, an edge type each.
+    """
+
+    def __init__(self, options, sources):
+        self.options, self.sources = options, sources
 
     def __call__(self, hop, relation, row, tree, time, hidden, place):
         """Positions that a row contributes, the first of which becomes edge `place` of its type."""
         options = self.options
-        key = oracle.step_key(options.run, options.batch, hop, relation)
+        key = options.key(hop, relation, self.sources[relation])
         fanout, weighted = options.fanouts[relation][hop], options.weighted[relation]
         return contribution(row, fanout, options, weighted, key, tree, time, hidden)
 
@@ -222,7 +263,9 @@ class Sampler:
 
     def __init__(self, num_types, edge_types, options, draws=None):
         self.edge_types, self.options = edge_types, options
-        self.draws = KeyedDraws(options) if draws is None else draws
+        self.draws = (
+            KeyedDraws(options, [kind.source for kind in edge_types]) if draws is None else draws
+        )
         self.members = [[] for _ in range(num_types)]  # (tree, id) of each number
         self.number = [{} for _ in range(num_types)]
         self.tree_times = []

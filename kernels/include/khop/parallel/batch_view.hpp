@@ -10,6 +10,7 @@
 
 #include "khop/csr.hpp"
 #include "khop/eligible.hpp"
+#include "khop/hop_options.hpp"
 #include "khop/parallel/backend.hpp"
 #include "khop/parallel/node_table.hpp"
 
@@ -104,8 +105,6 @@ struct Relation {
   int64_t source;       // node type of the neighbours
   int64_t destination;  // whose neighbours are drawn
   int64_t index;        // in the graph's order
-  bool weighted;
-  bool last;
 };
 
 enum class RowMode : int32_t {
@@ -116,12 +115,11 @@ enum class RowMode : int32_t {
 
 // How a hop draws over one edge type.
 struct HopStep {
-  int64_t fanout;  // of kPicked; 0: the edge type has no rows in this hop
-  uint64_t key;
+  HopOptions options;  // fan-out 0 of kPicked: the edge type has no rows in this hop
   RowMode mode;
   uint32_t padding;
 
-  KHOP_HD bool is_empty() const { return mode == RowMode::kPicked && fanout == 0; }
+  KHOP_HD bool is_empty() const { return mode == RowMode::kPicked && options.fanout == 0; }
 };
 
 // The tables, in the memory of whoever reads them.
@@ -136,7 +134,6 @@ struct BatchView {
   int64_t num_relations;
   int64_t* row_starts;   // [num_relations + 1] of the present hop, where each edge type's begin
   int64_t* pick_starts;  // [num_relations + 1]
-  bool replace;
 
   KHOP_HD int64_t relation_of_row(int64_t row) const {
     return owner_of(row_starts, num_relations, row);
@@ -189,7 +186,8 @@ struct PlanRows {
     const int64_t rows =
         step.is_empty() ? 0 : batch.states[batch.relations[k].destination].frontier_size;
     batch.row_starts[k + 1] = rows;
-    batch.pick_starts[k + 1] = step.mode == RowMode::kPicked ? saturated(rows, step.fanout) : 0;
+    batch.pick_starts[k + 1] =
+        step.mode == RowMode::kPicked ? saturated(rows, step.options.fanout) : 0;
   }
 
   KHOP_HD void add_up() const {

@@ -52,14 +52,16 @@ struct SpanFilteredRows {
 // Whether an edge of a row that is taken whole is drawn: no hole, and with a weight.
 struct KeepEdges {
   BatchView batch;
+  const HopStep* steps;
   Candidates candidates;
 
   KHOP_HD int64_t operator()(int64_t c) const {
     const int64_t i = candidates.row_of(c);
-    const Relation& relation = batch.relations[batch.relation_of_row(i)];
+    const int64_t k = batch.relation_of_row(i);
+    const Relation& relation = batch.relations[k];
     const int64_t edge = candidates.edge_of(i, c);
     if (relation.holes.contains(edge)) return 0;
-    if (!relation.weighted) return 1;
+    if (!steps[k].options.weighted) return 1;
     const uint64_t* const sums = relation.graph.weight_sums;
     const uint64_t before = edge == candidates.begins[i] ? 0 : sums[edge - 1];
     return sums[edge] > before ? 1 : 0;

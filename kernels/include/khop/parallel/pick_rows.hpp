@@ -10,6 +10,7 @@
 #include "khop/parallel/batch_view.hpp"
 #include "khop/parallel/candidates.hpp"
 #include "khop/pick.hpp"
+#include "khop/race.hpp"
 #include "khop/weights.hpp"
 
 namespace khop::parallel {
@@ -79,23 +80,30 @@ struct HopRows {
 // One row of an edge type that picks.
 class RowPicker {
  public:
-  KHOP_HD RowPicker(const Relation& relation, const HopStep& step, bool replace,
-                    const Scratch& scratch, int64_t thread)
-      : relation_(relation), step_(step), replace_(replace), scratch_(scratch), thread_(thread) {}
+  KHOP_HD RowPicker(const Relation& relation, const HopOptions& options, const Scratch& scratch,
+                    int64_t thread)
+      : relation_(relation), options_(options), scratch_(scratch), thread_(thread) {}
 
   // Returns how many edges it has written to `out`.
   KHOP_HD int64_t pick(const Row& row, int64_t* out) const {
     const Holes all_holes = relation_.holes.of(row);
-    const Edges edges(relation_.graph, row, all_holes, relation_.weighted);
-    const int64_t begin = relation_.last ? begin_of_last(row, all_holes, edges) : row.begin;
+    const Edges edges(relation_.graph, row, all_holes, options_.weighted);
+    const int64_t begin = options_.last ? begin_of_last(row, all_holes, edges) : row.begin;
     const Holes left_out = all_holes.from(begin);
     const int64_t degree = row.end - begin - left_out.count;
     int64_t count = 0;
-    if (takes_all(degree, step_.fanout, replace_)) {
+    if (takes_all(degree, options_.fanout, options_.replace)) {
       edges.take(begin, [&](int64_t edge) { out[count++] = edge; });
       return count;
     }
-    if (relation_.weighted) {
+    if (options_.method == HopMethod::kLabor) {
+      uint64_t* const words =
+          scratch_.take(thread_, race_words(options_.fanout, options_.weighted));
+      if (words == nullptr) return 0;
+      return pick_by_race(relation_.graph, row, all_holes, options_.key, options_.fanout,
+                          options_.weighted, words, out);
+    }
+    if (options_.weighted) {
       return begin < row.end ? pick_by_weight(row, begin, edges, left_out, out) : 0;
     }
     return degree > 0 ? pick_uniformly(row, begin, degree, left_out, out) : 0;
@@ -105,19 +113,19 @@ class RowPicker {
   using Edges = EligibleEdges<DeviceCsr>;
 
   KHOP_HD int64_t begin_of_last(const Row& row, const Holes& all_holes, const Edges& edges) const {
-    if (relation_.weighted || all_holes.count > 0) return edges.begin_of_last(step_.fanout);
-    return row.end - step_.fanout > row.begin ? row.end - step_.fanout : row.begin;
+    if (options_.weighted || all_holes.count > 0) return edges.begin_of_last(options_.fanout);
+    return row.end - options_.fanout > row.begin ? row.end - options_.fanout : row.begin;
   }
 
   KHOP_HD NodeDraws draws_of(const Row& row) const {
-    return {step_.key, relation_.graph.original_id(row.row), row.tree};
+    return {options_.key, relation_.graph.original_id(row.row), row.tree};
   }
 
   KHOP_HD int64_t pick_uniformly(const Row& row, int64_t begin, int64_t degree,
                                  const Holes& left_out, int64_t* out) const {
     const NodeDraws draws = draws_of(row);
-    const int64_t count = step_.fanout;
-    if (replace_) {
+    const int64_t count = options_.fanout;
+    if (options_.replace) {
       pick_with_replacement(draws, degree, count, out);
     } else if (count <= kRegisterPicks && degree <= int64_t{0xFFFFFFFF}) {
       pick_few_without_replacement(draws, degree, count, out);
@@ -133,11 +141,11 @@ class RowPicker {
   }
 
   KHOP_HD bool pick_many(const NodeDraws& draws, int64_t degree, int64_t* out) const {
-    uint64_t* const words = scratch_.take(thread_, PickedSet::words_for(step_.fanout));
+    uint64_t* const words = scratch_.take(thread_, PickedSet::words_for(options_.fanout));
     if (words == nullptr) return false;
-    PickedSet seen(words, step_.fanout);
+    PickedSet seen(words, options_.fanout);
     pick_without_replacement(
-        draws, degree, step_.fanout, out,
+        draws, degree, options_.fanout, out,
         [&seen](int64_t, int64_t position) { return seen.contains(position); },
         [&seen](int64_t position) { seen.add(position); });
     return true;
@@ -149,7 +157,7 @@ class RowPicker {
     const WeightedRow weights = edges.weights();
     const uint64_t base = weights.before(begin - row.begin);
     uint64_t total = weights.sums[row.end - 1 - row.begin] - base;
-    const int64_t capacity = left_out.count + (replace_ ? 0 : step_.fanout);
+    const int64_t capacity = left_out.count + (options_.replace ? 0 : options_.fanout);
     uint64_t* const words = capacity > 0 ? scratch_.take(thread_, 2 * capacity) : nullptr;
     if (capacity > 0 && words == nullptr) return 0;
     Gaps gaps(words, words + capacity, capacity, 0);
@@ -163,12 +171,12 @@ class RowPicker {
     total -= closed;
     DrawStream stream(draws_of(row), true);
     int64_t count = 0;
-    for (; count < step_.fanout && total > 0; ++count) {
+    for (; count < options_.fanout && total > 0; ++count) {
       const uint64_t point = stream.below(total);
       const uint64_t place = base + gaps.place(point);
       const int64_t position = weights.find(place);
       out[count] = row.begin + position;
-      if (replace_ || count + 1 == step_.fanout) continue;
+      if (options_.replace || count + 1 == options_.fanout) continue;
       const uint64_t before = weights.before(position);
       const uint64_t length = weights.sums[position] - before;
       gaps.close(point, place - base, before - base, length);
@@ -178,8 +186,7 @@ class RowPicker {
   }
 
   const Relation& relation_;
-  const HopStep& step_;
-  bool replace_;
+  const HopOptions& options_;
   const Scratch& scratch_;
   int64_t thread_;
 };
@@ -207,10 +214,10 @@ struct PickRows {
       rows.counts[i] = row.end - row.begin;
       return;
     }
-    const int64_t first = batch.pick_starts[k] + place * step.fanout;
+    const int64_t first = batch.pick_starts[k] + place * step.options.fanout;
     rows.begins[i] = first;
     rows.counts[i] =
-        RowPicker(relation, step, batch.replace, scratch, thread).pick(row, rows.picks + first);
+        RowPicker(relation, step.options, scratch, thread).pick(row, rows.picks + first);
   }
 };
 

@@ -157,7 +157,7 @@ class FullNeighbors:
         for node_type, (low, high) in enumerate(ranges):
             subgraph.add_seeds(node_type, np.arange(low, high, dtype=np.int64))
         for relation, csr in enumerate(self._part.csrs):
-            subgraph.hop(relation, csr, -1, False, 0)  # all neighbours: nothing is drawn
+            subgraph.hop(relation, csr, _native.HopOptions(-1))  # all: nothing is drawn
         subgraph.end_hop()
         nodes = []
         for node_type in range(len(ranges)):

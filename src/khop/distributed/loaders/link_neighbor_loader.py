@@ -51,7 +51,8 @@ class DistLinkNeighborLoader(DistLoader):
     Args:
         data: the trainer's partition. If None, the graph of this client's servers, with
             `RemoteDistSamplingWorkerOptions`.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
+            method with fan-outs, `khop.sampler.Labor([15, 10])`.
         batch_size: links per batch.
         edge_label_index: this trainer's links: [2, num_links] original ids of sources and
             destinations. If None, the edges of its home partition, evenly divided among the

@@ -38,7 +38,8 @@ class DistNeighborLoader(DistLoader):
     Args:
         data: the trainer's partition. If None, the graph of this client's servers, with
             `RemoteDistSamplingWorkerOptions`.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
+            method with such, `khop.sampler.Labor([15, 10])`.
         input_nodes: this trainer's seeds: original ids, a boolean mask over all nodes, or None for
             all nodes; of a heterogeneous graph (node type, such seeds), or a node type for all of
             its nodes. `node_split` makes even shares. The name of a boolean attribute,

@@ -38,6 +38,7 @@ from khop.sampler.arguments import check_key_part, check_request
 from khop.sampler.engine import Engine
 from khop.sampler.link import Links, LinkSampler
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
+from khop.sampler.methods import as_method
 from khop.sampler.neighbor import BatchKey, next_key
 from khop.sampler.pyg_links import LinkOptions, link_metadata, number_by_link
 from khop.sampler.requests import SeedSet
@@ -63,7 +64,8 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
 
     Args:
         data: the trainer's partition.
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours. Or a
+            method with such, `khop.sampler.Labor([15, 10])`.
         replace: draw with replacement.
         subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr: as for
             `khop.sampler.NeighborSampler`; times and weights are those that the folder was
@@ -99,7 +101,7 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
         if not isinstance(data, DistDataset):
             raise TypeError(f"data must be a DistDataset (got '{type(data).__name__}')")
         self.data = data
-        self.replace = replace
+        self.replace, _ = as_method(num_neighbors).settle(replace, weight_attr)
         self.with_edge = with_edge
         self._options = {
             "subgraph_type": subgraph_type,

@@ -11,6 +11,7 @@ from khop.distributed.job.context import get_context
 from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
 from khop.distributed.remote.client.membership import ClientContext
 from khop.sampler.collect import CollectSpec
+from khop.sampler.methods import as_method
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta
 from khop.typing import Int64Array, NodeType
@@ -31,9 +32,17 @@ def sampling_spec(
     """Return the sampling specification for options of PyG's loaders.
 
     Raises:
-        ValueError: malformed options; times or weights that the folder was not partitioned with.
+        ValueError: malformed options; times, weights or neighbours' ids that the folder was not
+            partitioned with.
     """
+    method = as_method(num_neighbors)
+    replace, weight_attr = method.settle(replace, weight_attr)
     meta = data.meta
+    if method.needs_neighbor_ids and not meta.knows_neighbors:
+        raise ValueError(
+            f"{type(method).__name__} keys draws by neighbours' original ids, but {data.where} was "
+            "partitioned without them: partition again with neighbor_ids=True (--neighbor-ids)"
+        )
     edge_types = [t.name for t in meta.edge_types]
     for option, name, known in (
         ("time_attr", time_attr, meta.time_attr and meta.time_attr.name),

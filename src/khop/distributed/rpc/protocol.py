@@ -21,7 +21,7 @@ from khop.errors import ProtocolError
 from khop.sampler.requests import HopRequest, RowSet
 from khop.typing import Array, Int64Array
 
-PROTOCOL = 3
+PROTOCOL = 4
 
 Request = Any
 """A dataclass with an `op`, the name of the request."""

@@ -8,7 +8,8 @@ Partitioners write folders; samplers, servers and trainers read them. Imports no
     root/time/<type>.npy                  if nodes have times: time key of each new id
     root/part-<p>/edge/<edge type>/       indptr.npy indices.npy edge_id.npy and edge attributes,
                                           time.npy, weight_sum.npy and weight_guide.npy if
-                                          neighbours are drawn by time or weight
+                                          neighbours are drawn by time or weight, neighbor_id.npy
+                                          if draws are keyed by neighbours
     root/part-<p>/node/<type>/            id.npy (original ids) and node attributes
     root/part-<p>/cache/<type>/           new_id.npy id.npy and node attributes of hot remote nodes
 

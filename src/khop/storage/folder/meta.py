@@ -96,7 +96,8 @@ class NodeTypeMeta:
 class EdgeTypeMeta:
     """Edge type: bounds of the parts' edge ranges, order within a row, attributes, if weighted.
 
-    Rows are sorted by 'edge_id', or by 'time': then each edge has a time.
+    Rows are sorted by 'edge_id', or by 'time': then each edge has a time. With `neighbor_ids` the
+    neighbours' original ids are there, too.
     """
 
     name: EdgeType
@@ -104,6 +105,7 @@ class EdgeTypeMeta:
     sorted_by: str = "edge_id"
     attrs: dict[str, AttrMeta] = field(default_factory=dict)
     weighted: bool = False
+    neighbor_ids: bool = False
 
     @property
     def count(self) -> int:
@@ -130,6 +132,11 @@ class FolderMeta:
     khop_version: str = __version__
     time_attr: TimeMeta | None = None
     weight_attr: str | None = None
+
+    @property
+    def knows_neighbors(self) -> bool:
+        """Whether original ids of neighbours are known: one part has not renumbered anything."""
+        return self.num_parts == 1 or all(t.neighbor_ids for t in self.edge_types)
 
     def node_type(self, name: NodeType) -> NodeTypeMeta:
         """Return a node type by name. Raise KeyError, with the known types, if there is none."""
@@ -174,6 +181,7 @@ def _edge_files(edge_type: EdgeTypeMeta, num_parts: int) -> set[str]:
     arrays = ["indptr", "indices", "edge_id"]
     arrays += ["time"] if edge_type.timed else []
     arrays += ["weight_sum", "weight_guide"] if edge_type.weighted else []
+    arrays += ["neighbor_id"] if edge_type.neighbor_ids else []
     paths: set[str] = set()
     for part in range(num_parts):
         paths.update(edge_path(part, edge_type.name, array) for array in arrays)
@@ -258,6 +266,7 @@ def _edge_type_from_json(content: Mapping[str, Any]) -> EdgeTypeMeta:
         sorted_by=content["sorted_by"],
         attrs=_attrs_from_json(content["attrs"]),
         weighted=bool(content.get("weighted", False)),
+        neighbor_ids=bool(content.get("neighbor_ids", False)),
     )
 
 

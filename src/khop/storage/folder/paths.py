@@ -17,7 +17,10 @@ RESERVED_NAMES = ("id", "edge_id", "edge_index")
 # Arrays of the folder itself, in the same folders as attributes.
 _NODE_ARRAYS = ("id",)
 _CACHE_ARRAYS = ("id", "new_id")
-_EDGE_ARRAYS = ("indptr", "indices", "edge_id", "time", "weight_sum", "weight_guide")
+_EDGE_ARRAYS = (
+    *("indptr", "indices", "neighbor_id", "edge_id"),
+    *("time", "weight_sum", "weight_guide"),
+)
 
 
 def safe_name(name: str) -> str:

@@ -68,6 +68,11 @@ class SessionValidator:
             raise ValueError(f"a fan-out is not an integer from -1 to {_MAX_FANOUT}")
         if sampling.weighted and len(sampling.weighted) != len(edges):
             raise ValueError("'weighted' is not said of each edge type")
+        for place in range(len(edges)):
+            for hop in sampling.hop_requests(place):
+                hop.options()  # whether they go together
+        if sampling.method.needs_neighbor_ids and not self._meta.knows_neighbors:
+            raise ValueError("the folder was partitioned without neighbours' original ids")
         places = {i for *pair, _ in sampling.reversals for i in pair}
         if any(i >= len(edges) for i in places):
             raise ValueError("a reverse is no edge type")
