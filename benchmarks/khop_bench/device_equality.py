@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from khop import _native
+from khop.sampler.methods import NEIGHBOR, MethodSpec
 from khop.typing import Array, Int64Array
 from khop_bench.on_device import Place
 
@@ -38,6 +39,7 @@ class Configuration:
         excluded: (edge type, rows, neighbours).
         replace, last, disjoint, with_edges, induced: options.
         keys: of the run, and the batch's number.
+        method: the method's name and options; LABOR draws without `replace` and `last`.
     """
 
     num_nodes: list[int]
@@ -53,6 +55,7 @@ class Configuration:
     with_edges: bool
     induced: bool
     keys: tuple[int, int]
+    method: MethodSpec = NEIGHBOR
 
     def draw(self, subgraph: Any, graphs: Sequence[Any], **options: Any) -> Any:
         """Draw the batch into a subgraph of the CPU or of a device, and return that.
@@ -67,11 +70,9 @@ class Configuration:
             subgraph.add_seeds(node_type, ids, times)
         for relation, rows, neighbors in self.excluded:
             subgraph.exclude(relation, rows, neighbors)
+        more = {"last": self.last, **self.method.kernel_options()}
         hops = [
-            [
-                _native.HopOptions(k, self.replace, weighted=weighted, last=self.last)
-                for k in fanouts
-            ]
+            [_native.HopOptions(k, self.replace, weighted=weighted, **more) for k in fanouts]
             for fanouts, weighted in zip(self.fanouts, self.weighted, strict=True)
         ]
         subgraph.sample(graphs, hops, *self.keys, **options)
@@ -195,7 +196,7 @@ def configuration(number: int) -> Configuration:
         _native.Csr(indptr, indices, **table)
         for (indptr, indices), table in zip(rows, tables, strict=True)
     ]
-    return Configuration(
+    drawn = Configuration(
         num_nodes=counts,
         relations=relations,
         csrs=csrs,
@@ -210,6 +211,10 @@ def configuration(number: int) -> Configuration:
         induced=_chance(rng, 0.15),
         keys=(int(rng.integers(0, 2**63)), int(rng.integers(0, 2**40))),
     )
+    if not _chance(rng, 0.25):
+        return drawn
+    labor = MethodSpec("labor", _chance(rng, 0.5))
+    return replace(drawn, replace=False, last=False, method=labor)
 
 
 def _chance(rng: np.random.Generator, share: float) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from khop import _native
+from khop.sampler.methods import MethodSpec
 from khop_bench.device_equality import _contents_on_host, compare, configuration
 from khop_bench.on_device import Place, open_place
 from support.devices import TORCH_KINDS, open_device
@@ -28,6 +29,11 @@ def test_every_kind_is_among_them():
     found = [configuration(n) for n in NUMBERS]
     for name in ("replace", "last", "disjoint", "with_edges", "induced"):
         assert {getattr(about, name) for about in found} == {True, False}
+    assert {about.method for about in found} == {
+        MethodSpec(),
+        MethodSpec("labor"),
+        MethodSpec("labor", layer_dependency=True),
+    }
     assert any(len(about.num_nodes) > 1 for about in found)
     assert any(csr.has_times and csr.has_weights for about in found for csr in about.csrs)
     assert {csr.wide for about in found for csr in about.csrs} == {True, False}

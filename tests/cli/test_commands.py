@@ -150,6 +150,8 @@ def test_neighbor_ids(command, graph, tmp_path, method):
     assert done.returncode == 0, done.stderr
     assert "all sound" in command("verify", "out").stdout
     assert len(list((tmp_path / "out").rglob("neighbor_id.npy"))) == 2
+    assert "neighbour ids   original ones beside the new" in command("inspect", "out").stdout
+    assert json.loads(command("inspect", "out", "--json").stdout)["neighbor_ids"] is True
 
 
 def test_verify_tells_what_is_wrong(command, graph, tmp_path):

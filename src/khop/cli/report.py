@@ -37,6 +37,8 @@ def _lines(summary: FolderSummary) -> list[tuple[str, str]]:
         lines.append(("times", "'{attr}' of {level}s, rows sorted by them".format(**summary.times)))
     if summary.weights is not None:
         lines.append(("weights", f"'{summary.weights}' of edges"))
+    if summary.neighbor_ids:
+        lines.append(("neighbour ids", "original ones beside the new"))
     if summary.train_seeds is not None:
         lines.append(
             ("training seeds", f"{sum(summary.train_seeds):,}" + _spread(summary.train_seeds))

@@ -31,6 +31,7 @@ class FolderSummary:
         edges_between_parts: [part][part of the neighbour] number of edges.
         times: 'attr', the attribute that holds times, and its 'level', 'node' or 'edge'; or None.
         weights: the edge attribute that holds weights, or None.
+        neighbor_ids: True if original ids of neighbours are there, which `khop.sampler.Labor` needs.
         node_types: node type -> number of nodes.
         edge_types: edge type, joined by spaces -> number of edges.
         bytes: size of all files.
@@ -50,6 +51,7 @@ class FolderSummary:
     edges_between_parts: list[list[int]]
     times: dict[str, str] | None
     weights: str | None
+    neighbor_ids: bool
     node_types: dict[str, int]
     edge_types: dict[str, int]
     bytes: int
@@ -82,6 +84,7 @@ class FolderSummary:
             edges_between_parts=between.tolist(),
             times=None if time is None else {"attr": time.name, "level": time.level},
             weights=meta.weight_attr,
+            neighbor_ids=all(t.neighbor_ids for t in meta.edge_types),
             node_types={t.name: t.count for t in meta.node_types},
             edge_types={" ".join(t.name): t.count for t in meta.edge_types},
             bytes=sum(known["bytes"] for known in folder.files.values()),
