@@ -106,6 +106,7 @@ def check_report(report, suites):
     assert {goal["verdict"] for goal in report["goals"]} <= {"met", "missed", "not measured"}
 
 
+@pytest.mark.timeout(400)  # the floor may have to be built first
 @pytest.mark.parametrize(
     "suites", [("kernels", "gather"), ("loaders", "startup"), ("small", "partitions"), ("growth",)]
 )
@@ -150,6 +151,7 @@ def test_a_floor_that_cannot_be_built(bench, monkeypatch, tmp_path):
     assert verdicts == ["not measured"] * 2
 
 
+@pytest.mark.timeout(400)
 def test_the_floor_is_measured(bench, tmp_path):
     """In groups of one edge type, and where rows are copied."""
     try:

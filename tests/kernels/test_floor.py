@@ -5,6 +5,8 @@ import pytest
 
 from khop_bench.floor import MissingToolsError, load_floor
 
+pytestmark = pytest.mark.timeout(400)  # it may have to be built first, beside other tests
+
 INDPTR = np.array([0, 2, 2, 5])
 GRAPH = INDPTR, np.array([1, 2, 0, 1, 2], np.int32)
 
