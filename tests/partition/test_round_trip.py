@@ -61,6 +61,7 @@ def test_heterogeneous_graph(tmp_path, union, hetero, num_parts, strategy):
     assert np.array_equal(read.edge_attrs[likes, "edge_attr"], hetero[likes].edge_attr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (2, 3), (0,)], ids=str)
 def test_features_of_every_dtype_and_shape(tmp_path, union, make_data, dtype, shape):
@@ -92,6 +93,7 @@ def test_features_that_are_strided_read_only_or_of_foreign_byte_order(tmp_path, 
     assert np.array_equal(union(tmp_path / "f").node_attrs[NODE, "x"], x)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
