@@ -31,7 +31,7 @@ class FolderSummary:
         edges_between_parts: [part][part of the neighbour] number of edges.
         times: 'attr', the attribute that holds times, and its 'level', 'node' or 'edge'; or None.
         weights: the edge attribute that holds weights, or None.
-        neighbor_ids: True if original ids of neighbours are there, which `khop.sampler.Labor` needs.
+        neighbor_ids: True if original ids of neighbours are there; `khop.sampler.Labor` needs them.
         node_types: node type -> number of nodes.
         edge_types: edge type, joined by spaces -> number of edges.
         bytes: size of all files.
