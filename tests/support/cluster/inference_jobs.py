@@ -144,10 +144,12 @@ def same_outputs(outputs, expected):
 
 def leftovers(root):
     """Files in an output folder that are neither whole outputs nor their folders."""
+    # Unlike `rglob`, `os.walk` passes over folders that another trainer removes meanwhile.
     return sorted(
-        str(p.relative_to(root))
-        for p in Path(root).rglob("*")
-        if p.is_file() and (p.suffix != ".npy" or p.name.startswith("."))
+        name
+        for _, _, names in os.walk(root)
+        for name in names
+        if Path(name).suffix != ".npy" or name.startswith(".")
     )
 
 

@@ -137,7 +137,11 @@ def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
 def remove_outputs(root: Path, layer: int, shares: Sequence[Share]) -> None:
     """Remove a trainer's files of a layer, and folders that are empty then."""
     names = {share.file_name for share in shares}
-    for folder in sorted(layer_folder(root, layer).glob("*")):
+    # A folder without files of this trainer may be removed by another at any moment.
+    folders: list[Path] = []
+    with contextlib.suppress(FileNotFoundError):
+        folders = sorted(layer_folder(root, layer).iterdir())
+    for folder in folders:
         for name in names:
             (folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
