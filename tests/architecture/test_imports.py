@@ -42,7 +42,7 @@ TORCH_FREE_MODULES = {
     },
     "distributed.remote": {"addresses", "directory_client", "messages"},
     "distributed.remote.client": {
-        *("batch_checks", "directory_rendezvous", "local_sampler", "reassembly", "receiver"),
+        *("batch_checks", "local_sampler", "reassembly", "receiver"),
         "server_session",
     },
     "distributed.inference": {"files", "neighborhoods", "output_client", "output_server", "rows"},

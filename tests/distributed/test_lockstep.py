@@ -8,7 +8,7 @@ from torch._C._distributed_c10d import HashStore
 
 from khop.distributed.job import barrier as lockstep
 from khop.distributed.job.barrier import MonitoredBarrier
-from khop.distributed.job.rendezvous import Rendezvous
+from khop.distributed.job.rendezvous import StoreRendezvous
 from khop.errors import PartitionUnavailableError, RendezvousError
 
 
@@ -25,7 +25,7 @@ def run_trainers(*programs, timeout=1.5):
 
     def run(rank, program):
         try:
-            rendezvous = Rendezvous(store, "test", rank, len(programs), timeout)
+            rendezvous = StoreRendezvous(store, "test", rank, len(programs), timeout)
             with MonitoredBarrier(rendezvous, "work") as together:
                 results[rank] = program(together)
         except Exception as error:
@@ -46,14 +46,14 @@ def test_values_of_all():
     def program(number):
         def run(together):
             time.sleep(1.5 * number)
-            first = together.exchange("first", {"number": number})
-            return [v["number"] for v in first], together.exchange("second", number**2)
+            first = together.all_gather("first", {"number": number})
+            return [v["number"] for v in first], together.all_gather("second", number**2)
 
         return run
 
     expected = ([0, 1, 2], [0, 1, 4])
     assert run_trainers(program(0), program(1), program(2)) == [expected] * 3
-    assert run_trainers(lambda together: together.exchange("only", None)) == [[None]]
+    assert run_trainers(lambda together: together.all_gather("only", None)) == [[None]]
 
 
 def test_failure_ends_all():
@@ -67,7 +67,7 @@ def test_failure_ends_all():
             together.check()
             time.sleep(0.01)
 
-    first, second, third = run_trainers(fail, work, lambda t: t.exchange("step", 1), timeout=30)
+    first, second, third = run_trainers(fail, work, lambda t: t.all_gather("step", 1), timeout=30)
     assert isinstance(first, ArithmeticError)
     for other in (second, third):
         assert isinstance(other, RendezvousError)
@@ -82,7 +82,7 @@ def test_failure_that_comes_of_another(monkeypatch):
         raise ArithmeticError("no good")
 
     def suffer(together):
-        while not together._rendezvous.told(f"{together._name}/failed", [0]):
+        while not together._rendezvous.poll(f"{together._name}/failed", [0]):
             time.sleep(0.01)
         raise PartitionUnavailableError("gone")
 
@@ -96,21 +96,21 @@ def test_silence_ends_all():
     """One that left without a word, and one that never came."""
 
     def leave(together):
-        together.exchange("begin", 0)
+        together.all_gather("begin", 0)
 
     def go_on(together):
-        together.exchange("begin", 0)
-        together.exchange("end", 0)
+        together.all_gather("begin", 0)
+        together.all_gather("end", 0)
 
     begin = time.monotonic()
     gone, waiting = run_trainers(leave, go_on)
     assert gone is None
     assert isinstance(waiting, RendezvousError)
     assert "trainer 1 waits in work for trainer 0, which has not been heard of" in str(waiting)
-    alone = Rendezvous(HashStore(), "test", 0, 2, 1.0)
+    alone = StoreRendezvous(HashStore(), "test", 0, 2, 1.0)
     with (
         pytest.raises(RendezvousError, match=r"has not been heard of for \d s.*has not begun"),
         MonitoredBarrier(alone, "work") as together,
     ):
-        together.exchange("begin", 0)
+        together.all_gather("begin", 0)
     assert time.monotonic() - begin < 10

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from khop.distributed.partitions import supervisor as keeper
+from khop.distributed.partitions import supervisor
 from khop.errors import PartitionUnavailableError
 from support.cluster import jobs, recovery_jobs
 from support.cluster.faults import FEW_AHEAD, RECOVERED, SOON, make_loader, make_reference, within
@@ -19,7 +19,7 @@ from support.cluster.faults import FEW_AHEAD, RECOVERED, SOON, make_loader, make
 
 def server_pids(loader):
     """Process ids of the servers that this trainer keeps."""
-    servers = loader.data.service().endpoint_registry.keeper.servers
+    servers = loader.data.service().endpoint_registry.supervisor.servers
     return [server.process.pid for server in servers.values()]
 
 
@@ -48,16 +48,16 @@ def test_servers_that_die_come_back(graph, folder_of, num_workers, number):
 
     with within(RECOVERED):
         assert jobs.same_batches(with_fault(loader, kill), make_reference(graph)) == len(loader)
-        while service.endpoint_registry.keeper.num_restarts < 2:
+        while service.endpoint_registry.supervisor.num_restarts < 2:
             time.sleep(0.01)
     assert len(set(kills)) == 2
-    assert service.endpoint_registry.keeper.num_restarts == 2
+    assert service.endpoint_registry.supervisor.num_restarts == 2
     assert service.endpoints() == before
 
 
 def test_server_that_never_works_again(folder_of, monkeypatch):
     """One that dies whenever it is started is given up: an exception that says how it ended."""
-    monkeypatch.setattr(keeper, "_MAX_IN_A_ROW", 3)
+    monkeypatch.setattr(supervisor, "_MAX_IN_A_ROW", 3)
     loader = make_loader(folder_of("random", 2), 2, channel_size=FEW_AHEAD)
     iterator = iter(loader)
     next(iterator)
@@ -122,7 +122,7 @@ def test_server_that_stops_for_a_while(graph, folder_of, num_workers):
         assert jobs.same_batches(batches, make_reference(graph)) == len(loader)
     for timer in timers:
         timer.join()
-    assert loader.data.service().endpoint_registry.keeper.num_restarts == 0
+    assert loader.data.service().endpoint_registry.supervisor.num_restarts == 0
 
 
 @pytest.mark.parametrize(

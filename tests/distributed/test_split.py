@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.distributed import DistDataset, node_split
-from khop.distributed.loaders.split import deal
+from khop.distributed.loaders.split import distribute
 from khop.partition import RangeBook
 from khop.sampler.plan import EpochPlan
 from support.cluster import jobs
@@ -24,7 +24,7 @@ def test_deal(sizes, homes, data):
     homes = [home % len(sizes) for home in homes]
     chosen = data.draw(st.lists(st.integers(0, max(book.num_ids - 1, 0)), unique=True))
     ids = np.array(sorted(i for i in chosen if i < book.num_ids), np.int64)
-    shares = deal(ids, book, homes)
+    shares = distribute(ids, book, homes)
     assert np.array_equal(np.sort(np.concatenate(shares)), ids)
     counts = [len(share) for share in shares]
     assert max(counts) - min(counts) <= 1

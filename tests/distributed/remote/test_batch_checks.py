@@ -15,7 +15,7 @@ from khop.codec import from_json, to_json
 from khop.distributed.partitions.shared_client import run
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
-from khop.distributed.remote.client.server_session import OPEN, RemoteSession
+from khop.distributed.remote.client.server_session import OPEN, ServerSession
 from khop.distributed.remote.messages import SessionSpec
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
@@ -237,7 +237,7 @@ def remote(folder_of):
     options |= {"worker_devices": None, "max_restarts": 0, "timeout": 1.0, "credits": 1 << 20}
     named = {"session": "s", "secret": "x", "client": "c", "pipeline": spec}
     context = zmq.Context()
-    session = RemoteSession(SessionSpec(**named, **options), 0, Connection(context))
+    session = ServerSession(SessionSpec(**named, **options), 0, Connection(context))
     session.state, session.opening = OPEN, 3
     yield session
     session.link.close()

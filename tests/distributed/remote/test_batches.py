@@ -196,7 +196,7 @@ def test_restarted_master(graph, folder_of):
         client_of(served, 0) as client,
         training(served, spec_of(folder), servers=[0, 1]) as trainer,
     ):
-        client.tell("n", [1, 2])
+        client.publish("n", [1, 2])
         epoch, plan = trainer.open(new_ids(folder), batch_size=8)
         running = trainer.run(epoch, plan)
         for i, theirs in enumerate(reference(graph, batch_size=8)):
@@ -205,7 +205,7 @@ def test_restarted_master(graph, folder_of):
                 served.kill(0)
                 served.start(0)
 
-        wait_until(lambda: client.hear("n", [0], 1.0) == {0: [1, 2]})
+        wait_until(lambda: client.wait_for("n", [0], 1.0) == {0: [1, 2]})
         wait_until(lambda: len(client.table.servers) == 2)
 
 

@@ -175,11 +175,11 @@ def test_replies_stay_small(member, honest):
     reply, (found,) = member.ask(ask)
     assert 0 < len(reply["ranks"]) < 20
     assert found.nbytes <= 1 << 20
-    assert len(honest.hear("n", ranks, 0.0)) == len(reply["ranks"])
+    assert len(honest.wait_for("n", ranks, 0.0)) == len(reply["ranks"])
     for rank in ranks:
         member.ask({"op": "publish", "rank": rank, "secret": "h", "name": "group/n"}, [text])
     agreement = DirectoryRendezvous(honest, "group", 0, 1, 20.0)
-    assert len(agreement.hear("n", ranks, "publish")) == len(agreement.told("n", ranks)) == 40
+    assert len(agreement.wait_for("n", ranks, "publish")) == len(agreement.poll("n", ranks)) == 40
 
 
 def test_registrations_are_bounded(member, honest):

@@ -198,7 +198,7 @@ def test_values_of_clients_that_are_none(server):
 
             server.change = change
             with within(10), pytest.raises(ProtocolError, match="the directory"):
-                client.hear("n", [0, 1], 0.1)
+                client.wait_for("n", [0, 1], 0.1)
 
 
 def test_if_the_thread_ends_nobody_waits(server):

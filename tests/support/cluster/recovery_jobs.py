@@ -43,7 +43,7 @@ def job_moved(arguments):
 
     PartitionServerProcess.start_again = start_elsewhere
     before = loader.data.service().endpoints()
-    servers = loader.data.service().endpoint_registry.keeper.servers
+    servers = loader.data.service().endpoint_registry.supervisor.servers
     batches = []
     for number, batch in enumerate(loader):
         if rank == 0 and number == 1:

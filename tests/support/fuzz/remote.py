@@ -20,7 +20,7 @@ from khop.channel.message import pack, unpack
 from khop.codec import to_json
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
-from khop.distributed.remote.client.server_session import OPEN, RemoteSession
+from khop.distributed.remote.client.server_session import OPEN, ServerSession
 from khop.distributed.remote.messages import (
     Addresses,
     Alive,
@@ -241,7 +241,7 @@ class _Receiving:
         session = SessionSpec(
             "s", "secret", "c", self.spec, 1, 1 << 20, 1, 4, None, 0, 1.0, 1 << 20
         )
-        self.remote = RemoteSession(session, 0, Connection(zmq.Context.instance()))
+        self.remote = ServerSession(session, 0, Connection(zmq.Context.instance()))
         self.remote.state, self.remote.opening = OPEN, 2
         described = [text_array(json.loads(json.dumps(layout.to_json())))]
         chunk = {"session": "s", "batch_id": 1, "offset": 0, "nbytes": len(self.raw), "layout": 0}

@@ -123,7 +123,7 @@ def layerwise_inference(
         for number, layer in enumerate(layers):
             with torch.no_grad():
                 own = runner.run(layer, number, given, peers, barrier.check)
-            told = barrier.exchange(f"layer-{number}", [s and s.to_json() for s in own])
+            told = barrier.all_gather(f"layer-{number}", [s and s.to_json() for s in own])
             specs = _agree_on_specs(told, peers, number)
             if number > 0:  # no trainer reads them any more
                 remove_outputs(peers.root, number - 1, [share for share, _ in peers.own])

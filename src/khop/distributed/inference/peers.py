@@ -20,7 +20,7 @@ from khop.distributed.job.barrier import MonitoredBarrier
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.partitions.endpoint_registry import EndpointRegistry
 from khop.distributed.partitions.server_process import PartitionServerProcess, endpoint_of
-from khop.distributed.partitions.service import Claim, PartitionService
+from khop.distributed.partitions.service import PartitionService
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import RendezvousError
 from khop.storage.part import Part
@@ -55,7 +55,7 @@ class InferencePeers:
         root: Path,
     ) -> None:
         self._context = context
-        self._lockstep = barrier
+        self._barrier = barrier
         self._name = name
         self._service: PartitionService = data.service()
         self._data = data
@@ -98,7 +98,7 @@ class InferencePeers:
         probe = self.root / f"{PROBE}{uuid.uuid4().hex}"
         probe.touch()
         try:
-            began = self._lockstep.exchange("begin", [probe.name, num_layers])
+            began = self._barrier.all_gather("begin", [probe.name, num_layers])
             layers = [number for _, number in began]
             if len(set(layers)) > 1:
                 raise RendezvousError(f"trainers have models of {layers} layers")
@@ -108,7 +108,7 @@ class InferencePeers:
                 clear_folder(self.root, overwrite, [name for name, _ in began])
             self.own = [self._own_share(p, edge_attrs) for p in self._parts_to_compute()]
             lacks_parts = len(self.parts) < self._data.num_partitions
-            told = self._lockstep.exchange(
+            told = self._barrier.all_gather(
                 "shares", [self.visible, lacks_parts, [asdict(share) for share, _ in self.own]]
             )
         finally:
@@ -125,19 +125,13 @@ class InferencePeers:
 
     def _parts_to_compute(self) -> list[int]:
         rank = self._context.rank
-        return [p for p in range(self._data.num_partitions) if rank in self._computers(p)]
-
-    def _computers(self, part: int) -> list[int]:
-        """Return the ranks that compute a part: those at home in it, else those that serve it."""
-        claims: list[Claim] = self._service.claims
-        at_home = [r for r, claim in enumerate(claims) if claim.home == part]
-        return at_home or [r for r, claim in enumerate(claims) if part in claim.parts]
+        return [p for p in range(self._data.num_partitions) if rank in self._service.owners(p)]
 
     def _own_share(
         self, part: int, edge_attrs: Sequence[Sequence[str]]
     ) -> tuple[Share, FullNeighbors]:
         neighbors = FullNeighbors(self.parts[part], edge_attrs)
-        computers = self._computers(part)
+        computers = self._service.owners(part)
         number = computers.index(self._context.rank)
         ranges = neighbors.share(number, len(computers))
         return Share(self._context.rank, part, number, len(computers), ranges), neighbors
@@ -172,12 +166,12 @@ class InferencePeers:
                 credentials=self._service.credentials,
             )
             self._endpoint_registry.keep(rank, server)
-        said = self._lockstep.exchange("servers", server and server.announcement)
+        said = self._barrier.all_gather("servers", server and server.announcement)
         endpoints = {}
         for other in everybody:
             if other not in self.visible:
                 is_near = hosts[other] == context.host
-                self._endpoint_registry.find(other, other, is_near)
+                self._endpoint_registry.assign(other, other, is_near)
                 endpoints[other] = endpoint_of(said[other], is_near)
         if endpoints:
             self.output_client = OutputClient(endpoints, self._service.credentials, timeout)
@@ -189,7 +183,7 @@ class InferencePeers:
             return
         rendezvous = self._context.rendezvous
         with contextlib.suppress(RuntimeError):  # RendezvousError included: they have ended
-            rendezvous.tell(f"{self._name}/closed", True)
+            rendezvous.publish(f"{self._name}/closed", True)
             if wait:
                 rendezvous.all_gather(f"{self._name}/closed", "close their outputs")
         self._end_server()

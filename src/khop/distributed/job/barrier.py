@@ -14,7 +14,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from khop.distributed.job.rendezvous import Rendezvous
+from khop.distributed.job.rendezvous import StoreRendezvous
 from khop.distributed.rpc.protocol import describe_error
 from khop.errors import RendezvousError
 
@@ -34,12 +34,12 @@ class MonitoredBarrier:
         name: prefix of the keys; unique in the group.
     """
 
-    def __init__(self, rendezvous: Rendezvous, name: str) -> None:
+    def __init__(self, rendezvous: StoreRendezvous, name: str) -> None:
         self._rendezvous = rendezvous
         self._name = name
         self._others = [r for r in range(rendezvous.world_size) if r != rendezvous.rank]
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="khop-lockstep", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="khop-barrier", daemon=True)
         self._failure: RendezvousError | None = None
 
     def __enter__(self) -> MonitoredBarrier:
@@ -63,7 +63,7 @@ class MonitoredBarrier:
             self._hear_of_failures()
             self.check()
         with contextlib.suppress(RuntimeError):  # the store is gone: the others notice it, too
-            self._rendezvous.tell(f"{self._name}/failed", describe_error(error))
+            self._rendezvous.publish(f"{self._name}/failed", describe_error(error))
 
     def _beat(self) -> None:
         """Publish heartbeats, and record failures of others, until stopped. Runs in a thread."""
@@ -71,14 +71,14 @@ class MonitoredBarrier:
         while self._failure is None and not self._stop.wait(_BEAT_SECONDS if count else 0):
             count += 1
             try:
-                self._rendezvous.tell(f"{self._name}/alive", count)
+                self._rendezvous.publish(f"{self._name}/alive", count)
             except RuntimeError as error:
                 self._failure = self._store_has_gone(error)
             self._hear_of_failures()
 
     def _hear_of_failures(self) -> None:
         try:
-            failed = self._rendezvous.told(f"{self._name}/failed", self._others)
+            failed = self._rendezvous.poll(f"{self._name}/failed", self._others)
         except RendezvousError as error:
             self._failure = error
             return
@@ -98,7 +98,7 @@ class MonitoredBarrier:
         if self._failure is not None:
             raise self._failure
 
-    def exchange(self, step: str, value: Any) -> list[Any]:
+    def all_gather(self, step: str, value: Any) -> list[Any]:
         """Publish a value and wait for those of all trainers.
 
         Args:
@@ -113,7 +113,7 @@ class MonitoredBarrier:
         """
         name = f"{self._name}/{step}"
         try:
-            self._rendezvous.tell(name, value)
+            self._rendezvous.publish(name, value)
         except RuntimeError as error:
             raise self._store_has_gone(error) from None
         pause, last_look = 0.005, time.monotonic()
@@ -125,14 +125,14 @@ class MonitoredBarrier:
             if time.monotonic() - last_look > _BEAT_SECONDS:
                 last_look = time.monotonic()
                 self._look_for_silence(name, heard)
-        told = self._rendezvous.told(name, range(self._rendezvous.world_size))
+        told = self._rendezvous.poll(name, range(self._rendezvous.world_size))
         return [told[rank] for rank in sorted(told)]
 
     def _look_for_silence(self, name: str, heard: dict[int, tuple[int | None, float]]) -> None:
         """Raise RendezvousError if a missing trainer has sent no heartbeat for the timeout."""
         now = time.monotonic()
-        arrived = self._rendezvous.told(name, self._others)
-        beats = self._rendezvous.told(f"{self._name}/alive", self._others)
+        arrived = self._rendezvous.poll(name, self._others)
+        beats = self._rendezvous.poll(f"{self._name}/alive", self._others)
         for rank, (beat, since) in heard.items():
             if beats.get(rank) != beat or rank in arrived:
                 heard[rank] = (beats.get(rank), now)

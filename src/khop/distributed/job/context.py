@@ -14,7 +14,7 @@ import torch.distributed as dist
 from khop import log
 from khop.distributed.job.generation import establish_generation
 from khop.distributed.job.launch_environment import TORCH, TORCHRUN, Place, find_place, with_master
-from khop.distributed.job.rendezvous import Rendezvous, SharedValues, job_store
+from khop.distributed.job.rendezvous import Rendezvous, StoreRendezvous, job_store
 from khop.distributed.processes.exit_hooks import call_at_end
 from khop.distributed.processes.hosts import host_address, host_identity
 from khop.errors import RendezvousError
@@ -100,7 +100,7 @@ class TrainerContext(DistContext):
         rendezvous: values that the trainers share.
     """
 
-    def __init__(self, role: DistRole, rendezvous: SharedValues, group_name: str) -> None:
+    def __init__(self, role: DistRole, rendezvous: Rendezvous, group_name: str) -> None:
         super().__init__(role, rendezvous.world_size, rendezvous.rank, group_name)
         self.rendezvous = rendezvous
         self._counts: dict[str, itertools.count[int]] = {}
@@ -128,11 +128,11 @@ class WorkerContext(TrainerContext):
             (torch 2.5 and later) still has addresses of the earlier processes.
     """
 
-    rendezvous: Rendezvous
+    rendezvous: StoreRendezvous
 
     def __init__(
         self,
-        rendezvous: Rendezvous,
+        rendezvous: StoreRendezvous,
         group_name: str,
         address: str,
         insecure: bool,
@@ -161,9 +161,9 @@ class WorkerContext(TrainerContext):
         self._is_closed = True
         others = [r for r in range(self.world_size) if r != self.rank]
         with contextlib.suppress(RuntimeError, RendezvousError):
-            self.rendezvous.tell("goodbye", True)
+            self.rendezvous.publish("goodbye", True)
             if wait and self._servers_to_keep:
-                self.rendezvous.hear("goodbye", others, "finish")
+                self.rendezvous.wait_for("goodbye", others, "finish")
                 self.others_have_finished = True
         for close in self._servers_to_keep:
             close()
@@ -253,7 +253,7 @@ def init_worker_group(
     # A group must not read values that an earlier group of the same name published.
     prefix = f"khop/{group_name}"
     name = establish_generation(store, prefix, rank, world_size, timeout)
-    rendezvous = Rendezvous(store, f"{prefix}/{name}", rank, world_size, timeout)
+    rendezvous = StoreRendezvous(store, f"{prefix}/{name}", rank, world_size, timeout)
     context = WorkerContext(rendezvous, group_name, host or host_address(place.master), insecure)
     _context = context
     call_at_end(_leave_at_end)

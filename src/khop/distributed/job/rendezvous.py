@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
@@ -17,21 +18,59 @@ from khop.distributed.job.launch_environment import Place
 from khop.errors import RendezvousError
 
 
-class SharedValues(Protocol):
-    """Interface to values shared by trainers: in a job's store, or on graph servers."""
+class Rendezvous(abc.ABC):
+    """Named values that trainers publish for each other: in a job's store, or on graph servers.
 
-    rank: int
-    world_size: int
+    Args:
+        rank: rank of this trainer.
+        world_size: number of trainers.
+        timeout: seconds to wait for a trainer.
+    """
 
-    def tell(self, name: str, value: Any) -> None:
-        """Publish this trainer's value."""
+    def __init__(self, rank: int, world_size: int, timeout: float) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.timeout = timeout
+
+    @abc.abstractmethod
+    def publish(self, name: str, value: Any) -> None:
+        """Publish this trainer's value, anything that JSON can hold."""
+
+    @abc.abstractmethod
+    def wait_for(self, name: str, ranks: Iterable[int], what: str) -> dict[int, Any]:
+        """Wait for the values of other trainers, and return them by rank.
+
+        Args:
+            name: name of the value.
+            ranks: ranks of the trainers.
+            what: action that publishes it, for the error message.
+
+        Raises:
+            RendezvousError: a trainer did not publish its value in time; names the trainers.
+        """
+
+    @abc.abstractmethod
+    def poll(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
+        """Return the values that trainers have already published, by rank, without waiting.
+
+        Raises:
+            RendezvousError: the values are out of reach.
+        """
 
     def all_gather(self, name: str, what: str) -> list[Any]:
-        """Wait for the values of all trainers, by rank; arguments as those of `Rendezvous.hear`."""
+        """Wait for the values of all trainers, by rank; arguments as those of `wait_for`."""
+        values = self.wait_for(name, range(self.world_size), what)
+        return [values[rank] for rank in range(self.world_size)]
+
+    def _late(self, role: str, missing: Sequence[int], what: str, why: str = "") -> RendezvousError:
+        return RendezvousError(
+            f"{role} {self.rank} waited {self.timeout:.0f} s for {role}(s) {missing} to {what}; "
+            f"they have ended, are late, or do not do so{why}"
+        )
 
 
-class Rendezvous:
-    """Named values that the trainers of a job publish for each other.
+class StoreRendezvous(Rendezvous):
+    """Values in the job's torch.distributed store.
 
     Args:
         store: the job's store.
@@ -44,13 +83,11 @@ class Rendezvous:
     def __init__(
         self, store: Store, prefix: str, rank: int, world_size: int, timeout: float
     ) -> None:
+        super().__init__(rank, world_size, timeout)
         self._store = store
         self._prefix = prefix
-        self.rank = rank
-        self.world_size = world_size
-        self.timeout = timeout
 
-    def separate(self) -> Rendezvous:
+    def separate(self) -> StoreRendezvous:
         """Return the same with a separate connection, for another thread.
 
         A connection serves one call at a time, which may wait for a minute. Stores of torch before
@@ -59,7 +96,7 @@ class Rendezvous:
         store: Any = self._store
         with contextlib.suppress(AttributeError, RuntimeError):
             store = store.clone()
-        return Rendezvous(store, self._prefix, self.rank, self.world_size, self.timeout)
+        return StoreRendezvous(store, self._prefix, self.rank, self.world_size, self.timeout)
 
     def own_store(self) -> Store:
         """Return a view of the store that only these trainers have written to."""
@@ -68,21 +105,12 @@ class Rendezvous:
     def _key(self, name: str, rank: int) -> str:
         return f"{self._prefix}/{name}/{rank}"
 
-    def tell(self, name: str, value: Any) -> None:
-        """Publish this trainer's value."""
+    def publish(self, name: str, value: Any) -> None:
+        """Publish this trainer's value; see `Rendezvous`."""
         self._store.set(self._key(name, self.rank), json.dumps(value))
 
-    def hear(self, name: str, ranks: Iterable[int], what: str) -> dict[int, Any]:
-        """Wait for the values of other trainers, and return them by rank.
-
-        Args:
-            name: name of the value.
-            ranks: ranks of the trainers.
-            what: action that publishes it, for the error message.
-
-        Raises:
-            RendezvousError: a trainer did not publish its value in time; names the trainers.
-        """
+    def wait_for(self, name: str, ranks: Iterable[int], what: str) -> dict[int, Any]:
+        """Wait for the values of other trainers; see `Rendezvous`."""
         ranks = list(ranks)
         keys = [self._key(name, rank) for rank in ranks]
         try:
@@ -90,23 +118,11 @@ class Rendezvous:
                 self._store.wait(keys, timedelta(seconds=self.timeout))
         except RuntimeError as error:
             missing = [r for r, k in zip(ranks, keys, strict=True) if not self._has(k)]
-            raise RendezvousError(
-                f"trainer {self.rank} waited {self.timeout:.0f} s for trainer(s) {missing} to "
-                f"{what}; they have ended, are late, or do not do so. ({error})"
-            ) from None
+            raise self._late("trainer", missing, what, f". ({error})") from None
         return {r: json.loads(self._store.get(k)) for r, k in zip(ranks, keys, strict=True)}
 
-    def all_gather(self, name: str, what: str) -> list[Any]:
-        """Wait for the values of all trainers, by rank; arguments as those of `hear`."""
-        heard = self.hear(name, range(self.world_size), what)
-        return [heard[rank] for rank in range(self.world_size)]
-
-    def told(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
-        """Return the values that trainers have already published, by rank, without waiting.
-
-        Raises:
-            RendezvousError: the store is unreachable: the trainer or launcher that had it is gone.
-        """
+    def poll(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
+        """Return the values that are in the store; see `Rendezvous`."""
         try:
             keys = {rank: self._key(name, rank) for rank in ranks}
             known = {rank: key for rank, key in keys.items() if self._store.check([key])}
@@ -115,7 +131,7 @@ class Rendezvous:
             raise self._store_has_gone(error) from None
 
     def all_published(self, name: str) -> bool:
-        """Return whether all trainers have published their value; RendezvousError as `told`."""
+        """Return whether all trainers have published their value; RendezvousError as `poll`."""
         try:
             return bool(self._store.check([self._key(name, r) for r in range(self.world_size)]))
         except RuntimeError as error:

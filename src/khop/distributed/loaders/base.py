@@ -228,7 +228,7 @@ class _EpochIterator:
         self._order = order
         self._progress = progress
         self._next = progress.delivered
-        self._coming: _PrefetchedBatch | Exception | None = None
+        self._prefetched: _PrefetchedBatch | Exception | None = None
         self._watch = DeliveryWatch(loader._tally)
         self._end = weakref.finalize(self, loader._backend.close_epoch, epoch)
 
@@ -243,31 +243,31 @@ class _EpochIterator:
             raise StopIteration
         asked = monotonic_ns()
         try:
-            coming = self._coming or self._start(self._next)
-            self._coming = None
-            if isinstance(coming, Exception):
+            prefetched = self._prefetched or self._start(self._next)
+            self._prefetched = None
+            if isinstance(prefetched, Exception):
                 self._end()
-                raise coming
+                raise prefetched
             # From here on the batch counts: if it fails, the next call continues with the next one.
             batch, self._next = self._next, self._next + 1
             self._prefetch_next(self._next)
-            made = self._loader._finish(coming.pending)
+            made = self._loader._finish(prefetched.pending)
         except BaseException:
             self._progress.fail()
             raise
-        self._count(batch, asked, coming)
+        self._count(batch, asked, prefetched)
         self._progress.deliver()
         return made
 
-    def _count(self, batch: int, asked: int, coming: _PrefetchedBatch) -> None:
+    def _count(self, batch: int, asked: int, prefetched: _PrefetchedBatch) -> None:
         """Count a batch that is returned now and was requested at `asked` (`monotonic_ns`)."""
         first, last = self._loader._plan.bounds(batch)
-        counter = coming.received.counter
+        counter = prefetched.received.counter
         (nodes,), (edges,) = counter("nodes"), counter("edges")
         local, cached, remote = counter("rows")
         sizes = nodes, edges, local, cached, remote
         cost = BatchTimings(*counter("made"))
-        taken = max(asked, coming.taken)
+        taken = max(asked, prefetched.taken)
         self._watch.deliver(asked, taken, self._epoch, batch, last - first, sizes, cost)
 
     def _start(self, batch: int) -> _PrefetchedBatch:
@@ -276,9 +276,9 @@ class _EpochIterator:
         except BaseException:
             self._end()
             raise
-        return self._sent(received, batch)
+        return self._start_transfer(received, batch)
 
-    def _sent(self, received: Received, batch: int) -> _PrefetchedBatch:
+    def _start_transfer(self, received: Received, batch: int) -> _PrefetchedBatch:
         taken = monotonic_ns()
         return _PrefetchedBatch(received, self._loader._start(received, batch, self._order), taken)
 
@@ -292,15 +292,15 @@ class _EpochIterator:
         if wanted and loader._backend.has_arrived(self._epoch, batch):
             received = loader._backend.take(self._epoch, batch)
             try:
-                self._coming = self._sent(received, batch)
+                self._prefetched = self._start_transfer(received, batch)
             except Exception as error:
-                self._coming = error
+                self._prefetched = error
 
 
 def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool) -> EpochPlan:
     """Return the plan with a number of batches that is the same for all trainers."""
     name = f"loader-{context.number('loader')}"
-    context.rendezvous.tell(name, [plan.num_batches_alone, plan.num_seeds])
+    context.rendezvous.publish(name, [plan.num_batches_alone, plan.num_seeds])
     heard = context.rendezvous.all_gather(
         name,
         "make this loader (pass even_batches=False to loaders that only some trainers make)",

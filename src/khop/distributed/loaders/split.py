@@ -56,7 +56,7 @@ def node_split(
         ids, _ = seeds_of(dataset, nodes, "nodes", node_type)
         new_ids = np.sort(dataset.to_new_ids(ids, "nodes", node_type))
     rank, homes = _trainer(dataset, rank, homes)
-    share = deal(new_ids, dataset.meta.node_type(node_type).book, homes)[rank]
+    share = distribute(new_ids, dataset.meta.node_type(node_type).book, homes)[rank]
     return torch.from_numpy(dataset.to_original_ids(share, node_type))
 
 
@@ -103,7 +103,7 @@ def link_split(
     order = np.argsort(new_ids, kind="stable")
     bounds = np.searchsorted(new_ids[order], dataset.meta.node_type(node_type).bounds)
     rank, homes = _trainer(dataset, rank, homes)
-    share = deal(np.arange(len(order)), RangeBook(bounds.tolist()), homes)[rank]
+    share = distribute(np.arange(len(order)), RangeBook(bounds.tolist()), homes)[rank]
     return torch.from_numpy(np.sort(order[share]))
 
 
@@ -125,7 +125,7 @@ def _trainer(
     return rank, homes
 
 
-def deal(new_ids: Int64Array, book: RangeBook, homes: Sequence[int]) -> list[Int64Array]:
+def distribute(new_ids: Int64Array, book: RangeBook, homes: Sequence[int]) -> list[Int64Array]:
     """Distribute ids among trainers.
 
     Args:

@@ -73,15 +73,15 @@ class EndpointRegistry:
 
     Attributes:
         news: last update of every server that has moved or ended, by key.
-        keeper: supervisor of this trainer's servers.
+        supervisor: supervisor of this trainer's servers.
     """
 
     def __init__(self, context: WorkerContext, name: str) -> None:
         self._context = context
-        self._failure_detector = FailureDetector(context.rendezvous, name, self._take_in)
-        self.keeper = ServerSupervisor(self._own_moved, self._own_ended)
+        self._failure_detector = FailureDetector(context.rendezvous, name, self._on_update)
+        self.supervisor = ServerSupervisor(self._own_moved, self._own_ended)
         self._served: dict[int, str] = {}
-        self._keepers: dict[int, int] = {}
+        self._owners: dict[int, int] = {}
         self._is_near: dict[int, bool] = {}
         self.news: dict[int, EndpointUpdate] = {}
         self._own_failure: str | None = None
@@ -91,11 +91,11 @@ class EndpointRegistry:
     def keep(self, key: int, server: PartitionServerProcess) -> None:
         """Keep a server of this trainer running."""
         self._served[key] = server.what
-        self.keeper.keep(key, server)
+        self.supervisor.keep(key, server)
         if self._context.world_size > 1:
             self._failure_detector.start_heartbeat()
 
-    def find(self, key: int, rank: int, is_near: bool) -> None:
+    def assign(self, key: int, rank: int, is_near: bool) -> None:
         """Record which trainer runs a server that this trainer uses.
 
         Args:
@@ -103,12 +103,12 @@ class EndpointRegistry:
             rank: rank of the trainer that runs it.
             is_near: it is on this machine.
         """
-        self._keepers[key] = rank
+        self._owners[key] = rank
         self._is_near[key] = is_near
 
     def look_for(self, key: int) -> None:
         """Start a search for a lost server; its result becomes an update. Returns at once."""
-        rank = self._keepers[key]
+        rank = self._owners[key]
         if rank != self._context.rank:  # the supervisor reports this trainer's own servers
             self._failure_detector.look_for(key, rank)
 
@@ -145,7 +145,7 @@ class EndpointRegistry:
                 f"{self._own_failure}: other trainers cannot go on without it"
             )
 
-    def _take_in(self, key: int, news: Mapping[str, Any]) -> None:
+    def _on_update(self, key: int, news: Mapping[str, Any]) -> None:
         if "ended" in news:
             self._publish(key, str(news["ended"]))
         else:
@@ -161,14 +161,14 @@ class EndpointRegistry:
                 subscription.notify()
 
     def _own_moved(self, key: int, announcement: Mapping[str, Any]) -> None:
-        self._failure_detector.tell(key, {"moved": announcement})
-        if self._keepers.get(key) == self._context.rank:
+        self._failure_detector.publish(key, {"moved": announcement})
+        if self._owners.get(key) == self._context.rank:
             self._publish(key, endpoint_of(announcement, self._is_near[key]))
 
     def _own_ended(self, key: int, why: str) -> None:
-        self._failure_detector.tell(key, {"ended": why})
+        self._failure_detector.publish(key, {"ended": why})
         self._own_failure = f"the server of {self._served[key]} {why}"
-        if self._keepers.get(key) == self._context.rank:
+        if self._owners.get(key) == self._context.rank:
             self.news[key] = why
         self._notify()
 
@@ -178,9 +178,9 @@ class EndpointRegistry:
         Args:
             why: the reason, published to trainers that still use them, unless all have finished.
         """
-        servers = [] if self._context.others_have_finished else list(self.keeper.servers)
+        servers = [] if self._context.others_have_finished else list(self.supervisor.servers)
         self._failure_detector.close(dict.fromkeys(servers, why))
-        self.keeper.close()
+        self.supervisor.close()
 
 
 def apply(client: PartitionClient, key: int, news: EndpointUpdate) -> None:

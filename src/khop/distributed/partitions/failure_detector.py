@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from khop.distributed.job.rendezvous import Rendezvous
+from khop.distributed.job.rendezvous import StoreRendezvous
 
 _BEAT_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
@@ -51,7 +51,7 @@ class FailureDetector:
 
     def __init__(
         self,
-        rendezvous: Rendezvous,
+        rendezvous: StoreRendezvous,
         name: str,
         on_news: Callable[[int, Mapping[str, Any]], None],
     ) -> None:
@@ -77,7 +77,7 @@ class FailureDetector:
         self._has_servers = True
         self._wake()
 
-    def tell(self, key: int, news: Mapping[str, Any]) -> None:
+    def publish(self, key: int, news: Mapping[str, Any]) -> None:
         """Publish an update of one of this trainer's servers.
 
         Args:
@@ -106,7 +106,9 @@ class FailureDetector:
             return
         with self._changed:
             if self._thread is None and not self._is_closing:
-                self._thread = threading.Thread(target=self._run, name="khop-herald", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="khop-failure-detector", daemon=True
+                )
                 self._thread.start()
             self._changed.notify()
 
@@ -129,15 +131,15 @@ class FailureDetector:
             if is_closing or not self._rest(own):
                 return
 
-    def _speak(self, rendezvous: Rendezvous, own: dict[str, Mapping[str, Any]]) -> None:
+    def _speak(self, rendezvous: StoreRendezvous, own: dict[str, Mapping[str, Any]]) -> None:
         """Publish updates of this trainer's servers, and a heartbeat if one is due."""
         if own != self._told:
-            rendezvous.tell(f"{self._name}/news", own)
+            rendezvous.publish(f"{self._name}/news", own)
             self._told = own
         if self._has_servers and time.monotonic() >= self._next_beat:
             self._next_beat = time.monotonic() + _BEAT_SECONDS
             self._beats += 1
-            rendezvous.tell(f"{self._name}/alive", self._beats)
+            rendezvous.publish(f"{self._name}/alive", self._beats)
 
     def _rest(self, done: Mapping[str, Any]) -> bool:
         """Sleep until something is due; return False if nothing ever will be."""
@@ -151,11 +153,11 @@ class FailureDetector:
                 self._changed.wait(_LOOK_SECONDS if self._wanted else pause)
             return True
 
-    def _look(self, rendezvous: Rendezvous, wanted: Mapping[int, _Wanted]) -> None:
+    def _look(self, rendezvous: StoreRendezvous, wanted: Mapping[int, _Wanted]) -> None:
         """Read updates of the missing servers, and heartbeats of their trainers."""
         ranks = {w.rank for w in wanted.values()}
-        told = rendezvous.told(f"{self._name}/news", ranks)
-        beats = rendezvous.told(f"{self._name}/alive", ranks)
+        told = rendezvous.poll(f"{self._name}/news", ranks)
+        beats = rendezvous.poll(f"{self._name}/alive", ranks)
         now = time.monotonic()
         for key, w in wanted.items():
             news = told.get(w.rank, {}).get(str(key))
@@ -176,16 +178,16 @@ class FailureDetector:
                 why = f"cannot be reached; trainer {w.rank}, {silent}{gone}: it has ended"
                 self._on_news(key, {"ended": why})
 
-    def close(self, last_words: Mapping[int, str]) -> None:
+    def close(self, reasons: Mapping[int, str]) -> None:
         """Publish the last updates and end the thread.
 
         Args:
-            last_words: reasons for which servers of this trainer have ended, by key.
+            reasons: reasons for which servers of this trainer have ended, by key.
         """
         if os.getpid() != self._owner:
             return
         with self._changed:
-            self._own.update({str(key): {"ended": why} for key, why in last_words.items()})
+            self._own.update({str(key): {"ended": why} for key, why in reasons.items()})
             self._is_closing = True
             thread = self._thread
             self._changed.notify()

@@ -56,7 +56,7 @@ class PartitionService:
         claim = Claim(
             context.host, context.address, folder.fingerprint, home, sorted({home, *also_serve})
         )
-        context.rendezvous.tell(f"{self._name}/claim", asdict(claim))
+        context.rendezvous.publish(f"{self._name}/claim", asdict(claim))
         heard = context.rendezvous.all_gather(
             f"{self._name}/claim", "make a loader or node split of its DistDataset"
         )
@@ -151,7 +151,7 @@ class PartitionService:
             near, far = self._needed_by(part, rank)
             if near or far:
                 announced[str(part)] = self._start_server(part, near, far)
-        self._context.rendezvous.tell(f"{self._name}/servers", announced)
+        self._context.rendezvous.publish(f"{self._name}/servers", announced)
         if announced:
             self._context.keep_for_others(self.close)
 
@@ -164,8 +164,8 @@ class PartitionService:
         if self._context.rank == 0:
             public, secret = zmq.curve_keypair()
             key = Credentials(public.decode(), secret.decode())
-            self._context.rendezvous.tell(f"{self._name}/key", asdict(key))
-        heard = self._context.rendezvous.hear(f"{self._name}/key", [0], "make the job's key")
+            self._context.rendezvous.publish(f"{self._name}/key", asdict(key))
+        heard = self._context.rendezvous.wait_for(f"{self._name}/key", [0], "make the job's key")
         return Credentials(**heard[0])
 
     def _start_server(self, part: int, near: bool, far: bool) -> dict[str, str | None]:
@@ -188,13 +188,13 @@ class PartitionService:
             for part in range(self._folder.num_parts)
             if part != self.home
         }
-        heard = self._context.rendezvous.hear(
+        heard = self._context.rendezvous.wait_for(
             f"{self._name}/servers", set(wanted.values()), "start a partition server"
         )
         found = {}
         for part, server in wanted.items():
             is_near = self._claims[server].host == self._context.host
-            self.endpoint_registry.find(part, server, is_near)
+            self.endpoint_registry.assign(part, server, is_near)
             found[part] = endpoint_of(heard[server][str(part)], is_near)
         return found
 

@@ -65,7 +65,7 @@ class ServerSupervisor:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._is_closing = False
         self._owner = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="khop-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="khop-supervisor", daemon=True)
         self.num_restarts = 0
         self.last_return: float | None = None
 

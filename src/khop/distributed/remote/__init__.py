@@ -1,23 +1,24 @@
 """Graph servers, and trainers ("clients") that load no partition themselves.
 
-`server` runs in graph servers and imports no torch, `client` in trainers and their receivers;
-`messages`, `addresses` and `directory_client` serve both, and `launch` has `init_server`.
+`server` runs in graph servers and imports no torch. `client` runs in trainers and their receivers.
+Both use `messages`, `addresses` and `directory_client`, which import no torch. `launch` has
+`init_server`.
 
-A *graph server* (`program`, `khop serve`) answers the partition requests of other servers' samplers
-as a partition server does, and runs sampler processes on clients' behalf. Server 0, at the
-well-known address, also keeps the *directory*: who serves what, where; who the clients are; what
-they tell each other. The directory is soft state: everybody registers again every second, so any
-server may die and come back, server 0 included, at the same address or another.
+A *graph server* (`server.main`, `khop serve`) answers the partition requests of other servers'
+samplers as a partition server does, and runs sampler processes for clients. Server 0, at the
+well-known address, also has the *directory*: servers with their partitions and addresses, clients,
+and the values that clients publish. The directory is soft state: all processes register again every
+second, so any server may die and come back, server 0 included, at the same address or another.
 
 A client's loader runs the same `SamplerPool` as in worker mode, but its processes are *receivers*
-(`receiver`): they ask graph servers for batches and write them into the trainer's ring as they
-arrive. To the trainer they are samplers: order, restarts, kept batches and errors are the same
-code.
+(`client.receiver`): they request batches from graph servers and write them into the trainer's arena
+as they arrive. For the trainer they are samplers: order, restarts, kept batches and errors are the
+same code.
 
-    trainer <- ring, line -> receiver <- ZeroMQ -> graph server <- ring, line -> sampler
+    trainer <- arena, line -> receiver <- ZeroMQ -> graph server <- arena, line -> sampler
 
-A client on the machine of its servers needs no receiver: they start samplers that write into its
-rings themselves (`local_samplers`, on the server's side; `nearby`, on the client's).
+A client on the machine of its servers needs no receiver: the servers start samplers that write into
+its arenas (`server.local_clients` and `client.local_sampler`).
 
 What is said
 ============
@@ -28,13 +29,13 @@ has the same `id`, and `error` ({'type', 'message'}) if it was refused. Requests
 named; those names are all there are. They may be repeated: each says all that its answer depends
 on.
 
-Who may ask what follows from the connection (`remote.source`): its key, or its user here. A request
-for a session that the server does not have, or that another connection has opened, is refused with
-`error` of type 'LookupError' and `session`: open it again.
+Who may ask what follows from the connection (`remote.server.identity`): its key, or its user here.
+A request for a session that the server does not have, or that another connection has opened, is
+refused with `error` of type 'LookupError' and `session`: open it again.
 
 A receiver's configuration
 ==========================
-JSON of Op.CONFIG; its first descriptor is the ring, then `share()`d arrays if `has_arrays`.
+JSON of Op.CONFIG; its first descriptor is the arena, then `share()`d arrays if `has_arrays`.
 
     number          which receiver of its loader
     master          {'address': 'tcp://HOST:PORT', 'server_key': text or null} of server 0; all

@@ -1,4 +1,7 @@
-"""Where graph servers are, and which of their sockets to use from here."""
+"""Addresses of graph servers, and the socket of each to use from this machine.
+
+Servers, clients and receivers use it. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from khop.distributed.rpc.endpoint import Credentials, Endpoint
 
 @dataclass(frozen=True)
 class Servers:
-    """Where servers are found, and with what.
+    """Address of the graph servers, and keys.
 
     Attributes:
         master: 'HOST:PORT' of server 0.
-        server_key: public CURVE key of the servers; None: no CURVE.
+        server_key: public CURVE key of the servers. If None, CURVE is not used.
         credentials: this process's keys.
     """
 
@@ -27,20 +30,20 @@ class Servers:
 
     @property
     def directory(self) -> Endpoint:
-        """Where the directory is."""
+        """Endpoint of the directory."""
         return Endpoint(f"tcp://{self.master}", self.server_key)
 
     def endpoint(self, entry: ServerEntry) -> Endpoint:
-        """How to reach a server that the directory knows, from this machine."""
+        """Return the endpoint of a registered server, as reached from this machine."""
         return endpoint_of(entry, self.server_key)
 
 
 def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
-    """How to reach a server, by its entry in the directory.
+    """Return the endpoint of a server, as reached from this machine.
 
     Args:
-        entry: of the server.
-        server_key: of sockets that other machines can reach; None: no CURVE.
+        entry: the server's entry in the directory.
+        server_key: key of its TCP socket. If None, CURVE is not used.
     """
     path = local_socket(entry)
     if path is not None:
@@ -49,10 +52,10 @@ def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
 
 
 def local_socket(entry: ServerEntry) -> str | None:
-    """Path of a server's `ipc://` socket, if the server is on this machine and this user's.
+    """Return the path of a server's `ipc://` socket, if the server is this machine's and user's.
 
-    What is said there is not encrypted, and who has registered the address need not have the
-    server's key, so the path counts only if nobody else can have put a socket there.
+    Traffic over it is not encrypted, and the process that registered the address need not have the
+    server's key. So the path is used only if this user alone can have put a socket there.
     """
     near = entry.addresses.ipc
     if near is None or entry.host != host_identity():
@@ -62,10 +65,10 @@ def local_socket(entry: ServerEntry) -> str | None:
 
 
 def address_of(host: str, port: int | str) -> str:
-    """'HOST:PORT', as ZeroMQ has it.
+    """Return 'HOST:PORT' in ZeroMQ's form.
 
     Raises:
-        ValueError: no port.
+        ValueError: invalid port or host.
     """
     number = -1
     with contextlib.suppress(TypeError, ValueError):
@@ -83,7 +86,7 @@ def check_place(num_servers: int, num_clients: int, role: str, rank: int) -> Non
     Args:
         num_servers: number of servers.
         num_clients: number of clients; 0: any number.
-        role: 'server' or 'client', what the process is.
+        role: role of the process, 'server' or 'client'.
         rank: its rank among those.
 
     Raises:

@@ -1,11 +1,12 @@
-"""Requests to graph servers and their directory: what clients, servers and `khop top` ask with.
+"""Requests to graph servers and their directory. Imports no torch.
 
-A `DirectoryClient` has a thread of its own, which owns the sockets, tells the directory every
-second who this process is, follows servers that move, and asks again what a lost connection has
-swallowed. Requests are idempotent, so asking twice is harmless.
+Clients, graph servers and `khop top` use it. A `DirectoryClient` runs a thread, which owns the
+sockets, registers this process with the directory every second, follows servers to new addresses,
+and repeats requests that were lost with a connection. Requests are idempotent, so repeating is
+harmless.
 
-What a server sends is checked before it is used; nonsense ends its connection, never the thread. If
-the thread should end all the same, all that waits for it fails at once with its reason.
+Messages of servers are checked before they are used; a malformed one ends its connection, never the
+thread. If the thread ends all the same, all requests in flight fail at once with its reason.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ _REGISTRATIONS = (RegisterServer, RegisterClient, messages.Lookup)
 
 
 class Reply(NamedTuple):
-    """What a server has answered.
+    """Reply of a server.
 
     Attributes:
-        fields: of the type that the request names as its `reply`.
-        arrays: what comes along.
+        fields: an instance of the request's `reply`.
+        arrays: the arrays that it carries.
     """
 
     fields: Any
@@ -57,8 +58,8 @@ class Reply(NamedTuple):
 
 
 @dataclass
-class _Asked:
-    """A request that has not been answered."""
+class _PendingRequest:
+    """A request in flight."""
 
     rank: int | None
     request: Request
@@ -69,18 +70,18 @@ class _Asked:
 
 
 class DirectoryClient:
-    """Asks graph servers.
+    """Connections to graph servers and their directory.
 
     Args:
-        servers: where they are found.
-        registration: called every second with this process's secret, for what the directory shall
-            know of it; None: it only looks (`khop top`).
+        servers: address of the servers, and keys.
+        registration: called every second with this process's secret; returns the registration to
+            send. If None, this process does not register and only looks up (`khop top`).
         timeout: seconds that a request may take by default.
-        on_table: called, in the client's thread, with what the directory answers to a registration.
+        on_table: called in this object's thread with each table of the directory.
         on_refused: called with the error if the directory refuses the registration.
 
     Attributes:
-        secret: proves to the directory that it is this process; see `messages.incarnation_of`.
+        secret: authenticates this process to the directory; see `messages.incarnation_of`.
     """
 
     def __init__(
@@ -102,13 +103,13 @@ class DirectoryClient:
         self._known = threading.Condition()
         self._refused: Exception | None = None
         self._published: dict[str, Array] = {}
-        # Set once the thread has ended, with its reason: nobody would answer what is submitted.
+        # The reason for which the thread has ended, if it has: it would not send further requests.
         self._ended: Exception | None = None
         self._submitting = threading.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._links: dict[int | None, Connection] = {}
-        self._asked: dict[int, _Asked] = {}
-        self._submitted: deque[_Asked] = deque()
+        self._asked: dict[int, _PendingRequest] = {}
+        self._submitted: deque[_PendingRequest] = deque()
         self._ids = itertools.count(1)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = False
@@ -118,7 +119,7 @@ class DirectoryClient:
         self._thread = threading.Thread(target=self._run, name="khop-remote", daemon=True)
         self._thread.start()
 
-    # What other threads call --------------------------------------------------------------------
+    # Called by other threads --------------------------------------------------------------------
 
     def submit(
         self,
@@ -127,17 +128,17 @@ class DirectoryClient:
         arrays: Sequence[Array] = (),
         timeout: float | None = None,
     ) -> Future[Reply]:
-        """Asks a server.
+        """Send a request to a server.
 
         Args:
-            rank: which; None: the directory.
+            rank: rank of the server. If None, the directory.
             request: one of `khop.distributed.remote.messages`.
-            arrays: what it carries.
-            timeout: seconds that it may take.
+            arrays: arrays that it carries.
+            timeout: seconds that it may take. If None, those of this object.
 
         Returns:
-            The reply, to come; or what the server has raised, ProtocolError if it is nonsense, or
-            PartitionUnavailableError that names server, address and elapsed time.
+            A future of the reply. It raises the server's error, ProtocolError if the reply is
+            malformed, or PartitionUnavailableError that names server, address and elapsed time.
 
         Raises:
             RuntimeError: this client has been closed or has failed, or this process is a fork.
@@ -146,8 +147,8 @@ class DirectoryClient:
         check_process(self._owner, "connection to graph servers", "call init_client() there")
         now = time.monotonic()
         seconds = self.timeout if timeout is None else timeout
-        asked = _Asked(rank, request, list(arrays), now + seconds, now)
-        self._frames(2**53, asked)  # what cannot be sent fails here, not in the thread
+        asked = _PendingRequest(rank, request, list(arrays), now + seconds, now)
+        self._frames(2**53, asked)  # a request that cannot be packed fails here, not in the thread
         with self._submitting:
             if self._closing or self._ended is not None:
                 raise self._why_ended()
@@ -162,7 +163,7 @@ class DirectoryClient:
         arrays: Sequence[Array] = (),
         timeout: float | None = None,
     ) -> Reply:
-        """Asks a server and waits for the answer; see `submit`."""
+        """Send a request to a server and return its reply; arguments and errors as of `submit`."""
         return self.submit(rank, request, arrays, timeout).result()
 
     def _notify(self) -> None:
@@ -175,18 +176,18 @@ class DirectoryClient:
 
     @property
     def table(self) -> Table | None:
-        """What the directory has said last; None before it has."""
+        """Last table of the directory; None before the first."""
         return self._table
 
     def wait_for_table(
         self, accept: Callable[[Table], bool], what: str, timeout: float | None = None
     ) -> Table:
-        """Waits until the directory's table is as wanted.
+        """Wait for a table of the directory that is accepted, and return it.
 
         Args:
-            accept: whether it is.
-            what: what is waited for, for the error message.
-            timeout: seconds.
+            accept: predicate on a table.
+            what: name of the condition, for the error message.
+            timeout: seconds to wait. If None, those of this object.
 
         Raises:
             RendezvousError: the directory refuses this process, or time is over.
@@ -217,10 +218,10 @@ class DirectoryClient:
         )
 
     def wait_for_servers(self, timeout: float | None = None) -> Table:
-        """Waits until all servers have registered, and checks that they serve all partitions.
+        """Wait until all servers have registered, and check that they serve all partitions.
 
         Raises:
-            RendezvousError: they have not in time, or a partition is nobody's.
+            RendezvousError: a server has not registered in time, or a partition is not served.
         """
         table = self.wait_for_table(
             lambda table: len(table.servers) >= table.num_servers,
@@ -237,8 +238,8 @@ class DirectoryClient:
             )
         return table
 
-    def tell(self, name: str, value: Any) -> None:
-        """Publishes a value of this client; said again to a directory that was started again."""
+    def publish(self, name: str, value: Any) -> None:
+        """Publish a value of this client; sent again to a directory that was restarted."""
         self._published[name] = messages.text_array(value)
         self.request(None, self._publication(name), [self._published[name]])
 
@@ -247,13 +248,13 @@ class DirectoryClient:
         assert own is not None, "only what has registered publishes"
         return messages.Publish(own.rank, self.secret, name)
 
-    def hear(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
-        """What clients have published, as soon as all have, or after `wait` seconds.
+    def wait_for(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
+        """Return clients' values by rank, as soon as all are published or after `wait` seconds.
 
-        Of many long values those that fit one reply: whoever misses some asks for them again.
+        Of many long values, only those that fit one reply: request the missing ones again.
 
         Raises:
-            ProtocolError: the directory answers nonsense.
+            ProtocolError: the reply is malformed.
         """
         own = self._identity()
         rank = 0 if own is None else own.rank
@@ -273,12 +274,16 @@ class DirectoryClient:
         return found
 
     def close(self, goodbye: bool = True) -> None:
-        """Says goodbye to the directory, if it can be reached within a second, and ends."""
+        """Unregister from the directory if it answers within a second, and end the thread.
+
+        Args:
+            goodbye: whether to unregister.
+        """
         if self._closing or os.getpid() != self._owner:
             return
         own = self._identity()
         if goodbye and own is not None and self._refused is None and self._ended is None:
-            # Before the flag: nothing is registered after it.
+            # Before `_closing` is set. From here on, the thread does not register this process.
             self._registration = None
             parting = messages.Goodbye(own.role, own.rank, self.secret)
             with contextlib.suppress(Exception):
@@ -313,7 +318,7 @@ class DirectoryClient:
             self._end(ended)
 
     def _attend(self, rank: int | None, link: Connection) -> None:
-        """Follows a connection and takes in what has arrived; what is wrong with it ends it."""
+        """Process a connection's events and messages. An error ends the connection."""
         try:
             if link.pump():
                 self._ask_again(rank)
@@ -324,7 +329,7 @@ class DirectoryClient:
             _log.warning("server-refused", f"{self.name_of(rank)}: {error!r}")
 
     def name_of(self, rank: int | None) -> str:
-        """A server, for messages; None: the directory."""
+        """Return name and address of a server, for messages. If None, those of the directory."""
         link = self._links.get(rank)
         where = "" if link is None else f" at {link.address}"
         return ("the directory" if rank is None else f"graph server {rank}") + where
@@ -346,7 +351,7 @@ class DirectoryClient:
         while self._submitted:
             self._ask(self._submitted.popleft())
 
-    def _ask(self, asked: _Asked) -> None:
+    def _ask(self, asked: _PendingRequest) -> None:
         number = next(self._ids)
         try:
             link = self._links.get(asked.rank)
@@ -354,22 +359,22 @@ class DirectoryClient:
                 link = self._links[asked.rank] = self._new_link(None)
                 self._locate(asked.rank)
             link.send(self._frames(number, asked))
-        except Exception as error:  # it cannot be said
+        except Exception as error:  # it cannot be packed or sent
             self._fail(asked, error)
             return
         self._asked[number] = asked
 
-    def _fail(self, asked: _Asked, error: Exception) -> None:
+    def _fail(self, asked: _PendingRequest, error: Exception) -> None:
         if asked.future.set_running_or_notify_cancel():
             asked.future.set_exception(error)
 
-    def _frames(self, number: int, asked: _Asked) -> list[Any]:
+    def _frames(self, number: int, asked: _PendingRequest) -> list[Any]:
         return pack(request_header(asked.request, number), asked.arrays)
 
     def _ask_again(self, rank: int | None) -> None:
-        """Sends again what a lost connection has swallowed; registration first.
+        """Send again the requests that were lost with a connection; registration first.
 
-        A directory that was started again takes nothing else from who has not registered.
+        A directory that was restarted refuses other requests of processes that have not registered.
         """
         mine = [(n, a) for n, a in self._asked.items() if a.rank == rank]
         if rank is None and self._beating is None and self._registration is not None:
@@ -379,7 +384,7 @@ class DirectoryClient:
             self._links[rank].send(self._frames(number, asked))
 
     def _locate(self, rank: int | None) -> None:
-        """Goes where the directory says that a server is; what cannot be an address is refused."""
+        """Connect to a server at its address in the directory; refuse an invalid address."""
         entry = None if self._table is None or rank is None else self._table.servers.get(rank)
         if entry is not None:
             link = self._links[rank]
@@ -415,7 +420,7 @@ class DirectoryClient:
                 del self._asked[number]
                 self._fail(asked, self._unavailable(asked))
 
-    def _unavailable(self, asked: _Asked) -> PartitionUnavailableError:
+    def _unavailable(self, asked: _PendingRequest) -> PartitionUnavailableError:
         link = self._links[asked.rank]
         who = "the graph servers' directory" if asked.rank is None else f"graph server {asked.rank}"
         seconds = time.monotonic() - asked.began
@@ -427,7 +432,7 @@ class DirectoryClient:
     # Registering --------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Tells the directory that this process lives, and takes in what it says."""
+        """Send a heartbeat to the directory when one is due, and process its last reply."""
         if self._beating is not None and self._beating.done():
             beating, self._beating = self._beating, None
             self._take_table(beating)
@@ -436,10 +441,12 @@ class DirectoryClient:
             self._register()
 
     def _register(self) -> None:
-        """Says to the directory who this process is, or asks what it knows."""
+        """Send this process's registration, or a lookup if it has none."""
         now = time.monotonic()
         self._beat_at = now + _BEAT
-        asked = _Asked(None, self._identity() or messages.Lookup(), (), now + _BEAT * 5, now)
+        asked = _PendingRequest(
+            None, self._identity() or messages.Lookup(), (), now + _BEAT * 5, now
+        )
         self._beating = asked.future
         self._ask(asked)
 
@@ -459,7 +466,7 @@ class DirectoryClient:
         except ProtocolError as malformed:
             self._links[None].refuse(str(malformed))
             return
-        if table.contending:  # another has this rank, and is perhaps dead
+        if table.contending:  # another process has this rank, and may be dead
             self._beat_at = time.monotonic() + _CONTENDING_BEAT
             return
         is_new = self._table is None or table.directory != self._table.directory
@@ -470,15 +477,17 @@ class DirectoryClient:
         for rank in self._links:
             if rank is not None:
                 self._locate(rank)
-        if is_new and self._registration is not None:  # it has forgotten what it was told
+        if is_new and self._registration is not None:  # it has lost the published values
             now = time.monotonic()
             for name, value in list(self._published.items()):
-                self._ask(_Asked(None, self._publication(name), [value], now + self.timeout, now))
+                self._ask(
+                    _PendingRequest(None, self._publication(name), [value], now + self.timeout, now)
+                )
         if self._on_table is not None:
             self._on_table(table)
 
     def _end(self, why: Exception) -> None:
-        """Fails all that waits, now and later."""
+        """Fail the requests in flight, and all later ones."""
         with self._submitting:
             self._ended = why
             waiting = [*self._asked.values(), *self._submitted]
@@ -487,7 +496,7 @@ class DirectoryClient:
         with self._known:
             self._known.notify_all()
         if self._on_refused is not None and not self._closing:
-            self._on_refused(self._why_ended())  # who lives by the directory ends, too
+            self._on_refused(self._why_ended())  # a server that needs the directory ends, too
         for link in self._links.values():
             link.close()
         self._context.destroy(0)

@@ -1,7 +1,7 @@
-"""Running a graph server beside a Python process: `init_server`.
+"""Start of a graph server from Python: `init_server`. Runs in the process that starts it.
 
-The server itself is a process of its own (`remote.program`, the one that `khop serve` runs), which
-imports no torch. It ends when its clients have gone, or with the process that started it.
+The server is a child process (`remote.server.main`, which `khop serve` runs, too) and imports no
+torch. It ends when its clients have left, or with the process that started it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _ENDED_WELL = "exited with status 0"
 
 
 class ServerContext(DistContext):
-    """The place of a process that runs a graph server. Made by `init_server`.
+    """Place of a process that runs a graph server; `init_server` returns it.
 
     Attributes:
         process: the server's process.
-        addresses: where it is reached.
+        addresses: its addresses, by 'tcp' and 'ipc'.
     """
 
     def __init__(self, config: dict[str, Any], labels: dict[str, Array], group_name: str) -> None:
@@ -68,15 +68,15 @@ class ServerContext(DistContext):
         return self.world_size + self._num_clients
 
     def num_servers(self) -> int:
-        """Number of graph servers."""
+        """Return the number of graph servers."""
         return self.world_size
 
     def num_clients(self) -> int:
-        """Number of clients; 0: any number, that come and go."""
+        """Return the number of clients; 0: any number, that come and go."""
         return self._num_clients
 
     def wait(self) -> None:
-        """Waits until the server has ended.
+        """Wait until the server has ended.
 
         Raises:
             PartitionUnavailableError: it was killed, or failed.
@@ -92,11 +92,11 @@ class ServerContext(DistContext):
             )
 
     def close(self, wait: bool = True) -> None:
-        """Ends the server."""
+        """End the server."""
         del wait
         self.process.close()
         near = self.addresses.get("ipc")
-        if near is not None:  # a server that was killed has left its own behind
+        if near is not None:  # a server that was killed has left its socket behind
             remove_socket(near.removeprefix("ipc://"))
 
 
@@ -116,31 +116,31 @@ def init_server(
     insecure: bool = False,
     host: str | None = None,
 ) -> ServerContext:
-    """Starts a graph server for a dataset, in a process of its own that ends with this one.
+    """Start a graph server for a dataset, in a child process that ends with this one.
 
     `khop serve` does the same from the command line, on machines without torch. Call
     `wait_and_shutdown_server` next.
 
     Args:
         num_servers: number of servers.
-        server_rank: this one among them. Server 0 also keeps the directory by which all find each
-            other.
-        dataset: what to serve: its partition, those of `also_serve`, and its node labels.
-        master_addr: where server 0 listens.
+        server_rank: rank of this server. Server 0 also has the directory of servers and clients.
+        dataset: data to serve: its partition, those of `also_serve`, and its node labels.
+        master_addr: address at which server 0 listens.
         master_port: its port.
-        num_clients: number of clients: servers end by themselves when all of them have gone; 0: any
-            number, that come and go, and servers stay.
+        num_clients: number of clients. Servers end when all of them have left. 0: any number, that
+            come and go; servers do not end.
         num_rpc_threads: accepted, not needed: servers take half of a machine's cores, 2 to 8.
         request_timeout: seconds that a server may wait for another's rows.
-        server_group_name: default: 'khop-servers'.
+        server_group_name: name of the servers' group. If None: 'khop-servers'.
         is_dynamic: as `num_clients=0`.
-        key_file: the job's `server.key`, as `khop keygen` wrote it; default: $KHOP_KEY_FILE.
-            Without keys, servers listen at loopback alone.
+        key_file: the job's `server.key`, as `khop keygen` wrote it. If None: $KHOP_KEY_FILE.
+            Without keys, servers listen at loopback only.
         insecure: listen elsewhere without keys. For closed networks only.
-        host: address by which others reach this server; default: that of the way to `master_addr`.
+        host: address at which others reach this server. If None: that of the route to
+            `master_addr`.
 
     Returns:
-        The context, as `get_context` will.
+        The context, also returned by `get_context`.
 
     Raises:
         RuntimeError: this process has a role already, or the dataset holds nothing.
@@ -179,20 +179,20 @@ def start_server(
     insecure: bool = False,
     host: str | None = None,
 ) -> ServerContext:
-    """Starts a graph server, whatever this process is otherwise; see `init_server`.
+    """Start a graph server as `init_server` does, also in a process that has another role.
 
     Args:
-        dataset: what to serve.
+        dataset: data to serve.
         num_servers: number of servers.
-        server_rank: this one among them.
+        server_rank: rank of this server.
         master: 'HOST:PORT' of server 0.
         num_clients: number of clients; 0: any number.
         timeout: seconds that a server may wait for another's rows.
-        lost_after: seconds of silence after which a client counts as gone.
-        group_name: of the servers.
+        lost_after: seconds of silence after which a client counts as lost.
+        group_name: name of the servers' group.
         key_file: the job's `server.key`.
         insecure: listen at other addresses than loopback without keys.
-        host: address by which others reach this server.
+        host: address at which others reach this server.
     """
     if not isinstance(dataset, DistDataset):
         raise TypeError(f"dataset must be a DistDataset (got '{type(dataset).__name__}')")
@@ -223,9 +223,9 @@ def start_server(
 
 
 def wait_and_shutdown_server() -> None:
-    """Waits until all clients have gone, which ends the server, and leaves the job.
+    """Wait until all clients have left, which ends the server, and leave the job.
 
-    With `num_clients=0` it waits until it is interrupted.
+    With `num_clients=0`, wait until interrupted.
 
     Raises:
         RuntimeError: this process runs no server.

@@ -1,8 +1,9 @@
-"""All that clients and servers say to a graph server, and what it says to them.
+"""Requests to graph servers, their replies and events. Imports no torch.
 
-A request is a dataclass below (`khop.distributed.rpc.protocol` says how it travels), with the
-arrays that its docstring names. The reply has the fields of the request's `reply`, or `error`. Both
-sides read with `khop.codec`, so what is said here is what is checked. Imports no torch.
+Graph servers, clients and receivers use it. A request is a dataclass below, sent as
+`khop.distributed.rpc.protocol` describes, with the arrays that its docstring names. The reply has
+the fields of the request's `reply`, or `error`. Both sides read with `khop.codec`, which checks the
+types and bounds given here.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ MAX_SERVERS = 512
 MAX_WAIT = 10.0
 MAX_DEPTH = 4096
 CHUNK_BYTES = FRAME_BYTES  # of a batch, in one event
-LEAST_CHUNK = 4096  # bytes that a chunk counts for at least of what may be in flight
-MAX_ROWS = 4 << 20  # of a reply; whoever wants more asks for the next piece
+LEAST_CHUNK = 4096  # minimum bytes that a chunk counts for against a session's credits
+MAX_ROWS = 4 << 20  # of a reply; more rows are requested in pieces
 MAX_WORKERS = 256
 
-# Everybody's name is sent to every server, every second.
+# All clients' names are sent to every server, every second.
 _ShortName = Annotated[str, AtMost(64)]
 _Address = Annotated[str, AtMost(256)]
 _Digest = Annotated[str, AtMost(64)]
@@ -55,12 +56,12 @@ _IPC = re.compile(r"ipc:///[^\0]+")
 
 
 def new_secret() -> str:
-    """A secret of this process or loader, by which it is known again."""
+    """Return a new secret, with which a process or loader authenticates."""
     return secrets.token_hex(16)
 
 
 def incarnation_of(secret: str) -> str:
-    """What others are told of who has a secret: enough to know it again, not to pose as it."""
+    """Return the hash of a secret, which others may have: it identifies the secret's owner."""
     return hashlib.sha256(secret.encode()).hexdigest()[:32]
 
 
@@ -69,7 +70,7 @@ def incarnation_of(secret: str) -> str:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where a server listens: `tcp` for all, `ipc` for processes of its user on its machine."""
+    """Addresses of a server: `tcp` for all, `ipc` for processes of its user on its machine."""
 
     tcp: _Address
     ipc: _Address | None = None
@@ -84,15 +85,15 @@ class Addresses:
 
 @dataclass(frozen=True)
 class ServerEntry:
-    """What is known of a server.
+    """Entry of a server in the directory.
 
     Attributes:
-        incarnation: changes when it is started again.
+        incarnation: hash of its secret; changes when it is restarted.
         parts: partitions that it serves.
-        addresses: where.
+        addresses: its addresses.
         host: its machine; see `khop.distributed.processes.hosts.host_identity`.
-        pid: its process.
-        silent: seconds since it was heard of.
+        pid: its process id.
+        silent: seconds since its last registration.
     """
 
     incarnation: _Digest
@@ -105,7 +106,7 @@ class ServerEntry:
 
 @dataclass(frozen=True)
 class ClientEntry:
-    """What is known of a client; `gone`: it has said goodbye, or was silent for too long."""
+    """Entry of a client in the directory; `gone`: it has left, or was silent for too long."""
 
     incarnation: _Digest
     name: _ShortName
@@ -116,17 +117,17 @@ class ClientEntry:
 
 @dataclass(frozen=True)
 class Table:
-    """What the directory knows.
+    """Contents of the directory.
 
     Attributes:
-        directory: its incarnation; another one has forgotten what it was told.
-        num_servers, num_clients: how many there shall be; 0 clients: any number.
-        num_parts: partitions of the folder.
-        fingerprint: of the folder.
-        servers: those that have registered, by rank.
-        clients: by rank; empty in answers to a client's registration.
-        finished: all clients have come and gone.
-        contending: another process has the asker's rank, and is perhaps dead: ask again soon.
+        directory: its incarnation; changes when it is restarted, which loses its contents.
+        num_servers, num_clients: numbers of servers and clients in the job; 0 clients: any number.
+        num_parts: number of partitions of the folder.
+        fingerprint: fingerprint of the folder.
+        servers: servers that have registered, by rank.
+        clients: clients by rank; empty in replies to a client's registration.
+        finished: all clients have registered and are gone.
+        contending: another process has the sender's rank, and may be dead: register again soon.
     """
 
     directory: _Digest
@@ -144,12 +145,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Done:
-    """A reply that says nothing more."""
+    """A reply without further fields."""
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """Asks what the directory knows; the reply carries a `Table`, as JSON."""
+    """Request for the directory's contents; the reply carries a `Table`, as JSON."""
 
     op: ClassVar[str] = "lookup"
     reply: ClassVar[type] = Done
@@ -157,15 +158,17 @@ class Lookup:
 
 @dataclass(frozen=True)
 class RegisterServer:
-    """A server lives; said every second. Needs the servers' key. Answered as `Lookup`.
+    """Registration and heartbeat of a server, every second. Needs the servers' key.
+
+    The reply is that of `Lookup`.
 
     Attributes:
-        rank: which server.
-        secret: of its process.
-        num_servers, num_clients: as it was told.
-        parts: see `ServerEntry`; so are addresses, host and pid.
-        fingerprint: of its folder.
-        gone: {client: incarnation} of clients that have gone, for a directory that is new.
+        rank: rank of the server.
+        secret: secret of its process.
+        num_servers, num_clients: the numbers that it was started with.
+        parts, addresses, host, pid: see `ServerEntry`.
+        fingerprint: fingerprint of its folder.
+        gone: {client: incarnation} of clients that are gone, for a directory that was restarted.
     """
 
     op: ClassVar[str] = "register_server"
@@ -184,13 +187,16 @@ class RegisterServer:
 
     @property
     def role(self) -> Literal["server"]:
-        """For messages."""
+        """Role of the sender."""
         return "server"
 
 
 @dataclass(frozen=True)
 class RegisterClient:
-    """A client lives; said every second. Answered as `Lookup`, without the clients."""
+    """Registration and heartbeat of a client, every second.
+
+    The reply is that of `Lookup`, without the clients.
+    """
 
     op: ClassVar[str] = "register_client"
     reply: ClassVar[type] = Done
@@ -204,13 +210,13 @@ class RegisterClient:
 
     @property
     def role(self) -> Literal["client"]:
-        """For messages."""
+        """Role of the sender."""
         return "client"
 
 
 @dataclass(frozen=True)
 class Goodbye:
-    """The server or client with this rank and secret ends."""
+    """Notice that the server or client with this rank and secret leaves."""
 
     op: ClassVar[str] = "goodbye"
     reply: ClassVar[type] = Done
@@ -222,7 +228,7 @@ class Goodbye:
 
 @dataclass(frozen=True)
 class Publish:
-    """A client publishes a value under a name; carries its JSON text, uint8, at most 64 KiB."""
+    """Request to publish a client's value by name; carries its JSON, uint8, at most 64 KiB."""
 
     op: ClassVar[str] = "publish"
     reply: ClassVar[type] = Done
@@ -236,8 +242,8 @@ class Publish:
 class Published:
     """Values of clients, in the order of `ranks`.
 
-    Carries the JSON texts one after the other, uint8; `ends` says where each ends. What is over
-    1 MiB is left out: whoever misses a value asks for it again.
+    Carries the JSON texts one after the other, uint8; `ends` has the end of each. Values beyond
+    1 MiB in all are left out: request them again.
     """
 
     ranks: Annotated[list[_ClientRank], AtMost(MAX_CLIENTS), Distinct()]
@@ -246,7 +252,7 @@ class Published:
 
 @dataclass(frozen=True)
 class WaitFor:
-    """Asks for what clients have published; answered when all have, or after `wait` seconds."""
+    """Request for clients' values; answered when all are published, or after `wait` seconds."""
 
     op: ClassVar[str] = "wait_for"
     reply: ClassVar[type] = Published
@@ -263,21 +269,21 @@ class WaitFor:
 
 @dataclass(frozen=True)
 class SessionSpec:
-    """What a client's loader has on a server; equal ones are the same session.
+    """Specification of a session, a loader's state on a server. Equal ones are the same session.
 
     Attributes:
         session: its name, 'loader/number'.
-        secret: who has it may take the session over; nobody else is told of it.
+        secret: secret of the loader, needed to take the session over; never published.
         client: name of the client.
-        pipeline: what batches shall be.
-        num_workers: sampler processes.
-        buffer_bytes: for batches that are made and not sent.
-        concurrency: batches that a sampler works at.
-        depth: batches that may be asked for at a time.
-        worker_devices: a device for each sampler, or None.
-        max_restarts: of samplers.
+        pipeline: specification of the batches.
+        num_workers: number of sampler processes.
+        buffer_bytes: bytes of batches that may be made and not sent.
+        concurrency: batches in flight in each sampler.
+        depth: maximum number of batches in flight.
+        worker_devices: device of each sampler; None for the CPU.
+        max_restarts: maximum number of restarts of samplers.
         timeout: seconds that samplers wait for other servers.
-        credits: bytes that may be on their way before any is acknowledged.
+        credits: bytes that may be in flight without an acknowledgement.
     """
 
     session: Name
@@ -299,27 +305,27 @@ class SessionSpec:
             raise ValueError(f"names {len(devices)} worker_devices for {self.num_workers} samplers")
 
     def device(self, number: int) -> str | None:
-        """The device of a sampler."""
+        """Return the device of a sampler; None for the CPU."""
         return None if self.worker_devices is None else self.worker_devices[number]
 
 
 @dataclass(frozen=True)
 class Held:
-    """Batches that a session has already, of those that were outstanding."""
+    """Reply to `Open`: the outstanding batches that the session has already."""
 
     held: _BatchIds
 
 
 @dataclass(frozen=True)
 class Open:
-    """Opens a session, or takes one over to this connection.
+    """Request to open a session, or to take one over to this connection.
 
-    Carries the arrays that `names` says: weights of negatives, float64.
+    Carries the arrays of `names`: sampling weights of negative endpoints, float64.
 
     Attributes:
-        spec: what it shall be.
-        outstanding: batches that are still wanted; all others are dropped.
-        names: of the arrays.
+        spec: specification of the session.
+        outstanding: ids of the batches that the client waits for; all others are dropped.
+        names: names of the arrays.
     """
 
     op: ClassVar[str] = "open"
@@ -332,7 +338,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Batch:
-    """Asks for a batch; carries [num_columns, n] int64. No reply, but what follows."""
+    """Request for a batch; carries [num_columns, n] int64. No reply: events follow."""
 
     op: ClassVar[str] = "batch"
     reply: ClassVar[type] = Done
@@ -345,7 +351,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Batches that are not wanted any more. No reply."""
+    """Request to drop batches. No reply."""
 
     op: ClassVar[str] = "cancel"
     reply: ClassVar[type] = Done
@@ -356,7 +362,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Acknowledge:
-    """So many more bytes may be sent. No reply."""
+    """Acknowledgement of bytes that have arrived: as many more may be sent. No reply."""
 
     op: ClassVar[str] = "ack"
     reply: ClassVar[type] = Done
@@ -367,11 +373,11 @@ class Acknowledge:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a session has come.
+    """Progress of a session; the reply to `Alive`.
 
     Attributes:
         made: batches that its samplers have made so far.
-        waiting_for: what keeps them from making more, in words.
+        waiting_for: reason for which no sampler can be started, in words, if there is one.
     """
 
     session: Name
@@ -381,7 +387,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Alive:
-    """The client lives; said every second. A session that is silent for 10 s ends."""
+    """Heartbeat of a session's client, every second. A session that is silent for 10 s ends."""
 
     op: ClassVar[str] = "alive"
     reply: ClassVar[type] = Progress
@@ -391,7 +397,7 @@ class Alive:
 
 @dataclass(frozen=True)
 class Close:
-    """Ends a session."""
+    """Request to end a session."""
 
     op: ClassVar[str] = "close"
     reply: ClassVar[type] = Done
@@ -399,12 +405,12 @@ class Close:
     session: Name
 
 
-# What a server says of a session, unasked ------------------------------------------------------
+# Events of a session -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ErrorText:
-    """An exception: the name of its type, its text, and perhaps where it was raised."""
+    """An exception: the name of its type, its text, and its traceback if known."""
 
     type: Name
     message: Annotated[str, AtMost(120_000)]
@@ -413,7 +419,7 @@ class ErrorText:
 
 @dataclass(frozen=True)
 class LayoutEvent:
-    """What batches of a layout are, before the first of them; carries its JSON text, uint8."""
+    """A layout, sent before the first batch that has it; carries its JSON text, uint8."""
 
     event: ClassVar[str] = "layout"
 
@@ -426,12 +432,12 @@ class Chunk:
     """Bytes of a batch, in order; carries them, uint8, at most `CHUNK_BYTES`.
 
     Attributes:
-        session: whose it is.
-        batch_id: as the client calls it.
-        offset: where the bytes begin.
-        nbytes: of the whole batch.
-        layout: its layout, by the number that `LayoutEvent` gave.
-        extras: JSON of what travels beside it; of the last chunk.
+        session: name of the session.
+        batch_id: id of the batch, chosen by the client.
+        offset: offset of the bytes in the batch.
+        nbytes: size of the whole batch.
+        layout: number of its layout, as in `LayoutEvent`.
+        extras: JSON of the batch's extras; in the last chunk only.
     """
 
     event: ClassVar[str] = "chunk"
@@ -446,7 +452,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Failed:
-    """A batch cannot be made."""
+    """Notice that a batch cannot be made."""
 
     event: ClassVar[str] = "failed"
 
@@ -456,7 +462,7 @@ class Failed:
 
 
 EVENTS: Mapping[str, type] = {e.event: e for e in (LayoutEvent, Chunk, Failed)}
-"""What a server says unasked, by name."""
+"""Events of a session, by name."""
 
 
 # On one machine ----------------------------------------------------------------------------------
@@ -464,12 +470,12 @@ EVENTS: Mapping[str, type] = {e.event: e for e in (LayoutEvent, Chunk, Failed)}
 
 @dataclass(frozen=True)
 class HostedSampler:
-    """What a client of the server's machine asks for, over a local socket; see `local_samplers`.
+    """Request of a client on the server's machine for a sampler; see `server.local_clients`.
 
     Attributes:
-        spec: what its sampler shall do; `secret` is not looked at.
-        number: of the sampler, among the loader's.
-        has_arrays: whether arrays come along.
+        spec: specification of the session; `secret` is ignored.
+        number: index of the sampler in its loader.
+        has_arrays: whether arrays are passed along.
     """
 
     spec: SessionSpec
@@ -479,18 +485,18 @@ class HostedSampler:
 
 @dataclass(frozen=True)
 class SamplerStarted:
-    """The sampler that a client has asked for works; carries the end of its control line."""
+    """Reply to `HostedSampler`: the sampler was started. Passes an end of its control line."""
 
     pid: _Pid
 
 
 @dataclass(frozen=True)
 class SamplerEnded:
-    """A client's sampler has ended.
+    """Notice that a client's sampler has ended.
 
     Attributes:
-        status: how, in words.
-        task: (epoch, batch) that it worked on last, if that is known.
+        status: how it ended, in words.
+        task: (epoch, batch) that it worked on last, if known.
         log: the end of its log.
     """
 
@@ -504,14 +510,14 @@ class SamplerEnded:
 
 @dataclass(frozen=True)
 class Pong:
-    """The server that has answered."""
+    """Reply to `Ping`: the server's rank."""
 
     rank: _ServerRank
 
 
 @dataclass(frozen=True)
 class Ping:
-    """Asks whether a server answers."""
+    """Request that shows whether a server answers."""
 
     op: ClassVar[str] = "ping"
     reply: ClassVar[type] = Pong
@@ -519,7 +525,7 @@ class Ping:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Asks what a server has counted; the reply carries JSON, see `ServerCounters.snapshot`."""
+    """Request for a server's counters; the reply carries JSON, see `ServerCounters.snapshot`."""
 
     op: ClassVar[str] = "statistics"
     reply: ClassVar[type] = Done
@@ -527,7 +533,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class DescribeGraph:
-    """Asks what is served; the reply carries JSON text, uint8."""
+    """Request for a description of the graph; the reply carries JSON text, uint8."""
 
     op: ClassVar[str] = "graph"
     reply: ClassVar[type] = Done
@@ -535,7 +541,7 @@ class DescribeGraph:
 
 @dataclass(frozen=True)
 class _OfNodes:
-    """A request that carries ids of nodes of a type, by its index; the reply, one for each."""
+    """Request that carries ids of nodes of a type, by its index. The reply has a value for each."""
 
     reply: ClassVar[type] = Done
 
@@ -544,28 +550,28 @@ class _OfNodes:
 
 @dataclass(frozen=True)
 class ToNewIds(_OfNodes):
-    """Asks for the folder's ids of original ids."""
+    """Request for the folder's ids of original ids."""
 
     op: ClassVar[str] = "to_new_ids"
 
 
 @dataclass(frozen=True)
 class ToOriginalIds(_OfNodes):
-    """Asks for the original ids of the folder's."""
+    """Request for the original ids of the folder's ids."""
 
     op: ClassVar[str] = "to_original_ids"
 
 
 @dataclass(frozen=True)
 class NodeTimes(_OfNodes):
-    """Asks for the times of nodes, by the folder's ids."""
+    """Request for the times of nodes, by the folder's ids."""
 
     op: ClassVar[str] = "node_times"
 
 
 @dataclass(frozen=True)
 class Split:
-    """Asks for a split from its entry `begin` on.
+    """Request for a split, from its entry `begin` on.
 
     The reply carries [its length], ids of the folder (ascending), and their original ids.
     """
@@ -580,7 +586,7 @@ class Split:
 
 @dataclass(frozen=True)
 class HomeEdges:
-    """Asks for edges begin, begin + step, ... < end of a partition.
+    """Request for edges begin, begin + step, ... < end of a partition.
 
     The reply carries [2, n] original ids of their sources and destinations.
     """
@@ -597,17 +603,17 @@ class HomeEdges:
 
 @dataclass(frozen=True)
 class DeviceCount:
-    """Asks how many CUDA devices the server's machine has; the reply carries [that]."""
+    """Request for the number of CUDA devices of the server's machine; the reply carries [it]."""
 
     op: ClassVar[str] = "device_count"
     reply: ClassVar[type] = Done
 
 
-# On the wire -------------------------------------------------------------------------------------
+# Encoding ----------------------------------------------------------------------------------------
 
 
 def read_table(arrays: Sequence[Array], where: str) -> Table:
-    """What the directory says.
+    """Read the directory's table from the arrays of its reply.
 
     Raises:
         ProtocolError: malformed; names the server.
@@ -616,7 +622,7 @@ def read_table(arrays: Sequence[Array], where: str) -> Table:
 
 
 def read_reply(request: Request, header: Mapping[str, Any], where: str) -> Any:
-    """What a server has answered to a request, of type `request.reply`.
+    """Read a server's reply to a request, of type `request.reply`.
 
     Raises:
         ProtocolError: malformed; names the server.
@@ -626,12 +632,12 @@ def read_reply(request: Request, header: Mapping[str, Any], where: str) -> Any:
 
 
 def text_array(content: Any) -> Array:
-    """JSON as an array, for what may be longer than a header."""
+    """Return JSON text as an array, uint8, for content that may be longer than a header."""
     return np.frombuffer(json.dumps(content).encode(), np.uint8)
 
 
 def text_bytes(arrays: Sequence[Array]) -> bytes:
-    """The bytes of the one text that a message carries.
+    """Return the bytes of the only text that a message carries.
 
     Raises:
         ProtocolError: it carries something else.
@@ -642,10 +648,10 @@ def text_bytes(arrays: Sequence[Array]) -> bytes:
 
 
 def read_text(arrays: Sequence[Array], where: str) -> Any:
-    """The JSON that `text_array` made.
+    """Return the content of a `text_array`.
 
     Raises:
-        ProtocolError: it is none; names the server.
+        ProtocolError: it is not JSON; names the server.
     """
     try:
         return json.loads(text_bytes(arrays))
@@ -654,15 +660,15 @@ def read_text(arrays: Sequence[Array], where: str) -> Any:
 
 
 def event_header(event: Any) -> dict[str, Any]:
-    """The header of an event."""
+    """Return the header of an event."""
     return {"event": event.event, **codec.to_json(event)}
 
 
 def read_event(header: Mapping[str, Any], where: str) -> Any:
-    """An event of a session from its header: one of `EVENTS`.
+    """Read an event of a session, one of `EVENTS`, from its header.
 
     Raises:
-        ProtocolError: malformed, or none; names the server.
+        ProtocolError: malformed, or not an event; names the server.
     """
     kind = EVENTS.get(str(header.get("event")))
     if kind is None:

@@ -94,7 +94,7 @@ class DeviceSlot(Slot):
         self._host: memoryview | None = None
 
     @property
-    def told(self) -> bytes:
+    def header(self) -> bytes:
         """Length and numbers of a batch in the device arena; empty if it lies elsewhere."""
         return b"" if self._slab is None else ONE.pack(len(self._head)) + self._head
 

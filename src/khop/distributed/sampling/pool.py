@@ -104,7 +104,7 @@ class SamplerPool:
     ) -> None:
         self._config = dict(config)
         self._devices = devices
-        self._make_slab = make_device_arena
+        self._make_device_arena = make_device_arena
         self._program = program
         self._is_fallback = is_fallback
         self._shared = None if not arrays else share(arrays)
@@ -119,12 +119,12 @@ class SamplerPool:
         self._owner = os.getpid()
         self._is_recorded = False
         self._failure: Exception | None = None
-        self._looked = 0.0
+        self._polled_at = 0.0
         self._samplers = [self._start(number) for number in range(len(devices))]
 
     def _start(self, number: int, is_starting: bool = False) -> SamplerProcess:
         device = self._devices[number]
-        slab = self._make_slab(device)
+        slab = self._make_device_arena(device)
         memory = [create_memory(self._ring_bytes, f"khop-ring-{number}")]
         try:
             ring = ArenaReader(memory[0])
@@ -176,7 +176,7 @@ class SamplerPool:
         """
         self._check_alive()
         if not self._epochs:
-            self._exchange()
+            self._replace_fallbacks()
         number = self._num_epochs
         self._num_epochs += 1
         message, memory = encode_epoch(number, run_key, plan, columns)
@@ -185,7 +185,7 @@ class SamplerPool:
         for sampler in self._samplers:
             self._send_epoch(sampler, epoch)
         self._follow_recording()
-        self._ask_ahead(waiting=True)
+        self._prefetch(waiting=True)
         return number
 
     def _send_epoch(self, sampler: SamplerProcess, epoch: EpochState) -> None:
@@ -214,16 +214,16 @@ class SamplerPool:
         check_process(self._owner, "loader", "make a loader there")
         epoch = self._epochs[number]
         self._follow_recording()
-        self._take_back()
-        if self._failure is None and time.monotonic() - self._looked > _LOOK_SECONDS:
-            self._look()
+        self._reclaim_slots()
+        if self._failure is None and time.monotonic() - self._polled_at > _LOOK_SECONDS:
+            self._poll()
         while batch not in epoch.arrived:
             self._check_alive()
-            self._ask_ahead(waiting=True)
+            self._prefetch(waiting=True)
             self._wait()
         delivery = epoch.arrived.pop(batch)
         epoch.num_taken += 1
-        self._ask_ahead(waiting=False)
+        self._prefetch(waiting=False)
         if isinstance(delivery, Exception):
             raise delivery
         return delivery
@@ -233,17 +233,17 @@ class SamplerPool:
         check_process(self._owner, "loader", "make a loader there")
         arrived = self._epochs[number].arrived
         if batch not in arrived and self._failure is None and self._samplers:
-            self._look()
+            self._poll()
         return isinstance(arrived.get(batch), Received)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Process messages of samplers. An error is kept until `take` has to wait for a batch."""
         try:
             self._wait(timeout_ms=0)
         except Exception as error:
             self._failure = self._failure or error
 
-    def _take_back(self) -> None:
+    def _reclaim_slots(self) -> None:
         """Free slots of device arenas when the device has finished with them."""
         for sampler in self._samplers:
             if sampler.slab is not None:
@@ -265,16 +265,18 @@ class SamplerPool:
         if not self._samplers:
             raise RuntimeError("the loader has been shut down: make a new one")
 
-    def _ask_ahead(self, waiting: bool) -> None:
-        schedule_prefetch(self._epochs, self._able(), self._depth, self._in_bulk and not waiting)
+    def _prefetch(self, waiting: bool) -> None:
+        schedule_prefetch(
+            self._epochs, self._eligible(), self._depth, self._in_bulk and not waiting
+        )
 
-    def _able(self) -> list[SamplerProcess]:
+    def _eligible(self) -> list[SamplerProcess]:
         """Return the samplers to send requests to: those not starting, or all if all are."""
         return [s for s in self._samplers if not s.is_starting] or self._samplers
 
     def _wait(self, timeout_ms: int | None = None) -> None:
         """Wait for messages of samplers, endpoint updates or ended processes; process them."""
-        self._looked = time.monotonic()
+        self._polled_at = time.monotonic()
         poller = select.poll()
         by_line = {sampler.process.line.fileno(): sampler for sampler in self._samplers}
         if self._endpoints is not None:
@@ -285,7 +287,7 @@ class SamplerPool:
         for line, _ in poller.poll(timeout_ms):
             if line in by_line:
                 by_line[line].process.line.flush()
-                self._listen(by_line[line])
+                self._read_messages(by_line[line])
             else:
                 self._on_endpoint_update()
 
@@ -308,14 +310,14 @@ class SamplerPool:
             _send_endpoint(sampler, part, update)
         self._endpoints.look_for(part)
 
-    def _listen(self, sampler: SamplerProcess) -> None:
+    def _read_messages(self, sampler: SamplerProcess) -> None:
         try:
             while (message := sampler.process.line.receive()) is not None:
-                self._take_in(sampler, message)
+                self._on_message(sampler, message)
         except EOFError:
             self._replace(sampler)
 
-    def _take_in(self, sampler: SamplerProcess, message: Message) -> None:
+    def _on_message(self, sampler: SamplerProcess, message: Message) -> None:
         if message.op is Op.BATCH:
             number, batch, received = sampler.read(message)
             sampler.in_flight.pop((number, batch), None)
@@ -360,9 +362,9 @@ class SamplerPool:
         fresh.process.line.post(Op.TRACE, ONE.pack(self._is_recorded))
         for epoch in self._epochs.values():
             self._send_epoch(fresh, epoch)
-        assign_least_loaded(sorted(dead.in_flight), self._able())
+        assign_least_loaded(sorted(dead.in_flight), self._eligible())
 
-    def _exchange(self) -> None:
+    def _replace_fallbacks(self) -> None:
         """Replace fallback processes. Called while no epoch is open."""
         for place, sampler in enumerate(self._samplers):
             if self._is_fallback(sampler.process, sampler.number):

@@ -37,7 +37,7 @@ class Slot:
         self._is_taken = False
 
     @property
-    def told(self) -> bytes:
+    def header(self) -> bytes:
         """Bytes added to the batch's control message; none for a slot of the host."""
         return b""
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from khop.distributed.sampling.device_slots import DeviceOfSampler
 
 _TICK_MS = 250
-_TELL_LOST_SECONDS = 1.0
+_REPORT_LOST_SECONDS = 1.0
 
 
 @dataclass
@@ -100,8 +100,8 @@ class Sampler:
         self._page = task_page()
         device = _device(config)
         self._slots = _slots(config, memory, device)
-        self._client = _client(config, self._tell_lost)
-        self._told_lost: dict[int, float] = {}
+        self._client = _client(config, self._report_lost)
+        self._reported_lost: dict[int, float] = {}
         part = Part(PartitionFolder(config["root"]), config["part"])
         spec = PipelineSpec.from_json(config["pipeline"])
         self._clock = PhaseClock()
@@ -163,7 +163,7 @@ class Sampler:
         elif message.op is Op.CLOSE_EPOCH:
             self._close_epoch(ONE.unpack(message.payload)[0])
         elif message.op is Op.MAKE:
-            self._take_order(message)
+            self._take_request(message)
         elif message.op is Op.TRACE:
             wanted = bool(ONE.unpack(message.payload)[0])
             self._clock.keep_segments(wanted)
@@ -172,11 +172,11 @@ class Sampler:
         elif message.op is Op.ENDPOINT and self._client is not None:
             self._relocate(self._client, message.json())
 
-    def _tell_lost(self, part: int, since: float) -> None:
+    def _report_lost(self, part: int, since: float) -> None:
         """Report an unreachable server that requests wait for to the trainer, once a second."""
         now = time.monotonic()
-        if now - self._told_lost.get(part, 0.0) > _TELL_LOST_SECONDS:
-            self._told_lost[part] = now
+        if now - self._reported_lost.get(part, 0.0) > _REPORT_LOST_SECONDS:
+            self._reported_lost[part] = now
             self._line.send_json(Op.LOST, {"part": part, "seconds": now - since})
 
     def _relocate(self, client: PartitionClient, content: Mapping[str, Any]) -> None:
@@ -194,7 +194,7 @@ class Sampler:
         opened = read_epoch(message)
         self._epochs[opened.number] = Epoch(opened.run_key, opened.plan, opened.columns)
 
-    def _take_order(self, message: Message) -> None:
+    def _take_request(self, message: Message) -> None:
         """Accept a request for a batch without an epoch, as graph servers send them."""
         order, batch, run_key, num_columns = ORDER.unpack_from(message.payload)
         raw: Any = message.payload[ORDER.size :]
@@ -267,11 +267,11 @@ class Sampler:
 
     def _deliver(self, task: Task) -> None:
         slot = task.slot
-        self._tell_records()
+        self._send_records()
         payload = BATCH.pack(task.epoch, task.batch, slot.offset, slot.nbytes)
         if slot.record is not None:
             slot.record.note("made", self._made(slot))
-            payload += slot.told
+            payload += slot.header
             if slot.record.extras:
                 payload += json.dumps(slot.record.extras).encode()
         if slot.own_memory is None:
@@ -288,7 +288,7 @@ class Sampler:
         overflows = int(slot.own_memory is not None)
         return self._clock.made(slot.nbytes, remote_bytes, overflows, (me, me))
 
-    def _tell_records(self) -> None:
+    def _send_records(self) -> None:
         """Send the records since the last batch, while a recording is under way."""
         segments = self._clock.segments
         if not segments:

@@ -1,7 +1,7 @@
-"""How a client's loader gets its batches: from samplers on servers, through a receiver or not.
+"""Processes that bring a client's batches: a receiver, or samplers of servers. Runs in trainers.
 
-A receiver is a process beside the trainer that fetches batches from servers. Where all servers are
-on the client's machine there is none: their samplers write into the trainer's rings.
+A receiver is a process on the trainer's machine that receives batches from servers. If all servers
+are on this machine, there is none: their samplers write into the trainer's arenas.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ def create_remote_backend(
     weights: Mapping[str, Array],
     pin: Callable[[ArenaReader], None] | None,
 ) -> SamplerPool:
-    """What makes a client's batches, as far as its trainer sees it.
+    """Start the processes that bring a client's batches.
 
     Args:
-        graph: what the servers serve.
-        spec: what batches shall be.
-        options: how sampling is carried out.
-        plan: how seeds make batches.
-        weights: of the ends of negatives; see `khop.distributed.sampling.pipeline.Pipeline`.
-        pin: registers a ring with CUDA; None: do not.
+        graph: the graph that the servers serve.
+        spec: specification of the batches.
+        options: options of the loader.
+        plan: division of the seeds into batches.
+        weights: sampling weights of negative endpoints; see
+            `khop.distributed.sampling.pipeline.Pipeline`.
+        pin: registers an arena with CUDA. If None, arenas are not registered.
 
     Raises:
-        TypeError, ValueError: bad options.
+        TypeError, ValueError: invalid options.
     """
     context = require_client()
     ranks = options.servers(context.rank, context.num_servers())
@@ -89,7 +90,7 @@ def _config(
     ring: RingPlan,
     num_workers: int,
 ) -> dict[str, Any]:
-    """What a receiver has to know; see `khop.distributed.remote`."""
+    """Return the configuration of a receiver; see `khop.distributed.remote`."""
     context = require_client()
     servers, devices = context.servers, options.devices()
     return {

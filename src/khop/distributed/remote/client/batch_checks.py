@@ -1,13 +1,13 @@
-"""Checks of batches that graph servers send, made by receivers before trainers see them.
+"""Checks of batches from graph servers. Run by receivers, before batches reach the trainer.
 
-A server that is damaged or hostile must not do more than fail a batch: indices outside of a batch
-make kernels read memory that is not theirs, and end a process on a GPU. So the arrays of a layout
-must be those that the loader has asked for, and of each batch the counters must agree with its
-sizes, `edge_index` with its numbers of nodes, and ids with the graph. Each array is read once.
+A damaged or hostile server must at most fail a batch: indices outside of a batch make kernels read
+other memory, and end a process on a GPU. So the arrays of a layout must be those that the loader
+has requested. In each batch, the counters must agree with its sizes, `edge_index` with its numbers
+of nodes, and ids with the graph. Each array is read once.
 
 Batches of sampler processes are not checked: in worker mode, and on the machine of a graph server
-(`nearby`), they come from processes of the trainer's own user, who can do all that the trainer can.
-Imports no torch.
+(`local_sampler`), they come from processes of the trainer's own user, which can do all that the
+trainer can. Imports no torch.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from khop.storage.folder import FolderMeta
 from khop.trace.clock import ROWS, BatchTimings
 from khop.typing import Array
 
-# Nanoseconds, bytes and process ids alike.
+# Bound of times in nanoseconds, of bytes and of process ids.
 _MOST = 1 << 62
 
 
 @dataclass(frozen=True)
 class BatchSchema:
-    """What batches of a graph must be: as much of the graph's description as checks need.
+    """Required form of a loader's batches, and the sizes of the graph that checks need.
 
     Attributes:
-        num_nodes: of the graph, by node type.
-        num_edges: of the graph, by edge type.
+        num_nodes: number of nodes of the graph, by node type.
+        num_edges: number of edges of the graph, by edge type.
         ends: node types of the rows of `edge_index`, by edge type: neighbours, then seeds.
-        arrays: name, dtype and axes of each array of a batch, as a layout has them.
+        arrays: name, dtype and axes of each array of a batch, as in a layout.
         counters: name and length of each counter.
     """
 
@@ -50,11 +50,11 @@ class BatchSchema:
 
     @classmethod
     def create(cls, meta: FolderMeta, spec: PipelineSpec) -> BatchSchema:
-        """The schema of a loader's batches.
+        """Return the schema of a loader's batches.
 
         Args:
-            meta: what the graph holds.
-            spec: what batches shall be.
+            meta: metadata of the graph.
+            spec: specification of the batches.
         """
         places = {t.name: i for i, t in enumerate(meta.node_types)}
         ends = [
@@ -71,7 +71,7 @@ class BatchSchema:
 
 
 def _stored_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str, list[int]]]:
-    """What `khop.sampler.collect` writes of nodes and edges."""
+    """Return the arrays of nodes and edges that `khop.sampler.collect` writes."""
     num_types, collect = len(meta.node_types), spec.collect
     arrays: list[tuple[str, str, list[int]]] = []
     for i, node_type in enumerate(meta.node_types):
@@ -93,7 +93,7 @@ def _stored_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str,
 
 
 def _link_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str, list[int]]]:
-    """What `khop.sampler.link` adds: where in the batch the ends of links are."""
+    """Return the arrays that `khop.sampler.link` adds: positions in the batch of links' ends."""
     if spec.link is None:
         return []
     axes = {"edge_label_index": 2}
@@ -119,11 +119,11 @@ def _counters(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, int]]:
 
 
 class BatchChecks:
-    """Checks batches of one loader; all methods raise ProtocolError.
+    """Checks of the batches of one loader; all methods raise ProtocolError.
 
     Args:
-        schema: what they must be.
-        spec: what they were asked to be.
+        schema: required form of the batches.
+        spec: specification of the batches.
     """
 
     def __init__(self, schema: BatchSchema, spec: PipelineSpec) -> None:
@@ -133,7 +133,7 @@ class BatchChecks:
         self._counters = dict(schema.counters)
 
     def check_layout(self, layout: Layout) -> None:
-        """Whether a layout is that of the loader's batches, in any order."""
+        """Check that a layout has the arrays and counters of the schema, in any order."""
         arrays = {a.name: (a.dtype, a.shape) for a in layout.arrays}
         counters = {c.name: c.length for c in layout.counters}
         for what, sent, wanted in (
@@ -147,13 +147,13 @@ class BatchChecks:
                 )
 
     def check_batch(self, layout: Layout, raw: Array, batch: int, num_seeds: int) -> None:
-        """Whether the contents of a batch hold together.
+        """Check that the contents of a batch agree with each other and with the graph.
 
         Args:
             layout: its layout, which `check_layout` has accepted.
             raw: [nbytes] uint8, the batch.
             batch: its index in the epoch.
-            num_seeds: nodes or links that it was asked to begin with.
+            num_seeds: number of nodes or links in the request.
         """
         received = layout.read(raw)
         arrays = dict(zip(layout.index, received.arrays, strict=True))
@@ -200,7 +200,7 @@ class BatchChecks:
         nodes: Sequence[int],
         num_seeds: int,
     ) -> None:
-        """Trees, the first nodes, and where the ends of links are."""
+        """Check trees, the number of seeds, and the positions of links' ends."""
         link, num_trees = self._spec.link, num_seeds
         if link is None:
             i = self._spec.seed_type
@@ -224,7 +224,7 @@ class BatchChecks:
 def _ends_of_links(
     link: LinkSpec, num_links: int
 ) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
-    """Name, shape and node types (of all of it, or of each row) of what says where ends are."""
+    """Return name, shape and node types (of all, or of each row) of the positions of ends."""
     src, dst, amount = link.src_type, link.dst_type, int(link.amount)
     if link.mode != "triplet":
         num_pairs = num_links + link.num_negatives(num_links)
@@ -238,9 +238,9 @@ def _ends_of_links(
 
 
 def _check_range(values: Array, below: int, name: str) -> None:
-    """Whether integers are at least 0 and below a bound, in one pass over them.
+    """Check that integers are at least 0 and below a bound, in one pass over them.
 
-    As unsigned numbers, those below 0 are the largest.
+    As unsigned numbers, negative ones are the largest.
     """
     unsigned = values.view(np.uint64) if values.dtype == np.int64 else values
     if values.size and int(unsigned.max()) >= below:

@@ -1,11 +1,11 @@
-"""Samplers of graph servers on the client's own machine; see `remote.server.local_clients`.
+"""Samplers of graph servers on the client's machine; see `remote.server.local_clients`.
 
-Such a sampler writes into the trainer's ring, as one of worker mode does. What cannot be had in
-this way (the server has gone, or does not run under the same user) is asked of servers by a
-receiver, which waits for them and says what is wrong.
+Runs in trainers. Such a sampler writes into the trainer's arena, as in worker mode. If a server has
+none to give (it has ended, or does not run under the same user), a receiver takes its place, which
+waits for the servers and reports errors.
 
-Batches of such samplers are not checked as those are that come over a network: the socket is taken
-only from a process of this one's own user, who could change this one's memory as well.
+Batches of such samplers are not checked as those from the network: the socket must belong to a
+process of this user, which could change this process's memory as well. Imports no torch.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from khop.distributed.sampling.process_handle import Process
 from khop.errors import PartitionUnavailableError, ProtocolError
 
 _RECEIVER = "khop.distributed.remote.client.receiver"
-# Seconds that a server may take to start a sampler, and to say how one has ended.
+# Seconds that a server may take to start a sampler, and to report how one has ended.
 _START, _STATUS = 10.0, 2.0
 _WHERE = "the graph server of this machine"
 _log = log.get(__name__)
 
 
 class LocalSampler:
-    """A sampler process that a graph server of this machine runs for this one.
+    """A sampler process that a graph server of this machine runs for this trainer.
 
     Args:
-        path: of the server's socket.
-        config: what to ask for; see `khop.distributed.remote.server.local_clients`.
+        path: path of the server's socket.
+        config: fields of a `messages.HostedSampler`.
         memory: descriptors to pass along.
 
     Attributes:
@@ -49,7 +49,7 @@ class LocalSampler:
         pid: its process id.
 
     Raises:
-        OSError: the server is not there, or is another user's.
+        OSError: the server is unreachable, or is another user's.
         KhopError: it refuses, or does not answer.
     """
 
@@ -66,7 +66,7 @@ class LocalSampler:
             raise
 
     def _hear(self, seconds: float) -> Message | None:
-        """What the server says within some seconds; None: nothing, or it has gone."""
+        """Return the server's next message; None if none comes in time or the server has ended."""
         poller = select.poll()
         poller.register(self._server.fileno(), select.POLLIN)
         try:
@@ -78,28 +78,28 @@ class LocalSampler:
         return message
 
     def exit_status(self) -> str:
-        """How the sampler ended, in words, as its server says; it is known to have ended."""
+        """Return how the sampler ended, in words, as its server reports. Call after its end."""
         return "ended with its graph server" if self._end is None else self._end.status
 
     @property
     def ended_with_server(self) -> bool:
-        """Whether its server has gone, too."""
+        """True if its server has ended, too."""
         return self._end is None
 
     def last_task(self) -> tuple[int, int] | None:
-        """(epoch, batch) that it worked on last, if its server says so."""
+        """Return the (epoch, batch) that it worked on last, if its server reports it."""
         return None if self._end is None else self._end.task
 
     def log_tail(self) -> str:
-        """The end of its log, as its server has it."""
+        """Return the end of its log, as its server reports it."""
         return "" if self._end is None else self._end.log
 
     @cached_property
     def _end(self) -> SamplerEnded | None:
-        """What the server says of the sampler's end; None: it has gone itself.
+        """The server's report of the sampler's end; None if the server has ended, too.
 
         Raises:
-            ProtocolError: nonsense.
+            ProtocolError: the report is malformed.
         """
         message = self._hear(_STATUS)
         if message is None:
@@ -109,16 +109,16 @@ class LocalSampler:
         return codec.from_json(SamplerEnded, message.json(), f"{_WHERE} told of a sampler's end")
 
     def close(self) -> None:
-        """Ends the sampler; harmless if called again."""
+        """End the sampler; harmless if called again."""
         self.line.close()
         self._server.close()
 
 
 def _started(message: Message) -> tuple[ControlLine, int]:
-    """The control line and the process id of a sampler that has been started.
+    """Return the control line and the process id of a sampler that has been started.
 
     Raises:
-        KhopError, or what else the server has raised: it refuses.
+        KhopError, or another error of the server: it refuses.
         ProtocolError: it sent something else.
     """
     try:
@@ -159,21 +159,21 @@ def _connected(path: str) -> socket.socket:
 
 
 class LocalSamplerFactory:
-    """Starts a loader's samplers on graph servers of this machine, or receivers in their place.
+    """Factory of a loader's samplers on graph servers of this machine, or of receivers instead.
 
     Args:
-        remote: knows where servers are.
-        ranks: the servers that sampler 0, 1, ... shall be on, beginning again after the last.
+        remote: client of the directory, which has the servers' addresses.
+        ranks: ranks of the servers. Samplers are assigned to them in turn.
     """
 
     def __init__(self, remote: DirectoryClient, ranks: Sequence[int]) -> None:
         self._remote = remote
         self._ranks = list(ranks)
-        # Servers, by incarnation, that gave no sampler: they are not asked again and again.
+        # Incarnations of servers that gave no sampler: receivers in their place are kept.
         self._refused_by: set[str] = set()
 
     def all_are_near(self) -> bool:
-        """Whether all of the servers are on this machine, and let this process in."""
+        """Return whether all servers are on this machine, with sockets of this user."""
         return all(self._path(rank) is not None for rank in self._ranks)
 
     def _path(self, rank: int) -> str | None:
@@ -187,7 +187,7 @@ class LocalSamplerFactory:
         return None if table is None else table.servers.get(rank)
 
     def is_fallback(self, process: Process, number: int) -> bool:
-        """Whether a receiver stands in for a sampler that could be had on this machine again."""
+        """Return whether the process is a receiver that a local sampler could replace."""
         if isinstance(process, LocalSampler):
             return False
         rank = self._ranks[number % len(self._ranks)]
@@ -198,7 +198,7 @@ class LocalSamplerFactory:
         return "" if entry is None else entry.incarnation
 
     def __call__(self, config: Mapping[str, Any], memory: Sequence[int]) -> Process:
-        """Starts a process; see `khop.distributed.sampling.pool.SamplerPool`."""
+        """Start a sampler or a receiver, as the argument `program` of `SamplerPool`."""
         rank = self._ranks[config["number"] % len(self._ranks)]
         path, incarnation = self._path(rank), self._incarnation(rank)
         if path is not None:
@@ -216,9 +216,9 @@ class LocalSamplerFactory:
             }
             try:
                 return LocalSampler(path, wanted, memory)
-            except Exception as error:  # whatever the server raises
+            except Exception as error:  # any error of the server
                 self._refused_by.add(incarnation)
-                # A server that is not there is nothing strange; one that refuses is.
+                # That a server is unreachable is normal; that it refuses is not.
                 say = _log.info if isinstance(error, OSError) else _log.warning
                 say("nearby-refused", f"no sampler in this process's memory: {error}")
         return ChildProcess(_RECEIVER, config, memory)

@@ -1,8 +1,8 @@
-"""The trainer's side of graph servers: becoming a client, and leaving.
+"""Membership of a trainer as a client of graph servers: `init_client`. Runs in trainers.
 
-A client is known to the directory by its rank for as long as it is heard of. It reads no folder:
-its loaders take `data=None` and learn of the graph from the servers (`served_graph`), which make
-their batches (`backend`).
+A client is registered in the directory by its rank for as long as it sends heartbeats. It reads no
+folder: its loaders take `data=None` and request the graph's description from the servers
+(`served_graph`), which make their batches (`backend`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _MAX_GROUP_NAME = 48
 
 
 class ClientContext(TrainerContext):
-    """The place of a client. Made by `init_client`.
+    """Place of a client; `init_client` returns it.
 
     Attributes:
-        servers: where graph servers are found.
-        remote: asks them.
-        rendezvous: how clients tell each other things.
+        servers: address of the graph servers, and keys.
+        remote: connections to them.
+        rendezvous: values that the clients share.
     """
 
     def __init__(
@@ -64,34 +64,34 @@ class ClientContext(TrainerContext):
 
     @property
     def global_rank(self) -> int:
-        """This client among servers and clients: servers come first."""
+        """Rank of this client among servers and clients: servers come first."""
         return self._num_servers + self.rank
 
     def num_servers(self) -> int:
-        """Number of graph servers."""
+        """Return the number of graph servers."""
         return self._num_servers
 
     def num_clients(self) -> int:
-        """Number of clients; 0: any number, that come and go."""
+        """Return the number of clients; 0: any number, that come and go."""
         return self._num_clients
 
     @cached_property
     def graph(self) -> ServedGraph:
-        """What the servers serve; waits until all of them have registered.
+        """The graph that the servers serve; waits until all of them have registered.
 
         Raises:
-            RendezvousError: they have not in time, or a partition is nobody's.
+            RendezvousError: a server has not registered in time, or a partition is not served.
             PartitionUnavailableError: a server does not answer.
         """
         return ServedGraph(self, self.remote, self._num_servers, self._num_clients)
 
     def keep(self, group: SamplerPool) -> None:
-        """Takes note of a loader's processes: they end with the client."""
+        """Register a loader's processes, which end with the client."""
         self._groups.add(group)
 
     def close(self, wait: bool = True) -> None:
-        """Ends this client's loaders and says goodbye to the servers."""
-        del wait  # nobody needs a client
+        """End this client's loaders and unregister from the directory."""
+        del wait  # no other process needs a client
         for group in list(self._groups):
             group.close()
         self.remote.close()
@@ -111,33 +111,33 @@ def init_client(
     insecure: bool = False,
     timeout: float = 60.0,
 ) -> ClientContext:
-    """Makes this process a client of graph servers (`khop serve`, `init_server`).
+    """Make this process a client of graph servers (`khop serve`, `init_server`).
 
     Its loaders then take `data=None` and `RemoteDistSamplingWorkerOptions`.
 
     Args:
-        num_servers: number of servers, as they were told.
-        num_clients: number of clients, as the servers were told; 0: any number, that come and go.
-        client_rank: this one among them.
-        master_addr: where server 0 listens.
+        num_servers: number of servers, the same as on the servers.
+        num_clients: number of clients, the same as on the servers; 0: any number, that come and go.
+        client_rank: rank of this client.
+        master_addr: address at which server 0 listens.
         master_port: its port.
         num_rpc_threads: accepted, not needed: requests do not wait for each other.
-        client_group_name: default: 'khop-clients'. Clients of one group make loaders and splits
-            together.
+        client_group_name: name of the clients' group. Clients of one group make loaders and splits
+            together. If None: 'khop-clients'.
         is_dynamic: as `num_clients=0`.
-        key_file: the job's `client.key`, as `khop keygen` wrote it; default: $KHOP_KEY_FILE.
-            Servers at other addresses than loopback are reached with keys alone.
-        insecure: reach them without. For closed networks only.
+        key_file: the job's `client.key`, as `khop keygen` wrote it. If None: $KHOP_KEY_FILE.
+            Servers at other addresses than loopback require keys.
+        insecure: connect to them without keys. For closed networks only.
         timeout: seconds to wait for the servers.
 
     Returns:
-        The context, as `get_context` will.
+        The context, also returned by `get_context`.
 
     Raises:
         RuntimeError: this process has a role already.
         SecurityError: no keys, or a key file that cannot be used.
-        RendezvousError: the servers do not answer, or do not let this client in: its rank is taken,
-            or numbers differ.
+        RendezvousError: the servers do not answer, or refuse this client: its rank is taken, or
+            numbers differ.
         ValueError: numbers that contradict each other.
     """
     del num_rpc_threads
@@ -170,12 +170,12 @@ def init_client(
 
 
 def shutdown_client() -> None:
-    """Ends this client's loaders and says goodbye to the servers. Called at exit by itself."""
+    """End this client's loaders and leave the job. Called automatically at exit."""
     leave(DistRole.CLIENT)
 
 
 def require_client() -> ClientContext:
-    """This client's context; RuntimeError if this process is none."""
+    """Return this client's context; raise RuntimeError if this process is not a client."""
     context = get_context()
     if not isinstance(context, ClientContext):
         raise RuntimeError("this process is no client of graph servers: call init_client first")

@@ -1,4 +1,7 @@
-"""A batch on its way from a graph server: chunks, written into the ring as they arrive."""
+"""Reassembly of batches from chunks, which are written into the arena as they arrive.
+
+Run by receivers.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +22,25 @@ from khop.typing import Array
 
 _MAX_BATCH = 1 << 40
 _MAX_EXTRAS = MAX_PAYLOAD // 2
-# Layouts of one loader: there is one, in as many orders as there are kinds of samplers.
+# Bound of the layouts of one loader: there is one, in an order for each kind of sampler.
 _MAX_LAYOUTS = 64
 _HEAD = np.dtype(np.int64).itemsize
 _MADE = {name: place for place, name in enumerate(BatchTimings._fields)}
 
 
 class BatchReassembler:
-    """The memory of a batch that arrives.
+    """The memory of a batch that arrives in chunks.
 
     Args:
-        ring: the receiver's ring; a batch that finds no room there gets memory of its own.
-        nbytes: its size, as the server says.
+        ring: the receiver's arena. If it has no room for the batch, separate memory is created.
+        nbytes: size of the batch, as sent by the server.
 
     Attributes:
-        nbytes: see above.
+        nbytes: as above.
         arrived: bytes that have arrived.
 
     Raises:
-        ProtocolError: a size that no batch has.
+        ProtocolError: the size is out of bounds.
         MemoryError: there is no memory for it.
     """
 
@@ -56,7 +59,7 @@ class BatchReassembler:
             self._own_memory, self._memory = _memory_for(nbytes)
 
     def write(self, offset: int, chunk: Array) -> bool:
-        """Writes a chunk; returns whether the batch is complete.
+        """Write a chunk; return whether the batch is complete.
 
         Raises:
             ProtocolError: it is empty, does not follow the one before, or ends beyond the batch.
@@ -79,17 +82,17 @@ class BatchReassembler:
     def announce(
         self, line: ControlLine, epoch: int, batch: int, layout: Layout, extras: str | None
     ) -> None:
-        """Tells the trainer of the batch, as a sampler does.
+        """Report the batch to the trainer, as a sampler does.
 
         Args:
-            line: to the trainer.
-            epoch: of the batch.
+            line: control line to the trainer.
+            epoch: epoch of the batch.
             batch: its index.
-            layout: its layout, numbered as the trainer knows it.
-            extras: JSON of what travels beside it.
+            layout: its layout, with the number that was sent to the trainer.
+            extras: JSON of the batch's extras.
 
         Raises:
-            ProtocolError: the extras are no JSON object, or too long.
+            ProtocolError: the extras are not a JSON object, or are too long.
         """
         payload = BATCH.pack(epoch, batch, self._offset, self.nbytes) + _extras(extras)
         self._number(layout)
@@ -101,14 +104,14 @@ class BatchReassembler:
             self._own_memory = None
 
     def _number(self, layout: Layout) -> None:
-        """Writes what is this process's to say: the layout's number, who brought it, and when.
+        """Write this process's values: number of the layout, process id, time, overflow.
 
-        Clocks of other machines mean nothing here.
+        Clocks of other machines cannot be compared with this one's.
         """
         head = np.frombuffer(self._memory, np.int64, 1)
         head[0] = layout.number
         if self.nbytes < layout.head_bytes:
-            return  # the trainer says what is wrong with it
+            return  # the trainer reports the error
         numbers = np.frombuffer(self._memory, np.int64, layout.num_numbers, 2 * _HEAD)
         place = layout.places.get("made")
         if place is None or place.stop - place.start != len(_MADE):
@@ -119,7 +122,7 @@ class BatchReassembler:
         made[_MADE["overflows"]] = int(self._own_memory is not None)
 
     def abandon(self) -> None:
-        """Gives the memory back: the batch is not wanted any more, or comes from another server."""
+        """Release the memory of a batch that is dropped, or that another server will send."""
         if self._own_memory is None:
             self._ring.free(self._offset)
         else:
@@ -128,7 +131,7 @@ class BatchReassembler:
 
 
 def _memory_for(nbytes: int) -> tuple[int, memoryview]:
-    """Memory of a batch that finds no room in the ring: its descriptor, and a view."""
+    """Create memory of a batch that the arena has no room for; return descriptor and view."""
     descriptor: int | None = None
     try:
         descriptor = create_memory(nbytes, "khop-batch")
@@ -140,7 +143,7 @@ def _memory_for(nbytes: int) -> tuple[int, memoryview]:
 
 
 def _extras(text: str | None) -> bytes:
-    """What travels beside a batch, if it is what a trainer reads."""
+    """Return a batch's extras, as the trainer reads them; raise ProtocolError if invalid."""
     try:
         content = {} if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -152,12 +155,12 @@ def _extras(text: str | None) -> bytes:
 
 
 class Layouts:
-    """Layouts as this receiver numbers them for its trainer.
+    """Layouts of the loader's batches, with the numbers that this receiver gives them.
 
-    Servers, and samplers on them, number theirs as they like: what a layout says decides.
+    Servers and samplers use other numbers, so layouts are compared by content.
 
     Args:
-        line: to the trainer.
+        line: control line to the trainer.
         check: raises ProtocolError if a layout is not that of the loader's batches.
     """
 
@@ -167,10 +170,10 @@ class Layouts:
         self._known: dict[str, Layout] = {}
 
     def learn(self, content: Any) -> Layout:
-        """Takes in a layout of a server's; tells the trainer if it is new.
+        """Return a server's layout with this receiver's number; send new ones to the trainer.
 
         Raises:
-            ProtocolError: malformed, not that of the loader's batches, or one too many.
+            ProtocolError: malformed, not that of the loader's batches, or too many.
         """
         plain = Layout.from_json(content).to_json()
         text = json.dumps({**plain, "number": 0})

@@ -1,10 +1,10 @@
-"""The receiver: a process of a client that asks graph servers for batches, as a sampler makes them.
+"""The receiver: a client's process that requests batches from graph servers.
 
-To its trainer it is a sampler process: same control line, same ring. What it is asked for it asks
-of a server, with all that the batch depends on, and writes it into the ring as it arrives. Batches
-of a server that is lost are asked of another if they may be made by any, else of the same one when
-the directory knows it again. Single-threaded; sleeps until somebody speaks, or a second is over.
-Configuration: see `khop.distributed.remote`.
+For its trainer it is a sampler process: same control line, same arena. It requests each batch from
+a server, with all that the batch depends on, and writes it into the arena as it arrives. If a
+server is lost, its batches are requested from another one where any may make them, else from the
+same one when it has registered again. Single-threaded; sleeps until a message arrives, at most
+0.25 s. Configuration: see `khop.distributed.remote`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from khop.distributed.remote.client.server_session import (
     CLOSED,
     OPEN,
     OPENING,
-    RemoteSession,
-    Wanted,
+    PendingBatch,
+    ServerSession,
 )
 from khop.distributed.remote.messages import (
     LEAST_CHUNK,
@@ -72,13 +72,13 @@ _log = log.get(__name__)
 
 
 class Receiver:
-    """Runs the receiver's loop.
+    """Event loop of a receiver.
 
     Args:
         line: the control line.
-        config: from the trainer; see `khop.distributed.remote`.
-        ring: descriptor of the ring's memory; left open.
-        arrays: weights of negatives, by name.
+        config: configuration from the trainer; see `khop.distributed.remote`.
+        ring: descriptor of the arena's memory; left open.
+        arrays: sampling weights of negative endpoints, by name.
     """
 
     def __init__(
@@ -107,17 +107,17 @@ class Receiver:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._directory = Connection(self._context, given, Endpoint(**config["master"]))
         self._remotes = [
-            RemoteSession(self._spec, rank, Connection(self._context, given))
+            ServerSession(self._spec, rank, Connection(self._context, given))
             for rank in config["servers"]
         ]
         self._epochs: dict[int, EpochInfo] = {}
         self._asked: deque[tuple[int, int]] = deque()
-        # Of no receiver before: a server may still have batches for one.
+        # Not used by an earlier receiver: a server may still have batches for it.
         self._ids = int.from_bytes(os.urandom(5), "little") << 22
         self._beat_at = 0.0
 
     def run(self) -> None:
-        """Brings batches until the trainer closes the line.
+        """Receive batches until the trainer closes the line.
 
         Raises:
             EOFError: the trainer closed it.
@@ -125,12 +125,12 @@ class Receiver:
         while True:
             while (message := self._line.receive()) is not None:
                 self._handle(message)
-            self._beat()
-            self._listen_to_directory()
+            self._send_heartbeats()
+            self._read_directory()
             for remote in self._remotes:
-                self._listen(remote)
+                self._read_messages(remote)
             self._reassign()
-            self._ask()
+            self._assign_pending()
             self._expire()
             self._sleep()
 
@@ -165,53 +165,53 @@ class Receiver:
         self._epochs.pop(epoch, None)
         self._asked = deque(a for a in self._asked if a[0] != epoch)
         for remote in self._remotes:
-            unwanted = [w for w in remote.wanted.values() if w.epoch == epoch]
-            for wanted in unwanted:
-                wanted.drop_incoming()
-                del remote.wanted[wanted.id]
+            unwanted = [w for w in remote.pending.values() if w.epoch == epoch]
+            for pending in unwanted:
+                pending.drop_incoming()
+                del remote.pending[pending.id]
             if unwanted:
                 remote.send(Cancel(remote.name, [w.id for w in unwanted]))
 
-    def _fail(self, wanted: Wanted, error: Mapping[str, str]) -> None:
-        wanted.drop_incoming()
-        self._line.send_json(Op.ERROR, {"epoch": wanted.epoch, "batch": wanted.batch, **error})
+    def _fail(self, pending: PendingBatch, error: Mapping[str, str]) -> None:
+        pending.drop_incoming()
+        self._line.send_json(Op.ERROR, {"epoch": pending.epoch, "batch": pending.batch, **error})
 
-    # Asking servers -----------------------------------------------------------------------------
+    # Requests to servers ------------------------------------------------------------------------
 
-    def _ask(self) -> None:
-        """Asks for what the trainer wants, as much at a time as was agreed."""
-        while self._asked and sum(len(r.wanted) for r in self._remotes) < self._depth:
+    def _assign_pending(self) -> None:
+        """Request the trainer's batches from servers, at most `depth` in flight."""
+        while self._asked and sum(len(r.pending) for r in self._remotes) < self._depth:
             epoch, batch = self._asked.popleft()
             self._ids += 1
             place = self._epochs[epoch].plan.list_of(batch)
-            wanted = Wanted(self._ids, epoch, batch, place, time.monotonic())
-            self._assign(wanted)
+            pending = PendingBatch(self._ids, epoch, batch, place, time.monotonic())
+            self._assign(pending)
 
-    def _assign(self, wanted: Wanted) -> None:
-        """Gives a batch to the server that shall make it, or to the least busy that can."""
-        if wanted.server is not None:
-            remote = self._remotes[wanted.server]
+    def _assign(self, pending: PendingBatch) -> None:
+        """Assign a batch to the server of its list of seeds, or to the least busy available one."""
+        if pending.server is not None:
+            remote = self._remotes[pending.server]
         else:
             able = [r for r in self._remotes if r.state == OPEN and r.refused is None]
             able = able or [r for r in self._remotes if not r.is_lost] or self._remotes
-            remote = min(able, key=lambda r: len(r.wanted))
-        if not remote.wanted and remote.fault is None:
+            remote = min(able, key=lambda r: len(r.pending))
+        if not remote.pending and remote.fault is None:
             remote.progress = time.monotonic()
-        remote.wanted[wanted.id] = wanted
+        remote.pending[pending.id] = pending
         if remote.refused is not None:
-            del remote.wanted[wanted.id]
-            self._fail(wanted, remote.refused)
+            del remote.pending[pending.id]
+            self._fail(pending, remote.refused)
         elif remote.state == OPEN:
-            self._order(remote, wanted)
+            self._request_batch(remote, pending)
 
-    def _order(self, remote: RemoteSession, wanted: Wanted) -> None:
-        epoch = self._epochs[wanted.epoch]
-        first, last = epoch.plan.bounds(wanted.batch)
+    def _request_batch(self, remote: ServerSession, pending: PendingBatch) -> None:
+        epoch = self._epochs[pending.epoch]
+        first, last = epoch.plan.bounds(pending.batch)
         columns = np.ascontiguousarray(epoch.columns[:, first:last])
-        remote.send(Batch(remote.name, wanted.id, wanted.batch, epoch.run_key), [columns])
+        remote.send(Batch(remote.name, pending.id, pending.batch, epoch.run_key), [columns])
 
-    def _beat(self) -> None:
-        """Every second: tells servers that the client lives, asks where lost ones are."""
+    def _send_heartbeats(self) -> None:
+        """Send heartbeats every second; look up the servers if one is unreachable."""
         now = time.monotonic()
         if now < self._beat_at:
             return
@@ -225,8 +225,8 @@ class Receiver:
     def _look_up(self) -> None:
         self._directory.send(pack(request_header(Lookup(), 0), []))
 
-    def _listen_to_directory(self) -> None:
-        """Follows servers to where the directory says that they are."""
+    def _read_directory(self) -> None:
+        """Process the directory's replies, and follow servers to new addresses."""
         try:
             if self._directory.pump():
                 self._look_up()
@@ -239,7 +239,7 @@ class Receiver:
             self._directory.refuse(f"cannot be used: {error}")
             _log.warning("directory-refused", f"the directory: {error!r}")
 
-    def _locate(self, remote: RemoteSession, table: Table) -> None:
+    def _locate(self, remote: ServerSession, table: Table) -> None:
         entry = table.servers.get(remote.rank)
         if entry is not None and not remote.link.is_up:
             try:
@@ -247,33 +247,33 @@ class Receiver:
             except Exception as error:
                 remote.link.refuse(f"cannot be at {entry.addresses}: {error}")
 
-    # Hearing servers ----------------------------------------------------------------------------
+    # Messages of servers ------------------------------------------------------------------------
 
-    def _listen(self, remote: RemoteSession) -> None:
-        """Takes in what a server says; what cannot be ends its connection, and nothing else."""
+    def _read_messages(self, remote: ServerSession) -> None:
+        """Process a server's messages. An invalid one ends its connection, and nothing else."""
         try:
             if remote.link.pump():
                 remote.connected()
             if remote.may_open:
                 remote.open(self._arrays)
             for header, arrays, _ in remote.link.receive():
-                self._take_in(remote, header, arrays)
+                self._on_message(remote, header, arrays)
         except ConnectionError:
-            raise  # the trainer has gone
+            raise  # the trainer has ended
         except Exception as error:
             if not isinstance(error, ProtocolError):
                 _log.error("receiver-fault", f"{remote.where}: {error!r}", exc_info=error)
-            # What follows cannot be trusted either: begins anew.
+            # Later messages cannot be trusted either, so the connection is made again.
             remote.note_fault(str(error)[:_MAX_FAULT] or repr(error))
         remote.acknowledge(_CREDITS // 4)
         if not remote.link.is_up and remote.state != CLOSED:
             remote.end()
             remote.say("server-lost", remote.link.state())
 
-    def _take_in(
-        self, remote: RemoteSession, header: Mapping[str, Any], arrays: list[Array]
+    def _on_message(
+        self, remote: ServerSession, header: Mapping[str, Any], arrays: list[Array]
     ) -> None:
-        """Takes in a message of a server; ProtocolError if it is none that it may send."""
+        """Process a message of a server; raise ProtocolError if it is invalid."""
         message = remote.read(header, arrays)
         if isinstance(message, Chunk):
             self._take_chunk(remote, message, arrays[0])
@@ -289,85 +289,85 @@ class Receiver:
         elif isinstance(message, Progress):
             remote.waiting_for = message.waiting_for
 
-    def _take_chunk(self, remote: RemoteSession, chunk: Chunk, raw: Array) -> None:
+    def _take_chunk(self, remote: ServerSession, chunk: Chunk, raw: Array) -> None:
         layout = remote.layouts.get(chunk.layout)
         if remote.state != OPEN or layout is None:
             raise ProtocolError(f"a chunk of layout {chunk.layout}, which it has not described")
         remote.unacked_bytes += max(len(raw), LEAST_CHUNK)
-        wanted = remote.wanted.get(chunk.batch_id)
-        if wanted is None:  # of an epoch that was closed
+        pending = remote.pending.get(chunk.batch_id)
+        if pending is None:  # of an epoch that was closed
             return
-        if wanted.incoming is None:
-            wanted.incoming = BatchReassembler(self._ring, chunk.nbytes)
-        if wanted.incoming.nbytes != chunk.nbytes:
-            raise ProtocolError(f"{chunk.nbytes} bytes for a batch of {wanted.incoming.nbytes}")
-        is_whole = wanted.incoming.write(chunk.offset, raw)
-        remote.arrived(wanted)
+        if pending.incoming is None:
+            pending.incoming = BatchReassembler(self._ring, chunk.nbytes)
+        if pending.incoming.nbytes != chunk.nbytes:
+            raise ProtocolError(f"{chunk.nbytes} bytes for a batch of {pending.incoming.nbytes}")
+        is_whole = pending.incoming.write(chunk.offset, raw)
+        remote.arrived(pending)
         if is_whole:
-            first, last = self._epochs[wanted.epoch].plan.bounds(wanted.batch)
-            self._checks.check_batch(layout, wanted.incoming.raw, wanted.batch, last - first)
-            to_trainer = self._line, wanted.epoch, wanted.batch, layout, chunk.extras
-            wanted.incoming.announce(*to_trainer)
-            remote.completed(wanted)
+            first, last = self._epochs[pending.epoch].plan.bounds(pending.batch)
+            self._checks.check_batch(layout, pending.incoming.raw, pending.batch, last - first)
+            to_trainer = self._line, pending.epoch, pending.batch, layout, chunk.extras
+            pending.incoming.announce(*to_trainer)
+            remote.completed(pending)
 
-    def _take_failure(self, remote: RemoteSession, failed: Failed) -> None:
-        wanted = remote.wanted.pop(failed.batch_id, None)
-        if wanted is not None:
-            self._fail(wanted, _described(failed.error, remote))
+    def _take_failure(self, remote: ServerSession, failed: Failed) -> None:
+        pending = remote.pending.pop(failed.batch_id, None)
+        if pending is not None:
+            self._fail(pending, _described(failed.error, remote))
 
-    def _opened(self, remote: RemoteSession, reply: Held) -> None:
+    def _opened(self, remote: ServerSession, reply: Held) -> None:
         remote.opened()
         remote.say("session-open", f"has the session, and {len(reply.held)} of its batches")
         at_hand = set(reply.held)
-        for wanted in remote.wanted.values():
-            if wanted.id not in at_hand:
-                self._order(remote, wanted)
+        for pending in remote.pending.values():
+            if pending.id not in at_hand:
+                self._request_batch(remote, pending)
 
-    def _take_error(self, remote: RemoteSession, error: ErrorText, number: int | None) -> None:
+    def _take_error(self, remote: ServerSession, error: ErrorText, number: int | None) -> None:
         if number == remote.opening and remote.state == OPENING:
             remote.refused = _described(error, remote)
-            refused, remote.wanted = remote.wanted, {}
-            for wanted in refused.values():
-                self._fail(wanted, remote.refused)
-        elif remote.state != OPEN:  # to what was asked of the session before
+            refused, remote.pending = remote.pending, {}
+            for pending in refused.values():
+                self._fail(pending, remote.refused)
+        elif remote.state != OPEN:  # the reply to a request for the session before
             return
-        elif error.type == "LookupError":  # it has ended the session, or begun anew
+        elif error.type == "LookupError":  # it has ended the session, or was restarted
             remote.end()
         else:
             remote.complaint = f"{error.type}: {error.message[:_MAX_FAULT]}"
 
-    # What goes wrong ----------------------------------------------------------------------------
+    # Failures -----------------------------------------------------------------------------------
 
     def _reassign(self) -> None:
-        """Gives batches of lost servers to others that may make them."""
+        """Assign batches of lost servers to others that may make them."""
         able = [r for r in self._remotes if r.state == OPEN and r.refused is None]
         for remote in self._remotes if able else ():
             if remote.is_lost or (remote.fault is not None and remote.state == CLOSED):
-                movable = [w for w in remote.wanted.values() if w.server is None]
+                movable = [w for w in remote.pending.values() if w.server is None]
                 if movable:
                     remote.say("batches-moved", f"cannot be used: others make {len(movable)}")
-                for wanted in movable:
-                    del remote.wanted[wanted.id]
-                    self._assign(wanted)
+                for pending in movable:
+                    del remote.pending[pending.id]
+                    self._assign(pending)
 
     def _expire(self) -> None:
-        """Fails batches whose server has not got on for too long."""
+        """Fail batches whose server has made no progress for too long."""
         now = time.monotonic()
         for remote in self._remotes:
-            for wanted in list(remote.wanted.values()):
-                if now - max(wanted.asked, remote.progress) > self._timeout:
-                    del remote.wanted[wanted.id]
-                    remote.send(Cancel(remote.name, [wanted.id]))
-                    self._fail(wanted, describe_error(self._unavailable(remote, wanted)))
+            for pending in list(remote.pending.values()):
+                if now - max(pending.asked, remote.progress) > self._timeout:
+                    del remote.pending[pending.id]
+                    remote.send(Cancel(remote.name, [pending.id]))
+                    self._fail(pending, describe_error(self._unavailable(remote, pending)))
 
-    def _unavailable(self, remote: RemoteSession, wanted: Wanted) -> Exception:
-        """Why a batch is given up."""
-        waited = f"{time.monotonic() - wanted.asked:.1f} s (rpc_timeout is {self._timeout:g} s)"
+    def _unavailable(self, remote: ServerSession, pending: PendingBatch) -> Exception:
+        """Return the error of a batch that timed out."""
+        waited = f"{time.monotonic() - pending.asked:.1f} s (rpc_timeout is {self._timeout:g} s)"
         if remote.fault is not None:
             return ProtocolError(
-                f"{remote.where} has not made batch {wanted.batch} in {waited}: what it sent could "
-                f"not be taken in, {remote.num_faults} times without a batch between; the last "
-                f"time: {remote.fault}. Its khop is another, is damaged, or is not khop"
+                f"{remote.where} has not made batch {pending.batch} in {waited}: what it sent "
+                f"could not be taken in, {remote.num_faults} times without a batch between; the "
+                f"last time: {remote.fault}. Its khop is another, is damaged, or is not khop"
             )
         state = remote.link.state()
         if remote.link.endpoint is None and not self._directory.is_up:
@@ -377,11 +377,11 @@ class Receiver:
         elif remote.complaint:
             state += f", and has refused a request: {remote.complaint}"
         return PartitionUnavailableError(
-            f"{remote.where} has not made batch {wanted.batch} in {waited}: it {state}"
+            f"{remote.where} has not made batch {pending.batch} in {waited}: it {state}"
         )
 
     def close(self) -> None:
-        """Tells servers that the sessions are over, as far as they can be reached at once."""
+        """Close the sessions of servers that can be reached at once, and all connections."""
         for remote in self._remotes:
             if remote.state != CLOSED:
                 remote.send(Close(remote.name))
@@ -392,8 +392,8 @@ class Receiver:
         self._context.term()
 
 
-def _described(error: ErrorText, remote: RemoteSession) -> dict[str, str]:
-    """An error of a server, as the trainer rebuilds it."""
+def _described(error: ErrorText, remote: ServerSession) -> dict[str, str]:
+    """Return an error of a server in the form that the trainer reads."""
     return {
         "type": error.type,
         "message": f"{error.message[:_MAX_ERROR]}\n\nRaised on {remote.where}.",
@@ -402,7 +402,7 @@ def _described(error: ErrorText, remote: RemoteSession) -> dict[str, str]:
 
 
 def main() -> None:
-    """Runs a receiver for the trainer at the other end of the control line."""
+    """Run a receiver for the trainer at the other end of the control line."""
     line, message = start_up()
     receiver: Receiver | None = None
     try:

@@ -1,7 +1,7 @@
-"""What a client may ask a graph server for by name.
+"""Requests of a client to a graph server, by name. Runs in trainers.
 
-A server runs no code that a client sends it. Functions that scripts for other systems pass are
-taken for the request that answers the same question.
+A server runs no code of clients. Functions that scripts for other systems pass are replaced by the
+request that returns the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from khop.distributed.remote.directory_client import Reply
 from khop.errors import ProtocolError
 
 _Read = Callable[[Reply, str], Any]
-"""Reads a reply of a server, which is named for messages."""
+"""Function of a server's reply and the server's name, for messages; returns the result."""
 
 
 def _json(reply: Reply, where: str) -> Any:
@@ -45,21 +45,21 @@ _FUNCTIONS: dict[Any, str] = {torch.cuda.device_count: "device_count"}
 
 
 def request_server(server_rank: int, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Asks a graph server and waits for its answer.
+    """Send a request to a graph server and wait for its reply.
 
     Args:
-        server_rank: which server.
-        func: the name of a request: 'device_count' (CUDA devices of its machine), 'graph' (what it
-            serves), 'ping' (its rank) or 'statistics' (what it has counted); or
+        server_rank: rank of the server.
+        func: name of a request: 'device_count' (CUDA devices of its machine), 'graph' (description
+            of the graph that it serves), 'ping' (its rank) or 'statistics' (its counters); or
             `torch.cuda.device_count` for the first.
-        *args: requests have no arguments; accepted so that the error can say so.
+        *args: requests have no arguments; accepted for the error message.
         **kwargs: likewise.
 
     Returns:
         An integer, or a dictionary.
 
     Raises:
-        TypeError, ValueError: no request by that name, or arguments; lists those that there are.
+        TypeError, ValueError: no such request, with a list of those that exist; or arguments.
         PartitionUnavailableError: the server does not answer.
         RuntimeError: this process is no client.
     """
@@ -70,10 +70,10 @@ def request_server(server_rank: int, func: Any, *args: Any, **kwargs: Any) -> An
 def async_request_server(
     server_rank: int, func: Any, *args: Any, **kwargs: Any
 ) -> torch.futures.Future[Any]:
-    """Asks a graph server without waiting; see `request_server`.
+    """Send a request to a graph server without waiting; arguments as of `request_server`.
 
     Returns:
-        A future; `wait()` returns the answer, or raises what `request_server` would.
+        A future; `wait()` returns the result, or raises the errors of `request_server`.
     """
     submitted, read = _submit(server_rank, func, args, kwargs)
     where = _name_of_server(server_rank)

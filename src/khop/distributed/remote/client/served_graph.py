@@ -1,4 +1,4 @@
-"""The graph that graph servers serve, as a client's loaders see it."""
+"""Graph of a client's loaders, requested from graph servers. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from khop.storage.folder import FolderMeta
 from khop.storage.folder.meta import meta_of
 from khop.typing import EDGE, NODE, Array, EdgeType, Int64Array, IntArray, NodeType
 
-# A server that was silent for longer is passed over, if there is another.
+# Seconds of silence after which another server is preferred, if there is one.
 _SILENT = 3.0
-# Pieces of a reply that are asked for at a time.
+# Pieces of a reply in flight.
 _MOST_ASKED = 8
 
 
 class ServedGraph(PartitionedGraph):
-    """What the servers of a client serve.
+    """The graph that the servers of a client serve.
 
-    Every server knows ids, times and splits of the whole graph; the client asks the server of its
-    rank, or another while that is lost.
+    Every server has ids, times and splits of the whole graph. The client sends its requests to the
+    server of its rank (modulo their number), or to another while that one is lost.
 
     Args:
-        context: the client's place among those that load the graph.
-        servers: asks the servers.
+        context: the client's context.
+        servers: connections to the servers.
         num_servers: number of servers.
         num_clients: number of clients; 0: any number.
 
     Raises:
-        RendezvousError: servers have not registered in time, or a partition is nobody's.
+        RendezvousError: a server has not registered in time, or a partition is not served.
         PartitionUnavailableError: a server does not answer.
-        ProtocolError: what it answers is no description of a graph.
+        ProtocolError: its reply is no description of a graph.
     """
 
     def __init__(
@@ -61,18 +61,18 @@ class ServedGraph(PartitionedGraph):
             table = servers.table
             if table is not None and self._meta.num_parts != table.num_parts:
                 raise ValueError(f"{self._meta.num_parts} parts of {table.num_parts}")
-        except Exception as error:  # whatever nonsense leads to
+        except Exception as error:  # any error of a malformed reply
             raise ProtocolError(f"{where} does not say what it holds: {error!r:.500}") from None
         self._splits: dict[tuple[NodeType, str], Int64Array] = {}
 
     @property
     def meta(self) -> FolderMeta:
-        """What the folder holds; labels that servers add are attributes `y`."""
+        """Metadata of the folder; labels that servers add are attributes `y`."""
         return self._meta
 
     @property
     def where(self) -> str:
-        """Where it lies, for error messages."""
+        """Location of the graph, for error messages."""
         return f"the graph served at {self._servers.master}"
 
     @property
@@ -81,16 +81,20 @@ class ServedGraph(PartitionedGraph):
         return self._context
 
     def connect(self) -> None:
-        """Makes sure that all servers have registered, and that every partition is somebody's."""
+        """Ensure that all servers have registered, and that every partition is served."""
         self._servers.wait_for_servers()
 
     def _parts(self) -> dict[int, list[int]]:
-        """{server: its partitions}."""
+        """Return {server: its partitions}."""
         servers = self._servers.wait_for_servers().servers
         return {rank: list(entry.parts) for rank, entry in servers.items()}
 
     def _server(self, part: int | None = None) -> int:
-        """A server to ask: this client's, or another that has a partition, or that is heard of."""
+        """Return the rank of a server for a request: this client's, or the next that is alive.
+
+        Args:
+            part: partition that it must serve. If None, any.
+        """
         servers = self._servers.wait_for_servers().servers
         mine, count = self._context.rank, self._num_servers
         turns = [(mine + i) % count for i in range(count)]
@@ -103,10 +107,10 @@ class ServedGraph(PartitionedGraph):
 
     @property
     def homes(self) -> list[int]:
-        """Home partition of each client: clients take turns at servers and their partitions.
+        """Home partition of each client: the servers' partitions, assigned round-robin.
 
         Raises:
-            ValueError: nobody knows how many clients there are.
+            ValueError: the number of clients is not fixed.
         """
         num_clients, num_servers = self._num_clients, self._num_servers
         if num_clients == 0:
@@ -122,10 +126,10 @@ class ServedGraph(PartitionedGraph):
         return homes
 
     def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """This client's share of all edges; see `PartitionedGraph`.
+        """Return this client's share of all edges, as `PartitionedGraph.owned_edges` describes.
 
-        Those of its home partition, and of partitions that are nobody's home, by turns; clients
-        that have a partition in common take turns at its edges.
+        Partitions that are no client's home are assigned to clients round-robin. Clients of the
+        same partition divide its edges round-robin.
         """
         place, homes, rank = (
             self.edge_place(edge_type),
@@ -141,7 +145,7 @@ class ServedGraph(PartitionedGraph):
         return np.concatenate(shares, axis=1)
 
     def _edges_of(self, place: int, part: int, first: int, step: int) -> list[Array]:
-        """Every so-many-th edge of a part, in pieces of [2, n] original ids."""
+        """Return edges first, first + step, ... of a part, in pieces of [2, n] original ids."""
         edge_type = self._meta.edge_types[place]
         count = edge_type.bounds[part + 1] - edge_type.bounds[part]
         ends = [self._meta.node_type(edge_type.name[i]).count for i in (0, 2)]
@@ -166,10 +170,10 @@ class ServedGraph(PartitionedGraph):
     def _checked(
         self, server: int, op: str, arrays: list[Array], shapes: Sequence[tuple[int | None, ...]]
     ) -> list[Array]:
-        """The arrays of a reply, int64, of these shapes; None: of any length.
+        """Check that a reply's arrays are int64, of these shapes (None: any length); return them.
 
         Raises:
-            ProtocolError: others; names the server.
+            ProtocolError: they are not; names the server.
         """
         fits = len(arrays) == len(shapes) and all(
             array.dtype == np.int64
@@ -186,7 +190,7 @@ class ServedGraph(PartitionedGraph):
         return arrays
 
     def _check_ids(self, server: int, op: str, ids: Int64Array, below: int) -> None:
-        """Raises ProtocolError if there is an id of no node."""
+        """Raise ProtocolError if an id is out of range."""
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < below:
             raise ProtocolError(
                 f"{self._servers.name_of(server)} answered '{op}' with ids {ids.min()} to "
@@ -194,7 +198,7 @@ class ServedGraph(PartitionedGraph):
             )
 
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """[n] int64 new ids, ascending, for which a boolean attribute holds; KeyError if none."""
+        """Return the new ids, [n] int64 ascending, with a boolean attribute; KeyError if none."""
         splits = self._meta.node_type(node_type).splits
         if name not in splits:
             raise KeyError(f"'{node_type}' has no boolean attribute '{name}': there are {splits}")
@@ -211,7 +215,7 @@ class ServedGraph(PartitionedGraph):
             arrays = self._servers.request(server, request).arrays
             (says,), ids, _ = self._checked(server, "split", arrays, [(1,), (None,), (None,)])
             total = int(says) if total is None else total
-            # Each piece gets on, or this would not end.
+            # A piece must not be empty before the end, or this would not end.
             is_next = len(ids) > 0 or begin == total
             if says != total or not is_next or not begin + len(ids) <= total <= node_type.count:
                 raise ProtocolError(
@@ -229,20 +233,20 @@ class ServedGraph(PartitionedGraph):
         return np.concatenate(pieces)
 
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """[n] keys of the times of nodes, by new id; None if their type has no times."""
+        """Return the times of nodes, as [n] int64 keys; None if their type has no times."""
         if not self._meta.node_type(node_type).timed:
             return None
         return self._translated(messages.NodeTimes, new_ids, node_type)
 
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
-        """Original ids of ids of the folder's numbering; see `PartitionedGraph`."""
+        """Return the original ids, [n] int64, of ids of the folder's numbering."""
         return self._translated(messages.ToOriginalIds, new_ids, node_type)
 
     def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
         return self._translated(messages.ToNewIds, original, node_type)
 
     def _translated(self, kind: Any, ids: IntArray, node_type: NodeType) -> Int64Array:
-        """What servers have for each of some ids, asked for in pieces."""
+        """Return the servers' value for each id, requested in pieces."""
         given = np.ascontiguousarray(ids, np.int64)
         request, server = kind(self._place(node_type)), self._server()
         pieces = deque(given[i : i + MAX_ROWS] for i in range(0, len(given), MAX_ROWS))

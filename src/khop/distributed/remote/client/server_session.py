@@ -1,4 +1,4 @@
-"""A session as the receiver sees it: a server, what it is asked for, and how far it has got."""
+"""State of a receiver's session on one graph server, and its requests in flight."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from khop.typing import Array
 CLOSED, OPENING, OPEN = range(3)
 """States of a session."""
 
-# A server that is lost for so long is not waited for where another may do its work.
+# Seconds after which a lost server's batches are assigned to others that may make them.
 _GRACE = 1.0
-# Layouts of a session that its server may number.
+# Layouts that a session may have.
 _MAX_LAYOUTS = 1024
-# Pauses after the first, second, ... fault in a row.
+# Seconds until the next connection: after the first fault, doubled with each, at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 15.0
-# A session that its server does not know is opened again at most so often, in seconds.
+# Minimum seconds between requests to open a session over one connection.
 _OPEN_AGAIN = 1.0
 _log = log.get(__name__)
 
 
 @dataclass
-class Wanted:
-    """A batch that the trainer waits for.
+class PendingBatch:
+    """A batch in flight.
 
     Attributes:
-        server: place of the one server that may make it; None: any.
-        asked: when it was asked for.
-        incoming: what has arrived of it.
-        most_arrived: how many bytes of it have arrived at most, over all connections.
+        server: index of the only server that may make it. If None, any.
+        asked: when it was requested (`time.monotonic`).
+        incoming: its memory, once bytes have arrived.
+        most_arrived: maximum number of bytes that have arrived, over all connections.
     """
 
     id: int
@@ -64,32 +64,32 @@ class Wanted:
     most_arrived: int = 0
 
     def drop_incoming(self) -> None:
-        """Forgets what has arrived."""
+        """Drop the bytes that have arrived."""
         if self.incoming is not None:
             self.incoming.abandon()
             self.incoming = None
 
 
-class RemoteSession:
+class ServerSession:
     """A server, and the session on it.
 
     Args:
-        spec: what it shall be.
-        rank: of the server.
-        link: to the server.
+        spec: specification of the session.
+        rank: rank of the server.
+        link: connection to the server.
 
     Attributes:
-        state: of the session.
-        wanted: {id: batch} that it is asked for, in order.
-        progress: when it last got on with its work, or made its first fault since.
-        fault: the last message that could not be taken in, in words; None: none since a batch was.
-        num_faults: how many there were.
-        waiting_for: what keeps its samplers from making batches, as it says.
-        complaint: why it has refused a request last.
-        layouts: {its number of a layout: the layout}.
-        refused: why it does not open the session, if it does not.
-        to_acknowledge: bytes that have arrived, and that it has not heard of.
-        opening: number of the last request to open it; no other request has one.
+        state: state of the session.
+        wanted: {id: batch} in flight, in order of the requests.
+        progress: time of the last progress, or of the first fault since (`time.monotonic`).
+        fault: description of the last invalid message since a batch was completed; None if none.
+        num_faults: number of these messages.
+        waiting_for: reason for which its samplers make no batches, as it reports.
+        complaint: error with which it refused a request last.
+        layouts: {the server's number: layout}.
+        refused: error with which it refused to open the session, if it did.
+        unacked_bytes: bytes that have arrived and are not acknowledged.
+        opening: id of the last request to open the session; other requests have id 0.
     """
 
     def __init__(self, spec: SessionSpec, rank: int, link: Connection) -> None:
@@ -97,7 +97,7 @@ class RemoteSession:
         self.rank = rank
         self.link = link
         self.state = CLOSED
-        self.wanted: dict[int, Wanted] = {}
+        self.pending: dict[int, PendingBatch] = {}
         self.progress = time.monotonic()
         self.fault: str | None = None
         self.num_faults = 0
@@ -108,63 +108,63 @@ class RemoteSession:
         self.unacked_bytes = 0
         self.opening = 0
         self._open_at = 0.0
-        # Opening is progress once: a server that begins anew again and again does not get on.
+        # Opening counts as progress once: a server that restarts repeatedly makes none.
         self._opening_counts = True
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has been away for longer than is waited for."""
+        """True if the server has been unreachable for longer than `_GRACE` seconds."""
         since = self.link.lost_since
         return since is not None and time.monotonic() - since > _GRACE
 
     @property
     def name(self) -> str:
-        """Of the session."""
+        """Name of the session."""
         return self._spec.session
 
     @property
     def where(self) -> str:
-        """The server, for messages."""
+        """Rank and address of the server, for messages."""
         return f"graph server {self.rank} at {self.link.address}"
 
     @property
     def may_open(self) -> bool:
-        """Whether the session is to be opened now."""
+        """True if the session should be opened now."""
         is_due = time.monotonic() >= self._open_at
         return self.link.is_up and self.state == CLOSED and is_due
 
     def send(self, request: Any, arrays: Sequence[Array] = (), number: int = 0) -> None:
-        """Sends a request; dropped while the server is lost."""
+        """Send a request; dropped while the server is lost."""
         self.link.send(pack(request_header(request, number), arrays))
 
     def open(self, arrays: Mapping[str, Array]) -> None:
-        """Opens the session, or takes it over to this connection.
+        """Request to open the session, or to take it over to this connection.
 
         Args:
-            arrays: that its samplers read.
+            arrays: arrays that its samplers read, by name.
         """
         self.end()
         self.state = OPENING
         self._open_at = time.monotonic() + _OPEN_AGAIN
         self.layouts.clear()
         self.opening += 1
-        request = Open(self._spec, list(self.wanted), list(arrays))  # type: ignore[arg-type]
+        request = Open(self._spec, list(self.pending), list(arrays))  # type: ignore[arg-type]
         self.send(request, list(arrays.values()), self.opening)
 
     def connected(self) -> None:
-        """There is a new connection."""
+        """Reset the session: there is a new connection."""
         self.end()
         self._open_at = 0.0
 
     def read(self, header: Mapping[str, Any], arrays: Sequence[Array]) -> Any:
-        """A message of the server, checked as far as it can be by itself.
+        """Read a message of the server, with the checks that need no other state.
 
         Returns:
             An event of the session (the array of a chunk is one of bytes), the reply to its opening
-            or to `Alive`, or `ErrorText`; None: to an opening that is overtaken.
+            or to `Alive`, or `ErrorText`. None for the reply to an outdated opening.
 
         Raises:
-            ProtocolError: it is none that the server may send.
+            ProtocolError: the message is invalid.
         """
         if "event" in header:
             return self._read_event(header, arrays)
@@ -196,31 +196,31 @@ class RemoteSession:
         return event
 
     def learn(self, number: int, layout: Layout) -> None:
-        """Takes note of what the server calls a layout."""
+        """Register a layout by the server's number; raise ProtocolError on a conflict."""
         if self.layouts.setdefault(number, layout) is not layout:
             raise ProtocolError(f"layout {number} becomes another")
         if len(self.layouts) > _MAX_LAYOUTS:
             raise ProtocolError(f"more than {_MAX_LAYOUTS} layouts of one session")
 
     def opened(self) -> None:
-        """The server has the session."""
+        """Note that the server has opened the session."""
         self.state = OPEN
         self.refused = None
         if self._opening_counts:
             self._opening_counts = False
             self._get_on()
 
-    def arrived(self, wanted: Wanted) -> None:
-        """Bytes of a batch have arrived; those that are sent once more are no progress."""
-        assert wanted.incoming is not None
-        if wanted.incoming.arrived > wanted.most_arrived:
-            wanted.most_arrived = wanted.incoming.arrived
+    def arrived(self, pending: PendingBatch) -> None:
+        """Note that bytes of a batch have arrived; those that are sent again are no progress."""
+        assert pending.incoming is not None
+        if pending.incoming.arrived > pending.most_arrived:
+            pending.most_arrived = pending.incoming.arrived
             self._opening_counts = True
             self._get_on()
 
-    def completed(self, wanted: Wanted) -> None:
-        """A batch has arrived in full, and is as it should be."""
-        del self.wanted[wanted.id]
+    def completed(self, pending: PendingBatch) -> None:
+        """Remove a batch that has arrived in full and is valid."""
+        del self.pending[pending.id]
         self.fault, self.num_faults = None, 0
         self._opening_counts = True
         self._get_on()
@@ -230,7 +230,7 @@ class RemoteSession:
             self.progress = time.monotonic()
 
     def note_fault(self, why: str) -> None:
-        """Ends a connection over which came what cannot be; the next comes later each time."""
+        """End a connection after an invalid message, with a pause that doubles with each fault."""
         if self.fault is None:
             self.progress = time.monotonic()
         pause = min(_FIRST_PAUSE * 2.0 ** min(self.num_faults, 16), _LONGEST_PAUSE)
@@ -239,20 +239,20 @@ class RemoteSession:
         self.link.refuse(f"sent what cannot be: {why}", pause)
 
     def end(self) -> None:
-        """The connection or session is lost: what was on its way is, too."""
+        """Close the session after it or its connection is lost; drop bytes that have arrived."""
         self.state = CLOSED
         self.unacked_bytes = 0
-        for wanted in self.wanted.values():
-            wanted.drop_incoming()
+        for pending in self.pending.values():
+            pending.drop_incoming()
 
     def say(self, event: str, what: str) -> None:
-        """Logs what has become of the server: a warning if it is lost and something is wanted."""
-        say = _log.warning if self.wanted and self.state == CLOSED else _log.info
+        """Log a change of the server: a warning if it is lost and batches are in flight."""
+        say = _log.warning if self.pending and self.state == CLOSED else _log.info
         text = f"{self.where} {what}"
-        say(event, text, server=self.rank, session=self.name, wanted=len(self.wanted))
+        say(event, text, server=self.rank, session=self.name, pending=len(self.pending))
 
     def acknowledge(self, many: int) -> None:
-        """Says what has arrived, if that is much, or if nothing else is expected."""
-        if self.unacked_bytes >= many or (self.unacked_bytes and not self.wanted):
+        """Acknowledge bytes, if at least `many` have arrived or if no batch is in flight."""
+        if self.unacked_bytes >= many or (self.unacked_bytes and not self.pending):
             self.send(Acknowledge(self.name, self.unacked_bytes))
             self.unacked_bytes = 0

@@ -1,10 +1,10 @@
-"""What a graph server counts, and the picture of itself that it gives to whoever asks.
+"""Counters of a graph server, and snapshots of its state. Run by graph servers.
 
 Threads of a server count as they work (`ServerCounters`, a lock and a few additions each time).
-What changes by itself (sessions, samplers, how much waits where) is not counted but looked up when
-a picture is taken: the server gives a function for that. A picture (`snapshot()`) is a dictionary
-that JSON can hold. It has sums since the start, never rates: whoever looks twice can take the
-difference, and nobody else needs to agree on an interval. `khop top` and `khop.metrics` read it.
+Current state (sessions, samplers, sizes of queues) is not counted but looked up for each snapshot,
+by a function of the server. A snapshot is a dictionary for JSON. It has sums since the start, never
+rates: readers take differences over an interval of their choice. `khop top` and `khop.metrics` read
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from khop._version import __version__
 from khop.metrics.buckets import REQUEST_BUCKETS
 
 OTHER = "other"
-"""Where names are counted for which there is no room: see `ServerCounters`."""
+"""Name under which further names are counted when there are too many: see `ServerCounters`."""
 
 _MAX_NAMES = 64
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -33,8 +33,8 @@ class SamplerState(TypedDict):
     """A sampler process of a session.
 
     Attributes:
-        pid: its process.
-        outstanding: batches that it was asked for and has not made.
+        pid: its process id.
+        outstanding: batches in flight.
         made: batches that it has made.
         bytes: bytes of these.
     """
@@ -46,19 +46,19 @@ class SamplerState(TypedDict):
 
 
 class SessionState(TypedDict):
-    """What a client's loader has on a server.
+    """A loader's state on a server.
 
     Attributes:
-        session: the name that its batches are counted under (`ServerCounters.batch`).
-        loader: the loader, as the client calls it.
-        client: the client.
-        direct: whether its samplers write to a trainer of this machine themselves; then the server
-            knows nothing of their batches, and the numbers below are 0.
+        session: name under which its batches are counted (`ServerCounters.batch`).
+        loader: name of the loader, given by the client.
+        client: name of the client.
+        direct: whether its samplers write to a trainer of this machine. If so, the server does not
+            see their batches, and the numbers below are 0.
         samplers: its sampler processes.
-        restarts: samplers that died and were started again.
-        buffered_bytes: batches that are made and not yet received by the client.
-        unsent_chunks: chunks of them that wait to be sent.
-        ring_bytes: shared memory that its samplers may write to.
+        restarts: number of restarts of samplers.
+        buffered_bytes: bytes of batches that are made and not sent in full.
+        unsent_chunks: chunks of them that are not sent.
+        ring_bytes: bytes of its samplers' arenas.
     """
 
     session: str
@@ -73,11 +73,11 @@ class SessionState(TypedDict):
 
 
 class ServerState(TypedDict):
-    """What a server looks up when a picture is taken.
+    """Current state of a server, looked up for each snapshot.
 
     Attributes:
-        clients: names of the clients that are known.
-        sessions: what they have open.
+        clients: names of the clients that have sessions.
+        sessions: their sessions.
     """
 
     clients: list[str]
@@ -85,14 +85,14 @@ class ServerState(TypedDict):
 
 
 def joined(state: ServerState, further: list[SessionState]) -> ServerState:
-    """A state with further sessions."""
+    """Return a state with further sessions."""
     clients = sorted({*state["clients"], *(session["client"] for session in further)})
     return {"clients": clients, "sessions": [*state["sessions"], *further]}
 
 
 @dataclass
 class _Requests:
-    """Requests of one name."""
+    """Counters of the requests of one name."""
 
     count: int = 0
     failed: int = 0
@@ -102,7 +102,7 @@ class _Requests:
 
 @dataclass
 class _Batches:
-    """Batches of one session."""
+    """Counters of batches."""
 
     count: int = 0
     nbytes: int = 0
@@ -122,18 +122,18 @@ def _nothing() -> ServerState:
 
 
 class ServerCounters:
-    """Counts what a server does; any thread may call any method.
+    """Counters of a server; any thread may call any method.
 
-    Names of requests and reasons are counted one by one as long as there are few of them: the 65th
-    and those after it count as 'other', so that nobody can fill the server's memory with names.
-    Pass only names that the server answers, and 'other' for those that it does not know; then the
-    known ones always have room.
+    Each name of a request or reason has its own counter while there are few: the 65th and later
+    ones count as 'other', so that clients cannot fill the server's memory with names. Pass only
+    names that the server answers, and 'other' for unknown ones; then there is always room for the
+    known ones.
 
     Args:
-        rank: the server's number.
+        rank: rank of the server.
         parts: partitions that it serves.
-        address: where it is reached; see `located`.
-        state: gives what is looked up; called by the thread that takes a picture.
+        address: its address; see `located`.
+        state: returns the current state; called by the thread that takes a snapshot.
     """
 
     def __init__(
@@ -158,17 +158,17 @@ class ServerCounters:
         self._restarts = 0
 
     def located(self, address: str) -> None:
-        """Says where the server is reached, once that is known."""
+        """Set the server's address, once it is known."""
         self._address = address
 
     def count_request(
         self, op: str, seconds: float, bytes_in: int, bytes_out: int, failed: bool = False
     ) -> None:
-        """Counts a request that was answered.
+        """Count a request that was answered.
 
         Args:
-            op: its name; 'other' if the server does not know it.
-            seconds: how long it took to answer.
+            op: its name; 'other' if it is unknown.
+            seconds: time that the answer took.
             bytes_in: bytes of the request.
             bytes_out: bytes of the reply.
             failed: whether the reply is an exception.
@@ -186,35 +186,35 @@ class ServerCounters:
             self._bytes_out += bytes_out
 
     def refused(self, reason: str) -> None:
-        """Counts a request that was not looked at, for a reason of a few words ('too large')."""
+        """Count a request that was refused unread, by its reason in a few words ('too large')."""
         with self._lock:
             name = _admitted(reason, self._refused)
             self._refused[name] = self._refused.get(name, 0) + 1
 
     def session_opened(self, session: str) -> None:
-        """Counts a session, and its batches from here on."""
+        """Count a session, and its batches from now on."""
         with self._lock:
             self._sessions["opened"] += 1
             self._of_sessions.setdefault(session, _Batches())
 
     def session_ended(self, session: str, expired: bool = False) -> None:
-        """Forgets a session's own counts; sums keep them.
+        """Count the end of a session and drop its counters; the sums keep them.
 
         Args:
             session: its name.
-            expired: it ended because nothing was heard of its client, not because that said so.
+            expired: whether it ended because its client was silent, not by request.
         """
         with self._lock:
             self._sessions["expired" if expired else "closed"] += 1
             self._of_sessions.pop(session, None)
 
     def batch(self, session: str, nbytes: int, seconds: float) -> None:
-        """Counts a batch that was sent, all of it.
+        """Count a batch that was sent in full.
 
         Args:
-            session: whose it was; it counts for the sums alone if the session is not open.
+            session: its session; if it is not open, the batch counts for the sums only.
             nbytes: its size.
-            seconds: the time since it was asked for.
+            seconds: time since it was requested.
         """
         with self._lock:
             self._batches.add(nbytes, seconds)
@@ -224,12 +224,12 @@ class ServerCounters:
                 own.add(nbytes, seconds)
 
     def sampler_restarted(self) -> None:
-        """Counts a sampler process that died and was started again."""
+        """Count a restart of a sampler process."""
         with self._lock:
             self._restarts += 1
 
     def snapshot(self) -> dict[str, Any]:
-        """A picture of the server.
+        """Return a snapshot of the server.
 
         Returns:
             'rank', 'parts', 'address', 'pid', 'version' of khop, 'started' (seconds since 1970),
@@ -241,7 +241,7 @@ class ServerCounters:
             'sampler_restarts'; 'ring_bytes', and of the server's process 'rss' (bytes),
             'descriptors' and 'cpu_seconds'.
         """
-        state = self._state()  # may take locks of its own: not under ours
+        state = self._state()  # may take other locks: not under this one
         with self._lock:
             counted = self._counted()
             sessions = [
@@ -279,18 +279,18 @@ class ServerCounters:
 
 
 def _admitted(name: str, known: Mapping[str, Any]) -> str:
-    """The name to count under: its own while there is room."""
+    """Return the name to count under: `name` while there is room, else 'other'."""
     return name if name in known or len(known) < _MAX_NAMES else OTHER
 
 
 def process_figures() -> dict[str, Any]:
-    """Of this process: 'rss' in bytes, open 'descriptors', 'cpu_seconds'.
+    """Return this process's 'rss' in bytes, open 'descriptors' and 'cpu_seconds'.
 
-    Zero where the system does not say (no /proc).
+    The first two are 0 if the system has no /proc.
     """
     rss = descriptors = 0
     with suppress(OSError):
         rss = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
     with suppress(OSError):
-        descriptors = sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # one lists
+        descriptors = sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # one is of the listing
     return {"rss": rss, "descriptors": descriptors, "cpu_seconds": time.process_time()}

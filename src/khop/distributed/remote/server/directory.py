@@ -1,12 +1,12 @@
-"""The directory that server 0 keeps: servers, clients, and what clients publish for each other.
+"""The directory on server 0: servers, clients, and the values that clients publish.
 
-Soft state. Everybody registers again every second; what is silent is lost after a while, and a
-directory that was started again knows all that matters two seconds later. Who comes second with
-another folder, another number of servers, or a rank that a living process has, is refused.
+Its state is soft. All processes register again every second; silent ones count as lost after a
+while, and a restarted directory is complete two seconds later. A process with another folder,
+another number of servers, or the rank of a living process is refused.
 
-A process proves who it is by a secret that it made itself and that nobody is told; others are told
-its hash, the incarnation. Whoever lacks a client's secret cannot publish, register or say goodbye
-in its name. Servers prove themselves by the servers' key (`Source.is_server`), too.
+A process authenticates with a secret that it made itself. Others get only its hash, the
+incarnation. Without a client's secret no process can publish, register or unregister in its name.
+Servers also authenticate with the servers' key (`Source.is_server`).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _MAX_CLIENTS_EACH = 256
 _MAX_VALUE = 64 << 10
 _MAX_REPLY = 1 << 20
 _MAX_PUBLISHED = 256 << 20
-# A rank's process that was silent for so long is dead if another says to have its rank.
+# Seconds of silence after which another process may take a rank.
 _REPLACED_AFTER = 1.5
-# A client that has gone is forgotten after so many times `lost_after`, where any number may come.
+# If the number of clients is not fixed, one that is gone is removed after this many `lost_after`.
 _FORGOTTEN_AFTER = 4
 
 Send = Callable[[Published, Sequence[Array]], None]
@@ -62,14 +62,14 @@ class _Peer:
     """A server or client.
 
     Attributes:
-        entry: what others are told of it.
-        source: where it was last heard of.
-        since: when it was first heard of.
-        heard: when it was last heard of.
-        gone: whether it has said goodbye, or was silent for too long.
-        contender: incarnation of another process that says to have this rank, and since when.
+        entry: its entry, which others get.
+        source: sender of its last registration.
+        since: time of its first registration.
+        heard: time of its last message.
+        gone: whether it has left, or was silent for too long.
+        contender: incarnation of another process that claims this rank, and since when.
         published: {name: JSON text} of a client, the oldest first.
-        nbytes: of all its texts.
+        nbytes: bytes of all its texts.
     """
 
     entry: ServerEntry | ClientEntry
@@ -82,7 +82,7 @@ class _Peer:
     nbytes: int = 0
 
     def unpublish(self, name: str) -> int:
-        """Forgets a value; returns its bytes."""
+        """Remove a value; return its bytes."""
         nbytes = len(self.published.pop(name, b""))
         self.nbytes -= nbytes
         return nbytes
@@ -90,11 +90,12 @@ class _Peer:
 
 @dataclass
 class _Waiter:
-    """A client that waits for what others publish.
+    """A client's request for values that are not all published yet.
 
     Attributes:
-        since: when it came. Who has not been heard of since may be the dead predecessor of somebody
-            who is about to come: all clients of a job are started again together.
+        since: when the client registered first. Values of clients that were silent since then do
+            not count: all clients of a job are restarted together, so such a client may be dead,
+            and its successor not registered yet.
     """
 
     request: WaitFor
@@ -108,15 +109,15 @@ class Directory:
     """The directory's table, and the answers to its requests.
 
     Args:
-        num_servers: how many servers there shall be.
-        num_clients: how many clients; 0: any number, that come and go.
-        num_parts: of the folder.
-        fingerprint: of the folder.
+        num_servers: number of servers in the job.
+        num_clients: number of clients; 0: any number, that come and go.
+        num_parts: number of partitions of the folder.
+        fingerprint: fingerprint of the folder.
         lost_after: seconds of silence after which a client counts as lost.
-        clock: tells the time, in seconds.
+        clock: returns the time in seconds.
 
     Attributes:
-        incarnation: of this directory.
+        incarnation: incarnation of this directory.
     """
 
     def __init__(
@@ -142,13 +143,13 @@ class Directory:
 
     @property
     def finished(self) -> bool:
-        """Whether all clients have come and gone."""
+        """True if all clients have registered and are gone; False if their number is not fixed."""
         clients = self._clients
         expected = range(self._num_clients)
         return self._num_clients > 0 and all(r in clients and clients[r].gone for r in expected)
 
     def lookup(self) -> Table:
-        """What is known."""
+        """Return the table."""
         now = self._clock()
         clients: dict[int, Any] = {
             rank: replace(peer.entry, silent=_seconds(now - peer.heard), gone=peer.gone)  # type: ignore[arg-type]
@@ -157,7 +158,7 @@ class Directory:
         return replace(self._table(), clients=clients)
 
     def _table(self) -> Table:
-        """What is known but for the clients, which may be thousands."""
+        """Return the table without the clients, which may be thousands."""
         now = self._clock()
         servers: dict[int, Any] = {
             rank: replace(peer.entry, silent=_seconds(now - peer.heard))
@@ -173,14 +174,14 @@ class Directory:
             finished=self.finished,
         )
 
-    # Who is there -------------------------------------------------------------------------------
+    # Servers and clients ------------------------------------------------------------------------
 
     def register_server(self, request: RegisterServer, source: Source) -> Table:
-        """Takes note of a server.
+        """Register a server and return the table.
 
         Raises:
-            SecurityError: the asker does not have the servers' key.
-            RendezvousError: it contradicts what is known.
+            SecurityError: the sender does not have the servers' key.
+            RendezvousError: the registration contradicts earlier ones or server 0.
         """
         rank = request.rank
         if not source.is_server:
@@ -213,10 +214,10 @@ class Directory:
         return self.lookup() if entered else replace(self._table(), contending=True)
 
     def register_client(self, request: RegisterClient, source: Source) -> Table:
-        """Takes note of a client.
+        """Register a client and return the table without the clients.
 
         Raises:
-            RendezvousError: it contradicts what is known.
+            RendezvousError: the registration contradicts earlier ones or server 0.
         """
         self._check_numbers(request)
         rank, most = request.rank, self._num_clients or MAX_CLIENTS
@@ -253,7 +254,7 @@ class Directory:
         entry: ServerEntry | ClientEntry,
         source: Source,
     ) -> bool:
-        """Enters a peer; False if another may still have its rank."""
+        """Enter a peer; return False if another process may still have its rank."""
         now, known = self._clock(), peers.get(rank)
         if known is not None and known.entry.incarnation == entry.incarnation:
             known.entry, known.source, known.heard, known.gone = entry, source, now, False
@@ -261,26 +262,26 @@ class Directory:
         if known is not None and not known.gone and not self._may_replace(known, entry, source):
             return self._contend(role, rank, known, entry.incarnation)
         if known is not None:
-            self._published_bytes -= known.nbytes  # its successor publishes its own
+            self._published_bytes -= known.nbytes  # the new process publishes other values
         peers[rank] = _Peer(entry, source, now, now)
         _log.info(f"{role}-registered", f"{role} {rank} has registered", pid=entry.pid)
         return True
 
     def _may_replace(self, known: _Peer, entry: ServerEntry | ClientEntry, source: Source) -> bool:
-        """Whether another process may take the rank of one that has not gone."""
+        """Return whether another process may take the rank of one that is not gone."""
         silent = self._clock() - known.heard
         if isinstance(known.entry, ServerEntry) and isinstance(entry, ServerEntry):
-            # Two cannot listen at one address: the predecessor has left it. Without keys anybody
-            # may say so, but a process of this machine is there or is not.
+            # Two processes cannot listen at one address, so the earlier one has ended. Without keys
+            # any process can claim this, but for one of this machine it can be checked.
             if known.entry.addresses == entry.addresses:
                 return source.is_proven or silent > _REPLACED_AFTER or _has_ended(known.entry)
             return silent > _REPLACED_AFTER
-        # Where each client has a key of its own, a rank is not for another while it may come back.
+        # If each client has its own key, another key gets a rank only once its client is lost.
         is_same = source.user == known.source.user or not source.has_own_key
         return silent > (_REPLACED_AFTER if is_same else self._lost_after)
 
     def _contend(self, role: str, rank: int, known: _Peer, incarnation: str) -> bool:
-        """Another process says to have a rank: waits until the known one is heard of or is not."""
+        """Return False while a rank may be in use; RendezvousError if its process is alive."""
         if known.contender is None or known.contender[0] != incarnation:
             known.contender = incarnation, self._clock()
         elif known.heard > known.contender[1]:
@@ -291,7 +292,7 @@ class Directory:
         return False
 
     def _take_gone(self, gone: dict[int, str], source: Source) -> None:
-        """Clients that have gone, as a server remembers them; a new directory does not."""
+        """Enter clients that a server reports as gone; a restarted directory has lost them."""
         now = self._clock()
         for rank, incarnation in gone.items():
             if rank < self._num_clients and rank not in self._clients:
@@ -299,7 +300,7 @@ class Directory:
                 self._clients[rank] = _Peer(entry, source, now, now, gone=True)
 
     def goodbye(self, request: Goodbye, source: Source) -> None:
-        """A server or client ends, if it is the one that has registered."""
+        """Unregister a server or client, if it is the process that has registered."""
         is_server = request.role == "server"
         peers = self._servers if is_server else self._clients
         known = peers.get(request.rank)
@@ -311,18 +312,18 @@ class Directory:
             del peers[request.rank]
         _log.info(f"{request.role}-left", f"{request.role} {request.rank} has said goodbye")
 
-    # What clients publish -----------------------------------------------------------------------
+    # Published values ---------------------------------------------------------------------------
 
     def publish(self, request: Publish, value: bytes) -> None:
-        """Takes in a value of a client.
+        """Publish a value of a client.
 
         Args:
-            request: whose, and its name.
+            request: the client, and the value's name.
             value: its JSON text.
 
         Raises:
-            RendezvousError: too much, the client has not registered, or another process has its
-                rank by now.
+            RendezvousError: the value is too large, the client has not registered, or another
+                process has its rank by now.
         """
         client = self._clients.get(request.rank)
         if client is None:
@@ -342,19 +343,19 @@ class Directory:
         while len(client.published) > _MAX_NAMES:
             self._published_bytes -= client.unpublish(next(iter(client.published)))
         while self._published_bytes > _MAX_PUBLISHED:
-            # The oldest value, of a loader made long ago, of whoever has published most.
+            # The oldest value, of an old loader, of the client that has published most.
             most = max(self._clients.values(), key=lambda peer: peer.nbytes)
             self._published_bytes -= most.unpublish(next(iter(most.published)))
         for waiter in [w for w in self._waiters if w.request.name == name and self._is_done(w)]:
             self._answer(waiter)
 
     def wait_for(self, request: WaitFor, source: Source, send: Send) -> None:
-        """Answers, by `send`, when all have published what is asked for, or when time is over.
+        """Answer, by `send`, when all requested values are published, or when time is over.
 
-        A value counts if its client has been heard of since the one that asks has come.
+        A value counts if its client has sent a message since the requesting client registered.
 
         Raises:
-            RendezvousError: too many wait.
+            RendezvousError: too many requests wait.
         """
         own = sum(waiter.user == source.user for waiter in self._waiters)
         if own >= _MAX_WAITERS_EACH * self._clients_of(source) or (
@@ -370,14 +371,14 @@ class Directory:
             self._answer(waiter)
 
     def _clients_of(self, source: Source) -> int:
-        """Clients that have registered from there, one at least."""
+        """Return the number of clients of a source's user, at least 1."""
         return max(1, sum(peer.source.user == source.user for peer in self._clients.values()))
 
     def _is_done(self, waiter: _Waiter) -> bool:
         return all(self._value(rank, waiter) is not None for rank in waiter.request.ranks)
 
     def _value(self, rank: int, waiter: _Waiter) -> bytes | None:
-        """What a client has published for a waiter; None: nothing that counts."""
+        """Return a client's value for a waiter; None if there is none that counts."""
         client = self._clients.get(rank)
         if client is None or client.heard < waiter.since:
             return None
@@ -397,13 +398,13 @@ class Directory:
             ends.append(len(text))
         try:
             waiter.send(Published(ranks, ends), [np.frombuffer(bytes(text), np.uint8)])
-        except Exception as error:  # of its connection; others wait, too
+        except Exception as error:  # of this connection; others must get their answers
             _log.warning("reply-failed", f"an answer to {waiter.user} was not sent: {error!r}")
 
     # Time ---------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Notices who is silent, and whose time is over. Called several times a second."""
+        """Mark silent clients as gone, answer expired requests. Called several times a second."""
         now = self._clock()
         for waiter in [w for w in self._waiters if now >= w.until or self._is_done(w)]:
             self._answer(waiter)
@@ -423,7 +424,7 @@ def _seconds(silent: float) -> float:
 
 
 def _has_ended(entry: ServerEntry) -> bool:
-    """Whether a server was a process of this machine, and is no more."""
+    """Return whether a server was a process of this machine, and has ended."""
     if entry.host != host_identity():
         return False
     try:

@@ -1,7 +1,7 @@
-"""What graph servers answer about the graph as a whole, and partition requests of all their parts.
+"""Answers to requests about the graph, and to partition requests of all parts of a graph server.
 
-Stateless, in the server's own threads, so that nothing here waits for batches on their way to
-clients. Each reply has at most `messages.MAX_ROWS` rows; who wants more asks for the next piece.
+Stateless. Runs in separate threads of the graph server, so requests do not wait for batches in
+flight to clients. Each reply has at most `messages.MAX_ROWS` rows; more are requested in pieces.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from khop.storage.folder import AttrMeta, FolderMeta, PartitionFolder
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array
 
-# Only tells who shall look at a request: that one reads it in full.
+# These only select the handler of a request, which then reads it in full.
 _OP = re.compile(rb'"op": "(\w{1,32})"')
 _PART = re.compile(rb'"part": (\d{1,9})[,}]')
 _PEEKED = 4096
 
 
 def peek_op(header: Any) -> str:
-    """Name of a request, by a glance at its header; '' if there is none."""
+    """Return the name of a request, from the begin of its header; '' if there is none."""
     found = _OP.search(bytes(header[:_PEEKED]))
     return "" if found is None else found[1].decode()
 
 
 def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
-    """What a folder holds together with labels that it does not hold.
+    """Return the metadata of a folder with additional labels.
 
     Args:
-        meta: of the folder.
-        labels: {index of a node type: [num_nodes, ...]}; they stand for an attribute `y`.
+        meta: metadata of the folder.
+        labels: {index of a node type: [num_nodes, ...]}; they become an attribute `y`.
     """
     types = list(meta.node_types)
     for i, rows in labels.items():
@@ -51,12 +51,12 @@ def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
 
 
 class GraphRequestHandler(FrameHandler):
-    """Answers requests about the graph.
+    """Handler of requests about the graph.
 
     Args:
         folder: the partition folder.
-        meta: what batches can carry: what the folder holds, and labels.
-        rank: of this server.
+        meta: metadata of the folder, with additional labels.
+        rank: rank of this server.
         parts: partitions that it serves.
     """
 
@@ -133,11 +133,11 @@ class GraphRequestHandler(FrameHandler):
         from khop import _native
 
         check_empty(arrays)
-        # Where khop was built without CUDA, nobody counts.
+        # There is no 'devices' if khop was built without CUDA.
         return [np.array([_native.cuda_status().get("devices", 0)], np.int64)]
 
     def _nodes(self, place: int, arrays: list[Array]) -> tuple[str, Int64Array]:
-        """A node type, and ids of its nodes."""
+        """Return the name of a node type, and the request's ids of its nodes, checked."""
         types = self._meta.node_types
         node_type = types[check_index(place, len(types), "node_type")]
         wanted = ids_of(arrays)
@@ -155,12 +155,12 @@ class GraphRequestHandler(FrameHandler):
 
 
 class ServerHandler:
-    """Answers what can be asked of a graph server at any time, and counts it.
+    """Handler of requests that need no state of the server's loop; counts them.
 
     Args:
-        graph: answers requests about the graph.
-        parts: {partition: what answers requests for it}.
-        counters: counts.
+        graph: handler of requests about the graph.
+        parts: {partition: handler of its requests}.
+        counters: counters of the server.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class ServerHandler:
         self._known = {*graph.names, *first.names}
 
     def __call__(self, frames: list[Any]) -> list[Any]:
-        """Frames of the reply to a request's frames; never raises."""
+        """Return the frames of the reply to a request's frames; never raises."""
         began = time.monotonic()
         op = peek_op(frames[0]) if frames else ""
         reply: list[Any] = self._handler(frames)(frames)

@@ -1,15 +1,15 @@
-"""The graph server: its sockets, its loop, and who answers what.
+"""The graph server: its sockets, its event loop, and the dispatch of requests.
 
 One thread, the loop, owns the sockets, the sessions with their sampler processes, and on server 0
-the directory: it answers what changes them, sends chunks of batches in turns, and never does
-anything that takes long. What concerns the graph alone (requests of other servers' samplers, ids,
-splits) is answered by threads of their own, so that it does not wait for streams. A third thread
-(`DirectoryClient`) tells the directory every second that this server lives, and hears from it where
-the others are.
+the directory. It answers requests that concern these, sends chunks of batches of all sessions in
+turn, and never does anything that takes long. Requests about the graph alone (of other servers'
+samplers, for ids or splits) are answered by other threads, so that they do not wait for batches.
+One more thread (`DirectoryClient`) registers this server with the directory every second, and gets
+the other servers' addresses.
 
-Nothing that is done for one peer, session or sampler can leave the loop: what fails unexpectedly is
-logged with its origin and fails that item alone (`_guarded`). Requests wait in a queue for each
-user, and users take turns (`source.Turns`).
+An error in the work for one peer, session or sampler does not end the loop: it is logged with its
+origin and fails that item alone (`_guarded`). Requests are queued by user, and the queues are
+served round-robin (`identity.Turns`).
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from khop.typing import Array
 _log = log.get(__name__)
 
 _TICK_MS = 250
-# Messages that are read, and that are answered here, before others get a turn.
+# Messages read from a socket, and requests answered, before other work of the loop.
 _READ_AT_ONCE, _ANSWERED_AT_ONCE = 64, 16
-# Seconds that server 0 stays for others to hear that all clients have gone.
+# Maximum seconds that server 0 stays after all clients are gone, for other servers to leave.
 _FAREWELL = 5.0
-# Unexpected failures that are logged at once, and a second; whoever causes more fills no disk.
+# Unexpected failures that are logged at once, and per second, so that they cannot fill a disk.
 _LOGGED_BURST, _LOGGED_RATE = 50, 1.0
 
 _QUIET = (messages.Batch, messages.Cancel, messages.Acknowledge)
@@ -60,14 +60,14 @@ _QUIET = (messages.Batch, messages.Cancel, messages.Acknowledge)
 
 _TOO_MANY = "too many requests of yours wait here: wait for answers before you ask again"
 
-_Told = tuple[Any, Sequence[Array]]
+_Reply = tuple[Any, Sequence[Array]]
 """Fields and arrays of a reply."""
 
-_Answer = Callable[[Any, list[Array], Asker], "_Told | None"]
+_Answer = Callable[[Any, list[Array], Asker], "_Reply | None"]
 
 
 class _Peer:
-    """Who has sent a message: where its replies go."""
+    """Sender of a request, which gets the replies."""
 
     __slots__ = ("_send", "number", "source")
 
@@ -77,29 +77,29 @@ class _Peer:
         self._send = send
 
     def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-        """Sends a message; what is for somebody who has gone is dropped.
+        """Send a message; dropped if the peer has disconnected.
 
-        What is more than a client accepts becomes an error.
+        A message larger than clients accept becomes an error.
         """
         place, name = self.source.connection
         self._send(place, name, pack_or_refuse(header, arrays))
 
 
 class GraphServer(PartitionServer):
-    """Serves a graph, and makes batches for clients.
+    """Server of a graph, and of batches for clients.
 
     Args:
-        handler: answers what concerns the graph; see `answers.ServerHandler`.
-        sessions: of clients.
-        hosting: samplers in the memory of clients of this machine.
+        handler: answers requests about the graph; see `graph_handler.ServerHandler`.
+        sessions: sessions of clients.
+        local_samplers: samplers for clients of this machine.
         parts: partitions that it serves.
-        endpoints: {partition: where it is served}, kept up to date here.
-        counters: counts.
-        directory: of server 0; None: this is another.
-        server_key: of servers' sockets that other machines can reach; None: no CURVE.
-        rank: of this server.
+        endpoints: {partition: endpoint of its server}, updated here.
+        counters: counters of the server.
+        directory: the directory, on server 0. None on others.
+        server_key: key of servers' TCP sockets. If None, CURVE is not used.
+        rank: rank of this server.
         sockets: for `PartitionServer`: ipc_path, tcp_host, tcp_port, curve, num_threads (at least
-            two, so that the loop never answers itself).
+            two, so that the loop never calls `handler`).
     """
 
     def __init__(
@@ -148,22 +148,22 @@ class GraphServer(PartitionServer):
         }
         self._answers = {kind.op: (kind, answer) for kind, answer in answers.items()}
 
-    # What other threads call --------------------------------------------------------------------
+    # Called by other threads --------------------------------------------------------------------
 
     def take_table(self, table: Table) -> None:
-        """The directory has said what is known."""
+        """Take over a new table of the directory."""
         self._tables.append(table)
         os.eventfd_write(self._wake, 1)
 
     def take_refusal(self, error: Exception) -> None:
-        """The directory refuses this server: it ends."""
+        """End this server, which the directory refuses."""
         self.refused = error
         os.eventfd_write(self._wake, 1)
 
     # The loop -----------------------------------------------------------------------------------
 
     def serve(self, line: ControlLine) -> None:
-        """Answers until the control line closes, all clients have gone, or the directory refuses.
+        """Serve until the control line closes, all clients are gone, or the directory refuses.
 
         Raises:
             RendezvousError: the directory refuses this server.
@@ -210,7 +210,7 @@ class GraphServer(PartitionServer):
 
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
-        """What fails in it fails alone: the loop serves others, too."""
+        """Log and count errors in the block, so that the loop continues."""
         try:
             yield
         except Exception as error:
@@ -224,7 +224,7 @@ class GraphServer(PartitionServer):
     def _follow_lines(
         self, poller: zmq.Poller, polled: dict[Any, int]
     ) -> dict[Any, tuple[Session, SessionSampler]]:
-        """Polls the lines of the samplers that there are now, and clients of this machine."""
+        """Poll the lines of the current samplers, and clients of this machine; return the lines."""
         lines: dict[Any, tuple[Session, SessionSampler]] = {}
         wanted: dict[Any, int] = dict.fromkeys(self._local_samplers.descriptors(), zmq.POLLIN)
         for session, sampler in self._sessions.samplers():
@@ -241,17 +241,17 @@ class GraphServer(PartitionServer):
         return lines
 
     def _take(self, front: zmq.Socket[bytes]) -> None:
-        """Reads what has arrived at a socket, a few messages at a time, for their users' turns."""
+        """Queue messages that have arrived at a socket for their users, a few at a time."""
         place = self._fronts.index(front)
         for _ in range(_READ_AT_ONCE):
             try:
                 peer, *frames = front.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            # A message without frames is nobody's request.
+            # A message without frames has no request.
             source = source_of(place, peer, frames[0] if frames else peer, self._curve)
             request = [frame.buffer for frame in frames]
-            # Other servers' samplers are many, and this user's own processes are trusted.
+            # Samplers of other servers are many, and processes of this user are trusted.
             is_bounded = not (source.is_server and source.is_proven)
             why = self._why_not(peer.bytes, source.user.encode(), is_bounded)
             if why is None:
@@ -269,11 +269,11 @@ class GraphServer(PartitionServer):
         self._pass_on()
 
     def _send(self, place: int, peer: bytes, frames: Sequence[Any]) -> None:
-        """Sends frames to a peer; dropped if it has gone, or does not read."""
+        """Send frames to a peer; dropped if it has disconnected, or does not read."""
         self._backlog.send(self._fronts[place], peer, frames)
 
     def _pass_on(self) -> None:
-        """Gives requests to the threads, no more than they can work at soon."""
+        """Pass queued requests to the threads, at most two for each thread at a time."""
         assert self._back is not None
         while self._parked and self._at_work < self._max_at_work:
             entry = self._parked.take()
@@ -282,7 +282,7 @@ class GraphServer(PartitionServer):
             self._back.send_multipart(entry, copy=False)
 
     def _hand_back(self) -> None:
-        """Sends what a thread has answered."""
+        """Send the reply of a thread."""
         assert self._back is not None
         self._at_work -= 1
         index, peer, *reply = self._back.recv_multipart(copy=False)
@@ -292,7 +292,7 @@ class GraphServer(PartitionServer):
             self._pass_on()
 
     def _answer_some(self) -> None:
-        """Answers requests here and now, a few of each user in turn."""
+        """Answer a few queued requests, of all users in turn."""
         for _ in range(_ANSWERED_AT_ONCE):
             entry = self._own.take()
             if entry is None:
@@ -302,7 +302,7 @@ class GraphServer(PartitionServer):
                 self._answer(source, frames)
 
     def _answer(self, source: Source, frames: list[Any]) -> None:
-        """Answers a request, unless its answer comes later."""
+        """Answer a request, or leave it to its handler to answer later."""
         began, header = time.monotonic(), dict[str, Any]()
         asker, is_refused = _Peer(source, None, self._send), False
         kind: Any = None
@@ -342,28 +342,28 @@ class GraphServer(PartitionServer):
             raise ProtocolError("this is not server 0, which has the directory")
         return self._directory
 
-    def _lookup(self, request: messages.Lookup, arrays: list[Array], asker: Asker) -> _Told:
+    def _lookup(self, request: messages.Lookup, arrays: list[Array], asker: Asker) -> _Reply:
         check_empty(arrays)
-        return _told(self._the_directory().lookup())
+        return _table_reply(self._the_directory().lookup())
 
     def _register_server(
         self, request: messages.RegisterServer, arrays: list[Array], asker: Asker
-    ) -> _Told:
+    ) -> _Reply:
         check_empty(arrays)
-        return _told(self._the_directory().register_server(request, asker.source))
+        return _table_reply(self._the_directory().register_server(request, asker.source))
 
     def _register_client(
         self, request: messages.RegisterClient, arrays: list[Array], asker: Asker
-    ) -> _Told:
+    ) -> _Reply:
         check_empty(arrays)
-        return _told(self._the_directory().register_client(request, asker.source))
+        return _table_reply(self._the_directory().register_client(request, asker.source))
 
-    def _goodbye(self, request: messages.Goodbye, arrays: list[Array], asker: Asker) -> _Told:
+    def _goodbye(self, request: messages.Goodbye, arrays: list[Array], asker: Asker) -> _Reply:
         check_empty(arrays)
         self._the_directory().goodbye(request, asker.source)
         return messages.Done(), ()
 
-    def _publish(self, request: messages.Publish, arrays: list[Array], asker: Asker) -> _Told:
+    def _publish(self, request: messages.Publish, arrays: list[Array], asker: Asker) -> _Reply:
         self._the_directory().publish(request, messages.text_bytes(arrays))
         return messages.Done(), ()
 
@@ -377,14 +377,14 @@ class GraphServer(PartitionServer):
         self._the_directory().wait_for(request, asker.source, send)
 
     def _follow_table(self, table: Table) -> None:
-        """Notes where partitions are served, and who has gone."""
+        """Update endpoints of partitions and the clients that are gone; start waiting samplers."""
         for rank, client in table.clients.items():
             if client.gone:
                 self.gone[rank] = client.incarnation
             else:
                 self.gone.pop(rank, None)
         if table.finished:
-            self._say_farewell(table)
+            self._end_with_clients(table)
         for entry in table.servers.values():
             for part in entry.parts:
                 if part not in self._parts:
@@ -399,8 +399,8 @@ class GraphServer(PartitionServer):
         self._sessions.relocate(part, endpoint)
         self._local_samplers.relocate(part, endpoint)
 
-    def _say_farewell(self, table: Table) -> None:
-        """All clients have gone. Server 0 stays until the others have heard it."""
+    def _end_with_clients(self, table: Table) -> None:
+        """End, as all clients are gone. Server 0 waits until the other servers have left."""
         now = time.monotonic()
         if self._finished_at is None:
             self._finished_at = now
@@ -410,29 +410,31 @@ class GraphServer(PartitionServer):
 
     # This server -------------------------------------------------------------------------------
 
-    def _statistics(self, request: messages.Statistics, arrays: list[Array], asker: Asker) -> _Told:
+    def _statistics(
+        self, request: messages.Statistics, arrays: list[Array], asker: Asker
+    ) -> _Reply:
         check_empty(arrays)
         return messages.Done(), [messages.text_array(self._counters.snapshot())]
 
-    def _ping(self, request: messages.Ping, arrays: list[Array], asker: Asker) -> _Told:
+    def _ping(self, request: messages.Ping, arrays: list[Array], asker: Asker) -> _Reply:
         check_empty(arrays)
         return messages.Pong(self._rank), ()
 
     def close(self) -> None:
-        """Ends the sessions and closes the sockets."""
+        """End the sessions and close the sockets."""
         self._local_samplers.close()
         self._sessions.close()
         super().close()
         os.close(self._wake)
 
 
-def _told(table: Table) -> _Told:
-    # As an array: a table of thousands is longer than a header may be.
+def _table_reply(table: Table) -> _Reply:
+    # As an array: a table with thousands of clients is longer than a header may be.
     return messages.Done(), [messages.text_array(codec.to_json(table))]
 
 
 def _has_ended(line: ControlLine) -> bool:
-    """Reads what the other end of the line says; whether it has closed it."""
+    """Discard messages on a line; return whether its other end has closed it."""
     with contextlib.suppress(EOFError):
         while line.receive() is not None:
             pass

@@ -1,6 +1,7 @@
-"""Where messages come from, as far as the transport proves it, and whose turn it is.
+"""Senders of messages, as far as the transport authenticates them, and queues of their work.
 
-Work is counted and given turns by user, not by connection: nobody gets more by connecting often.
+Run by graph servers. Work is counted and queued by user, not by connection, so more connections
+give a user no more of it.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Source:
-    """Who has sent a message.
+    """Sender of a message.
 
     Attributes:
-        connection: the socket that it came to, by its place, and ZeroMQ's name of the peer there.
-        user: whose connection it is. The public key where each client has its own; else the key,
-            if there is one, and the address; the process of a local socket.
-        is_server: whether it may speak as a graph server: it has the servers' key, or is a process
-            of this user on this machine; without keys anybody.
-        is_proven: whether that is by a key, or by the operating system.
+        connection: index of the socket where it arrived, and ZeroMQ's name of the peer there.
+        user: user of the connection. The public key if each client has its own; else the key, if
+            there is one, and the address; of a local socket, the process.
+        is_server: whether it may act as a graph server: it has the servers' key, or is a process
+            of this user on this machine; without keys, any process.
+        is_proven: whether a key or the operating system proves this.
         has_own_key: whether `user` is a key that no other client has.
     """
 
@@ -39,19 +40,19 @@ class Source:
 def source_of(
     place: int, peer: zmq.Frame, frame: zmq.Frame, curve: Mapping[str, Any] | None
 ) -> Source:
-    """Where a message comes from.
+    """Return the sender of a message.
 
     Args:
-        place: of the socket that it came to.
+        place: index of the socket where it arrived.
         peer: ZeroMQ's name of the peer.
-        frame: any frame of the message; libzmq attaches what it knows of the connection.
-        curve: keys of the socket; None: it is a local one, or there are none.
+        frame: any frame of the message; libzmq attaches properties of the connection.
+        curve: keys of the socket. None if it is a local one, or without keys.
     """
     connection = place, peer.bytes
     address = str(_property(frame, "Peer-Address"))
     key = _property(frame, "User-Id") if curve is not None else None
     if key is None or curve is None:
-        # Of local sockets 'localhost:user:group:process'; their folder is this user's alone.
+        # 'localhost:user:group:process' for local sockets; only this user can enter their folder.
         is_local = address.startswith("localhost:")
         return Source(connection, address, is_server=True, is_proven=is_local)
     if key == curve["public"]:
@@ -69,11 +70,11 @@ def _property(frame: zmq.Frame, name: str) -> str | None:
 
 
 class Turns(Generic[_T]):
-    """What waits to be done, a queue for each user; users take turns.
+    """Queues of pending work, one for each user, served round-robin.
 
     Args:
-        most: entries that may wait for a user.
-        most_bytes: of them together; one entry may always wait.
+        most: maximum number of entries in a user's queue.
+        most_bytes: maximum bytes of these. A single entry is always accepted.
 
     Example:
         >>> turns = Turns[str](2, 100)
@@ -93,13 +94,13 @@ class Turns(Generic[_T]):
         return bool(self._waiting)
 
     def put(self, user: str, entry: _T, nbytes: int, is_bounded: bool = True) -> bool:
-        """Adds an entry behind the others of its user; returns whether there was room.
+        """Append an entry to its user's queue; return whether there was room.
 
         Args:
-            user: whose it is.
+            user: the user.
             entry: the entry.
             nbytes: its size.
-            is_bounded: whether there need be room for it.
+            is_bounded: whether the bounds apply.
         """
         queue = self._waiting.get(user)
         taken = self._nbytes.get(user, 0)
@@ -115,7 +116,7 @@ class Turns(Generic[_T]):
         return True
 
     def take(self) -> _T | None:
-        """The oldest entry of the user whose turn it is; None if nothing waits."""
+        """Remove and return the oldest entry of the next user; None if all queues are empty."""
         if not self._waiting:
             return None
         user, queue = self._waiting.popitem(last=False)

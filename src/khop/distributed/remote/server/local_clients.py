@@ -1,17 +1,17 @@
-"""Samplers that write into a client's own memory, where it shares a machine with its graph server.
+"""Samplers that write into the arenas of clients on a graph server's machine. Run by graph servers.
 
 Between machines batches are sent; on one machine they need not be. A client there connects to a
-Unix socket beside the server's `ipc://` socket, in a folder that only their owner can enter, says
-what its sampler shall do, and passes its ring along. The server starts the sampler and hands its
-own end of the control line over: from then on client and sampler talk to each other as in worker
-mode, and nothing is copied. The server keeps that end open, too, only to say where other servers
-are. It ends the sampler when the client closes the connection, however it ends, or ends itself.
+Unix socket next to the server's `ipc://` socket, in a folder that only their owner can enter, and
+sends the specification of a sampler and its arena. The server starts the sampler and passes its end
+of the control line to the client: from then on client and sampler communicate as in worker mode,
+and nothing is copied. The server keeps this end open, too, only to send endpoints of other servers.
+It ends the sampler when the client's connection closes, however the client ends, or with itself.
 
-    client -> server   CONFIG   `messages.HostedSampler`; ring, arrays
+    client -> server   CONFIG   `messages.HostedSampler`; arena, arrays
     server -> client   READY    {'pid'}; the sampler's control line
                        ERROR    {'type', 'message'}: refused
-                       ERROR    {'status', 'task', 'log'}: the sampler has ended, and how; the batch
-                                that it worked on last, and the end of its log
+                       ERROR    {'status', 'task', 'log'}: how the sampler has ended; the batch that
+                                it worked on last, and the end of its log
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from khop.distributed.processes.child import ChildProcess
 from khop.distributed.processes.socket_files import peer_of
 from khop.distributed.remote.messages import HostedSampler, SessionSpec
 from khop.distributed.remote.server.counters import SessionState
-from khop.distributed.remote.server.session import SessionEnvironment, end_process, tell_endpoint
+from khop.distributed.remote.server.session import SessionEnvironment, end_process, send_endpoint
 from khop.distributed.remote.server.validation import SessionValidator
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.protocol import describe_error
@@ -38,9 +38,9 @@ from khop.errors import ProtocolError
 
 _WORKER = "khop.distributed.sampling.worker"
 _BACKLOG = 128
-# Seconds until new connections are looked at again where no descriptor was left for one.
+# Seconds until connections are accepted again after no descriptor was left for one.
 _NO_DESCRIPTOR = 1.0
-# Characters of a log that fit a message, however JSON writes them.
+# Characters of a log that fit in a message, whatever their encoding in JSON.
 _MAX_LOG = MAX_PAYLOAD // 8
 _log = log.get(__name__)
 
@@ -50,13 +50,13 @@ class _LocalClient:
     """A client's connection, and the sampler that works for it.
 
     Attributes:
-        connection: to the client.
-        spec: what the sampler shall do; None: not said yet.
-        wish: what the client has asked for, until it can be had.
+        connection: connection to the client.
+        pending_request: the client's request, until it is granted or refused.
+        spec: specification of the sampler's session. None until the request is granted.
         process: the sampler.
-        end: readable when the sampler has ended.
-        client: readable when the client has ended, whose forks may still hold the connection; None:
-            the system does not tell who it is.
+        end: pidfd of the sampler, readable when it has ended.
+        client: pidfd of the client, readable when it has ended; its forks may still hold the
+            connection. None if the system does not give the client's process id.
     """
 
     connection: ControlLine
@@ -71,10 +71,10 @@ class LocalSamplerService:
     """The samplers that a server runs for clients of its machine. Used by the server's loop.
 
     Args:
-        path: of the socket; its folder is the owner's alone.
-        host: what samplers have of the server.
-        checks: raises what is wrong with what a client asks for.
-        max_guests: samplers that there may be at a time.
+        path: path of the socket, in a folder that only the owner can enter.
+        host: environment of samplers on this server.
+        checks: checks of clients' requests.
+        max_guests: maximum number of connected clients, with a sampler each.
     """
 
     def __init__(
@@ -94,15 +94,15 @@ class LocalSamplerService:
         self._listener.listen(_BACKLOG)
 
     def descriptors(self) -> set[int]:
-        """What is readable when there is something to do; see `look_at`."""
+        """Return the descriptors to poll; when one is readable, call `look_at` with it."""
         found = {*self._local_clients, *self._ends, *self._clients}
         if time.monotonic() >= self._accept_again:
             found.add(self._listener.fileno())
         return found
 
     def look_at(self, descriptor: int) -> None:
-        """Does what there is to do."""
-        # What was looked at just before may have ended what this descriptor belonged to.
+        """Process a readable descriptor."""
+        # The descriptor processed just before may have ended this one's owner.
         if descriptor == self._listener.fileno():
             self._accept()
         elif descriptor in self._local_clients:
@@ -117,7 +117,7 @@ class LocalSamplerService:
             accepted = self._listener.accept()[0]
         except (BlockingIOError, ConnectionError):
             return
-        except OSError as error:  # no descriptor is left: it waits, and must not wake us again
+        except OSError as error:  # no descriptor is left: the client waits; do not poll meanwhile
             self._accept_again = time.monotonic() + _NO_DESCRIPTOR
             _log.warning("client-waits", f"a client of this machine waits: {error.strerror}")
             return
@@ -134,7 +134,7 @@ class LocalSamplerService:
             self._clients[guest.client] = guest
 
     def _hear(self, guest: _LocalClient) -> None:
-        """A client asks for its sampler, or has gone."""
+        """Process a client's request, or its end."""
         try:
             message = guest.connection.receive()
         except (EOFError, ProtocolError, OSError):
@@ -142,9 +142,7 @@ class LocalSamplerService:
             return
         if message is None:
             return
-        if (
-            guest.pending_request is not None or guest.spec is not None
-        ):  # it has said all that there is to say
+        if guest.pending_request is not None or guest.spec is not None:  # a second request
             _drop(message)
             self._disconnect(guest)
             return
@@ -152,12 +150,12 @@ class LocalSamplerService:
         self._grant(guest)
 
     def start_pending(self) -> None:
-        """Starts the samplers that had to wait for other servers to register."""
+        """Start the samplers that had to wait for other servers to register."""
         for guest in [g for g in self._local_clients.values() if g.pending_request is not None]:
             self._grant(guest)
 
     def _grant(self, guest: _LocalClient) -> None:
-        """Starts a guest's sampler, if it can be; else it waits, or is refused."""
+        """Start a client's sampler if possible; else the request waits, or is refused."""
         message = guest.pending_request
         assert message is not None
         try:
@@ -170,7 +168,7 @@ class LocalSamplerService:
         _drop(message)
 
     def _start(self, guest: _LocalClient, message: Message) -> bool:
-        """Starts a sampler; returns whether all servers that it needs are known."""
+        """Start a sampler; return False if servers that it needs have not registered yet."""
         if message.op is not Op.CONFIG:
             raise ProtocolError("a client of this machine says first what it wants")
         if len(self._local_clients) > self._max_guests:
@@ -208,7 +206,7 @@ class LocalSamplerService:
         return True
 
     def _on_exit(self, guest: _LocalClient) -> None:
-        """A sampler has ended: its client hears how; another takes a new connection."""
+        """Report the end of a sampler to its client, which must connect again for another."""
         assert guest.process is not None and guest.end is not None
         process = guest.process
         told = {
@@ -224,13 +222,13 @@ class LocalSamplerService:
             return
         del self._ends[guest.end]
         os.close(guest.end)
-        # The client has this end of the line, too: it closes for both.
+        # The client has this end of the line, too, so it is shut down for both.
         guest.process.line.shut_down()
         end_process(guest.process)
         guest.process = guest.end = None
 
     def _disconnect(self, guest: _LocalClient) -> None:
-        """A client has gone."""
+        """End a client's sampler and close its connection."""
         self._forget_sampler(guest)
         if guest.pending_request is not None:
             _drop(guest.pending_request)
@@ -243,19 +241,19 @@ class LocalSamplerService:
         guest.connection.close()
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
-        """Tells samplers where a partition is served from now on."""
+        """Send the new endpoint of a partition to the samplers."""
         for guest in self._ends.values():
             if guest.process is not None:
-                tell_endpoint(guest.process, part, endpoint)
+                send_endpoint(guest.process, part, endpoint)
 
     def flush(self) -> None:
-        """Sends what found no room before; called now and then."""
+        """Send messages that found no room before. Called several times a second."""
         for guest in self._ends.values():
             if guest.process is not None:
                 guest.process.line.flush()
 
     def states(self) -> list[SessionState]:
-        """What there is, for statistics. What samplers have made, their clients count."""
+        """Return the samplers' state, for statistics. Their batches are counted by clients."""
         return [
             {
                 "session": guest.spec.session,
@@ -273,7 +271,7 @@ class LocalSamplerService:
         ]
 
     def close(self) -> None:
-        """Ends all samplers; their clients notice."""
+        """End all samplers and close the connections of their clients."""
         self._listener.close()
         with contextlib.suppress(OSError):
             Path(self._path).unlink()

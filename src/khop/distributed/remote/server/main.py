@@ -1,4 +1,4 @@
-"""The graph server's process.
+"""Program of the graph server's process.
 
 `khop serve` runs it in its own process; `init_server` starts it as a child. Configuration:
 
@@ -6,19 +6,20 @@
     rank, num_servers, num_clients
     parts           partitions to serve; null: every num_servers-th from `rank` on
     master          'HOST:PORT' of server 0
-    host, port      where to listen; null: server 0 at `master`, others at the address on the way to
-                    it and a free port
+    host, port      where to listen; null: server 0 at `master`, others at the address on the route
+                    to it and a free port
     keys            `ServerKeys.to_json()`; null: none
     insecure        listen beyond loopback without keys
     buffer_limit    bytes that the sessions of all clients may hold
     sampler_limit   sampler processes that the sessions of all clients may have
     connection_limit   connections over TCP
-    lost_after      seconds of silence after which a client counts as gone
+    lost_after      seconds of silence after which a client counts as lost
     lease           seconds of silence after which a session ends
     timeout         seconds that samplers wait for other servers
-    graph_mode, feature_mode   where graph and attributes lie for samplers on devices
+    graph_mode, feature_mode   placement of graph and attributes for samplers on devices
     metrics_port    where to serve counters as Prometheus text; null: nowhere
-    has_labels      a `share()`d block comes along: {index of a node type: labels by original id}
+    has_labels      a `share()`d block is passed along: {index of a node type: labels by original
+                    id}
 """
 
 from __future__ import annotations
@@ -87,14 +88,14 @@ DEFAULTS: dict[str, Any] = {
     "metrics_port": None,
     "has_labels": False,
 }
-"""What a configuration need not say."""
+"""Defaults of a configuration."""
 
 
 def split_address(address: str, what: str) -> tuple[str, int]:
-    """Host and port of 'HOST:PORT'.
+    """Return host and port of 'HOST:PORT'.
 
     Raises:
-        ValueError: it is none; says so with `what`, the option's name.
+        ValueError: malformed; the message names the option, `what`.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
@@ -103,7 +104,7 @@ def split_address(address: str, what: str) -> tuple[str, int]:
 
 
 def parts_of(folder: PartitionFolder, rank: int, num_servers: int) -> list[int]:
-    """Partitions of a server that was not told which: every num_servers-th."""
+    """Return a server's default partitions: every num_servers-th from `rank` on."""
     if num_servers > folder.num_parts:
         raise ValueError(
             f"'{folder.root}' has {folder.num_parts} partitions for {num_servers} graph servers: "
@@ -118,18 +119,18 @@ def serve(
     line: ControlLine,
     on_ready: Callable[[Mapping[str, str]], None],
 ) -> None:
-    """Runs a graph server until the line closes, or all clients have gone.
+    """Run a graph server until the line closes, or all clients are gone.
 
     Args:
         config: see above.
         labels: {index of a node type: [num_nodes, ...] by original id} that the folder lacks.
-        line: closes when the server shall end.
+        line: control line; its close ends the server.
         on_ready: called with its addresses, once clients can reach it.
 
     Raises:
-        FolderError, ValueError, IndexError: what it shall serve is not there.
+        FolderError, ValueError, IndexError: the folder or a partition does not exist.
         SecurityError: it would listen beyond loopback without keys.
-        RendezvousError: its address cannot be had, or server 0 refuses it.
+        RendezvousError: its address cannot be bound, or server 0 refuses it.
     """
     config = {**DEFAULTS, **config}
     raise_descriptor_limit()
@@ -147,10 +148,10 @@ def serve(
             on_table=server.take_table,
             on_refused=server.take_refusal,
         )
-        # Server 0 has nobody left to say goodbye to.
+        # Server 0 does not unregister: the directory ends with it.
         stack.callback(remote.close, goodbye=config["rank"] != 0)
         if config["metrics_port"] is not None:
-            # Imported here: few servers are asked.
+            # Imported here: few servers have a metrics port.
             from khop.metrics import MetricsServer, of_server
 
             stack.enter_context(
@@ -166,7 +167,7 @@ def serve(
 def _make_server(
     config: Mapping[str, Any], labels: Mapping[int, Array], stack: contextlib.ExitStack
 ) -> tuple[GraphServer, ServerCounters, RegisterServer]:
-    """The server, its counters, and what it registers with; `stack` undoes what it leaves."""
+    """Return the server, its counters and its registration; `stack` cleans up at the end."""
     rank, num_servers = config["rank"], config["num_servers"]
     if not 0 <= rank < num_servers:
         raise ValueError(
@@ -184,7 +185,7 @@ def _make_server(
 
     meta = with_labels(folder.meta, labels)
     endpoints: dict[int, Endpoint] = {}
-    # Sessions need counters, and these the sessions, which are there when they are read.
+    # Sessions need the counters. The counters read the sessions, but only when both exist.
     counters = ServerCounters(
         rank, parts, "", lambda: joined(sessions.state(), local_samplers.states())
     )
@@ -235,7 +236,7 @@ def _make_server(
     own_port = server.addresses["tcp"].rpartition(":")[2]
     server.addresses["tcp"] = f"tcp://{advertised}:{own_port}"
     counters.located(server.addresses["tcp"])
-    # Samplers of one of its partitions ask it for the others.
+    # Samplers of one of its partitions send it requests for its other partitions.
     endpoints.update({part: Endpoint(server.addresses["ipc"]) for part in parts})
     registration = RegisterServer(
         rank,
@@ -261,7 +262,7 @@ def _host(
     counters: ServerCounters,
     stack: contextlib.ExitStack,
 ) -> SessionEnvironment:
-    """What sessions have of this server."""
+    """Return the environment of sessions on this server."""
     shared = None
     if labels:
         shared = share({f"label.{i}": _by_new_id(folder, i, a) for i, a in labels.items()})
@@ -285,7 +286,7 @@ def _host(
 
 
 def _by_new_id(folder: PartitionFolder, place: int, labels: Array) -> Array:
-    """Labels in the order of the folder's numbering."""
+    """Return labels in the order of the folder's numbering."""
     node_type = folder.meta.node_types[place]
     if len(labels) != node_type.count:
         raise ValueError(
@@ -297,7 +298,7 @@ def _by_new_id(folder: PartitionFolder, place: int, labels: Array) -> Array:
 
 
 def _address(config: Mapping[str, Any]) -> tuple[str, str, int]:
-    """Where to listen, as what others shall know it, and the port (0: any)."""
+    """Return the address to listen at, the address to publish, and the port (0: any)."""
     master, master_port = split_address(config["master"], "master")
     is_first = config["rank"] == 0
     host = config["host"] or (master if is_first else host_address(master))
@@ -310,7 +311,7 @@ def _address(config: Mapping[str, Any]) -> tuple[str, str, int]:
 
 
 def _resolved(host: str) -> str:
-    """The address that a name stands for: sockets are bound to addresses."""
+    """Return the IPv4 address of a name: sockets are bound to addresses."""
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError as error:
@@ -319,7 +320,7 @@ def _resolved(host: str) -> str:
 
 
 def main() -> None:
-    """Serves a graph for the process at the other end of the control line."""
+    """Serve a graph for the process at the other end of the control line."""
     line, message = start_up()
     try:
         labels: dict[int, Array] = {}
@@ -333,7 +334,7 @@ def main() -> None:
 
         serve(message.json(), labels, line, on_ready)
     except (EOFError, ConnectionError):
-        pass  # whoever started it has gone
+        pass  # the process that started it has ended
     except Exception as error:
         with contextlib.suppress(ConnectionError):
             line.send_json(Op.ERROR, describe_error(error))

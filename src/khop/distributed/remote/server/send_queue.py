@@ -1,4 +1,7 @@
-"""What a session has to send to its client, and how much of it may be on its way."""
+"""Queue of a session's batches to its client, with a bound of the bytes in flight.
+
+Run by graph servers.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ Send = Callable[[Mapping[str, Any], Sequence[Array]], None]
 
 
 class SendQueue:
-    """Batches that wait to be sent, in the order in which they were made.
+    """Queue of batches to send, in the order in which they were made.
 
     Args:
-        session: whose they are.
-        credits: bytes that may be on their way before the client acknowledges any.
+        session: name of the session.
+        credits: bytes that may be in flight without an acknowledgement.
         send: sends an event to the client.
         on_sent: called with a batch when all of it was sent.
     """
@@ -47,47 +50,47 @@ class SendQueue:
 
     @property
     def ids(self) -> list[int]:
-        """Of the batches that wait."""
+        """Ids of the queued batches."""
         return list(self._ready)
 
     @property
     def nbytes(self) -> int:
-        """Their bytes."""
+        """Bytes of the queued batches."""
         return sum(len(ready.raw) for ready in list(self._ready.values()))
 
     @property
     def num_chunks(self) -> int:
-        """Chunks that wait."""
+        """Number of chunks to send."""
         unsent = [len(ready.raw) - ready.sent for ready in list(self._ready.values())]
         return sum(-(-nbytes // CHUNK_BYTES) for nbytes in unsent)
 
     @property
     def can_send(self) -> bool:
-        """Whether a chunk may be sent now."""
+        """True if a chunk may be sent now."""
         return bool(self._ready) and self._credits > 0
 
     def number_of(self, layout: Layout) -> int:
-        """The session's number of a layout.
+        """Return the session's number of a layout.
 
-        Samplers number their layouts alike, or not: what they contain decides.
+        Samplers may number layouts differently, so they are compared by content.
         """
         text = json.dumps({**layout.to_json(), "number": 0})
         return self._layouts.setdefault(text, len(self._layouts))
 
     def put(self, ready: EncodedBatch) -> None:
-        """Takes in a batch."""
+        """Queue a batch."""
         self._ready[ready.order.id] = ready
 
     def drop(self, number: int) -> bool:
-        """Forgets a batch; returns whether it was there."""
+        """Remove a batch; return whether it was queued."""
         return self._ready.pop(number, None) is not None
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Remove all batches."""
         self._ready.clear()
 
     def reset(self, send: Send, credits: int) -> None:
-        """The client has another connection, and nothing of what was on its way."""
+        """Send from the start again, over the client's new connection."""
         self._send = send
         self._most = self._credits = credits
         self._announced.clear()
@@ -95,11 +98,11 @@ class SendQueue:
             ready.sent = 0
 
     def acknowledge(self, nbytes: int) -> None:
-        """The client has taken in so many bytes."""
+        """Add bytes that the client has acknowledged to the credits."""
         self._credits = min(self._credits + nbytes, self._most)
 
     def send_chunk(self) -> None:
-        """Sends the next chunk, uncopied: ZeroMQ keeps the batch's memory until it is done."""
+        """Send the next chunk without a copy: ZeroMQ keeps the batch's memory until it is sent."""
         ready = next(iter(self._ready.values()))
         self._announce(ready.layout)
         begin, nbytes = ready.sent, len(ready.raw)
@@ -115,7 +118,7 @@ class SendQueue:
             self._on_sent(ready)
 
     def _announce(self, number: int) -> None:
-        """Describes a layout before the first batch of it."""
+        """Send a layout before the first batch that has it."""
         if number in self._announced:
             return
         text = next(t for t, known in self._layouts.items() if known == number)
@@ -124,6 +127,6 @@ class SendQueue:
         self._announced.add(number)
 
     def send_error(self, number: int, error: Mapping[str, str]) -> None:
-        """Says that a batch cannot be made."""
+        """Send the error of a batch that cannot be made."""
         described = ErrorText(error["type"], error["message"], error.get("traceback", ""))
         self._send(event_header(Failed(self._session, number, described)), [])

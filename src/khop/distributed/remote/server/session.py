@@ -1,11 +1,11 @@
-"""What a client's loader has on a graph server: samplers, what they owe, and what waits to be sent.
+"""Session of a client's loader on a graph server: its samplers, requests and batches to send.
 
-A session makes batches in the order in which they are asked for and sends them in chunks, as many
-bytes ahead as its client allows (`ack` allows more). Samplers are given work only while what is
-made and not sent fits into the session's buffer, so a client that stops reading costs its own
-buffer. A sampler that dies is started again and given what it owed; batches are functions of their
-orders. Whoever opens a session again takes it over as it is: receivers do so after each loss of
-their connection, saying what they still want.
+A session makes batches in the order of their requests and sends them in chunks, with as many bytes
+in flight as its client allows (`Acknowledge` allows more). Samplers get work only while the batches
+that are made and not sent fit in the session's buffer, so a client that stops reading fills only
+its own buffer. A sampler that dies is restarted, and gets its batches in flight again; batches are
+functions of their requests. A session that is opened again is taken over as it is: receivers do so
+after each loss of their connection, with the batches that they still wait for.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from khop.typing import Array
 _log = log.get(__name__)
 
 LEASE_SECONDS = 10.0
-# Bytes of orders that any session may have waiting.
+# Minimum bound of the bytes of a session's queued requests.
 _LEAST_WAITING = 16 << 20
-# No descriptor, memory or process is left: others may give some back.
+# Errors if no descriptor, memory or process is left; they may go away.
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _START_AGAIN = 0.5
-# Orders that a sampler has beside those it works at, so that it never waits for the next.
+# Requests that a sampler has in addition to `concurrency`, so that it never waits for the next.
 _AHEAD = 2
 
 
 @dataclass(frozen=True)
 class SessionEnvironment:
-    """What sessions have of their server.
+    """Environment of sessions on their server.
 
     Attributes:
-        sampler: configuration of samplers that is the same for all: root, credentials, modes.
-        parts: partitions that the server has.
-        num_parts: of the folder.
-        endpoints: {partition: where it is served}, kept up to date.
-        labels: descriptor of labels that samplers read; None: there are none.
+        sampler: configuration that all samplers have in common: root, credentials, modes.
+        parts: partitions of the server.
+        num_parts: number of partitions of the folder.
+        endpoints: {partition: endpoint of its server}, kept up to date.
+        labels: descriptor of labels that samplers read. None if there are none.
         counted: called with session, bytes and seconds of a batch that was sent.
-        restarted: called when a sampler has died and was started again.
+        restarted: called when a sampler has died and is restarted.
     """
 
     sampler: Mapping[str, Any]
@@ -72,13 +72,13 @@ class SessionEnvironment:
     restarted: Callable[[], None]
 
     def missing_parts(self) -> list[int]:
-        """Partitions that samplers would have to ask, and that nobody has registered yet."""
+        """Return the partitions that samplers need and that no server has registered yet."""
         homes = set(self.parts) if len(self.parts) == 1 else set()
         every = set(range(self.num_parts)) - homes
         return sorted(every - set(self.endpoints)) if self.num_parts > 1 else []
 
     def sampler_config(self, spec: SessionSpec, number: int, device: str | None) -> dict[str, Any]:
-        """What a session's sampler has to know; see `khop.distributed.sampling.worker.Sampler`."""
+        """Return a sampler's configuration; see `khop.distributed.sampling.worker.Sampler`."""
         part = self.parts[number % len(self.parts)]
         others = {p: asdict(e) for p, e in self.endpoints.items() if p != part}
         return {
@@ -94,19 +94,19 @@ class SessionEnvironment:
 
 
 class Session:
-    """One session.
+    """A loader's session on this server.
 
     Args:
-        spec: what the client asks for.
-        arrays: arrays that its samplers shall read, by name.
-        host: what it has of its server.
+        spec: specification from the client.
+        arrays: arrays that its samplers read, by name.
+        host: environment of sessions on this server.
         send: sends an event to the client.
 
     Attributes:
         samplers: its sampler processes; none before all partitions can be reached.
-        heard: when the client was last heard of.
+        heard: time of the client's last message (`time.monotonic`).
         made: batches that its samplers have made so far.
-        opened_by: connection that it was opened from last, and its name.
+        opened_by: connection that opened it last, and its name.
         promised_bytes: memory that it may take: its buffer, and arrays that its samplers read.
     """
 
@@ -132,15 +132,15 @@ class Session:
         self._restarts_left = spec.max_restarts
         self.num_restarts = 0
         self._failure: dict[str, str] | None = None
-        self._begun = 0  # samplers that were started at first
+        self._begun = 0  # samplers started, without restarts
         self._start_at = 0.0
-        self._to_replace: deque[SessionSampler] = deque()  # that have died
+        self._to_replace: deque[SessionSampler] = deque()  # samplers that have died
 
     # Samplers -----------------------------------------------------------------------------------
 
     @property
     def waiting_for(self) -> str | None:
-        """What keeps samplers from being started; None: nothing."""
+        """Reason for which samplers cannot be started, in words; None if there is none."""
         missing = self._host.missing_parts()
         if self.samplers or self._failure is not None or not missing:
             return None
@@ -148,16 +148,16 @@ class Session:
 
     @property
     def can_start(self) -> bool:
-        """Whether `start` has something to do now."""
+        """True if `start` would start a sampler now."""
         is_due = self._begun < self.spec.num_workers or bool(self._to_replace)
         is_ready = self._failure is None and time.monotonic() >= self._start_at
         return is_due and is_ready and not self._host.missing_parts()
 
     def start(self) -> None:
-        """Starts one sampler, if one is missing and can be started.
+        """Start one sampler, if one is missing and can be started.
 
-        One at a time, for each takes a moment: a session of hundreds must not keep others waiting.
-        Where the machine has no process, memory or descriptor left, it is tried again later.
+        One at a time, as each takes a moment: a session of hundreds must not delay others. If the
+        machine has no process, memory or descriptor left, try again later.
         """
         if not self.can_start:
             return
@@ -177,7 +177,7 @@ class Session:
         else:
             self._to_replace.popleft()
             for order in dead.orders.values():
-                fresh.give(order)
+                fresh.submit(order)
         self.dispatch()
 
     def _start(self, number: int) -> SessionSampler:
@@ -187,23 +187,23 @@ class Session:
         return SessionSampler(number, config, ring_bytes, shared)
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
-        """Tells samplers where a partition is served from now on."""
+        """Send the new endpoint of a partition to the samplers."""
         for sampler in self.samplers:
-            tell_endpoint(sampler.process, part, endpoint)
+            send_endpoint(sampler.process, part, endpoint)
 
     def listen(self, sampler: SessionSampler) -> None:
-        """Takes in what a sampler has said."""
+        """Process a sampler's messages, or its end."""
         try:
             while sampler in self.samplers:
                 message = sampler.process.line.receive()
                 if message is None:
                     break
-                self._take_in(sampler, message)
+                self._on_message(sampler, message)
         except EOFError:
             self._replace(sampler)
         self.dispatch()
 
-    def _take_in(self, sampler: SessionSampler, message: Message) -> None:
+    def _on_message(self, sampler: SessionSampler, message: Message) -> None:
         if message.op is Op.BATCH:
             ready = sampler.read(message)
             if ready is not None:
@@ -217,7 +217,7 @@ class Session:
             content = message.json()
             error = {name: str(content[name]) for name in ("type", "message", "traceback")}
             error["message"] += f"\n\nRaised in sampler process {sampler.number} on this server."
-            if content["epoch"] is None:  # it could not begin, and would not if started again
+            if content["epoch"] is None:  # its start failed, and would fail again
                 self.fail(error)
                 return
             order = sampler.orders.pop(content["epoch"], None)
@@ -225,7 +225,7 @@ class Session:
                 self.send_error(order.id, error)
 
     def _replace(self, dead: SessionSampler) -> None:
-        """Starts a dead sampler again and gives it what it owed."""
+        """Restart a dead sampler with its batches in flight; fail if no restarts are left."""
         status = dead.process.exit_status()
         end_process(dead.process)
         self.samplers.remove(dead)
@@ -255,13 +255,13 @@ class Session:
         self._to_replace.append(dead)
         self.start()
 
-    # Orders -------------------------------------------------------------------------------------
+    # Requests -----------------------------------------------------------------------------------
 
     def order(self, order: BatchRequest) -> None:
-        """Takes an order; one that is known already is not taken twice.
+        """Queue a request for a batch; ignore it if it is known already.
 
         Raises:
-            ProtocolError: more than may be asked for at a time.
+            ProtocolError: too many requests, or too many bytes of seeds, at a time.
         """
         if self._failure is not None:
             self.send_error(order.id, self._failure)
@@ -281,7 +281,7 @@ class Session:
         return {*(order.id for order in self._waiting), *making, *self._send_queue.ids}
 
     def cancel(self, ids: Sequence[int]) -> None:
-        """Drops orders."""
+        """Drop requests and their batches."""
         unwanted = set(ids)
         self._waiting = deque(o for o in self._waiting if o.id not in unwanted)
         for number in unwanted:
@@ -292,16 +292,16 @@ class Session:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Gives waiting orders to the least busy samplers, as far as the buffer has room."""
+        """Assign queued requests to the least busy samplers, as far as the buffer has room."""
         limit = self.spec.concurrency + _AHEAD
         while self._waiting and self.samplers and self._has_room():
             sampler = min(self.samplers, key=lambda s: len(s.orders))
             if len(sampler.orders) >= limit:
                 return
-            sampler.give(self._waiting.popleft())
+            sampler.submit(self._waiting.popleft())
 
     def _has_room(self) -> bool:
-        """Whether one more batch fits, by the size that batches had so far."""
+        """Return whether one more batch fits, by the mean size of batches so far."""
         making = sum(len(sampler.orders) for sampler in self.samplers)
         if making == 0 and not self._send_queue.ids:
             return True
@@ -310,11 +310,11 @@ class Session:
 
     # The client ---------------------------------------------------------------------------------
 
-    def taken_over(self, outstanding: Sequence[int], send: Send) -> list[int]:
-        """The client has another connection: sends there from now on, and drops what it forgot.
+    def reattach(self, outstanding: Sequence[int], send: Send) -> list[int]:
+        """Move to the client's new connection; drop batches that are no longer outstanding.
 
         Returns:
-            Orders that it need not give again.
+            Ids of the batches that the client need not request again.
         """
         wanted = set(outstanding)
         self.cancel([number for number in self._known() if number not in wanted])
@@ -322,16 +322,16 @@ class Session:
         return sorted(self._known())
 
     def acknowledge(self, nbytes: int) -> None:
-        """The client has taken in so many bytes."""
+        """Add bytes that the client has acknowledged to the credits."""
         self._send_queue.acknowledge(nbytes)
 
     @property
     def can_send(self) -> bool:
-        """Whether a chunk may be sent now."""
+        """True if a chunk may be sent now."""
         return self._send_queue.can_send
 
     def send_chunk(self) -> None:
-        """Sends the next chunk."""
+        """Send the next chunk."""
         self._send_queue.send_chunk()
 
     def _is_sent(self, ready: EncodedBatch) -> None:
@@ -340,11 +340,11 @@ class Session:
         self.dispatch()
 
     def send_error(self, number: int, error: Mapping[str, str]) -> None:
-        """Says that a batch cannot be made."""
+        """Send the error of a batch that cannot be made."""
         self._send_queue.send_error(number, error)
 
     def fail(self, error: Mapping[str, str]) -> None:
-        """Nothing more can be made: says so of all that was asked for, and will be."""
+        """Fail all requests, present and future, with an error; end the samplers."""
         if self._failure is not None:
             return
         self._failure = dict(error)
@@ -359,7 +359,7 @@ class Session:
             self.send_error(order.id, error)
 
     def state(self) -> SessionState:
-        """What it has, for statistics."""
+        """Return the session's state, for statistics."""
         samplers = list(self.samplers)
         return {
             "session": self.spec.session,
@@ -382,7 +382,7 @@ class Session:
         }
 
     def close(self) -> None:
-        """Ends the samplers and drops everything."""
+        """End the samplers and drop all requests and batches."""
         self._waiting.clear()
         self._send_queue.clear()
         for sampler in self.samplers:
@@ -399,13 +399,13 @@ def _end_of_log(dead: ChildProcess) -> str:
     return f"\nThe end of its log:\n{log}" if log else ""
 
 
-def tell_endpoint(sampler: ChildProcess, part: int, endpoint: Endpoint) -> None:
-    """Tells a sampler where a partition is served from now on."""
+def send_endpoint(sampler: ChildProcess, part: int, endpoint: Endpoint) -> None:
+    """Send the new endpoint of a partition to a sampler."""
     content = json.dumps({"part": part, **asdict(endpoint)}).encode()
     sampler.line.post(Op.ENDPOINT, content)
 
 
 def end_process(sampler: ChildProcess) -> None:
-    """Ends a sampler beside what the server does: one in the midst of a batch takes a moment."""
+    """End a sampler in a separate thread: one that is making a batch takes a moment."""
     sampler.line.close()
     threading.Thread(target=sampler.close, name="khop-end").start()

@@ -1,4 +1,4 @@
-"""A sampler process that makes batches on a client's behalf, as the graph server sees it."""
+"""A graph server's handle of a sampler process that makes batches for a client."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from khop.distributed.processes.child import ChildProcess
 from khop.typing import Array, Int64Array
 
 _WORKER = "khop.distributed.sampling.worker"
-# Columns that are longer go through memory of their own.
+# Bytes above which columns are passed in shared memory.
 _MAX_INLINE = MAX_PAYLOAD // 4
 
 
 @dataclass
 class BatchRequest:
-    """A batch that a client has asked for.
+    """A client's request for a batch.
 
     Attributes:
-        id: by which the client calls it.
-        batch, run_key, columns: what it is a function of; see `Pipeline.make`.
-        asked: when it was asked for.
+        id: id of the batch, chosen by the client.
+        batch, run_key, columns: all that the batch depends on; see `Pipeline.make`.
+        asked: when it was requested (`time.monotonic`).
     """
 
     id: int
@@ -45,13 +45,13 @@ class BatchRequest:
 
 @dataclass
 class EncodedBatch:
-    """A batch that was made and not yet sent, all of it.
+    """A batch that was made and is not sent in full.
 
     Attributes:
-        order: what it was made for.
-        raw: [nbytes] uint8; its memory goes back to the sampler when nothing looks into it.
-        layout: its layout, by the session's number.
-        extras: JSON of what travels beside it.
+        order: its request.
+        raw: [nbytes] uint8; its slot is freed when nothing uses it any more.
+        layout: the session's number of its layout.
+        extras: JSON of the batch's extras.
         sent: bytes that were sent.
     """
 
@@ -66,15 +66,15 @@ class SessionSampler:
     """A sampler process of a session.
 
     Args:
-        number: which of the session's.
+        number: index of the sampler in its session.
         config: see `khop.distributed.sampling.worker.Sampler`.
-        ring_bytes: memory that it may write batches to.
+        ring_bytes: bytes of its arena.
         shared: descriptors of arrays that it reads; left open.
 
     Attributes:
-        orders: {ticket: order} that it was given and has not made.
-        layouts: {its number of a layout: the session's}.
-        made, nbytes: batches so far, and their bytes.
+        orders: {ticket: request} in flight.
+        layouts: {the sampler's number of a layout: the session's number}.
+        made, nbytes: number of batches made so far, and their bytes.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class SessionSampler:
 
     @property
     def ring_bytes(self) -> int:
-        """Memory that it may write batches to."""
+        """Bytes of its arena."""
         return self._ring.capacity
 
-    def give(self, order: BatchRequest) -> None:
-        """Asks it for a batch."""
+    def submit(self, order: BatchRequest) -> None:
+        """Send it a request for a batch."""
         self._tickets += 1
         self.orders[self._tickets] = order
         head = ORDER.pack(self._tickets, order.batch, order.run_key, len(order.columns))
@@ -118,7 +118,7 @@ class SessionSampler:
             os.close(memory)
 
     def drop(self, order_id: int) -> bool:
-        """Takes an order back; returns whether it had it."""
+        """Cancel a request; return whether it was in flight here."""
         for ticket, order in self.orders.items():
             if order.id == order_id:
                 del self.orders[ticket]
@@ -127,7 +127,7 @@ class SessionSampler:
         return False
 
     def read(self, message: Message) -> EncodedBatch | None:
-        """Takes in a message of a batch; None if it is not wanted any more.
+        """Read a BATCH message; return None if the batch was cancelled.
 
         Closes the message's descriptors.
         """
@@ -149,14 +149,14 @@ class SessionSampler:
         return EncodedBatch(order, raw, layout, extras.decode() if extras else None)
 
     def _lease(self, message: Message, offset: int, nbytes: int) -> Array:
-        if message.descriptors:  # the ring had no room
+        if message.descriptors:  # the arena had no room
             return ArenaReader(message.descriptor()).lease(0, nbytes, None)
         line = weakref.ref(self.process.line)
         return self._ring.lease(offset, nbytes, partial(_free, line, os.getpid()))
 
 
 def _free(line: weakref.ref[ControlLine], owner: int, slot: int) -> None:
-    """Called in whatever thread ZeroMQ is done with a batch."""
+    """Free a slot. Called in any thread, when ZeroMQ has sent a batch."""
     alive = line()
     if alive is not None and os.getpid() == owner:
         alive.post(Op.FREE, ONE.pack(slot))

@@ -1,8 +1,8 @@
-"""All sessions of a graph server: what is asked of them, whose turn it is, who is silent.
+"""Table of a graph server's sessions: their requests, their turns to send, and their expiry.
 
-A session is known by its name and the secret of the loader that has opened it; requests for it
-count if they come over the connection that it was opened from last. What fails unexpectedly fails
-the session that it belongs to, and nothing else.
+A session is identified by its name and the secret of the loader that has opened it. Requests for it
+are accepted from the connection that opened it last. An unexpected error fails its session, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ from khop.typing import Array
 
 _log = log.get(__name__)
 
-# Chunks that are sent before messages are looked at again.
+# Chunks that are sent before messages are read again.
 _CHUNKS_A_TURN = 64
-# Sampler processes that a user may have started, a second and at once: each costs a quarter of a
-# second of a core.
+# Sampler processes that a user may start per second, and at once: each costs a quarter of a second
+# of a core.
 _STARTS_RATE, _STARTS_BURST = 16.0, 1024.0
 
 
 class Asker(Protocol):
-    """Who has sent a message: where its replies go."""
+    """Sender of a request, which gets the replies."""
 
     @property
     def source(self) -> Source:
-        """Where it comes from."""
+        """Connection and user of the sender."""
 
     @property
     def number(self) -> int | None:
-        """What the asker calls its request."""
+        """Id of the request, chosen by the sender."""
 
     def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-        """Sends a message; what is for somebody who has gone is dropped."""
+        """Send a message; dropped if the peer has disconnected."""
 
 
 Answer = Callable[[Any, list[Array], Asker], "tuple[Any, Sequence[Array]] | None"]
 
 
 class SessionTable:
-    """The sessions of a server. Belongs to one thread, but for `state`.
+    """The sessions of a server. For one thread, except `state`.
 
     Args:
-        checks: raises what is wrong with a session and the columns of its batches.
-        host: what sessions have of their server.
-        counters: counts.
-        allowed: what clients may take.
+        checks: checks of sessions and of the columns of their batches.
+        host: environment of sessions on this server.
+        counters: counters of the server.
+        allowed: limits of sessions.
 
     Attributes:
-        answers: name of a request -> what answers it.
+        answers: {class of a request: function that answers it}.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SessionTable:
         self._counters = counters
         self._allowed = allowed
         self._sessions: dict[tuple[str, str], Session] = {}
-        # Which connection may ask for which session: (its source's connection, name).
+        # Sessions by the connection that may send requests for them, and their name.
         self._opened: dict[tuple[tuple[int, bytes], str], Session] = {}
         self._turns: deque[Session] = deque()
         self._starts = RateLimiter(_STARTS_RATE, _STARTS_BURST)
@@ -93,21 +93,21 @@ class SessionTable:
 
     @property
     def has_turns(self) -> bool:
-        """Whether there is something to `stream`, or a sampler to start."""
+        """True if there is a chunk to send with `stream`, or a sampler to start."""
         return bool(self._turns) or any(s.can_start for s in self._sessions.values())
 
     def state(self) -> ServerState:
-        """Clients and sessions, for statistics."""
+        """Return clients and sessions, for statistics."""
         sessions = [session.state() for session in list(self._sessions.values())]
         return {"clients": sorted({s["client"] for s in sessions}), "sessions": sessions}
 
     def samplers(self) -> list[tuple[Session, SessionSampler]]:
-        """All sampler processes, and whose they are."""
+        """Return all sampler processes, each with its session."""
         return [(s, sampler) for s in self._sessions.values() for sampler in s.samplers]
 
     @contextlib.contextmanager
     def _guarded(self, session: Session) -> Iterator[None]:
-        """What goes wrong with a session ends that session's work."""
+        """Fail the session, and nothing else, if the block raises."""
         try:
             yield
         except Exception as error:
@@ -116,7 +116,7 @@ class SessionTable:
             session.fail({**describe_error(error), "traceback": ""})
 
     def listen(self, session: Session, sampler: SessionSampler) -> None:
-        """Takes in what a sampler says, if it has not been ended meanwhile."""
+        """Process a sampler's messages, if it has not been ended meanwhile."""
         if sampler in session.samplers:
             with self._guarded(session):
                 sampler.process.line.flush()
@@ -124,19 +124,19 @@ class SessionTable:
                 self._give_turn(session)
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
-        """A partition is served there from now on."""
+        """Send the new endpoint of a partition to all samplers."""
         for session in self._sessions.values():
             with self._guarded(session):
                 session.relocate(part, endpoint)
 
     def start(self) -> None:
-        """Starts a sampler of each session that lacks one, and may start it."""
+        """Start a sampler of each session that lacks one and may start it."""
         for session in self._sessions.values():
             with self._guarded(session):
                 session.start()
 
     def tick(self) -> None:
-        """Ends sessions whose clients are silent; called several times a second."""
+        """End sessions whose clients are silent. Called several times a second."""
         now = time.monotonic()
         for session in list(self._sessions.values()):
             with self._guarded(session):
@@ -148,7 +148,7 @@ class SessionTable:
                     self._end(session, expired=True)
 
     def close(self) -> None:
-        """Ends all sessions."""
+        """End all sessions."""
         for session in list(self._sessions.values()):
             self._end(session)
 
@@ -157,7 +157,7 @@ class SessionTable:
             self._turns.append(session)
 
     def stream(self) -> None:
-        """Sends chunks, one of each session that may send, in turns; starts samplers."""
+        """Start samplers, then send chunks of the sessions that may send, round-robin."""
         self.start()
         for _ in range(_CHUNKS_A_TURN):
             if not self._turns:
@@ -182,7 +182,7 @@ class SessionTable:
         known = self._sessions.get((spec.session, spec.secret))
         if known is not None and known.spec == spec:
             known.heard = time.monotonic()
-            held = known.taken_over(request.outstanding, asker.send)
+            held = known.reattach(request.outstanding, asker.send)
             self._belongs_to(known, asker)
             self._give_turn(known)
             return messages.Held(held), ()
@@ -211,13 +211,13 @@ class SessionTable:
         return messages.Held([]), ()
 
     def _belongs_to(self, session: Session, asker: Asker) -> None:
-        """Requests for a session are taken from this connection alone."""
+        """Accept requests for a session from this connection only."""
         self._opened.pop(session.opened_by, None)
         session.opened_by = asker.source.connection, session.spec.session
         self._opened[session.opened_by] = session
 
     def _check_room(self, spec: SessionSpec, nbytes: int) -> None:
-        """Raises MemoryError if there is none for a session with arrays of `nbytes` bytes."""
+        """Raise MemoryError if there is no room for a session with arrays of `nbytes` bytes."""
         known = self._sessions.values()
         if len(known) >= self._allowed.sessions:
             raise MemoryError(f"this graph server has {len(known)} sessions, and no room for more")

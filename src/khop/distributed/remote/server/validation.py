@@ -1,4 +1,7 @@
-"""What clients may ask of sessions, checked before a process is started or memory is taken."""
+"""Checks of clients' requests to sessions, before a process is started or memory is taken.
+
+Run by graph servers.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ _MAX_FANOUT = 1 << 24
 
 @dataclass(frozen=True)
 class SessionLimits:
-    """What clients may take.
+    """Limits of the sessions of all clients.
 
     Attributes:
-        buffer_bytes: of all sessions together, for batches and for arrays that come with them.
-        sessions: how many there may be.
-        samplers: processes of all sessions together.
+        buffer_bytes: bytes of all sessions together, for batches and for arrays of requests.
+        sessions: maximum number of sessions.
+        samplers: maximum number of sampler processes of all sessions together.
         lease: seconds of silence after which a session ends.
     """
 
@@ -35,20 +38,20 @@ class SessionLimits:
 
 
 class SessionValidator:
-    """Checks what a client says against the graph.
+    """Checks of clients' requests against the graph.
 
     Args:
-        meta: what batches can carry.
+        meta: metadata of the folder, with additional labels.
     """
 
     def __init__(self, meta: FolderMeta) -> None:
         self._meta = meta
 
     def pipeline(self, pipeline: PipelineSpec) -> None:
-        """Whether the graph has what batches shall be.
+        """Check that the graph has the types and attributes of a specification.
 
         Raises:
-            ProtocolError: the graph has nothing of the kind.
+            ProtocolError: it has not.
         """
         try:
             self._check_types(pipeline)
@@ -81,10 +84,10 @@ class SessionValidator:
                     _index(relation, len(edges), "relation")
 
     def arrays(self, names: Sequence[str], arrays: Sequence[Array]) -> dict[str, Array]:
-        """Weights of negatives, by name.
+        """Return the sampling weights of negative endpoints by name.
 
         Raises:
-            ProtocolError: anything else.
+            ProtocolError: names and arrays differ in number, or an array is no float64 vector.
         """
         if len(names) != len(arrays):
             raise ProtocolError("'names' must name the arrays that follow")
@@ -93,10 +96,10 @@ class SessionValidator:
         return dict(zip(names, arrays, strict=True))
 
     def columns(self, pipeline: PipelineSpec, columns: Int64Array) -> None:
-        """Whether these are seeds of the graph.
+        """Check that columns are seeds of the graph.
 
         Raises:
-            ProtocolError: another number of columns, or too many seeds.
+            ProtocolError: wrong number of columns, or too many seeds.
             IndexError: a seed that does not exist.
         """
         nodes, link = self._meta.node_types, pipeline.link
@@ -116,14 +119,14 @@ class SessionValidator:
 
 
 def columns_of(arrays: Sequence[Array]) -> Int64Array:
-    """The seeds' columns that an order carries.
+    """Return the seeds' columns that a request for a batch carries.
 
     Raises:
         ProtocolError: it carries something else.
     """
     if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 2:
         raise ProtocolError("a request for a batch carries one int64 array of two axes")
-    return np.array(arrays[0])  # its own memory: the message's goes
+    return np.array(arrays[0])  # a copy: the message's memory is released
 
 
 def _check_names(kinds: Sequence[Collection[str]], wanted: list[list[str]], what: str) -> None:
