@@ -49,7 +49,7 @@ def test_one_batch_is_on_its_way_ahead(graph, folder_of, devices):
     first = next(iterator)
     wait_until_made(iterator, 2)
     second = next(iterator)
-    assert iterator._coming is not None
+    assert iterator._prefetched is not None
     twin = NeighborLoader(graph, jobs.FANOUTS, SEEDS, batch_size=16, seed=5)
     for ours, theirs in zip((first, second), twin, strict=False):
         assert torch.equal(ours.n_id, theirs.n_id)
@@ -68,7 +68,7 @@ def test_no_batch_is_ahead_on_the_cpu(folder_of):
     for batch in range(3):
         next(iterator)
         wait_until_made(iterator, batch + 1)
-        assert iterator._coming is None
+        assert iterator._prefetched is None
     loader.shutdown()
 
 
@@ -88,7 +88,7 @@ def test_an_error_comes_in_its_turn(tmp_path):
     assert next(iterator).y.tolist() == [490]
     wait_until_made(iterator, 2)
     assert next(iterator).y.tolist() == [491]
-    assert isinstance(iterator._coming, IndexError)
+    assert isinstance(iterator._prefetched, IndexError)
     with pytest.raises(IndexError, match=r"out of (range|bounds)"):
         next(iterator)
     assert list(iterator) == []

@@ -38,7 +38,7 @@ class MethodSpec:
 
     @property
     def needs_neighbor_ids(self) -> bool:
-        """Whether draws are keyed by neighbours' original ids, which a folder has on request."""
+        """True if draws are keyed by neighbours' original ids, which a folder has on request."""
         return METHODS[self.name].needs_neighbor_ids
 
     def kernel_options(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class MethodSpec:
 
 
 class SamplingMethod(ABC):
-    """How neighbours are drawn: the base of all methods.
+    """Base of all sampling methods.
 
     Attributes:
         name: the method's name, in specs and kernels.
@@ -62,10 +62,10 @@ class SamplingMethod(ABC):
 
     @abstractmethod
     def spec(self) -> MethodSpec:
-        """What engines and servers need of it."""
+        """Return what engines and servers need of the method."""
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
-        """Whether to draw with replacement, and by which weights.
+        """Return whether to draw with replacement, and by which weights.
 
         Args:
             replace: what the loader was asked for.

@@ -135,7 +135,7 @@ class FolderMeta:
 
     @property
     def knows_neighbors(self) -> bool:
-        """Whether original ids of neighbours are known: one part has not renumbered anything."""
+        """True if original ids of neighbours are known: a single part has renumbered nothing."""
         return self.num_parts == 1 or all(t.neighbor_ids for t in self.edge_types)
 
     def node_type(self, name: NodeType) -> NodeTypeMeta:
