@@ -28,6 +28,7 @@ def without(relation, pairs):
         relation.indices[keep],
         relation.row_ids,
         None if relation.times is None else relation.times[keep],
+        neighbor_ids=None if relation.neighbor_ids is None else relation.neighbor_ids[keep],
         first_row=relation.first_row,
     )
     return kept, relation.first_edge + np.flatnonzero(keep)
