@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from khop.cli.board import Line
-    from khop.cli.look import Look, Watcher
+    from khop.cli.poller import Poll, Poller
+    from khop.cli.view import Line
     from khop.distributed.rpc.keys import ClientKeys, ServerKeys
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 1.0
-# A look may take this share of the interval; late servers are shown as of their last reply.
+# A poll may take this share of the interval; late servers are shown as of their last reply.
 _PATIENCE = 0.5
 _STYLES = {"normal": "", "head": "\x1b[1m", "alarm": "\x1b[31m"}
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, without a cursor
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show servers until 'q' or Ctrl-C."""
-    from khop.cli.look import Watcher
+    from khop.cli.poller import Poller
     from khop.distributed.remote.addresses import Servers
 
     keys = _keys(arguments.key_file)
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         None if keys is None else keys.server_key,
         None if keys is None else keys.credentials(),
     )
-    with Watcher(servers, _CONNECT_SECONDS) as watcher, contextlib.suppress(KeyboardInterrupt):
+    with Poller(servers, _CONNECT_SECONDS) as watcher, contextlib.suppress(KeyboardInterrupt):
         if arguments.json:
             _print_json(watcher, arguments.interval, arguments.once)
         elif arguments.once or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -90,46 +90,46 @@ def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
         raise
 
 
-def _two_looks(watcher: Watcher, interval: float) -> tuple[Look, Look]:
-    from khop.cli.look import LOST_AFTER
+def _two_polls(watcher: Poller, interval: float) -> tuple[Poll, Poll]:
+    from khop.cli.poller import LOST_AFTER
 
-    before = watcher.look(LOST_AFTER + 0.1)  # long enough to find lost servers
+    before = watcher.poll(LOST_AFTER + 0.1)  # long enough to find lost servers
     time.sleep(interval)
-    return watcher.look(_ANSWER_SECONDS), before
+    return watcher.poll(_ANSWER_SECONDS), before
 
 
-def _print_once(watcher: Watcher, interval: float) -> None:
-    from khop.cli.board import render
+def _print_once(watcher: Poller, interval: float) -> None:
+    from khop.cli.view import render
 
-    look, before = _two_looks(watcher, interval)
+    poll, before = _two_polls(watcher, interval)
     width = shutil.get_terminal_size((160, 50)).columns if sys.stdout.isatty() else 1000
-    for line in render(look, before, width):
+    for line in render(poll, before, width):
         print(line.text)
 
 
-def _print_json(watcher: Watcher, interval: float, once: bool) -> None:
-    from khop.cli.board import as_json
+def _print_json(watcher: Poller, interval: float, once: bool) -> None:
+    from khop.cli.view import as_json
 
-    look, before = _two_looks(watcher, interval)
+    poll, before = _two_polls(watcher, interval)
     while True:
-        print(json.dumps(as_json(look, before)), flush=True)
+        print(json.dumps(as_json(poll, before)), flush=True)
         if once:
             return
         time.sleep(interval)
-        look, before = watcher.look(_PATIENCE * interval), look
+        poll, before = watcher.poll(_PATIENCE * interval), poll
 
 
-def _show(watcher: Watcher, interval: float) -> None:
-    from khop.cli.board import render
+def _show(watcher: Poller, interval: float) -> None:
+    from khop.cli.view import render
 
-    before: Look | None = None
+    before: Poll | None = None
     with _own_screen() as keys:
         while True:
             began = time.monotonic()
-            look = watcher.look(_PATIENCE * interval)
+            poll = watcher.poll(_PATIENCE * interval)
             room = shutil.get_terminal_size((80, 24))
-            _draw(render(look, before, room.columns, room.lines))
-            before = look
+            _draw(render(poll, before, room.columns, room.lines))
+            before = poll
             if not _pause(keys, interval - (time.monotonic() - began)):
                 return
 

@@ -9,10 +9,10 @@ import pytest
 import zmq
 
 from khop.channel.message import pack
-from khop.cli import look as look_module
-from khop.cli.board import render
-from khop.cli.look import Watcher
+from khop.cli import poller
 from khop.cli.main import main
+from khop.cli.poller import Poller
+from khop.cli.view import render
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.messages import text_array
 from khop.errors import ProtocolError
@@ -66,14 +66,14 @@ def answering(answers):
 )
 def test_malformed_statistics(monkeypatch, statistics):
     """The server counts as lost, with the reason; the table goes on being shown."""
-    monkeypatch.setattr(look_module, "LOST_AFTER", 0.3)
+    monkeypatch.setattr(poller, "LOST_AFTER", 0.3)
 
     def answers(op, address):
         return statistics if op == "statistics" else table(address)
 
-    with answering(answers) as master, Watcher(Servers(master), 10.0) as watcher:
+    with answering(answers) as master, Poller(Servers(master), 10.0) as watcher:
         end = time.monotonic() + 20
-        while not (seen := watcher.look(0.1)).lost:
+        while not (seen := watcher.poll(0.1)).lost:
             assert time.monotonic() < end
             time.sleep(0.05)
         assert "server 0 has sent malformed statistics" in seen.lost[0].why
@@ -98,7 +98,7 @@ def test_malformed_tables(change):
         answering(lambda op, address: table(address, **change)) as master,
         pytest.raises((ProtocolError, ConnectionError), match="directory at"),
     ):
-        Watcher(Servers(master), 2.0)
+        Poller(Servers(master), 2.0)
 
 
 @pytest.mark.parametrize("name", ["ProtocolError", "ValueError", "Exotic"])

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from khop import log
-from khop.cli import look as look_module
-from khop.cli.look import Watcher
+from khop.cli import poller
 from khop.cli.main import main
+from khop.cli.poller import Poller
 from khop.distributed import DistNeighborLoader, RemoteDistSamplingWorkerOptions
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.rpc.keys import JobKeys
@@ -64,7 +64,7 @@ def spec_of(root):
 def looks(watcher, accept, seconds=20.0):
     """Looks until what is seen is as wanted; returns it."""
     end = time.monotonic() + seconds
-    while not accept(look := watcher.look(0.5)):
+    while not accept(look := watcher.poll(0.5)):
         assert time.monotonic() < end, look
         time.sleep(0.1)
     return look
@@ -127,7 +127,7 @@ def test_servers_at_work(root, said):
         assert any(("op", "fetch") in labels for _, labels in requests)  # of server 1's samplers
         assert read["khop_server_clients"]
         trainer.close()
-        with Watcher(graph.servers, 10.0) as watcher:
+        with Poller(graph.servers, 10.0) as watcher:
             looks(watcher, lambda look: look.pictures and not look.pictures[1]["sessions"])
     assert {
         ("metrics-served", "server"),
@@ -144,13 +144,13 @@ def test_servers_at_work(root, said):
 @pytest.fixture
 def impatient(monkeypatch):
     """A second of silence is enough."""
-    monkeypatch.setattr(look_module, "LOST_AFTER", 1.0)
+    monkeypatch.setattr(poller, "LOST_AFTER", 1.0)
 
 
 @pytest.mark.usefixtures("impatient")
 def test_servers_that_go_and_come_back(root):
     """A killed server is lost until it is started again; the others are seen as before."""
-    with serving.serving(root, 2) as graph, Watcher(graph.servers, 10.0) as watcher:
+    with serving.serving(root, 2) as graph, Poller(graph.servers, 10.0) as watcher:
         first = looks(watcher, lambda look: len(look.pictures) == 2)
         assert (first.lost, first.directory) == ({}, None)
         graph.kill(1)
@@ -170,7 +170,7 @@ def test_servers_that_go_and_come_back(root):
 
 def test_nobody_is_there():
     with pytest.raises(PartitionUnavailableError, match="did not answer 'lookup' in"):
-        Watcher(Servers(f"127.0.0.1:{jobs.free_port()}"), 0.5)
+        Poller(Servers(f"127.0.0.1:{jobs.free_port()}"), 0.5)
 
 
 def test_keys(root, tmp_path):
@@ -188,7 +188,7 @@ def test_keys(root, tmp_path):
             assert code == 0
             assert "1 of 1 servers" in out
         with pytest.raises(PartitionUnavailableError):
-            Watcher(Servers(graph.master), 1.0)
+            Poller(Servers(graph.master), 1.0)
         assert top(graph, "--key-file", tmp_path / "none")[0] == 2
 
 
@@ -291,7 +291,7 @@ def test_metrics_and_logs_of_a_client(root, said):
             page = prometheus.read(loader.stats().prometheus({"rank": 0}))
             (batches,) = page["khop_loader_batches_total"][2].values()
             assert batches == count == len(loader)
-            with Watcher(Servers(f"{servers.host}:{servers.port}"), 10.0) as watcher:
+            with Poller(Servers(f"{servers.host}:{servers.port}"), 10.0) as watcher:
                 (session,) = looks(watcher, lambda look: look.pictures).pictures[0]["sessions"]
             assert session["direct"]  # they are on one machine
             loader.shutdown()

@@ -1,6 +1,6 @@
 """Poller of `khop top`: the directory's table and each server's snapshot, again and again.
 
-A look waits for replies no longer than its limit. A server that has not replied by then is shown
+A poll waits for replies no longer than its limit. A server that has not replied by then is shown
 as of its last reply; after three seconds without a reply it counts as lost.
 """
 
@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
-from khop.cli.forms import check_picture, check_table
+from khop.cli.snapshot import check_snapshot, check_table
 from khop.distributed.remote import messages
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient, Reply
@@ -23,7 +23,7 @@ LOST_AFTER = 3.0
 
 _REQUEST_SECONDS = 10.0
 
-Picture = Mapping[str, Any]
+Snapshot = Mapping[str, Any]
 """Snapshot of a server, from `khop.distributed.remote.server.counters.ServerCounters.snapshot`."""
 
 
@@ -41,7 +41,7 @@ class Lost:
 
 
 @dataclass(frozen=True)
-class Look:
+class Poll:
     """The state of all servers at one time.
 
     Attributes:
@@ -57,7 +57,7 @@ class Look:
     master: str
     table: Mapping[str, Any]
     directory: Lost | None
-    pictures: Mapping[int, Picture]
+    pictures: Mapping[int, Snapshot]
     lost: Mapping[int, Lost]
 
     @property
@@ -66,7 +66,7 @@ class Look:
         return {int(rank): entry for rank, entry in sorted(self.table["servers"].items())}
 
 
-class Watcher:
+class Poller:
     """Poller of graph servers; a context manager.
 
     Args:
@@ -84,7 +84,7 @@ class Watcher:
         self._asked: dict[int | None, Future[Reply]] = {}
         self._heard: dict[int | None, float] = {}
         self._why: dict[int | None, str] = {}
-        self._pictures: dict[int, Picture] = {}
+        self._pictures: dict[int, Snapshot] = {}
         try:
             reply = self._client.request(None, messages.Lookup(), timeout=timeout)
             self._table = self._read_table(reply)
@@ -95,7 +95,7 @@ class Watcher:
             raise
         self._heard[None] = time.monotonic()
 
-    def look(self, patience: float) -> Look:
+    def poll(self, patience: float) -> Poll:
         """Poll the directory and all servers.
 
         Args:
@@ -113,7 +113,7 @@ class Watcher:
                 del self._asked[rank]
                 self._take(rank, answer)
         lost = {rank: self._lost(rank) for rank in (None, *ranks)}
-        return Look(
+        return Poll(
             time.time(),
             self._master,
             self._table,
@@ -133,7 +133,7 @@ class Watcher:
                 self._table = self._read_table(reply)
             else:
                 content = messages.read_text(reply.arrays, who)
-                self._pictures[rank] = check_picture(content, who)
+                self._pictures[rank] = check_snapshot(content, who)
         except ProtocolError as malformed:  # as if it had not replied
             self._why[rank] = str(malformed)
             return
@@ -155,7 +155,7 @@ class Watcher:
         """Close the connections."""
         self._client.close()
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> Poller:
         """Return the watcher itself."""
         return self
 
@@ -164,27 +164,27 @@ class Watcher:
         self.close()
 
 
-def rates(picture: Picture, before: Picture | None) -> dict[str, float] | None:
+def rates(snapshot: Snapshot, before: Snapshot | None) -> dict[str, float] | None:
     """Compute a server's rates between two snapshots, or None if they cannot be compared.
 
     Returns:
         Per second: 'requests', 'failed', 'bytes_in', 'bytes_out', 'batches'.
     """
-    seconds = _between(picture, before)
+    seconds = _between(snapshot, before)
     if before is None or seconds is None:
         return None
-    now, then = _sums(picture), _sums(before)
+    now, then = _sums(snapshot), _sums(before)
     return {name: (now[name] - then[name]) / seconds for name in now}
 
 
-def session_rates(picture: Picture, before: Picture | None) -> dict[str, dict[str, float]]:
+def session_rates(snapshot: Snapshot, before: Snapshot | None) -> dict[str, dict[str, float]]:
     """Compute batches and bytes of batches per second of each session; see `rates`."""
-    seconds = _between(picture, before)
+    seconds = _between(snapshot, before)
     if before is None or seconds is None:
         return {}
     earlier = {session["session"]: session["batches"] for session in before["sessions"]}
     found = {}
-    for session in picture["sessions"]:
+    for session in snapshot["sessions"]:
         now, then = session["batches"], earlier.get(session["session"], {})
         found[session["session"]] = {
             name: (now[name] - then.get(name, 0)) / seconds for name in ("count", "bytes")
@@ -192,26 +192,26 @@ def session_rates(picture: Picture, before: Picture | None) -> dict[str, dict[st
     return found
 
 
-def _between(picture: Picture, before: Picture | None) -> float | None:
+def _between(snapshot: Snapshot, before: Snapshot | None) -> float | None:
     """Return the seconds between two snapshots of one process, or None if there are none."""
-    if before is None or any(before[name] != picture[name] for name in ("pid", "started")):
+    if before is None or any(before[name] != snapshot[name] for name in ("pid", "started")):
         return None
-    seconds: float = picture["uptime"] - before["uptime"]
+    seconds: float = snapshot["uptime"] - before["uptime"]
     return seconds if seconds > 0 else None
 
 
-def _sums(picture: Picture) -> dict[str, float]:
-    requests = picture["requests"].values()
+def _sums(snapshot: Snapshot) -> dict[str, float]:
+    requests = snapshot["requests"].values()
     return {
         "requests": sum(r["count"] for r in requests),
-        "failed": failures(picture),
-        "bytes_in": picture["bytes_in"],
-        "bytes_out": picture["bytes_out"],
-        "batches": picture["batches"]["count"],
+        "failed": failures(snapshot),
+        "bytes_in": snapshot["bytes_in"],
+        "bytes_out": snapshot["bytes_out"],
+        "batches": snapshot["batches"]["count"],
     }
 
 
-def failures(picture: Picture) -> int:
+def failures(snapshot: Snapshot) -> int:
     """Count the requests that were refused or answered with an exception."""
-    counts: list[int] = [answered["failed"] for answered in picture["requests"].values()]
-    return sum([*counts, *picture["refused"].values()])
+    counts: list[int] = [answered["failed"] for answered in snapshot["requests"].values()]
+    return sum([*counts, *snapshot["refused"].values()])

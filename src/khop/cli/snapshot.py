@@ -59,7 +59,7 @@ class _Requests:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Snapshot:
     """Snapshot of a server's counters; see `ServerCounters.snapshot`."""
 
     rank: Id
@@ -95,8 +95,8 @@ def check_table(content: Any, who: str) -> dict[str, Any]:
     return checked
 
 
-def check_picture(content: Any, who: str) -> dict[str, Any]:
+def check_snapshot(content: Any, who: str) -> dict[str, Any]:
     """Check a server's snapshot; like `check_table`."""
-    picture = codec.from_json(Picture, content, f"{who} has sent malformed statistics")
-    checked: dict[str, Any] = codec.to_json(picture)
+    snapshot = codec.from_json(Snapshot, content, f"{who} has sent malformed statistics")
+    checked: dict[str, Any] = codec.to_json(snapshot)
     return checked

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.cli.board import ALARM, HEAD, Column, Table, as_json, duration, render, size
-from khop.cli.forms import check_picture, check_table
-from khop.cli.look import Look, Lost, rates, session_rates
+from khop.cli.poller import Lost, Poll, rates, session_rates
+from khop.cli.snapshot import check_snapshot, check_table
+from khop.cli.view import ALARM, HEAD, Column, Table, as_json, duration, render, size
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.errors import ProtocolError
 
@@ -61,7 +61,7 @@ def table(*ranks):
 
 
 def look(pictures, lost=None, directory=None, ranks=(0, 1, 2)):
-    return Look(1e9, "10.0.0.1:5", table(*ranks), directory, pictures, lost or {})
+    return Poll(1e9, "10.0.0.1:5", table(*ranks), directory, pictures, lost or {})
 
 
 BEFORE = look({0: picture(0, 10.0, 5, 10), 1: picture(1, 10.0, 0)})
@@ -245,11 +245,11 @@ def test_what_servers_send_is_shown_or_refused(data, value):
     bad = changed(good, path, value)
     try:
         if is_picture:
-            seen = Look(
-                1e9, "m", check_table(GOOD_TABLE, "it"), None, {0: check_picture(bad, "it")}, {}
+            seen = Poll(
+                1e9, "m", check_table(GOOD_TABLE, "it"), None, {0: check_snapshot(bad, "it")}, {}
             )
         else:
-            seen = Look(1e9, "m", check_table(bad, "it"), None, {0: GOOD_PICTURE}, {})
+            seen = Poll(1e9, "m", check_table(bad, "it"), None, {0: GOOD_PICTURE}, {})
     except ProtocolError as error:
         assert str(error).startswith(("it has sent malformed statistics: ", "it has sent a mal"))
         return
@@ -259,7 +259,7 @@ def test_what_servers_send_is_shown_or_refused(data, value):
 
 
 def test_what_servers_say_is_left_as_it_is():
-    assert check_picture(GOOD_PICTURE, "it") == GOOD_PICTURE
+    assert check_snapshot(GOOD_PICTURE, "it") == GOOD_PICTURE
     told = check_table(GOOD_TABLE, "it")
     for entry in told["servers"].values():
         assert entry["addresses"].pop("ipc") is None
@@ -283,4 +283,4 @@ def test_what_servers_say_is_left_as_it_is():
 )
 def test_malformed_statistics_are_named(path, value, message):
     with pytest.raises(ProtocolError, match=message):
-        check_picture(changed(GOOD_PICTURE, path, value), "server 1 at tcp://h:1")
+        check_snapshot(changed(GOOD_PICTURE, path, value), "server 1 at tcp://h:1")

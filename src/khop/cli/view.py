@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from khop.cli.look import Look, Lost, failures, rates, session_rates
+from khop.cli.poller import Lost, Poll, failures, rates, session_rates
 from khop.log import printable
 
 NORMAL, HEAD, ALARM = "normal", "head", "alarm"
@@ -86,17 +86,17 @@ class Table:
         return shown
 
 
-def render(look: Look, before: Look | None, width: int, height: int | None = None) -> list[Line]:
+def render(poll: Poll, before: Poll | None, width: int, height: int | None = None) -> list[Line]:
     """Return the lines that the terminal shows.
 
     Args:
-        look: the state to show.
-        before: an earlier look, for rates. If None, rates are left out.
+        poll: the state to show.
+        before: an earlier poll, for rates. If None, rates are left out.
         width: columns of characters.
         height: lines. If None, as many as there are.
     """
-    head = [_headline(look, width), *_troubles(look, width)]
-    tables = [t for t in _tables(look, before) if t.rows]
+    head = [_headline(poll, width), *_troubles(poll, width)]
+    tables = [t for t in _tables(poll, before) if t.rows]
     rooms = _rooms([len(t.rows) for t in tables], len(head), height)
     lines = head
     for table, most_rows in zip(tables, rooms, strict=True):
@@ -104,51 +104,51 @@ def render(look: Look, before: Look | None, width: int, height: int | None = Non
     return lines if height is None else lines[:height]
 
 
-def as_json(look: Look, before: Look | None) -> dict[str, Any]:
+def as_json(poll: Poll, before: Poll | None) -> dict[str, Any]:
     """Return the directory's entries, servers' snapshots, rates and lost servers, for JSON."""
     servers = {}
-    for rank, entry in look.servers.items():
-        picture, lost = look.pictures.get(rank), look.lost.get(rank)
+    for rank, entry in poll.servers.items():
+        snapshot, lost = poll.pictures.get(rank), poll.lost.get(rank)
         servers[str(rank)] = {
             "entry": dict(entry),
-            "picture": picture,
-            "rates": None if picture is None or lost else rates(picture, _of(before, rank)),
+            "picture": snapshot,
+            "rates": None if snapshot is None or lost else rates(snapshot, _of(before, rank)),
             "session_rates": {}
-            if picture is None or lost
-            else session_rates(picture, _of(before, rank)),
+            if snapshot is None or lost
+            else session_rates(snapshot, _of(before, rank)),
             "lost": None if lost is None else asdict(lost),
         }
     return {
-        "time": look.time,
-        "master": look.master,
-        "directory_lost": None if look.directory is None else asdict(look.directory),
-        "num_servers": look.table["num_servers"],
-        "num_clients": look.table["num_clients"],
+        "time": poll.time,
+        "master": poll.master,
+        "directory_lost": None if poll.directory is None else asdict(poll.directory),
+        "num_servers": poll.table["num_servers"],
+        "num_clients": poll.table["num_clients"],
         "servers": servers,
-        "clients": dict(look.table["clients"]),
+        "clients": dict(poll.table["clients"]),
     }
 
 
-def _of(look: Look | None, rank: int) -> Mapping[str, Any] | None:
-    return None if look is None else look.pictures.get(rank)
+def _of(poll: Poll | None, rank: int) -> Mapping[str, Any] | None:
+    return None if poll is None else poll.pictures.get(rank)
 
 
-def _headline(look: Look, width: int) -> Line:
-    here = len(look.servers) - len(look.lost)
-    clients = [c for c in look.table["clients"].values() if not c["gone"]]
-    stamp = time.strftime("%H:%M:%S", time.localtime(look.time))
+def _headline(poll: Poll, width: int) -> Line:
+    here = len(poll.servers) - len(poll.lost)
+    clients = [c for c in poll.table["clients"].values() if not c["gone"]]
+    stamp = time.strftime("%H:%M:%S", time.localtime(poll.time))
     text = (
-        f"khop top {look.master}  {here} of {look.table['num_servers']} servers, "
+        f"khop top {poll.master}  {here} of {poll.table['num_servers']} servers, "
         f"{len(clients)} trainer{'' if len(clients) == 1 else 's'}  {stamp}"
     )
     return Line(printable(text)[:width], HEAD)
 
 
-def _troubles(look: Look, width: int) -> list[Line]:
+def _troubles(poll: Poll, width: int) -> list[Line]:
     troubles = []
-    if look.directory is not None:
-        troubles.append(f"directory lost {_lost(look.directory)}: this is what it said last")
-    for rank, lost in look.lost.items():
+    if poll.directory is not None:
+        troubles.append(f"directory lost {_lost(poll.directory)}: this is what it said last")
+    for rank, lost in poll.lost.items():
         why = f": {lost.why}" if lost.why else ""
         troubles.append(f"server {rank} lost {_lost(lost)}{why}")
     return [Line(printable(text)[:width], ALARM) for text in troubles]
@@ -174,16 +174,16 @@ def _rooms(sizes: list[int], above: int, height: int | None) -> list[int]:
     return rooms
 
 
-def _tables(look: Look, before: Look | None) -> list[Table]:
+def _tables(poll: Poll, before: Poll | None) -> list[Table]:
     return [
-        _servers(look, before),
-        _sessions(look, before),
-        _clients(look),
-        _requests(look, before),
+        _servers(poll, before),
+        _sessions(poll, before),
+        _clients(poll),
+        _requests(poll, before),
     ]
 
 
-def _servers(look: Look, before: Look | None) -> Table:
+def _servers(poll: Poll, before: Poll | None) -> Table:
     table = Table(
         [
             Column("SERVER"),
@@ -202,37 +202,37 @@ def _servers(look: Look, before: Look | None) -> Table:
             Column("FDS", 9),
         ]
     )
-    for rank, entry in look.servers.items():
-        picture, lost = look.pictures.get(rank), look.lost.get(rank)
+    for rank, entry in poll.servers.items():
+        snapshot, lost = poll.pictures.get(rank), poll.lost.get(rank)
         if lost is not None:
             table.alarms.add(len(table.rows))
         parts = ",".join(map(str, entry["parts"]))
         row: list[str | None] = [str(rank), entry["addresses"].get("tcp"), parts]
-        if picture is None or lost is not None:
+        if snapshot is None or lost is not None:
             row += [None] * (len(table.columns) - len(row))
         else:
-            row += _of_server(picture, rates(picture, _of(before, rank)))
+            row += _of_server(snapshot, rates(snapshot, _of(before, rank)))
         table.rows.append(row)
     return table
 
 
-def _of_server(picture: Mapping[str, Any], rate: Mapping[str, float] | None) -> list[str | None]:
+def _of_server(snapshot: Mapping[str, Any], rate: Mapping[str, float] | None) -> list[str | None]:
     return [
-        duration(picture["uptime"]),
-        str(len(picture["clients"])),
-        str(len(picture["sessions"])),
+        duration(snapshot["uptime"]),
+        str(len(snapshot["clients"])),
+        str(len(snapshot["sessions"])),
         None if rate is None else count(rate["requests"]),
         None if rate is None else size(rate["bytes_in"]),
         None if rate is None else size(rate["bytes_out"]),
         None if rate is None else count(rate["batches"]),
-        str(failures(picture)),
-        size(picture["rss"]),
-        size(picture["ring_bytes"]),
-        str(picture["descriptors"]),
+        str(failures(snapshot)),
+        size(snapshot["rss"]),
+        size(snapshot["ring_bytes"]),
+        str(snapshot["descriptors"]),
     ]
 
 
-def _sessions(look: Look, before: Look | None) -> Table:
+def _sessions(poll: Poll, before: Poll | None) -> Table:
     table = Table(
         [
             Column("LOADER", is_text=True),
@@ -248,11 +248,11 @@ def _sessions(look: Look, before: Look | None) -> Table:
             Column("RESTARTS", 1),
         ]
     )
-    for rank, picture in sorted(look.pictures.items()):
-        if rank in look.lost:
+    for rank, snapshot in sorted(poll.pictures.items()):
+        if rank in poll.lost:
             continue
-        per_second = session_rates(picture, _of(before, rank))
-        for session in picture["sessions"]:
+        per_second = session_rates(snapshot, _of(before, rank))
+        for session in snapshot["sessions"]:
             rate = per_second.get(session["session"])
             table.rows.append([session["loader"][:12], session["client"], str(rank),
                                *_of_session(session, rate)])  # fmt: skip
@@ -275,11 +275,11 @@ def _of_session(session: Mapping[str, Any], rate: Mapping[str, float] | None) ->
     ]
 
 
-def _clients(look: Look) -> Table:
+def _clients(poll: Poll) -> Table:
     table = Table(
         [Column("TRAINER"), Column("NAME", is_text=True), Column("PID", 2), Column("HEARD OF", 1)]
     )
-    for rank, client in sorted(look.table["clients"].items(), key=lambda item: int(item[0])):
+    for rank, client in sorted(poll.table["clients"].items(), key=lambda item: int(item[0])):
         if client["gone"]:
             heard = "has left"
         else:
@@ -290,21 +290,21 @@ def _clients(look: Look) -> Table:
     return table
 
 
-def _requests(look: Look, before: Look | None) -> Table:
+def _requests(poll: Poll, before: Poll | None) -> Table:
     """Return the table of requests by name, over all servers."""
     table = Table(
         [Column("REQUEST", is_text=True), Column("PER S"), Column("MEAN", 1), Column("FAILED", 2)]
     )
-    names = sorted({name for picture in look.pictures.values() for name in picture["requests"]})
+    names = sorted({name for snapshot in poll.pictures.values() for name in snapshot["requests"]})
     for name in names:
         sums: dict[str, float] = defaultdict(float)
-        for rank, picture in look.pictures.items():
-            answered = picture["requests"].get(name)
-            if answered is None or rank in look.lost:
+        for rank, snapshot in poll.pictures.items():
+            answered = snapshot["requests"].get(name)
+            if answered is None or rank in poll.lost:
                 continue
             for key in ("count", "failed", "seconds"):
                 sums[key] += answered[key]
-            earlier, seconds = _earlier(picture, _of(before, rank), name)
+            earlier, seconds = _earlier(snapshot, _of(before, rank), name)
             if seconds:
                 sums["rate"] += (answered["count"] - earlier) / seconds
         if sums["count"]:
@@ -315,12 +315,12 @@ def _requests(look: Look, before: Look | None) -> Table:
 
 
 def _earlier(
-    picture: Mapping[str, Any], before: Mapping[str, Any] | None, name: str
+    snapshot: Mapping[str, Any], before: Mapping[str, Any] | None, name: str
 ) -> tuple[int, float | None]:
-    """Return the number of requests of a name at the look before, and the seconds since."""
-    if before is None or rates(picture, before) is None:
+    """Return the number of requests of a name at the poll before, and the seconds since."""
+    if before is None or rates(snapshot, before) is None:
         return 0, None
-    return before["requests"].get(name, {}).get("count", 0), picture["uptime"] - before["uptime"]
+    return before["requests"].get(name, {}).get("count", 0), snapshot["uptime"] - before["uptime"]
 
 
 def count(value: float) -> str:
