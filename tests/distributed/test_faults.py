@@ -1,5 +1,6 @@
 """Whatever dies: the right batches or a clear exception, soon, and nothing stays behind."""
 
+import ctypes
 import gc
 import json
 import os
@@ -120,7 +121,14 @@ def test_last_words_of_a_sampler(folder_of, capfd):
     )
     iterator = iter(loader)
     next(iterator)
-    os.kill(loader._backend.pids[0], signal.SIGSEGV)
+    (sampler,) = loader._backend._samplers
+    os.kill(sampler.process.pid, signal.SIGSTOP)
+    while not sampler.in_flight:  # it was faster than the trainer
+        next(iterator)
+    pid = sampler.process.pid
+    # In its main thread: any other thread has no traceback, and may be the first to go on.
+    assert ctypes.CDLL(None).tgkill(pid, pid, int(signal.SIGSEGV)) == 0
+    os.kill(pid, signal.SIGCONT)
     with within(SOON), pytest.raises(SamplerDiedError) as caught:
         list(iterator)
     said = str(caught.value)
