@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 
 from khop.channel.message import pack, unpack
 from khop.distributed.remote.messages import CHUNK_BYTES, Batch, Open, SessionSpec
+from khop.distributed.remote.server import session_sampler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.graph_server import _Peer
 from khop.distributed.remote.server.identity import Source
@@ -27,7 +28,7 @@ from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder, RandomPartitioner
 from khop.sampler.spec import SamplingSpec
-from support.cluster import jobs
+from support.cluster import jobs, poisoned_worker
 from support.cluster.receiving import check_same, collect_all, training
 from support.cluster.serving import (
     client_of,
@@ -123,6 +124,15 @@ class Mailbox:
             self.sent.append((header["session"], len(arrays[0])))
 
 
+class Failures(Mailbox):
+    """A client's end that keeps the errors of batches, by request id."""
+
+    def send(self, header, arrays=()):
+        """Takes what a session sends."""
+        if header.get("event") == "failed":
+            self.sent.append((header["batch_id"], header["error"]))
+
+
 @contextlib.contextmanager
 def session_table(root):
     """The sessions of a server, without the server: nothing is sent before `stream` is called."""
@@ -137,6 +147,33 @@ def session_table(root):
         yield table
     finally:
         table.close()
+
+
+def test_batch_that_kills_samplers(heavy, monkeypatch):
+    """Sampler after sampler dies at one batch: the session fails, whatever restarts are allowed."""
+    monkeypatch.setattr(session_sampler, "_WORKER", poisoned_worker.__name__)
+    errors, numbers = [], range(poisoned_worker.VICTIM, poisoned_worker.VICTIM + 3)
+    asker = Failures(errors)
+    with session_table(heavy) as table:
+        spec = SessionSpec(
+            "s", "secret", "s", spec_of(heavy), 2, 1 << 24, 2, 64, None, 1000, 30.0, 1 << 30
+        )
+        table.answers[Open](Open(spec, [], []), [], asker)
+        for number in numbers:
+            table.answers[Batch](Batch("s", number, number, 7), [np.arange(50)[None]], asker)
+
+        def has_failed():
+            table.start()
+            for session, sampler in table.samplers():
+                table.listen(session, sampler)
+            return errors
+
+        wait_until(has_failed)
+        assert table.state()["sessions"][0]["restarts"] == 3
+    assert poisoned_worker.VICTIM in dict(errors)
+    for error in dict(errors).values():
+        assert error["type"] == "SamplerDiedError"
+        assert f"4 samplers have died at work on batch {poisoned_worker.VICTIM}" in error["message"]
 
 
 def test_turns(heavy):

@@ -28,7 +28,7 @@ from khop.distributed.rpc.endpoint import EndpointUpdate
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.distributed.sampling.control_messages import encode_epoch
 from khop.distributed.sampling.prefetch import EpochState, assign_least_loaded, schedule_prefetch
-from khop.distributed.sampling.process_handle import Process, SamplerProcess
+from khop.distributed.sampling.process_handle import Process, SamplerProcess, reap
 from khop.distributed.sampling.restart_policy import RestartPolicy
 from khop.errors import SamplerDiedError
 from khop.forks import check_process
@@ -198,7 +198,6 @@ class SamplerPool:
         if epoch is None or os.getpid() != self._owner:
             return
         os.close(epoch.seeds)
-        self._restart_policy.forget(number)
         for sampler in self._samplers:
             sampler.in_flight = {task: None for task in sampler.in_flight if task[0] != number}
             sampler.process.line.post(Op.CLOSE_EPOCH, ONE.pack(number))
@@ -352,8 +351,9 @@ class SamplerPool:
 
     def _replace(self, dead: SamplerProcess) -> None:
         """Restart a dead sampler, and request its batches in flight from the others."""
+        in_flight = {task for sampler in self._samplers for task in sampler.in_flight}
         try:
-            self._restart_policy.record_exit(dead)
+            reap(dead, self._restart_policy, in_flight)
         except SamplerDiedError as error:
             self._failure = error
             raise

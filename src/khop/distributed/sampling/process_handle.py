@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
 
+from khop import log
 from khop.channel.arena import ArenaReader
 from khop.channel.control import BATCH, ON_DEVICE, ONE, ControlLine, Message, Op
 from khop.channel.device_arena import DeviceArenaReader
 from khop.channel.layout import Layout, Received, read_record
 from khop.distributed.sampling.control_messages import encode_sample_request
-from khop.errors import ProtocolError
+from khop.distributed.sampling.restart_policy import RestartPolicy
+from khop.errors import ProtocolError, SamplerDiedError
 from khop.typing import Array
 
 # Slots and batches in one message to a sampler, within what a message holds.
 _MAX_FREED = 4096
 _MAX_ASKED = 1024
+_log = log.get(__name__)
 
 
 class Process(Protocol):
@@ -148,6 +151,51 @@ class SamplerProcess:
             lambda slot: free(slot | ON_DEVICE),
         )
         return received, told[end:]
+
+
+def reap(
+    dead: SamplerProcess, policy: RestartPolicy, in_flight: Collection[tuple[int, int]]
+) -> None:
+    """Reap a sampler that died, and count it.
+
+    Args:
+        dead: the sampler.
+        policy: limits on restarts.
+        in_flight: (epoch, batch) of all batches in flight, its own included.
+
+    Raises:
+        SamplerDiedError: it is not to be restarted.
+    """
+    process = dead.process
+    status = process.exit_status()
+    process.close()
+    if not process.ended_with_server:  # else not counted: a receiver replaces it
+        task = process.last_task()
+        task = task if task in dead.in_flight else None
+        why = policy.record_exit(task, in_flight, "" if task is None else f"batch {task[1]}")
+        if why is not None:
+            raise SamplerDiedError(_exit_report(dead, status, why))
+    _log.warning(
+        "sampler-restarted",
+        f"sampler {dead.number} (pid {process.pid}) {status}: it is started again",
+        sampler=dead.number,
+        pid=process.pid,
+        owed=len(dead.in_flight),
+        restarts=policy.num_restarts,
+    )
+
+
+def _exit_report(dead: SamplerProcess, status: str, why: str) -> str:
+    """Return a text with a sampler's exit status, batches in flight, current task and log."""
+    task, tail = dead.process.last_task(), dead.process.log_tail()
+    last = "It had worked on none" if task is None else f"It worked on batch {task[1]} last"
+    due = sorted(batch for _, batch in dead.in_flight)
+    asked = f"batches {due} were due" if due else "no batch was due"
+    return (
+        f"sampler process {dead.number} (pid {dead.process.pid}) {status} while {asked}, and "
+        f"{why}. {last}. Killed processes "
+        "often mean that memory ran out." + (f"\nThe end of its log:\n{tail}" if tail else "")
+    )
 
 
 def _free(line: weakref.ref[ControlLine], owner: int, slot: int) -> None:

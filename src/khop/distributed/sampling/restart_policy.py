@@ -1,12 +1,9 @@
-"""Restart policy of a trainer's samplers: when to restart, when to raise SamplerDiedError."""
+"""Restart policy of a loader's samplers, in a trainer or on a graph server."""
 
 from __future__ import annotations
 
-from khop import log
-from khop.distributed.sampling.process_handle import SamplerProcess
-from khop.errors import SamplerDiedError
+from collections.abc import Collection, Hashable
 
-_log = log.get(__name__)
 # Deaths on the same batch that end the loader. A second may happen by chance, if batches take long
 # or samplers are killed often; a fourth does not.
 _MAX_AT_A_BATCH = 4
@@ -20,61 +17,40 @@ class RestartPolicy:
 
     Attributes:
         num_restarts: number of restarts so far.
+
+    Example:
+        >>> policy = RestartPolicy(max_restarts=1)
+        >>> policy.record_exit(None, in_flight=[])
+        >>> policy.record_exit(None, in_flight=[])
+        'samplers have been restarted 1 times; max_restarts bounds it'
     """
 
     def __init__(self, max_restarts: int) -> None:
         self._max_restarts = max_restarts
         self.num_restarts = 0
-        self._at: dict[tuple[int, int], int] = {}
+        self._exits: dict[Hashable, int] = {}
 
-    def record_exit(self, dead: SamplerProcess) -> None:
-        """Reap a dead sampler and count the restart.
+    def record_exit(
+        self, task: Hashable | None, in_flight: Collection[Hashable], name: str = ""
+    ) -> str | None:
+        """Record that a sampler has died, and decide whether another is started in its place.
 
-        Raises:
-            SamplerDiedError: `max_restarts` is exhausted, or four samplers died on one batch.
+        Args:
+            task: batch that it worked on last, by any key that stays the same when the batch is
+                requested again. If None, that is not known.
+            in_flight: keys of all batches in flight; deaths on others are forgotten.
+            name: name of the batch for the reason.
+
+        Returns:
+            Reason for which there is no restart: `max_restarts` is exhausted, or four samplers
+            died on one batch. None if the sampler is restarted.
         """
-        status = dead.process.exit_status()
-        dead.process.close()
-        if dead.process.ended_with_server:  # not counted: a receiver replaces it
-            _say(dead, status, self.num_restarts)
-            return
-        task = dead.process.last_task()
-        if task in dead.in_flight:
-            assert task is not None
-            self._at[task] = self._at.get(task, 0) + 1
-            if self._at[task] >= _MAX_AT_A_BATCH:
-                why = f"{_MAX_AT_A_BATCH} samplers have died at work on batch {task[1]}"
-                raise SamplerDiedError(_exit_report(dead, status, why))
+        self._exits = {known: n for known, n in self._exits.items() if known in in_flight}
+        if task is not None and task in in_flight:
+            self._exits[task] = self._exits.get(task, 0) + 1
+            if self._exits[task] >= _MAX_AT_A_BATCH:
+                return f"{_MAX_AT_A_BATCH} samplers have died at work on {name}"
         if self.num_restarts >= self._max_restarts:
-            why = f"samplers have been restarted {self.num_restarts} times; max_restarts bounds it"
-            raise SamplerDiedError(_exit_report(dead, status, why))
+            return f"samplers have been restarted {self.num_restarts} times; max_restarts bounds it"
         self.num_restarts += 1
-        _say(dead, status, self.num_restarts)
-
-    def forget(self, epoch: int) -> None:
-        """Forget the deaths on batches of an epoch that has ended."""
-        self._at = {task: count for task, count in self._at.items() if task[0] != epoch}
-
-
-def _say(dead: SamplerProcess, status: str, restarts: int) -> None:
-    _log.warning(
-        "sampler-restarted",
-        f"sampler {dead.number} (pid {dead.process.pid}) {status}: it is started again",
-        sampler=dead.number,
-        pid=dead.process.pid,
-        owed=len(dead.in_flight),
-        restarts=restarts,
-    )
-
-
-def _exit_report(dead: SamplerProcess, status: str, why: str) -> str:
-    """Return a text with a sampler's exit status, batches in flight, current task and log."""
-    task, log = dead.process.last_task(), dead.process.log_tail()
-    last = "It had worked on none" if task is None else f"It worked on batch {task[1]} last"
-    due = sorted(batch for _, batch in dead.in_flight)
-    asked = f"batches {due} were due" if due else "no batch was due"
-    return (
-        f"sampler process {dead.number} (pid {dead.process.pid}) {status} while {asked}, and "
-        f"{why}. {last}. Killed processes "
-        "often mean that memory ran out." + (f"\nThe end of its log:\n{log}" if log else "")
-    )
+        return None

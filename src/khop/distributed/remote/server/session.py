@@ -34,6 +34,7 @@ from khop.distributed.remote.server.session_sampler import (
     SessionSampler,
 )
 from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.sampling.restart_policy import RestartPolicy
 from khop.errors import ProtocolError, SamplerDiedError
 from khop.typing import Array
 
@@ -129,8 +130,7 @@ class Session:
         self._waiting: deque[BatchRequest] = deque()
         self._most_waiting = max(spec.buffer_bytes, _LEAST_WAITING)
         self._send_queue = SendQueue(spec.session, spec.credits, send, self._is_sent)
-        self._restarts_left = spec.max_restarts
-        self.num_restarts = 0
+        self._restart_policy = RestartPolicy(spec.max_restarts)
         self._failure: dict[str, str] | None = None
         self._begun = 0  # samplers started, without restarts
         self._start_at = 0.0
@@ -237,23 +237,30 @@ class Session:
             sampler=dead.number,
             pid=dead.process.pid,
             owed=len(owed),
-            restarts_left=self._restarts_left,
+            restarts_left=self.spec.max_restarts - self.num_restarts,
         )
-        if self._restarts_left == 0:
+        ticket, batch = dead.process.last_task() or (None, None)
+        order = None if ticket is None else dead.orders.get(ticket)
+        task = None if order is None else order.id
+        in_flight = self._known() | {order.id for order in dead.orders.values()}
+        why = self._restart_policy.record_exit(task, in_flight, f"batch {batch}")
+        if why is not None:
             error = SamplerDiedError(
                 f"sampler process {dead.number} (pid {dead.process.pid}) of the graph server "
-                f"{status} while batches {owed} were due, and samplers have been restarted "
-                f"{self.num_restarts} times; max_restarts bounds this. Killed processes often mean "
+                f"{status} while batches {owed} were due, and {why}. Killed processes often mean "
                 f"that memory ran out.{_end_of_log(dead.process)}"
             )
             self._waiting.extendleft(reversed(dead.orders.values()))
             self.fail({"type": type(error).__name__, "message": str(error), "traceback": ""})
             return
-        self._restarts_left -= 1
-        self.num_restarts += 1
         self._host.restarted()
         self._to_replace.append(dead)
         self.start()
+
+    @property
+    def num_restarts(self) -> int:
+        """Number of restarts of its samplers."""
+        return self._restart_policy.num_restarts
 
     # Requests -----------------------------------------------------------------------------------
 
