@@ -34,6 +34,21 @@ def drawing_threads():
     return [t for t in threading.enumerate() if t.name.startswith("khop-sampler")]
 
 
+def join_drawing_threads():
+    gc.collect()
+    for thread in drawing_threads():
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def threads_end():
+    """Threads end after their current batch, soon after their epoch: also those of other tests."""
+    join_drawing_threads()
+    yield
+    join_drawing_threads()
+
+
 def content(batch):
     return {name: value for name, value in batch.to_dict().items() if value is not None}
 
