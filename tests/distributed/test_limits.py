@@ -18,8 +18,8 @@ from khop.distributed.rpc.limits import RateLimiter, SendBacklog, degrees_of, pi
 from khop.distributed.rpc.partition_handler import RequestHandler, refusal
 from khop.distributed.rpc.protocol import PROTOCOL
 from khop.errors import ProtocolError
-from khop.sampler.collect import fetch_rows
 from khop.sampler.requests import HopRequest, RowSet
+from khop.sampler.row_fetcher import fetch_rows
 from support.cluster.partition_server import (
     CITES,
     PART,

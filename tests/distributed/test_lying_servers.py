@@ -1,4 +1,4 @@
-"""A partition's server that lies: a batch fails with ProtocolError, and nothing else happens."""
+"""A server that lies: batch or inference fails with ProtocolError, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 
 from khop.channel.control import ControlLine, socket_pair
+from khop.distributed.inference.files import RowSpec, RowWriter, Share, ShareRows, output_file
+from khop.distributed.inference.output_client import OutputClient
+from khop.distributed.inference.output_server import OutputHandler
+from khop.distributed.inference.rows import RowReader
 from khop.distributed.partitions.shared_client import run
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.partition_client import PartitionClient
@@ -21,8 +25,10 @@ from khop.sampler.collect import Collector, CollectSpec
 from khop.sampler.engine import Engine
 from khop.sampler.replies import check_drawn, check_found, check_rows
 from khop.sampler.requests import SeedSet
+from khop.sampler.row_fetcher import PartRows
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
+from khop.storage.folder import AttrMeta
 from khop.storage.part import Part
 from support.cluster import twins
 
@@ -33,25 +39,22 @@ def folder(tmp_path_factory):
     return PartitionFolder(twins.partitioned(twins.homogeneous(), root, 2))
 
 
-class Liar(RequestHandler):
-    """Answers as it should, but for what `change` makes of the arrays of one request."""
-
-    def __init__(self, part, op, change):
-        super().__init__(part)
-        kind, answer = self._answers[op]
-        lie = lambda asked, arrays: change(list(answer(asked, arrays)))  # noqa: E731
-        self._answers = {**self._answers, op: (kind, lie)}
+def lying(handler, op, change):
+    """The handler, which answers as it should but for what `change` makes of some arrays."""
+    kind, answer = handler._answers[op]
+    lie = lambda asked, arrays: change(list(answer(asked, arrays)))  # noqa: E731
+    handler._answers = {**handler._answers, op: (kind, lie)}
+    return handler
 
 
 @contextlib.contextmanager
-def client_of(folder, tmp_path, op, change):
-    """A client of part 1, which lies."""
+def client_of_server(handler, tmp_path, make=PartitionClient):
+    """A client of a server, which is number 1."""
     ours, theirs = socket_pair()
-    handler = Liar(Part(folder, 1), op, change)
     server = PartitionServer(handler, str(tmp_path / "s"), None, None)
     thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))
     thread.start()
-    client = PartitionClient({1: Endpoint(server.addresses["ipc"])})
+    client = make({1: Endpoint(server.addresses["ipc"])})
     try:
         yield client
     finally:
@@ -60,6 +63,11 @@ def client_of(folder, tmp_path, op, change):
         thread.join(10)
         server.close()
         theirs.close()
+
+
+def client_of(folder, tmp_path, op, change):
+    """A client of part 1, which lies."""
+    return client_of_server(lying(RequestHandler(Part(folder, 1)), op, change), tmp_path)
 
 
 def changed(place, change):
@@ -156,6 +164,41 @@ def test_rows_that_are_wrong(folder, tmp_path, lie):
             run(collector.collect(subgraph, allocate, 0), client)
 
 
+LIES_OF_ONE_ATTRIBUTE = [
+    changed(0, lambda a: a.astype(np.float64)),
+    changed(0, lambda a: a.view(np.int32)),
+    changed(0, lambda a: a.reshape(len(a), 1, -1)),
+    changed(0, lambda a: a.reshape(-1)),
+    changed(0, lambda a: a[:-1]),
+    changed(0, lambda a: np.concatenate([a, a])),
+    lambda arrays: [],
+    lambda arrays: arrays * 2,
+]
+
+
+@pytest.mark.parametrize("lie", LIES_OF_ONE_ATTRIBUTE)
+def test_inputs_of_layers_that_are_wrong(folder, tmp_path, lie):
+    """Layer-wise inference reads them with a reader of its own."""
+    with client_of(folder, tmp_path, "fetch", lie) as client:
+        reader = RowReader(PartRows(Part(folder, 0), "node", 0, ["x"], client), client)
+        with pytest.raises(ProtocolError, match="partition 1 sent"):
+            reader.read(np.arange(0, 150, 5))
+
+
+@pytest.mark.parametrize("lie", LIES_OF_ONE_ATTRIBUTE)
+def test_outputs_of_layers_that_are_wrong(tmp_path, lie):
+    """The error names the trainer whose server sent them."""
+    share, spec = Share(1, 0, 0, 1, [(0, 9)]), RowSpec("float32", "float32", (3,))
+    writer = RowWriter(output_file(tmp_path, 0, "a", share.file_name), spec, 9)
+    writer.append(np.arange(27, dtype=np.float32).reshape(9, 3))
+    writer.finish()
+    handler = lying(OutputHandler(1, str(tmp_path), 1, ["a"], [share.file_name]), "rows", lie)
+    with client_of_server(handler, tmp_path, OutputClient) as client:
+        fetcher = ShareRows(tmp_path, [share], 0, (0, "a"), spec, [0], client)
+        with pytest.raises(ProtocolError, match="trainer 1 sent"):
+            RowReader(fetcher, client).read(np.array([8, 0, 4]))
+
+
 @pytest.mark.parametrize(
     "lie",
     [
@@ -182,7 +225,7 @@ def test_what_is_right_passes():
     none = [np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.int64)]
     check_drawn(none, 1, 0, True, 0, [0, 0])
     assert check_found([np.array([True])], 1, 1)
-    check_rows([np.zeros((2, 0), np.uint16)], 1, [("x", "bfloat16", (2, 0))], 0)
+    check_rows([np.zeros((2, 0), np.uint16)], "trainer 1", 2, {"x": AttrMeta("bfloat16", (0,))}, 0)
 
 
 @pytest.mark.parametrize(

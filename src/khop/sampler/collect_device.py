@@ -1,15 +1,15 @@
 """Collection of batches in the memory of a device. Imports no torch.
 
 `DeviceCollector` is for batches that the device drew, of a part that is the whole graph.
-`StagedCollector` is for batches that the CPU drew from several parts: the device gathers local
-rows, those of other parts come from the host. All are staged in the device's memory one group after
-the other, and one more gather there puts them in order.
+`StagedCollector` is for batches that the CPU drew from several parts. It locates and requests rows
+as `Collector` does, but cannot write them as that does: the device gathers the local part's rows,
+and the host cannot write to single positions in the device's memory. So rows are staged there one
+group after the other, and one more gather puts them in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
-from functools import partial
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +18,10 @@ from khop import _native
 from khop.channel.device_arena import DeviceArray, Scratch
 from khop.channel.layout import Record
 from khop.data.device_feature import DeviceFeature
-from khop.sampler.collect import Allocate, Collector, CollectSpec, Table, array_name
+from khop.sampler.collect import Allocate, Collector, CollectSpec
 from khop.sampler.requests import RemoteParts, Ticket
+from khop.sampler.row_fetcher import LocalRows, PartRows, RowFetch
 from khop.storage.part import Part
-from khop.trace.clock import ROWS
 from khop.typing import Array, Int64Array, IntArray
 
 
@@ -89,19 +89,11 @@ class DeviceCollector(Collector):
         self._device = device
         self._positions = Scratch(device)
         edges = [table for table in self._tables if table.kind == "edge"]
-        self._names = EdgeNames(
-            device,
-            {table.type_index: self._edge_ids_of(table) for table in edges},
-            len(part.meta.edge_types),
-            graph_mode,
-        )
+        edge_ids = {t.type_index: part.edge_feature(t.type_index, "edge_id").array for t in edges}
+        self._edge_names = EdgeNames(device, edge_ids, len(part.meta.edge_types), graph_mode)
         # Attributes of edges are in the order of the graph's edges.
-        self._by_position = [t.type_index for t in edges if len(t.names) > 1]
-        self._features = _features_on(self, device, feature_mode)
-
-    def _edge_ids_of(self, table: Table) -> IntArray:
-        ids: IntArray = self._feature(table, "edge_id").array
-        return ids
+        self._by_position = [t.type_index for t in edges if len(t.attributes) > 1]
+        self._features = _features_on(self._tables, part, device, feature_mode)
 
     def collect(
         self,
@@ -126,16 +118,15 @@ class DeviceCollector(Collector):
         record = self._record(subgraph, extras)
         arrays: Mapping[str, Any] = allocate(record)
         nodes = [table.type_index for table in self._tables if table.kind == "node"]
-        counts = dict.fromkeys(ROWS, 0) | {"local": sum(subgraph.num_nodes(i) for i in nodes)}
-        self._count(record, subgraph, batch, counts)
+        local = sum(subgraph.num_nodes(i) for i in nodes)
+        self._count(record, subgraph, batch, (local, 0, 0))
         for name, values in extras.items():
             arrays[f"s.{name}"].upload(values)
         rows = self._write_ids(subgraph, arrays)
-        for table in self._tables:
-            for name in table.names[1:]:
-                feature = self._features[table.kind, table.type_index, name]
-                out = arrays[array_name(table, name)]
-                feature.gather(rows[table.kind, table.type_index], out, wait=False)  # they exist
+        for table, names, features in zip(self._tables, self._names, self._features, strict=True):
+            for name, feature in zip(names[1:], features, strict=True):
+                wanted = rows[table.kind, table.type_index]
+                feature.gather(wanted, arrays[name], wait=False)  # they exist
         return record
 
     def _write_ids(
@@ -153,7 +144,7 @@ class DeviceCollector(Collector):
             addresses(f"e{i}.edge_index" for i in relations),
             addresses(f"e{i}.edge_id" for i in relations),
             addresses(f"t{i}" for i in types) if self._spec.with_trees else [],
-            self._names.entries,
+            self._edge_names.entries,
         )
         rows = {("node", i): arrays[f"n{i}.id"] for i in types if f"n{i}.id" in arrays}
         if not self._by_position:
@@ -168,18 +159,25 @@ class DeviceCollector(Collector):
         return rows
 
 
-class _Rows(NamedTuple):
+class _Group(NamedTuple):
     """Rows of a table of one origin: the local part, a copy of others' rows, or a reply.
 
     Attributes:
         places: their positions in the batch.
         own: their positions in the local part. If None, they are read on the host.
-        values: function that reads them on the host, from an attribute's name to rows.
+        rows: the rows at hand, or the rows of each attribute in the reply.
     """
 
     places: Int64Array
     own: Int64Array | None
-    values: Any
+    rows: LocalRows | list[Array]
+
+    def read(self, index: int) -> Array:
+        """Return rows of an attribute, gathered on the host."""
+        if not isinstance(self.rows, LocalRows):
+            return self.rows[index]
+        table = self.rows.tables[index]
+        return self.rows.rows if table is None else table.gather(self.rows.rows)
 
 
 class StagedCollector(Collector):
@@ -205,7 +203,7 @@ class StagedCollector(Collector):
     ) -> None:
         super().__init__(part, spec, remote)
         self._device = device
-        self._features = _features_on(self, device, feature_mode)
+        self._features = _features_on(self._tables, part, device, feature_mode)
         self._staged, self._own, self._order = (Scratch(device) for _ in range(3))
 
     def collect(
@@ -221,17 +219,13 @@ class StagedCollector(Collector):
         device.
         """
         extras = extras or {}
-        ids = [self._ids_of(subgraph, table) for table in self._tables]
-        counts = dict.fromkeys(ROWS, 0)
-        found: list[tuple[list[Any], list[Any]]] = [([], []) for _ in self._tables]
-        for table, wanted, (local, pending) in zip(self._tables, ids, found, strict=True):
-            self._locate(table, wanted, local, pending, counts)
-        waited_for = [t for _, pending in found for _, t, _ in pending if not t.done]
+        fetches = self._fetch(subgraph)
+        waited_for: list[Ticket] = [r for f in fetches for r in f.remote if not r.done]
         if waited_for:
             yield waited_for
         record = self._record(subgraph, extras)
         arrays: Mapping[str, Any] = allocate(record)
-        self._count(record, subgraph, batch, counts)
+        self._count(record, subgraph, batch, self._origins(fetches))
         for name, values in extras.items():
             arrays[f"s.{name}"].upload(values)
         for i in range(len(self._part.meta.edge_types)):
@@ -242,27 +236,15 @@ class StagedCollector(Collector):
             trees = np.empty(subgraph.num_nodes(i), np.int64)
             subgraph.write_trees(i, trees)
             arrays[f"t{i}"].upload(trees)
-        for table, wanted, (local, pending) in zip(self._tables, ids, found, strict=True):
-            self._write(table, len(wanted), self._groups(table, local, pending), arrays)
+        for fetch, names, features in zip(fetches, self._names, self._features, strict=True):
+            self._write(fetch, [arrays[name] for name in names], features)
         return record
 
-    def _groups(self, table: Table, local: list[Any], pending: list[Any]) -> list[_Rows]:
-        """Return rows of a table by origin, each with a reader of those on the host."""
-        groups = []
-        for _, features, rows, places in local:
-            if features is None:
-                read = partial(_gathered, partial(self._feature, table), rows)
-                groups.append(_Rows(places, rows, read))
-            else:
-                groups.append(_Rows(places, None, partial(_gathered, features.get, rows)))
-        for _, ticket, places in pending:
-            values = dict(zip(table.names, ticket.result(), strict=True))
-            groups.append(_Rows(places, None, values.__getitem__))
-        return groups
-
     def _write(
-        self, table: Table, count: int, groups: list[_Rows], arrays: Mapping[str, DeviceArray]
+        self, fetch: RowFetch, outs: list[DeviceArray], features: list[DeviceFeature]
     ) -> None:
+        groups = _groups_of(fetch)
+        count = len(fetch.ids)
         order = np.empty(count, np.int64)  # where each row is staged
         begins, end = [], 0
         for places, _, _ in groups:
@@ -270,22 +252,21 @@ class StagedCollector(Collector):
             end += len(places)
             order[places] = np.arange(end - len(places), end)
         ids = np.empty(count, np.int64)
-        for places, _, read in groups:
-            ids[places] = read(table.names[0])
-        arrays[array_name(table, table.names[0])].upload(ids)
-        if count == 0 or len(table.names) == 1:
+        for group in groups:
+            ids[group.places] = group.read(0)
+        outs[0].upload(ids)
+        if count == 0 or len(outs) == 1:
             return
         ordered = self._uploaded(self._order, order)
-        for name in table.names[1:]:
-            out = arrays[array_name(table, name)]
+        for index, (out, feature) in enumerate(zip(outs[1:], features, strict=True), 1):
             width = out.nbytes // count
             staged = self._staged.take(out.nbytes)
-            for (_, own, read), begin in zip(groups, begins, strict=True):
+            for group, begin in zip(groups, begins, strict=True):
+                own = group.own
                 if own is None:
-                    staged.upload(begin * width, np.ascontiguousarray(read(name)))
-                elif len(own):
+                    staged.upload(begin * width, np.ascontiguousarray(group.read(index)))
+                else:
                     into = DeviceArray(staged, begin * width, (len(own), *out.shape[1:]), out.dtype)
-                    feature = self._features[table.kind, table.type_index, name]
                     feature.gather(self._uploaded(self._own, own), into, wait=False)
             rows = DeviceArray(staged, 0, out.shape, out.dtype)
             self._device.gather(rows, ordered, out, wait=False)  # a permutation: they exist
@@ -296,20 +277,26 @@ class StagedCollector(Collector):
         return uploaded
 
 
-def _gathered(feature_of: Callable[[str], Any], rows: Int64Array, name: str) -> Array:
-    """Return rows of an attribute, gathered on the host."""
-    gathered: Array = feature_of(name).gather(rows)
-    return gathered
+def _groups_of(fetch: RowFetch) -> list[_Group]:
+    """Return rows of a table by origin; all replies have come."""
+    groups = []
+    for local in fetch.local:
+        assert local.places is not None  # there are several parts
+        groups.append(_Group(local.places, None if local.are_copies else local.rows, local))
+    for request in fetch.remote:
+        assert request.places is not None
+        groups.append(_Group(request.places, None, request.result()))
+    return groups
 
 
 def _features_on(
-    collector: Collector, device: _native.Device, mode: str
-) -> dict[tuple[str, int, str], DeviceFeature]:
-    """Return a part's attributes that batches carry, for a device to gather."""
-    return {
-        (table.kind, table.type_index, name): DeviceFeature(
-            collector._feature(table, name), device, mode
-        )
-        for table in collector._tables
-        for name in table.names[1:]
-    }
+    tables: Iterable[PartRows], part: Part, device: _native.Device, mode: str
+) -> list[list[DeviceFeature]]:
+    """Return each table's attributes in a part, without ids, for a device to gather."""
+    return [
+        [
+            DeviceFeature(part.feature(table.kind, table.type_index, name), device, mode)
+            for name in [*table.attributes][1:]
+        ]
+        for table in tables
+    ]

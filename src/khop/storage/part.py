@@ -154,6 +154,11 @@ class Part:
                 self._edge_features[key] = self.folder.open_attr(path, edge_type.attrs[name], size)
         return self._edge_features[key]
 
+    def feature(self, kind: str, index: int, name: str) -> Feature:
+        """Return an attribute of a node ('node') or edge type ('edge') by its name."""
+        feature_of = self.node_feature if kind == "node" else self.edge_feature
+        return feature_of(index, name)
+
     def cached(self, index: int) -> CachedRows | None:
         """Return the copies of other parts' hot rows of a node type, or None if there are none."""
         if index not in self._cached:

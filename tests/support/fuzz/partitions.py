@@ -20,7 +20,7 @@ from khop.distributed.rpc.protocol import PROTOCOL, describe_error, rebuild_erro
 from khop.errors import FolderError, ProtocolError
 from khop.sampler.replies import check_drawn, check_found, check_rows
 from khop.sampler.requests import HopRequest, RowSet
-from khop.storage.folder import PartitionFolder
+from khop.storage.folder import AttrMeta, PartitionFolder
 from khop.storage.folder.meta import meta_of, sealed
 from khop.storage.folder.npy import parse_header
 from khop.storage.part import Part
@@ -135,14 +135,10 @@ def replies(root: Path) -> Run:
             _native.split_by_owner(ids, meta.node_types[source].bounds)
 
     def rows_of(header: dict[str, Any], ids: Any, arrays: list[Any]) -> None:
-        types = meta.node_types if header["kind"] == "node" else meta.edge_types
-        described = types[header["index"]]
-        expected = []
-        for name in header["names"]:
-            attr = described.attrs.get(name)
-            dtype, shape = ("int64", ()) if attr is None else (attr.dtype, attr.shape)
-            expected.append((name, dtype, (len(ids), *shape)))
-        for array in check_rows(arrays, 1, expected, described.count):
+        described = meta.types(header["kind"])[header["index"]]
+        known = {**described.attrs, "id": AttrMeta("int64"), "edge_id": AttrMeta("int64")}
+        attributes = {name: known[name] for name in header["names"]}
+        for array in check_rows(arrays, "partition 1", len(ids), attributes, described.count):
             out = np.empty((len(ids), *array.shape[1:]), array.dtype)
             _native.gather(array, None, out, np.arange(len(ids)))
 

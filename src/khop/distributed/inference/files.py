@@ -25,8 +25,9 @@ from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.data.files import load_npy
 from khop.distributed.inference.output_client import OutputClient
-from khop.distributed.rpc.partition_connection import Request
-from khop.storage.folder import safe_name
+from khop.sampler.requests import Ticket
+from khop.sampler.row_fetcher import RowFetcher
+from khop.storage.folder import AttrMeta, safe_name
 from khop.typing import Array, Int64Array, NodeType
 
 PROBE = ".khop-probe-"
@@ -199,8 +200,8 @@ class RowWriter:
             self._temporary.unlink()
 
 
-class OutputSlices:
-    """Slices of a layer's output of one node type, for `RowReader`; each share is a slice.
+class ShareRows(RowFetcher):
+    """Fetcher of rows of a layer's output of one node type; each share is a slice.
 
     Args:
         root: the folder.
@@ -222,39 +223,39 @@ class OutputSlices:
         visible: Sequence[int],
         client: OutputClient | None,
     ) -> None:
+        self._type_index, self._type_name = node_type
+        ranges = [share.ranges[self._type_index] for share in shares]
+        bounds = [low for low, _ in ranges] + [ranges[-1][1]]
+        attr = AttrMeta(spec.stored, spec.shape)
+        super().__init__(bounds, {f"output of layer {layer}": attr})
         self._root = root
         self._shares = shares
         self._layer = layer
-        self._type_index, self._type_name = node_type
+        self._dtype = spec.stored
         self._visible = visible
         self._opened: dict[int, Feature] = {}
-        self.client = client
-        self.dtype = spec.stored
-        self.row_shape = spec.shape
-        ranges = [share.ranges[self._type_index] for share in shares]
-        self.bounds = [low for low, _ in ranges] + [ranges[-1][1]]
+        self._client = client
 
-    def at_hand(self, index: int) -> Feature | None:
+    def at_hand(self, index: int) -> list[Feature] | None:
         """Return the rows of a slice if their file is visible here, else None."""
         share = self._shares[index]
         if share.rank not in self._visible:
             return None
         if index not in self._opened:
             file = output_file(self._root, self._layer, self._type_name, share.file_name)
-            self._opened[index] = open_rows(file, self.dtype)
-        return self._opened[index]
+            self._opened[index] = open_rows(file, self._dtype)
+        return [self._opened[index]]
 
-    def copies(self, ids: Int64Array) -> tuple[Feature, Int64Array] | None:
-        """Return None: outputs have no copies."""
-        del ids
-        return None
-
-    def ask(self, index: int, ids: Int64Array) -> Request:
+    def request(self, index: int, ids: Int64Array) -> Ticket:
         """Request rows from the trainer that computed them."""
-        assert self.client is not None
+        assert self._client is not None
         share = self._shares[index]
         rows = ids - self.bounds[index]
-        return self.client.rows(share.rank, self._layer, self._type_index, share.file_name, rows)
+        return self._client.rows(share.rank, self._layer, self._type_index, share.file_name, rows)
+
+    def owner(self, index: int) -> str:
+        """Return the name of the trainer that computed a slice."""
+        return f"trainer {self._shares[index].rank}"
 
 
 def check_shares(shares: Sequence[Share], counts: Sequence[int]) -> None:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from khop.distributed.dataset import DistDataset
-from khop.distributed.inference.rows import AttributeSlices, RowReader
+from khop.distributed.inference.rows import RowReader
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.loader.collate import to_tensor
+from khop.sampler.row_fetcher import PartRows
 from khop.storage.part import Part
 from khop.typing import Array, NodeType
 
@@ -84,9 +85,8 @@ class NodeInputs:
                 continue
             name = source if isinstance(source, str) else "id"
             finish = _as_read if isinstance(source, str) else partial(_rows_of_ids, source)
-            given.append(
-                LayerInput(RowReader(AttributeSlices(parts, home, i, name, client)), finish)
-            )
+            rows = PartRows(parts[home], "node", i, [name], client, parts)
+            given.append(LayerInput(RowReader(rows, client), finish))
         return given
 
 

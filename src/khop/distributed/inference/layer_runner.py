@@ -120,7 +120,7 @@ class LayerRunner:
             rows, given = batch.rows[i], inputs[i]
             if rows is None or given is None:
                 continue
-            read = to_tensor(rows, given.reader.slices.dtype).to(device)
+            read = to_tensor(rows, given.reader.dtype).to(device)
             x[node_type.name] = given.finish(read)
             low, high = neighborhood.seeds[i]
             own[node_type.name] = x[node_type.name][: high - low]

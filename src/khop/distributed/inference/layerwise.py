@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from khop.distributed.dataset import DistDataset
-from khop.distributed.inference.files import OutputSlices, RowSpec, output_file, remove_outputs
+from khop.distributed.inference.files import RowSpec, ShareRows, output_file, remove_outputs
 from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, NodeInputs
 from khop.distributed.inference.layer_runner import LayerRunner
 from khop.distributed.inference.layers import as_layers, device_of, takes_pairs
@@ -204,7 +204,7 @@ def _inputs_of_next(
         if spec is None:
             given.append(None)
             continue
-        slices = OutputSlices(
+        rows = ShareRows(
             peers.root,
             peers.shares,
             layer,
@@ -214,7 +214,8 @@ def _inputs_of_next(
             peers.output_client,
         )
         dtype: torch.dtype = getattr(torch, spec.computed)
-        given.append(LayerInput(RowReader(slices), partial(Tensor.to, dtype=dtype)))
+        reader = RowReader(rows, peers.output_client)
+        given.append(LayerInput(reader, partial(Tensor.to, dtype=dtype)))
     return given
 
 

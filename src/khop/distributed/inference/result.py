@@ -48,10 +48,9 @@ class NodeOutputs:
         self._node_type = node_type
         self._reader = reader
         self._files = files
-        slices = reader.slices
-        self._storage = slices.dtype
-        self.dtype: torch.dtype = getattr(torch, slices.dtype)
-        self.shape = torch.Size((data.meta.node_type(node_type).count, *slices.row_shape))
+        self._storage = reader.dtype
+        self.dtype: torch.dtype = getattr(torch, reader.dtype)
+        self.shape = torch.Size((data.meta.node_type(node_type).count, *reader.row_shape))
 
     def __len__(self) -> int:
         """Return the number of nodes."""

@@ -12,17 +12,17 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from khop.data.arrays import narrowest_int, storage_dtype
 from khop.distributed.partitions.shared_client import SharedClient, run
 from khop.distributed.rpc.partition_client import PartitionClient
-from khop.sampler.collect import Collector, CollectSpec, Table
-from khop.sampler.replies import check_drawn, check_rows
+from khop.sampler.replies import check_drawn
 from khop.sampler.requests import HopRequest, RowSet
-from khop.storage.folder import AttrMeta, EdgeTypeMeta, NodeTypeMeta, PartitionFolder, edge_array
+from khop.sampler.row_fetcher import PartRows, RowRequest, write_rows
+from khop.storage.folder import PartitionFolder, edge_array
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array, IntArray
 
@@ -30,6 +30,14 @@ from khop.typing import Array, Int64Array, IntArray
 _CHUNK_BYTES = 8 << 20
 _MAX_CHUNK = 1 << 18
 _IN_FLIGHT = 4
+
+
+class Table(NamedTuple):
+    """Attributes of a node or edge type."""
+
+    kind: str  # 'node' or 'edge'
+    type_index: int
+    names: list[str]
 
 
 class PartitionReader:
@@ -53,10 +61,7 @@ class PartitionReader:
 
     def table(self, kind: str, index: int, names: Sequence[str]) -> Table:
         """Return the table of some attributes of a node ('node') or edge type ('edge') by index."""
-        return Table(kind, index, list(names), self._types(kind)[index].bounds)
-
-    def _types(self, kind: str) -> Sequence[NodeTypeMeta | EdgeTypeMeta]:
-        return self._meta.node_types if kind == "node" else self._meta.edge_types
+        return Table(kind, index, list(names))
 
     def rows(
         self, wanted: Sequence[tuple[Table, Int64Array]], peers: Callable[[], SharedClient]
@@ -77,10 +82,15 @@ class PartitionReader:
         self, wanted: Sequence[tuple[Table, Int64Array]], client: PartitionClient | None
     ) -> list[dict[str, Array]]:
         """Read rows as `rows` does, with the caller's client."""
-        read: list[dict[str, Array]] = run(
-            Collector(self.part, CollectSpec(), client).read(wanted), client
-        )
-        return read
+        fetches = []
+        for table, ids in wanted:
+            fetcher = PartRows(self.part, *table, client)
+            fetches.append((fetcher.fetch(ids), fetcher.empty(len(ids))))
+        run(write_rows(fetches), client)
+        return [
+            dict(zip(table.names, arrays, strict=True))
+            for (table, _), (_, arrays) in zip(wanted, fetches, strict=True)
+        ]
 
     def session(self, peers: Callable[[], SharedClient]) -> Any:
         """Return a context manager of a client; of None if there is only one part."""
@@ -90,7 +100,7 @@ class PartitionReader:
         self, kind: str, index: int, name: str, peers: Callable[[], SharedClient]
     ) -> Array:
         """Read a whole attribute: [count, ...] by original id, in its storage dtype."""
-        meta = self._types(kind)[index]
+        meta = self._meta.types(kind)[index]
         attr = meta.attrs[name]
         # Zeros: rows that damaged ids leave out must not hold earlier contents of the memory.
         out = np.zeros((meta.count, *attr.shape), storage_dtype(attr.dtype))
@@ -148,53 +158,28 @@ class PartitionReader:
     ) -> Iterator[tuple[int, Array, Array]]:
         """Yield (first row, values, original ids) of all parts, in pieces."""
         id_name = "id" if kind == "node" else "edge_id"
-        bounds = self._types(kind)[index].bounds
         names = [name] if name == id_name else [name, id_name]
+        bounds = self._meta.types(kind)[index].bounds
         for part, (first, last) in enumerate(itertools.pairwise(bounds)):
             if first == last:
                 continue
             if self._folder.has_part(part):
                 opened = self.part if part == self._home else Part(self._folder, part)
-                feature = opened.node_feature if kind == "node" else opened.edge_feature
-                arrays = [feature(index, n).array for n in names]
+                arrays = [opened.feature(kind, index, n).array for n in names]
                 yield first, arrays[0], arrays[-1]
                 continue
-            chunk = self._chunk(kind, index, name)
             with peers().client() as client:
+                fetcher = PartRows(self.part, kind, index, names, client)
+                chunk = max(1, min(_MAX_CHUNK, _CHUNK_BYTES // fetcher.row_bytes))
                 for starts in _groups(first, last, chunk):
-                    tickets = [
-                        client.fetch(part, kind, index, np.arange(a, min(a + chunk, last)), names)
+                    requests = [
+                        RowRequest(fetcher, part, np.arange(a, min(a + chunk, last)))
                         for a in starts
                     ]
-                    client.wait(tickets)
-                    for start, ticket in zip(starts, tickets, strict=True):
-                        count = min(chunk, last - start)
-                        arrays = self._check_rows(kind, index, names, part, count, ticket.result())
+                    client.wait(requests)  # type: ignore[arg-type]
+                    for start, request in zip(starts, requests, strict=True):
+                        arrays = request.result()
                         yield start, arrays[0], arrays[-1]
-
-    def _check_rows(
-        self,
-        kind: str,
-        index: int,
-        names: Sequence[str],
-        part: int,
-        count: int,
-        arrays: list[Array],
-    ) -> list[Array]:
-        """Check shapes, dtypes and ids in a reply, and return its arrays."""
-        meta = self._types(kind)[index]
-        expected: list[tuple[str, str, tuple[int, ...]]] = []
-        for name in names:
-            attr = meta.attrs.get(name, AttrMeta("int64"))
-            expected.append((name, attr.dtype, (count, *attr.shape)))
-        return check_rows(arrays, part, expected, meta.count)
-
-    def _chunk(self, kind: str, index: int, name: str) -> int:
-        attr = self._types(kind)[index].attrs.get(name)
-        width = 8
-        if attr is not None:
-            width += storage_dtype(attr.dtype).itemsize * int(np.prod(attr.shape, dtype=np.int64))
-        return max(1, min(_MAX_CHUNK, _CHUNK_BYTES // width))
 
     def _all_edges(
         self, index: int, peers: Callable[[], SharedClient]
@@ -238,12 +223,8 @@ class PartitionReader:
             edge_type.bounds[part : part + 2],
         )
         assert positions is not None
-        fetched = client.fetch(part, "edge", index, positions, ["edge_id"])
-        client.wait([fetched])
-        (ids,) = self._check_rows(
-            "edge", index, ["edge_id"], part, len(positions), fetched.result()
-        )
-        return np.repeat(rows, counts), neighbors, ids
+        (fetched,) = self.rows_with([(self.table("edge", index, ["edge_id"]), positions)], client)
+        return np.repeat(rows, counts), neighbors, fetched["edge_id"]
 
 
 def _groups(first: int, last: int, chunk: int) -> Iterator[list[int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any
@@ -20,7 +19,6 @@ from khop import _native
 from khop.channel.message import pack, unpack
 from khop.channel.pool import BufferPool
 from khop.codec import INT64
-from khop.data.arrays import storage_dtype
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes, degrees_of, pieces
 from khop.distributed.rpc.protocol import (
     Fetch,
@@ -35,8 +33,8 @@ from khop.distributed.rpc.protocol import (
     unpack_rows,
 )
 from khop.errors import ProtocolError
-from khop.sampler.collect import fetch_rows
 from khop.sampler.requests import Drawn, HopRequest, RowSet
+from khop.sampler.row_fetcher import fetch_rows
 from khop.storage.folder import AttrMeta
 from khop.storage.part import Part
 from khop.trace.requests import served_since
@@ -198,14 +196,15 @@ class RequestHandler(FrameHandler):
 
     def _fetch(self, asked: Fetch, arrays: list[Array]) -> list[Array]:
         kind, names = asked.kind, asked.names
-        types = self._part.meta.node_types if kind == "node" else self._part.meta.edge_types
+        types = self._part.meta.types(kind)
         place = check_index(asked.index, len(types), "index")
-        known = {"id" if kind == "node" else "edge_id", *types[place].attrs}
+        original_ids = "id" if kind == "node" else "edge_id"
+        known = {**types[place].attrs, original_ids: AttrMeta("int64")}
         for name in names:
             if name not in known:
                 raise KeyError(f"no attribute '{name[:100]}': there are {sorted(known)}")
         wanted = ids_of(arrays)
-        nbytes = len(wanted) * sum(_row_bytes(types[place].attrs.get(name)) for name in names)
+        nbytes = len(wanted) * sum(known[name].row_bytes for name in names)
         check_reply_bytes(nbytes, self._reply_bytes, f"{len(names)} attributes of {len(wanted)}")
         return fetch_rows(self._part, kind, place, wanted, names, self._pool.empty)
 
@@ -213,13 +212,6 @@ class RequestHandler(FrameHandler):
 def _edge_bytes(with_edge: bool) -> int:
     """Return the maximum bytes of a neighbour in a reply."""
     return 16 if with_edge else 8
-
-
-def _row_bytes(attr: AttrMeta | None) -> int:
-    """Return the bytes of a row of an attribute; if None, of an id."""
-    if attr is None:
-        return 8
-    return math.prod(attr.shape) * storage_dtype(attr.dtype).itemsize
 
 
 def _rows_at(rows: RowSet, piece: slice) -> RowSet:

@@ -85,8 +85,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
             return None
         if asked.is_label:
             return tuple(self.node_labels[self.meta.node_types[asked.type_index].name].shape)
-        types = self.meta.node_types if asked.kind == "node" else self.meta.edge_types
-        found = types[asked.type_index]
+        found = self.meta.types(asked.kind)[asked.type_index]
         return found.count, *found.attrs[asked.name].shape
 
     def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
@@ -113,8 +112,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     def _value(self, asked: _Asked, rows: dict[str, Array] | None) -> Tensor | None:
         if asked.index is _LEFT_OUT:
             return None
-        types = self.meta.node_types if asked.kind == "node" else self.meta.edge_types
-        found = types[asked.type_index]
+        found = self.meta.types(asked.kind)[asked.type_index]
         value: Tensor
         if asked.is_label:
             value = self.node_labels[found.name]

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -48,6 +48,11 @@ class AttrMeta:
 
     dtype: str
     shape: tuple[int, ...] = ()
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of a row in bytes."""
+        return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
 
 
 def attr_metas(attrs: Mapping[str, Feature]) -> dict[str, AttrMeta]:
@@ -137,6 +142,10 @@ class FolderMeta:
     def knows_neighbors(self) -> bool:
         """True if original ids of neighbours are known: a single part has renumbered nothing."""
         return self.num_parts == 1 or all(t.neighbor_ids for t in self.edge_types)
+
+    def types(self, kind: str) -> Sequence[NodeTypeMeta | EdgeTypeMeta]:
+        """Return the node types (kind 'node') or the edge types ('edge')."""
+        return self.node_types if kind == "node" else self.edge_types
 
     def node_type(self, name: NodeType) -> NodeTypeMeta:
         """Return a node type by name. Raise KeyError, with the known types, if there is none."""
