@@ -36,7 +36,7 @@ def make_loader(source, devices="cpu", to_device="emulated", seeds=SEEDS, batch_
 def wait_until_made(iterator, batch):
     """Until the samplers have made a batch."""
     end = time.monotonic() + 10
-    while not iterator._loader._backend.has_arrived(iterator._epoch, batch):
+    while not iterator._loader._backend.has_arrived(iterator._source._epoch, batch):
         assert time.monotonic() < end
         time.sleep(0.01)
 
