@@ -30,6 +30,7 @@ class Source(BatchSource):
     def __init__(self, take=None, finish=None, arrived=(), ends=False):
         self.errors = {"take": take or {}, "finish": finish or {}}
         self.arrived = arrived
+        self.can_prefetch = len(arrived) > 0
         self.ends = ends
         self.log = []
 

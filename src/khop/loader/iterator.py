@@ -25,7 +25,14 @@ Taken = tuple[int, Any]
 
 
 class BatchSource(abc.ABC):
-    """Source of the batches of one epoch, in order. It closes itself when it is dropped."""
+    """Source of the batches of one epoch, in order. It closes itself when it is dropped.
+
+    Attributes:
+        can_prefetch: True if the iterator is to take a batch before it is asked for, as soon as
+            `has_arrived` is true of it.
+    """
+
+    can_prefetch = False
 
     @abc.abstractmethod
     def take(self, index: int) -> Taken:
@@ -42,7 +49,7 @@ class BatchSource(abc.ABC):
         """
 
     def has_arrived(self, index: int) -> bool:
-        """Return True if `take` is to be called at once, before the batch is asked for."""
+        """Return True if `take` would return a batch at once."""
         return False
 
     @abc.abstractmethod
@@ -87,7 +94,13 @@ class EpochIterator(Iterator[Any]):
         if source is None:
             raise StopIteration
         try:
-            taken, pending = self._take(source)
+            if self._prefetched is None:
+                index = self._next
+                self._next = index + 1
+                taken, pending = source.take(index)
+            else:
+                taken, pending = self._take_prefetched()
+                taken = max(asked, taken)
         except StopIteration:
             self._progress.end()
             self.close()
@@ -96,13 +109,13 @@ class EpochIterator(Iterator[Any]):
             self._fail()
             raise
         try:
-            if source.has_arrived(self._next):
+            if source.can_prefetch and source.has_arrived(self._next):
                 self._prefetch(source)
             batch, cost = source.finish(pending)
         except BaseException:
             self._fail()
             raise
-        self._watch.deliver(asked, max(asked, taken), *cost)
+        self._watch.deliver(asked, taken, cost)
         self._progress.deliver()
         return batch
 
@@ -112,22 +125,22 @@ class EpochIterator(Iterator[Any]):
         if source is not None:
             source.close()
 
-    def _take(self, source: BatchSource) -> Taken:
+    def _take_prefetched(self) -> Taken:
         prefetched, self._prefetched = self._prefetched, None
+        assert prefetched is not None
         if isinstance(prefetched, Exception):
             try:
                 raise prefetched
             finally:
                 del prefetched  # else the traceback would refer to itself
-        if prefetched is not None:
-            return prefetched
-        index, self._next = self._next, self._next + 1
-        return source.take(index)
+        return prefetched
 
     def _prefetch(self, source: BatchSource) -> None:
         """Take the next batch. An error is raised by the call that returns this batch."""
+        index = self._next
+        self._next = index + 1
         try:
-            self._prefetched = self._take(source)
+            self._prefetched = source.take(index)
         except Exception as error:
             self._prefetched = error
         except BaseException:  # interrupted: the batch may be lost, so none may follow

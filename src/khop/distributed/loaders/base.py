@@ -191,6 +191,7 @@ class BackendBatches(BatchSource):
         columns = columns if order is None else columns[:, order]
         self._loader = loader
         self._order = order
+        self.can_prefetch = loader._destination.is_device
         self._epoch = backend.open_epoch(progress.run_key, plan, columns, progress.delivered)
         self._end = weakref.finalize(self, backend.close_epoch, self._epoch)
 
@@ -216,11 +217,9 @@ class BackendBatches(BatchSource):
         return loader._transfer.start(made)
 
     def has_arrived(self, index: int) -> bool:
-        """Return True if a batch for a device has arrived, so that its transfer can start."""
+        """Return True if a batch has arrived, so that its transfer to a device can start."""
         loader = self._loader
-        if not loader._destination.is_device or index >= len(loader):
-            return False
-        return loader._backend.has_arrived(self._epoch, index)
+        return index < len(loader) and loader._backend.has_arrived(self._epoch, index)
 
     def finish(self, pending: _PendingBatch) -> tuple[Any, Cost]:
         """Wait for the transfer of a batch, and transform it."""
