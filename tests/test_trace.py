@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import khop
-from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader, base
+from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader, background
 from khop.trace.clock import PHASES, Phase, PhaseClock, Segment
 from khop.trace.events import Names, trace_events
 from khop.trace.files import write_events
@@ -78,7 +78,7 @@ def test_threads(tmp_path, data):
 
 def test_no_workers(tmp_path, data, monkeypatch):
     """What the trainer does itself is on its own thread, and there is no waiting besides."""
-    monkeypatch.setattr(base, "_WORTH_A_THREAD", 10**18)
+    monkeypatch.setattr(background, "_WORTH_A_THREAD", 10**18)
     trace, _ = record(tmp_path / "out.json", make_loader("nodes", data))
     assert {s.thread for s in trace.spans} == {"trainer"}
     assert {s.name for s in trace.spans} == {"sampling", "gathering", "collating", "consuming"}
@@ -87,7 +87,7 @@ def test_no_workers(tmp_path, data, monkeypatch):
 
 def test_drawn_beside(tmp_path, data, monkeypatch, two_threads):
     """What is drawn beside the trainer is on a thread of its own, and at the same time."""
-    monkeypatch.setattr(base, "_WORTH_A_THREAD", -1)
+    monkeypatch.setattr(background, "_WORTH_A_THREAD", -1)
     trace, batches = record(tmp_path / "out.json", make_loader("nodes", data))
     assert {s.thread for s in trace.of("gathering")} == {"trainer"}
     drawn = sorted(trace.of("sampling"), key=lambda s: s.batch)

@@ -36,7 +36,7 @@ def make_loader(source, devices="cpu", to_device="emulated", seeds=SEEDS, batch_
 def wait_until_made(iterator, batch):
     """Until the samplers have made a batch."""
     end = time.monotonic() + 10
-    while not iterator._loader._backend.has_arrived(iterator._epoch, batch):
+    while not iterator._loader._backend.has_arrived(iterator._source._epoch, batch):
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -72,10 +72,12 @@ def test_no_batch_is_ahead_on_the_cpu(folder_of):
     loader.shutdown()
 
 
-def test_an_error_comes_in_its_turn(tmp_path):
+@pytest.mark.parametrize("to_device", ["emulated", "cpu"])
+def test_an_error_comes_in_its_turn(tmp_path, to_device):
     """What goes wrong with the batch that is sent ahead is raised when it is asked for.
 
-    The last node's label is missing: the batch with that node cannot be put together.
+    It ends the epoch, sent ahead or not, and the batch stays due. The last node's label is missing:
+    the batch with that node cannot be put together.
     """
     graph = jobs.make_graph()
     del graph.y
@@ -83,15 +85,17 @@ def test_an_error_comes_in_its_turn(tmp_path):
     dataset = DistDataset().load(tmp_path / "parts", 0)
     dataset.node_labels = {NODE: torch.arange(graph.num_nodes - 1)}
     seeds = torch.tensor([490, 491, graph.num_nodes - 1])  # isolated ones
-    loader = make_loader(dataset, seeds=seeds, batch_size=1)
+    loader = make_loader(dataset, to_device=to_device, seeds=seeds, batch_size=1)
     iterator = iter(loader)
     assert next(iterator).y.tolist() == [490]
     wait_until_made(iterator, 2)
     assert next(iterator).y.tolist() == [491]
-    assert isinstance(iterator._prefetched, IndexError)
+    assert isinstance(iterator._prefetched, IndexError) == (to_device == "emulated")
     with pytest.raises(IndexError, match=r"out of (range|bounds)"):
         next(iterator)
     assert list(iterator) == []
+    (state,) = loader.state_dict().values()
+    assert state["delivered"] == 2
     loader.shutdown()
 
 

@@ -9,7 +9,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.sampler import NegativeSampling
 
-from khop.loader import LinkNeighborLoader, NeighborLoader, base
+from khop.loader import LinkNeighborLoader, NeighborLoader, background
 
 NUM_NODES = 300
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("two_threads")
 @pytest.fixture
 def always(monkeypatch):
     """Any batch is worth a thread."""
-    monkeypatch.setattr(base, "_WORTH_A_THREAD", -1)
+    monkeypatch.setattr(background, "_WORTH_A_THREAD", -1)
 
 
 def drawing_threads():
@@ -77,10 +77,10 @@ def test_same_batches(data, links, shuffle, monkeypatch):
             loader = NeighborLoader(data, [3, 2], **common)
         return [batch for _ in range(2) for batch in loader]
 
-    monkeypatch.setattr(base, "_WORTH_A_THREAD", 10**18)
+    monkeypatch.setattr(background, "_WORTH_A_THREAD", 10**18)
     here = epochs()
     assert not drawing_threads()
-    monkeypatch.setattr(base, "_WORTH_A_THREAD", -1)
+    monkeypatch.setattr(background, "_WORTH_A_THREAD", -1)
     assert_equal(epochs(), here)
 
 
@@ -106,7 +106,7 @@ def test_threads(data, always, monkeypatch):
     next(iter(loader))
     assert not drawing_threads()
     torch.set_num_threads(2)
-    monkeypatch.setattr(base, "_WORTH_A_THREAD", 10**18)
+    monkeypatch.setattr(background, "_WORTH_A_THREAD", 10**18)
     next(iter(loader))
     assert not drawing_threads()
 

@@ -47,6 +47,20 @@ def test_leaving_an_epoch_early(data, same_epochs, workers):
 
 
 @workers
+def test_closing_an_iterator(data, same_epochs, workers):
+    """It is at its end; its batches stay due, and the loader goes on with them."""
+    loader = NeighborLoader(data, [3], batch_size=20, shuffle=True, seed=1, **workers)
+    whole = list(NeighborLoader(data, [3], batch_size=20, shuffle=True, seed=1))
+    iterator = iter(loader)
+    taken = [next(iterator), next(iterator)]
+    iterator.close()
+    assert list(iterator) == []
+    assert wait_for_no_threads()
+    loader.load_state_dict(loader.state_dict())
+    assert same_epochs([*taken, *loader], whole)
+
+
+@workers
 def test_two_iterators_at_once(data, same_epochs, workers):
     """Each is an epoch of its own, whatever the other does."""
     loader = NeighborLoader(data, [3], batch_size=20, shuffle=True, seed=1, **workers)

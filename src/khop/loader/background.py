@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from khop.forks import check_process
+
+# Drawing time in nanoseconds above which a thread draws the next batches, and the number of these
+# batches until the time is checked again.
+_WORTH_A_THREAD = 2_000_000
+_BATCHES_BESIDE = 64
 
 Task = TypeVar("Task")
 Batch = TypeVar("Batch")
@@ -129,6 +135,50 @@ class BackgroundIterator(Generic[Batch]):
     def __del__(self) -> None:
         if hasattr(self, "_due"):
             self.close()
+
+
+class Drawing(Protocol):
+    """Result that has the times of its making, in nanoseconds.
+
+    Attributes:
+        began, ended: start and end.
+    """
+
+    @property
+    def began(self) -> int: ...
+
+    @property
+    def ended(self) -> int: ...
+
+
+Drawn = TypeVar("Drawn", bound=Drawing)
+
+
+def drawn_beside(
+    draw: Callable[[Task], Drawn], tasks: Iterable[Task], may_use_thread: bool
+) -> Generator[Drawn, None, None]:
+    """Draw batches; a thread may draw the next one while the current one is joined and used.
+
+    No batch is drawn ahead if drawing is fast: two batches in a row must be slow, since a first one
+    always is.
+
+    Args:
+        draw: draws a batch.
+        tasks: the batches.
+        may_use_thread: if False, no batch is drawn ahead.
+    """
+    tasks, last = iter(tasks), 0
+    for task in tasks:
+        drawn = draw(task)
+        took = drawn.ended - drawn.began
+        if may_use_thread and min(last, took) > _WORTH_A_THREAD:
+            next_ones = itertools.islice(tasks, _BATCHES_BESIDE)
+            beside = BackgroundIterator(draw, next_ones, 1, num_ahead=1)
+            yield drawn
+            yield from beside
+        else:
+            yield drawn
+        last = took
 
 
 def _work(orders: SimpleQueue[_Order | None]) -> None:

@@ -1,4 +1,4 @@
-"""Timings and counts of batches of graphs in memory. Runs in the trainer.
+"""Source of batches of graphs in memory, with their timings. Runs in the trainer.
 
 The thread that makes a batch reads the clock four times; the iterating thread does all the rest. A
 batch of one seed took 75 us on a busy processor without this and 87 us with three readings.
@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from khop.loader.resume import EpochProgress
-from khop.metrics.loader_stats import StatsAccumulator
-from khop.metrics.watch import DeliveryWatch
+from khop.loader.iterator import BatchSource, Taken
+from khop.metrics.watch import Cost
 from khop.sampler.pyg_output import SampledSubgraph
 from khop.trace.clock import BatchTimings, Phase, Segment
 from khop.trace.recording import current
@@ -63,67 +62,45 @@ class Timed(NamedTuple):
     ended: int
 
 
-class LoaderProfile:
-    """Statistics of a loader's batches.
+class MadeBatches(BatchSource):
+    """Source of batches that this process makes, with their timings.
 
     Args:
-        num_threads: number of threads that make batches; 0 if the iterating thread does.
+        made: the batches.
+        close: stops making them.
+        finish: last step of making a batch, run in the iterating thread.
+        in_background: True if other threads make them.
+        epoch: number of the epoch.
     """
-
-    def __init__(self, num_threads: int) -> None:
-        self.num_threads = num_threads
-        self._num_epochs = 0
-        self.tally = StatsAccumulator(num_threads)
-
-    def __reduce__(self) -> tuple[type[LoaderProfile], tuple[int]]:
-        """Pickle without the counts: another process has its own."""
-        return LoaderProfile, (self.num_threads,)
-
-    def watch(
-        self, made: Iterator[Timed], finish: Callable[[Any], Any], progress: EpochProgress
-    ) -> WatchedEpoch:
-        """Return an iterator that counts the batches of a new epoch.
-
-        Args:
-            made: the batches.
-            finish: last step of making a batch, run in the iterating thread.
-            progress: progress of the epoch; updated with each batch.
-        """
-        self._num_epochs += 1
-        return WatchedEpoch(made, finish, self, self._num_epochs - 1, progress)
-
-
-class WatchedEpoch(Iterator[Any]):
-    """Iterator over the batches of an epoch that counts them; see `LoaderProfile.watch`."""
 
     def __init__(
         self,
         made: Iterator[Timed],
+        close: Callable[[], None],
         finish: Callable[[Any], Any],
-        profile: LoaderProfile,
+        in_background: bool,
         epoch: int,
-        progress: EpochProgress,
     ) -> None:
-        self._progress = progress
         self._made = made
+        self._close = close
         self._finish = finish
-        self._in_background = profile.num_threads > 0
+        self._in_background = in_background
         self._epoch = epoch
-        self._watch = DeliveryWatch(profile.tally)
         self._ended: dict[int, int] = {}  # thread -> end of its last batch
 
-    def __next__(self) -> Any:
-        asked = monotonic_ns()
-        try:
-            timed = next(self._made)
-            taken = monotonic_ns()
-            nbytes = _num_bytes(timed[0])
-            batch = self._finish(timed[0])
-        except BaseException as error:
-            self._progress.end() if isinstance(error, StopIteration) else self._progress.fail()
-            self._watch.fail()
-            raise
-        _, drawn, thread, joining, ended = timed
+    def take(self, index: int) -> Taken:
+        """Make a batch, or wait until it is made.
+
+        After an error of joining in this thread the next batch is made; other errors end the epoch.
+        """
+        made = next(self._made)
+        return monotonic_ns(), made
+
+    def finish(self, pending: Timed) -> tuple[Any, Cost]:
+        """Finish a batch."""
+        nbytes = _num_bytes(pending.batch)
+        batch = self._finish(pending.batch)
+        _, drawn, thread, joining, ended = pending
         nodes, edges = drawn.size
         process = idle = 0
         if self._in_background:
@@ -131,13 +108,16 @@ class WatchedEpoch(Iterator[Any]):
             idle = drawn.began - self._ended.get(thread, drawn.began)
             self._ended[thread] = ended
         work = drawn.ended - drawn.began, ended - joining, 0, idle, 0
-        made = BatchTimings(process, thread, ended, nbytes, 0, 0, *work)
         if current() is not None:
-            self._record(timed, idle)
+            self._record(pending, idle)
+        timings = BatchTimings(process, thread, ended, nbytes, 0, 0, *work)
         sizes = nodes, edges, nodes, 0, 0
-        self._watch.deliver(asked, taken, self._epoch, drawn.number, drawn.seeds, sizes, made)
-        self._progress.deliver()
-        return batch
+        return batch, (self._epoch, drawn.number, drawn.seeds, sizes, timings)
+
+    def close(self) -> None:
+        """Make no more batches."""
+        self._made = iter(())
+        self._close()
 
     def _record(self, timed: Timed, idle: int) -> None:
         """Record the work of the threads that made a batch, and `idle` nanoseconds before it."""

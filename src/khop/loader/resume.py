@@ -3,8 +3,8 @@
 A batch is a function of its epoch's key, its index and its seeds. So a loader does not store what
 it has delivered or prefetched: the key of the epoch and the number of delivered batches are enough.
 `EpochCursor` makes an `EpochProgress` for each epoch, which the epoch's iterator updates when it
-delivers a batch. `EpochCursor.state` saves the progress of the last epoch with a fingerprint of the
-loader, and `EpochCursor.load` restores it into another cursor.
+delivers a batch (`khop.loader.iterator`). `EpochCursor.state` saves the progress of the last epoch
+with a fingerprint of the loader, and `EpochCursor.load` restores it into another cursor.
 A user's own samplers have their own state: see `khop.loader.replay`.
 """
 
@@ -87,58 +87,6 @@ _DESCRIBED = {
 }
 
 
-class Stateful:
-    """Loader that can save and restore its progress."""
-
-    _cursor: EpochCursor
-
-    def _identity(self) -> LoaderFingerprint:
-        """Return the properties that a state's loader must share with this one."""
-        raise NotImplementedError
-
-    def _check_resumable(self) -> None:
-        """Raise ValueError if the number of delivered batches does not identify them."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the loader's progress: a small dictionary of plain values, for checkpoints.
-
-        It describes the epoch that began last. Batches count when they are delivered, not when they
-        are prefetched. Keys are always the same and differ between trainers, so one checkpoint of
-        `torch.distributed.checkpoint` can hold the states of all. Names and meaning are those of
-        torchdata's `StatefulDataLoader`. The call changes nothing.
-
-        Raises:
-            ValueError: torch's workers deliver batches in any order (`in_order=False`).
-        """
-        self._check_resumable()
-        return self._cursor.state(self._identity())
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Make the next epoch continue where an equal loader was stopped.
-
-        The next iterator makes the batches that had not been delivered, bit for bit, for any number
-        and kind of workers and partitions; none if only the end had not been reached. If no epoch
-        was in progress, a new one begins. Later epochs follow: with a `seed`, or a `generator`
-        (whose state is restored), they are those of a run without a stop. If torch's default
-        generator decides, restore its state, too, for the epochs after the next.
-
-        If a trainer finds only the state of another one (some frameworks save that of the first
-        trainer only), it uses that state if a `seed` is given: trainers of a job are in step.
-
-        Args:
-            state_dict: result of `state_dict` of a loader with the same seeds, options of sampling,
-                batch size, order and seed, in memory or distributed. An empty dictionary loads
-                nothing.
-
-        Raises:
-            TypeError: `state_dict` is not a dictionary.
-            ValueError: the state is that of another loader; the message names the difference. In
-                the next epoch: a user's `sampler` names other seeds than before.
-        """
-        self._check_resumable()
-        self._cursor.load(state_dict, self._identity())
-
-
 class EpochCursor:
     """Position of a loader in its epochs: tracks, saves and restores it.
 
@@ -163,7 +111,7 @@ class EpochCursor:
         return progress
 
     def state(self, identity: LoaderFingerprint) -> dict[str, Any]:
-        """Return the loader's progress; see `Stateful.state_dict`.
+        """Return the loader's progress; see `StatefulLoader.state_dict`.
 
         Args:
             identity: fingerprint of the loader.
@@ -186,7 +134,7 @@ class EpochCursor:
         return {f"{_PREFIX}{self._rank}": entry}
 
     def load(self, state: Mapping[str, Any], identity: LoaderFingerprint) -> None:
-        """Restore the progress of a loader; see `Stateful.load_state_dict`.
+        """Restore the progress of a loader; see `StatefulLoader.load_state_dict`.
 
         Args:
             state: result of the method `state`.

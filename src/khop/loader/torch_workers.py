@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 
 from khop.loader.epochs import KeyedBatch
-from khop.loader.profile import LoaderProfile
+from khop.loader.iterator import BatchSource, Taken
 from khop.loader.resume import EpochProgress
-from khop.metrics.watch import UNKNOWN, DeliveryWatch
+from khop.metrics.watch import UNKNOWN, Cost
 
 
 class EpochLoader(Protocol):
@@ -21,7 +21,6 @@ class EpochLoader(Protocol):
     generator: Any
     persistent_workers: bool
     _begun: EpochProgress | None
-    _profile: LoaderProfile
 
     def __len__(self) -> int: ...
 
@@ -76,31 +75,28 @@ class LazyEpoch:
         yield from _alive(self._loader)._batches(begun)
 
 
-class TorchEpoch(Iterator[Any]):
-    """Epoch made in torch's worker processes. It keeps the loader, with which workers end."""
+class TorchBatches(BatchSource):
+    """Source of batches that torch's worker processes make and finish.
 
-    def __init__(self, loader: EpochLoader, epoch: Any, progress: EpochProgress) -> None:
-        self._loader = loader
+    Args:
+        epoch: torch's iterator.
+    """
+
+    def __init__(self, epoch: Iterator[Any]) -> None:
         self._epoch = epoch
-        self._progress = progress
-        self._watch = DeliveryWatch(loader._profile.tally)
 
-    def __next__(self) -> Any:
-        asked = monotonic_ns()
-        try:
-            batch = next(self._epoch)
-        except StopIteration:
-            self._progress.end()
-            raise
-        except BaseException:
-            self._progress.fail()
-            raise
-        self._watch.deliver(asked, monotonic_ns(), *UNKNOWN)
-        self._progress.deliver()
-        return batch
+    def take(self, index: int) -> Taken:
+        """Wait for a batch; torch goes on after an error of a worker."""
+        batch = next(self._epoch)
+        return monotonic_ns(), batch
 
-    def __len__(self) -> int:
-        return len(self._epoch)
+    def finish(self, pending: Any) -> tuple[Any, Cost]:
+        """Return the batch; nothing is known of its cost."""
+        return pending, UNKNOWN
+
+    def close(self) -> None:
+        """Drop torch's iterator, with which workers end that are not persistent."""
+        self._epoch = iter(())
 
 
 class _WorkerSeeds(torch.Generator):

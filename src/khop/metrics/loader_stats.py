@@ -159,6 +159,10 @@ class StatsAccumulator:
         self._num_samplers = num_samplers
         self.clear()
 
+    def __reduce__(self) -> tuple[type[StatsAccumulator], tuple[int]]:
+        """Pickle without the counts: another process has its own."""
+        return StatsAccumulator, (self._num_samplers,)
+
     def clear(self) -> None:
         """Reset all counts to 0."""
         self._counted: _Counted = [0] * _NUM_COLUMNS, []

@@ -13,7 +13,8 @@ from khop.trace.events import Delivery
 from khop.trace.recording import current
 
 Cost = tuple[int, int, int, Sizes, BatchTimings]
-"""Epoch, number, seeds, sizes and timings of a batch, for `DeliveryWatch.deliver`."""
+"""Cost of a batch: its epoch of the loader, its index in the epoch, the number of its seeds, its
+contents, and its timings on the process that produced it."""
 
 UNKNOWN: Cost = (0, 0, 0, (0, 0, 0, 0, 0), BatchTimings(*[0] * len(BatchTimings._fields)))
 """Cost of a batch of which nothing is known."""
@@ -36,27 +37,15 @@ class DeliveryWatch:
         """Note that a batch failed: neither it nor the time until the next request is counted."""
         self._delivered = 0
 
-    def deliver(
-        self,
-        asked: int,
-        taken: int,
-        epoch: int,
-        number: int,
-        seeds: int,
-        sizes: Sizes,
-        made: BatchTimings,
-    ) -> None:
+    def deliver(self, asked: int, taken: int, cost: Cost) -> None:
         """Count a batch that is finished and handed out.
 
         Args:
             asked: when the trainer asked for it, in nanoseconds of CLOCK_MONOTONIC.
             taken: when it had arrived, before the trainer's own work on it.
-            epoch: epoch of the loader.
-            number: index of the batch in the epoch.
-            seeds: number of its seeds.
-            sizes: its contents.
-            made: its timings on the process that produced it.
+            cost: its cost.
         """
+        epoch, number, seeds, sizes, made = cost
         now = monotonic_ns()
         before = self._delivered or asked
         self._delivered = now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic_ns
@@ -20,11 +20,12 @@ from khop.distributed.loaders.collate import Assembler, Tensors, batch_edge_type
 from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTransfer, TargetDevice
 from khop.distributed.options import WorkerOptions
 from khop.distributed.sampling.pipeline import PipelineSpec
-from khop.loader.epochs import EpochKeys
 from khop.loader.fingerprint import describe_sampling, digest
-from khop.loader.resume import EpochCursor, EpochProgress, LoaderFingerprint, Stateful
-from khop.metrics.loader_stats import LoaderStats, StatsAccumulator
-from khop.metrics.watch import DeliveryWatch
+from khop.loader.iterator import BatchSource, Taken
+from khop.loader.resume import EpochProgress
+from khop.loader.stateful import StatefulLoader
+from khop.metrics.loader_stats import StatsAccumulator
+from khop.metrics.watch import Cost
 from khop.sampler.plan import EpochPlan, epoch_order
 from khop.sampler.plan import seeds_of as positions_of
 from khop.trace.clock import BatchTimings
@@ -52,7 +53,7 @@ class DeliveryOptions:
         return bool(getattr(self.worker_options, "pin_memory", False))
 
 
-class DistLoader(Stateful, abc.ABC):
+class DistLoader(StatefulLoader, abc.ABC):
     """Base of the loaders of partitioned graphs.
 
     Args:
@@ -84,6 +85,7 @@ class DistLoader(Stateful, abc.ABC):
             raise ValueError(f"seed={seed} contradicts random_seed={options.random_seed}")
         self.data = data
         self.batch_size = options.batch_size
+        self.drop_last = options.drop_last
         self._destination = TargetDevice(options.to_device, options.pin_memory)
         self.to_device = self._destination.torch_device
         self._transfer = DeviceTransfer(self._destination)
@@ -91,9 +93,7 @@ class DistLoader(Stateful, abc.ABC):
         self._columns = columns
         self._assembler = Assembler(data.meta, self._labels(), batch_edge_types(data.meta))
         context = data.context
-        stream = context.rank if options.stream is None else options.stream
-        self._keys = EpochKeys(seed, stream, None)
-        self._cursor = EpochCursor(self._keys, context.rank)
+        self._set_up_epochs(seed, options.stream, None, context.rank)
         self._spec, self._weights = spec, weights or {}
         self._shuffle = options.shuffle
         self._plan = EpochPlan(columns.shape[1], options.batch_size, options.drop_last, None, lists)
@@ -110,7 +110,6 @@ class DistLoader(Stateful, abc.ABC):
             self._transfer,
         )
         self._tally = StatsAccumulator(self._backend.num_samplers)
-        self._restarts_before = 0
 
     def _labels(self) -> dict[NodeType, Tensor]:
         """Return the labels that the folder does not hold, on the batches' device."""
@@ -127,31 +126,17 @@ class DistLoader(Stateful, abc.ABC):
         """Return the number of batches in an epoch."""
         return self._plan.num_batches
 
-    def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch. Several may run at the same time; an epoch may be left early."""
-        progress = self._cursor.begin()
-        order = epoch_order(self._plan.num_seeds, progress.run_key, self._shuffle, self._plan.lists)
-        columns = self._columns if order is None else self._columns[:, order]
-        epoch = self._backend.open_epoch(progress.run_key, self._plan, columns, progress.delivered)
-        return _EpochIterator(self, epoch, order, progress)
+    def _open(self, progress: EpochProgress) -> BackendBatches:
+        """Return the source of an epoch's batches, from the first that has not been delivered."""
+        return BackendBatches(self, progress)
+
+    @property
+    def _num_restarts(self) -> int:
+        return self._backend.num_restarts
 
     @abc.abstractmethod
     def _described_seeds(self) -> list[Any]:
         """Return type, original ids and times of the seeds, for `digest`."""
-
-    def _identity(self) -> LoaderFingerprint:
-        """Return the fingerprint that must match for a state to be restored."""
-        seeds, sampling = self._digests
-        return LoaderFingerprint(
-            seeds=seeds,
-            sampling=sampling,
-            batch_size=self.batch_size,
-            drop_last=self._plan.drop_last,
-            shuffle=self._shuffle,
-            seed=self._keys.seed,
-            stream=self._keys.stream,
-            num_batches=self._plan.num_batches,
-        )
 
     @cached_property
     def _digests(self) -> tuple[str, str]:
@@ -168,15 +153,6 @@ class DistLoader(Stateful, abc.ABC):
             by_time=meta.time_attr is not None,
         )
 
-    def stats(self) -> LoaderStats:
-        """Return statistics over all epochs of the loader, or since `reset_stats()`."""
-        return self._tally.snapshot(self._backend.num_restarts - self._restarts_before)
-
-    def reset_stats(self) -> None:
-        """Reset the statistics to zero."""
-        self._restarts_before = self._backend.num_restarts
-        self._tally.clear()
-
     def shutdown(self) -> None:
         """End the sampler processes; also called when the loader is garbage-collected."""
         self._transfer.close()
@@ -186,115 +162,82 @@ class DistLoader(Stateful, abc.ABC):
         if getattr(self, "_backend", None) is not None:
             self.shutdown()
 
-    def _start(self, received: Received, batch: int, order: Int64Array | None) -> PendingTransfer:
-        """Assemble a batch and start its transfer to the target device."""
-        positions = positions_of(order, *self._plan.bounds(batch))
-        tensors = to_tensors(received)
-        made = self._assembler.assemble(received, tensors)
-        self._annotate(made, Tensors(received.layout.index, tensors), positions)
-        return self._transfer.start(made)
 
-    def _finish(self, pending: PendingTransfer) -> Any:
-        made = self._transfer.finish(pending)
-        return made if self.transform is None else self.transform(made)
-
-
-class _PrefetchedBatch(NamedTuple):
+class _PendingBatch(NamedTuple):
     """Batch whose transfer to the target device has started.
 
     Attributes:
+        batch: its index in the epoch.
         received: its sizes and counters.
-        pending: its transfer.
-        taken: time at which the trainer received it, `monotonic_ns`.
+        transfer: its transfer.
     """
 
+    batch: int
     received: Received
-    pending: PendingTransfer
-    taken: int
+    transfer: PendingTransfer
 
 
-class _EpochIterator:
-    """Iterator over one epoch; releases its batches when it is dropped."""
+class BackendBatches(BatchSource):
+    """Source of the batches of an epoch that a loader's backend makes; any error ends the epoch.
 
-    def __init__(
-        self,
-        loader: DistLoader,
-        epoch: int,
-        order: Int64Array | None,
-        progress: EpochProgress,
-    ) -> None:
+    Args:
+        loader: the loader.
+        progress: progress of the epoch.
+    """
+
+    def __init__(self, loader: DistLoader, progress: EpochProgress) -> None:
+        plan, columns, backend = loader._plan, loader._columns, loader._backend
+        order = epoch_order(plan.num_seeds, progress.run_key, loader._shuffle, plan.lists)
+        columns = columns if order is None else columns[:, order]
         self._loader = loader
-        self._epoch = epoch
         self._order = order
-        self._progress = progress
-        self._next = progress.delivered
-        self._prefetched: _PrefetchedBatch | Exception | None = None
-        self._watch = DeliveryWatch(loader._tally)
-        self._end = weakref.finalize(self, loader._backend.close_epoch, epoch)
+        self.can_prefetch = loader._destination.is_device
+        self._epoch = backend.open_epoch(progress.run_key, plan, columns, progress.delivered)
+        self._end = weakref.finalize(self, backend.close_epoch, self._epoch)
 
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if self._next >= len(self._loader) or not self._end.alive:
-            if self._next >= len(self._loader):
-                self._progress.end()
-            self._end()
+    def take(self, index: int) -> Taken:
+        """Wait for a batch, assemble it and start its transfer to the target device."""
+        loader = self._loader
+        if index >= len(loader) or not self._end.alive:
             raise StopIteration
-        asked = monotonic_ns()
         try:
-            prefetched = self._prefetched or self._start(self._next)
-            self._prefetched = None
-            if isinstance(prefetched, Exception):
-                self._end()
-                raise prefetched
-            # From here on the batch counts: if it fails, the next call continues with the next one.
-            batch, self._next = self._next, self._next + 1
-            self._prefetch_next(self._next)
-            made = self._loader._finish(prefetched.pending)
+            received = loader._backend.take(self._epoch, index)
+            taken = monotonic_ns()
+            return taken, _PendingBatch(index, received, self._start(received, index))
         except BaseException:
-            self._progress.fail()
+            self.close()
             raise
-        self._count(batch, asked, prefetched)
-        self._progress.deliver()
-        return made
 
-    def _count(self, batch: int, asked: int, prefetched: _PrefetchedBatch) -> None:
-        """Count a batch that is returned now and was requested at `asked` (`monotonic_ns`)."""
-        first, last = self._loader._plan.bounds(batch)
-        counter = prefetched.received.counter
+    def _start(self, received: Received, index: int) -> PendingTransfer:
+        loader = self._loader
+        positions = positions_of(self._order, *loader._plan.bounds(index))
+        tensors = to_tensors(received)
+        made = loader._assembler.assemble(received, tensors)
+        loader._annotate(made, Tensors(received.layout.index, tensors), positions)
+        return loader._transfer.start(made)
+
+    def has_arrived(self, index: int) -> bool:
+        """Return True if a batch has arrived, so that its transfer to a device can start."""
+        loader = self._loader
+        return index < len(loader) and loader._backend.has_arrived(self._epoch, index)
+
+    def finish(self, pending: _PendingBatch) -> tuple[Any, Cost]:
+        """Wait for the transfer of a batch, and transform it."""
+        loader = self._loader
+        batch = loader._transfer.finish(pending.transfer)
+        if loader.transform is not None:
+            batch = loader.transform(batch)
+        first, last = loader._plan.bounds(pending.batch)
+        counter = pending.received.counter
         (nodes,), (edges,) = counter("nodes"), counter("edges")
         local, cached, remote = counter("rows")
         sizes = nodes, edges, local, cached, remote
-        cost = BatchTimings(*counter("made"))
-        taken = max(asked, prefetched.taken)
-        self._watch.deliver(asked, taken, self._epoch, batch, last - first, sizes, cost)
+        timings = BatchTimings(*counter("made"))
+        return batch, (self._epoch, pending.batch, last - first, sizes, timings)
 
-    def _start(self, batch: int) -> _PrefetchedBatch:
-        try:
-            received = self._loader._backend.take(self._epoch, batch)
-        except BaseException:
-            self._end()
-            raise
-        return self._start_transfer(received, batch)
-
-    def _start_transfer(self, received: Received, batch: int) -> _PrefetchedBatch:
-        taken = monotonic_ns()
-        return _PrefetchedBatch(received, self._loader._start(received, batch, self._order), taken)
-
-    def _prefetch_next(self, batch: int) -> None:
-        """Start the transfer of the next batch to a device, if that batch has arrived.
-
-        An error is raised by the call that returns this batch.
-        """
-        loader = self._loader
-        wanted = loader._destination.is_device and batch < len(loader)
-        if wanted and loader._backend.has_arrived(self._epoch, batch):
-            received = loader._backend.take(self._epoch, batch)
-            try:
-                self._prefetched = self._start_transfer(received, batch)
-            except Exception as error:
-                self._prefetched = error
+    def close(self) -> None:
+        """End the epoch: its batches are released."""
+        self._end()
 
 
 def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool) -> EpochPlan:

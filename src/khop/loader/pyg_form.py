@@ -1,0 +1,123 @@
+"""Batches in PyG's form between sampling and joining. Runs in the trainer and torch's workers.
+
+The way of batches that khop's own cannot make: a user's sampler or `transform_sampler_output` needs
+PyG's `SamplerOutput`, stores are read through PyG's interface, and torch's worker processes call
+`collate_fn`.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from khop.loader.collator import Collator, drawn_of_data, drawn_of_hetero_data
+from khop.loader.device import DeviceJoiner
+from khop.loader.epochs import KeyedBatch
+from khop.loader.stores import StoreJoiner
+from khop.sampler.neighbor import BatchKey, NeighborSampler
+from khop.sampler.pyg_output import SampledSubgraph, output_on_host
+
+
+class PygForm:
+    """Mixin of a PyG loader: `collate_fn` and `filter_fn`, PyG's two steps of making a batch."""
+
+    data: Any
+    input_data: Any
+    transform: Any
+    transform_sampler_output: Any
+    filter_per_worker: bool
+    _stores: StoreJoiner | None
+    _joiner: Collator
+    _device_joiner: DeviceJoiner | None
+
+    pyg_loader: ClassVar[Any]
+    """PyG loader whose `filter_fn` joins batches."""
+
+    read_by_pyg: ClassVar[tuple[str, ...]]
+    """Attributes that `filter_fn` reads from a loader, without the hooks."""
+
+    # Defined by the loaders of nodes and of links.
+
+    @property
+    def _sampler(self) -> Any:
+        """Sampler of the batches."""
+        raise NotImplementedError
+
+    def _draw(self, inputs: Any, key: BatchKey | None) -> Any:
+        """Sample a batch of the loader's input."""
+        raise NotImplementedError
+
+    def _annotate(self, batch: Any, metadata: Any) -> None:
+        """Add the attributes about its seeds to a batch."""
+        raise NotImplementedError
+
+    # Shared by all loaders.
+
+    def collate_fn(self, index: Any) -> Any:
+        """Sample a batch of seeds, given by their positions in the input."""
+        out = self._sample(index)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def filter_fn(self, out: Any) -> Any:
+        """Join a sampled subgraph with its attributes and apply the transform."""
+        batch = self._join(out)
+        return batch if self.transform is None else self.transform(batch)
+
+    def _sample(self, positions: Any) -> Any:
+        """Sample a batch on the host, where hooks and stores expect it."""
+        key = None
+        if isinstance(positions, KeyedBatch):
+            positions, key = torch.from_numpy(positions.positions), positions.key
+        out = self._draw(self.input_data[positions], key)
+        return out if self._device_joiner is None else output_on_host(out)
+
+    def _join(self, out: Any) -> Any:
+        """Join a sampled subgraph with its attributes; by khop's code, where that can."""
+        if self.transform_sampler_output is not None:
+            out = self.transform_sampler_output(out)
+        if not isinstance(out, SamplerOutput | HeteroSamplerOutput):
+            hook = self.transform_sampler_output is not None
+            raise TypeError(
+                f"found invalid type '{type(out)}': "
+                f"{'transform_sampler_output' if hook else type(self._sampler).__name__} must "
+                "return a SamplerOutput or a HeteroSamplerOutput"
+            )
+        if self._stores is not None and _is_as_drawn(out):
+            batch = self._stores.join(out, self._sampler.edge_permutation)
+            self._annotate(batch, out.metadata)
+            return batch
+        drawn = self._native_form(out)
+        if drawn is None:
+            return self._joined_by_pyg(out)
+        return self._collate(self._joiner, drawn, out.metadata)
+
+    def _native_form(self, out: Any) -> SampledSubgraph | None:
+        """Return the output of a khop sampler with all types present in khop's form; else None."""
+        if not _is_as_drawn(out) or not isinstance(self._sampler, NeighborSampler):
+            return None
+        if isinstance(out, SamplerOutput) and isinstance(self.data, Data):
+            return drawn_of_data(out)
+        if isinstance(out, HeteroSamplerOutput) and isinstance(self.data, HeteroData):
+            return drawn_of_hetero_data(out, self.data)
+        return None
+
+    def _collate(self, joiner: Collator, drawn: SampledSubgraph, metadata: Any) -> Any:
+        """Join a subgraph in khop's form with its attributes and those of its seeds."""
+        join = joiner.join_data if isinstance(self.data, Data) else joiner.join_hetero_data
+        batch: Any = join(self.data, drawn)
+        self._annotate(batch, metadata)
+        return batch
+
+    def _joined_by_pyg(self, out: Any) -> Any:
+        # PyG's method gets the attributes that it reads. The hooks were applied before.
+        read = {name: getattr(self, name) for name in self.read_by_pyg}
+        plain = SimpleNamespace(**read, transform=None, transform_sampler_output=None)
+        return self.pyg_loader.filter_fn(plain, out)
+
+
+def _is_as_drawn(out: Any) -> bool:
+    return getattr(out, "orig_row", None) is None
