@@ -200,7 +200,7 @@ def test_a_client_that_goes(servers):
     entry = wait_for_server()
     path = lines_path(entry["addresses"]["ipc"].removeprefix("ipc://"))
     loader = remote_loader()
-    sampler = loader._backend._samplers[0]
+    sampler = loader._backend._pool.samplers[0]
     session = loader._backend._config["session"]
     spec = {
         **{name: value for name, value in session.items() if name != "loader"},

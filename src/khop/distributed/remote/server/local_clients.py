@@ -26,17 +26,16 @@ from pathlib import Path
 
 from khop import codec, log
 from khop.channel.control import MAX_PAYLOAD, ControlLine, Message, Op
-from khop.distributed.processes.child import ChildProcess
 from khop.distributed.processes.socket_files import peer_of
 from khop.distributed.remote.messages import HostedSampler, SessionSpec
 from khop.distributed.remote.server.counters import SessionState
-from khop.distributed.remote.server.session import SessionEnvironment, end_process, send_endpoint
+from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.validation import SessionValidator
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.protocol import describe_error
+from khop.distributed.sampling.process_handle import Process, end_process, send_endpoint
 from khop.errors import ProtocolError
 
-_WORKER = "khop.distributed.sampling.worker"
 _BACKLOG = 128
 # Seconds until connections are accepted again after no descriptor was left for one.
 _NO_DESCRIPTOR = 1.0
@@ -62,7 +61,7 @@ class _LocalClient:
     connection: ControlLine
     pending_request: Message | None = None
     spec: SessionSpec | None = None
-    process: ChildProcess | None = None
+    process: Process | None = None
     end: int | None = None
     client: int | None = None
 
@@ -185,10 +184,9 @@ class LocalSamplerService:
         config = {
             **self._host.sampler_config(spec, number, spec.device(0)),
             "number": number,
-            "has_arrays": bool(shared),
             "num_shared": len(shared),
         }
-        process = ChildProcess(_WORKER, config, [ring, *shared])
+        process = self._host.program(config, [ring, *shared])
         try:
             guest.end = os.pidfd_open(process.pid)
         except OSError:  # no descriptor is left
