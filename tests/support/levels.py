@@ -35,7 +35,7 @@ TABLE = {
         *("distributed/remote/test_batch_checks.py", "distributed/remote/test_control_plane.py"),
         *("distributed/remote/test_directory.py", "distributed/remote/test_hostile_statistics.py"),
         *("distributed/remote/test_lying_to_clients.py", "distributed/remote/test_session.py"),
-        "distributed/remote/test_statistics.py",
+        *("distributed/remote/test_local_clients.py", "distributed/remote/test_statistics.py"),
     ],
     "process": [
         # The floor is built by CMake where it is not there yet.

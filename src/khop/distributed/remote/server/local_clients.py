@@ -9,7 +9,7 @@ It ends the sampler when the client's connection closes, however the client ends
 
     client -> server   CONFIG   `messages.HostedSampler`; arena, arrays
     server -> client   READY    {'pid'}; the sampler's control line
-                       ERROR    {'type', 'message'}: refused
+                       ERROR    {'type', 'message'}: refused; the connection is closed
                        ERROR    {'status', 'task', 'log'}: how the sampler has ended; the batch that
                                 it worked on last, and the end of its log
 """
@@ -73,7 +73,7 @@ class LocalSamplerService:
         path: path of the socket, in a folder that only the owner can enter.
         host: environment of samplers on this server.
         checks: checks of clients' requests.
-        max_guests: maximum number of connected clients, with a sampler each.
+        max_guests: maximum number of connected clients, with at most a sampler each.
     """
 
     def __init__(
@@ -163,6 +163,8 @@ class LocalSamplerService:
         except Exception as error:
             with contextlib.suppress(ConnectionError):
                 guest.connection.send_json(Op.ERROR, describe_error(error))
+            self._disconnect(guest)
+            return
         guest.pending_request = None
         _drop(message)
 
@@ -171,7 +173,10 @@ class LocalSamplerService:
         if message.op is not Op.CONFIG:
             raise ProtocolError("a client of this machine says first what it wants")
         if len(self._local_clients) > self._max_guests:
-            raise MemoryError(f"this graph server runs {self._max_guests} samplers, its limit")
+            raise MemoryError(
+                f"{self._max_guests} clients of this machine are connected to this graph server, "
+                "its limit"
+            )
         asked = codec.from_json(HostedSampler, message.json(), "a client of this machine")
         spec, number = asked.spec, asked.number
         self._checks.pipeline(spec.pipeline)
