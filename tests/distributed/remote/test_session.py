@@ -7,6 +7,7 @@ import pytest
 
 from khop.channel.control import Op
 from khop.distributed.remote.messages import SessionSpec
+from khop.distributed.remote.server import session
 from khop.distributed.remote.server.send_queue import BatchRequest
 from khop.distributed.remote.server.session import Session, SessionEnvironment
 from khop.distributed.rpc.endpoint import Endpoint
@@ -127,6 +128,20 @@ def test_another_error_of_a_start_is_raised():
     served.program.refusals = [OSError(errno.EPERM, "not permitted")]
     served.program.started[1].die()
     with pytest.raises(OSError, match="not permitted"):
+        served.listen()
+
+
+def test_a_request_that_cannot_be_sent_is_no_failed_start(monkeypatch):
+    """Its batch would never come: the error is raised, and its session fails."""
+    served = Served()
+    served.order(0)
+
+    def refuse(*_arguments):
+        raise OSError(errno.EMFILE, "no descriptor")
+
+    monkeypatch.setattr(session, "send_request", refuse)
+    served.program.started[0].die()
+    with pytest.raises(OSError, match="no descriptor"):
         served.listen()
 
 

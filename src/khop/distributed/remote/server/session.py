@@ -175,13 +175,15 @@ class Session:
         if number is None or not self.can_start:
             return
         try:
-            self._pool.add(self._start(number))
+            fresh = self._start(number)
         except OSError as error:
             if error.errno not in _EXHAUSTED:
                 raise
             self._start_at = self._clock() + _START_AGAIN
             name = self.spec.session
             _log.warning("sampler-not-started", f"session {name}: {error}", session=name)
+            return
+        self._pool.add(fresh)
         self.dispatch()
 
     def _start(self, number: int) -> SamplerProcess:
