@@ -121,7 +121,7 @@ def test_last_words_of_a_sampler(folder_of, capfd):
     )
     iterator = iter(loader)
     next(iterator)
-    (sampler,) = loader._backend._samplers
+    (sampler,) = loader._backend._pool.samplers
     os.kill(sampler.process.pid, signal.SIGSTOP)
     while not sampler.in_flight:  # it was faster than the trainer
         next(iterator)
@@ -247,7 +247,7 @@ def test_sampler_that_does_not_listen_for_a_while(graph, folder_of):
     assert jobs.same_batches(loader, reference) == len(loader)
     for pid in loader._backend.pids:
         os.kill(pid, signal.SIGSTOP)
-    lines = [sampler.process.line for sampler in loader._backend._samplers]
+    lines = [sampler.process.line for sampler in loader._backend._pool.samplers]
     for line in lines:
         for _ in range(2000):
             line.post(Op.CLOSE_EPOCH, ONE.pack(10**6))  # of no epoch

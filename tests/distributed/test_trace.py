@@ -97,7 +97,7 @@ def test_a_partition_alone(folder_of, tmp_path):
     check_batches(second, batches, epoch=1)
     assert not [s for s in second.spans if s.thread == "requests"]
     assert set(second.processes.values()) == {"trainer (rank 0)", "sampler 0"}
-    assert not loader._backend._samplers[0].process.line.has_unsent
+    assert not loader._backend._pool.samplers[0].process.line.has_unsent
 
 
 def test_batches_are_the_same(folder_of, graph, tmp_path):

@@ -29,12 +29,13 @@ TABLE = {
         *("distributed/test_launchers.py", "distributed/test_limits.py"),
         *("distributed/test_listener.py", "distributed/test_lockstep.py"),
         *("distributed/test_lying_servers.py", "distributed/test_output_server.py"),
-        *("distributed/test_restart_policy.py", "distributed/test_roll_call.py"),
-        "distributed/test_rows.py",
-        "distributed/test_socket_files.py",
+        *("distributed/test_process_pool.py", "distributed/test_restart_policy.py"),
+        *("distributed/test_roll_call.py", "distributed/test_rows.py"),
+        *("distributed/test_sampler_pool.py", "distributed/test_socket_files.py"),
         *("distributed/remote/test_batch_checks.py", "distributed/remote/test_control_plane.py"),
         *("distributed/remote/test_directory.py", "distributed/remote/test_hostile_statistics.py"),
-        *("distributed/remote/test_lying_to_clients.py", "distributed/remote/test_statistics.py"),
+        *("distributed/remote/test_lying_to_clients.py", "distributed/remote/test_session.py"),
+        *("distributed/remote/test_local_clients.py", "distributed/remote/test_statistics.py"),
     ],
     "process": [
         # The floor is built by CMake where it is not there yet.

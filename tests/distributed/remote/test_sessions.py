@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ import zmq
 from torch_geometric.data import Data
 
 from khop.channel.message import pack, unpack
+from khop.distributed.processes.child import ChildProcess
 from khop.distributed.remote.messages import CHUNK_BYTES, Batch, Open, SessionSpec
-from khop.distributed.remote.server import session_sampler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.graph_server import _Peer
 from khop.distributed.remote.server.identity import Source
@@ -25,6 +26,7 @@ from khop.distributed.rpc.limits import SendBacklog
 from khop.distributed.rpc.partition_handler import pack_or_refuse
 from khop.distributed.rpc.protocol import PROTOCOL
 from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.distributed.sampling.process_handle import start_sampler
 from khop.loader import NeighborLoader
 from khop.partition import PartitionFolder, RandomPartitioner
 from khop.sampler.spec import SamplingSpec
@@ -134,12 +136,13 @@ class Failures(Mailbox):
 
 
 @contextlib.contextmanager
-def session_table(root):
+def session_table(root, program=start_sampler):
     """The sessions of a server, without the server: nothing is sent before `stream` is called."""
     counters = ServerCounters(0, [0], "", lambda: table.state())  # noqa: PLW0108
     sampler = {"root": str(root), "credentials": None, "graph_mode": "CPU", "feature_mode": "CPU"}
     callbacks = counters.batch, counters.sampler_restarted
-    host = SessionEnvironment({**sampler, "pin_memory": False}, [0], 1, {}, None, *callbacks)
+    sampler["pin_memory"] = False
+    host = SessionEnvironment(sampler, [0], 1, {}, None, *callbacks, program)
     table = SessionTable(
         SessionValidator(PartitionFolder(root).meta), host, counters, SessionLimits()
     )
@@ -149,12 +152,12 @@ def session_table(root):
         table.close()
 
 
-def test_batch_that_kills_samplers(heavy, monkeypatch):
+def test_batch_that_kills_samplers(heavy):
     """Sampler after sampler dies at one batch: the session fails, whatever restarts are allowed."""
-    monkeypatch.setattr(session_sampler, "_WORKER", poisoned_worker.__name__)
+    program = partial(ChildProcess, poisoned_worker.__name__)
     errors, numbers = [], range(poisoned_worker.VICTIM, poisoned_worker.VICTIM + 3)
     asker = Failures(errors)
-    with session_table(heavy) as table:
+    with session_table(heavy, program) as table:
         spec = SessionSpec(
             "s", "secret", "s", spec_of(heavy), 2, 1 << 24, 2, 64, None, 1000, 30.0, 1 << 30
         )

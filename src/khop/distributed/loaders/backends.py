@@ -34,7 +34,8 @@ from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.sampling.buffer_plan import RingPlan, plan_memory
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
-from khop.distributed.sampling.pool import Program, SamplerPool, start_sampler
+from khop.distributed.sampling.pool import SamplerPool
+from khop.distributed.sampling.process_handle import Program, start_sampler
 from khop.distributed.sampling.standby import Standby
 from khop.sampler.plan import EpochPlan
 from khop.sampler.requests import Ticket

@@ -1,7 +1,8 @@
-"""Sampling in worker processes: the sampler, and the trainer's pool of samplers.
+"""Sampling in worker processes: the sampler, and the pool of samplers.
 
 Imports no torch. In a sampler: `worker` (its loop), `pipeline` (from seeds to a written batch),
-`slots` and `device_slots` (memory for batches), `link_sampling`. In a trainer: `pool` (assignment
-of batches to samplers), `process_handle` (one sampler), `prefetch`, `restart_policy`, `standby`,
-`buffer_plan` (memory), `gpu_sharing` (a warning). `control_messages` go between the two.
+`slots` and `device_slots` (memory for batches), `link_sampling`. In a trainer or graph server:
+`process_pool` (assignment and restarts), `process_handle` (one sampler), `restart_policy`. In a
+trainer alone: `pool` (epochs), `prefetch`, `standby`, `buffer_plan` (memory), `gpu_sharing` (a
+warning). `control_messages` go between the two.
 """

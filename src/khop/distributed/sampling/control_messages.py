@@ -1,20 +1,30 @@
-"""Control messages from a trainer to its batch producers (sampler or receiver processes)."""
+"""Control messages to batch producers, which are sampler or receiver processes.
+
+A trainer opens an epoch once, and requests its batches by number, many in one message. A graph
+server has no epochs: each of its requests says all that the batch depends on.
+"""
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from khop.channel.arena import ArenaReader, create_memory, map_memory
-from khop.channel.control import ONE, TWO, Message
+from khop.channel.control import MAX_PAYLOAD, ONE, ORDER, TWO, ControlLine, Message, Op
 from khop.sampler.plan import EpochPlan
 from khop.typing import Int64Array
 
+BatchKey: TypeAlias = tuple[int, int]
+"""Key of a batch in flight: (epoch, index) in trainers, (request, index) on graph servers."""
+
 _NOTHING = np.empty(0, np.int64)
+# Bytes above which the columns of a request are passed in shared memory.
+_MAX_INLINE = MAX_PAYLOAD // 4
 
 
 class EpochInfo(NamedTuple):
@@ -40,12 +50,18 @@ def encode_epoch(
 
     The arguments are the attributes of `EpochInfo`.
     """
+    memory = _in_memory(columns)
+    plain = {"epoch": number, "run_key": run_key, "plan": asdict(plan)}
+    return {**plain, "num_columns": len(columns)}, memory
+
+
+def _in_memory(columns: Int64Array) -> int:
+    """Return a descriptor of new memory with the columns, to pass along and close."""
     memory = create_memory(columns.nbytes, "khop-seeds")
     if columns.nbytes:
         view = ArenaReader(memory).lease(0, columns.nbytes, None)
         view[:] = np.ascontiguousarray(columns).reshape(-1).view(np.uint8)
-    plain = {"epoch": number, "run_key": run_key, "plan": asdict(plan)}
-    return {**plain, "num_columns": len(columns)}, memory
+    return memory
 
 
 def read_epoch(message: Message) -> EpochInfo:
@@ -62,15 +78,46 @@ def read_epoch(message: Message) -> EpochInfo:
     return EpochInfo(content["epoch"], content["run_key"], plan, values.reshape(shape))
 
 
-def encode_sample_request(freed: Sequence[int], tasks: Sequence[tuple[int, int]]) -> bytes:
+def encode_sample_request(freed: Sequence[int], tasks: Sequence[BatchKey]) -> bytes:
     """Return the payload of SAMPLE: slots that are free again, and requested (epoch, batch)."""
     return struct.pack(f"<Q{len(freed)}Q", len(freed), *freed) + b"".join(
         TWO.pack(*task) for task in tasks
     )
 
 
-def decode_sample_request(payload: bytes) -> tuple[list[int], Iterator[tuple[int, int]]]:
+def decode_sample_request(payload: bytes) -> tuple[list[int], Iterator[BatchKey]]:
     """Read SAMPLE: free slots, and requested (epoch, batch) in order."""
     end = ONE.size * (1 + ONE.unpack_from(payload)[0])
     freed = [offset for (offset,) in ONE.iter_unpack(payload[ONE.size : end])]
     return freed, TWO.iter_unpack(payload[end:])
+
+
+def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64Array) -> None:
+    """Send MAKE: a request for a batch that belongs to no epoch; see `Pipeline.make`.
+
+    Raises:
+        OSError: no memory or descriptor is left for many columns.
+    """
+    head = ORDER.pack(*key, run_key, len(columns))
+    if columns.nbytes <= _MAX_INLINE:
+        line.post(Op.MAKE, head + columns.tobytes())
+        return
+    memory = _in_memory(columns)
+    try:
+        line.send(Op.MAKE, head, [memory])
+    except ConnectionError:
+        pass  # it has died: noticed when its line is read
+    finally:
+        os.close(memory)
+
+
+def read_request(message: Message) -> tuple[BatchKey, int, Int64Array]:
+    """Read MAKE: key, run key, and columns of the seeds."""
+    request, batch, run_key, num_columns = ORDER.unpack_from(message.payload)
+    raw: Any = message.payload[ORDER.size :]
+    if message.descriptors:
+        try:
+            raw = map_memory(message.descriptor())
+        finally:
+            message.close_descriptors()
+    return (request, batch), run_key, np.frombuffer(raw, np.int64).reshape(num_columns, -1)

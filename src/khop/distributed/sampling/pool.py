@@ -1,35 +1,38 @@
-"""Pool of a loader's sampler processes, in its trainer: assigns batches and restarts samplers.
+"""Pool of a loader's sampler processes, in its trainer: requests batches ahead and hands them out.
 
 The pool requests batches by number, keeps each sampler a few batches ahead, and receives batches in
-any order. When a sampler dies, its batches in flight are requested from the others at once: batches
-are functions of their number, so they are the same. A new process with a new arena replaces it, and
-gets requests when it is ready, or at once if it is the only one. If samplers die repeatedly on the
-same batch, the loader ends. The end of a process interrupts every wait here.
+any order. `process_pool` assigns them and restarts samplers that die; if samplers die repeatedly on
+the same batch, the loader ends. The end of a process interrupts every wait here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
-from khop.channel.arena import ArenaReader, create_memory
+from khop.channel.arena import ArenaReader
 from khop.channel.control import ONE, Message, Op
 from khop.channel.device_arena import DeviceArenaReader
-from khop.channel.layout import Layout, Received
+from khop.channel.layout import Received
 from khop.channel.shared import share
-from khop.distributed.processes.child import ChildProcess
 from khop.distributed.rpc.endpoint import EndpointUpdate
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.distributed.sampling.control_messages import encode_epoch
-from khop.distributed.sampling.prefetch import EpochState, assign_least_loaded, schedule_prefetch
-from khop.distributed.sampling.process_handle import Process, SamplerProcess, reap
-from khop.distributed.sampling.restart_policy import RestartPolicy
+from khop.distributed.sampling.prefetch import EpochState, due_batches
+from khop.distributed.sampling.process_handle import (
+    Process,
+    Program,
+    SamplerProcess,
+    send_endpoint,
+    start_process,
+    start_sampler,
+)
+from khop.distributed.sampling.process_pool import ProcessPool
 from khop.errors import SamplerDiedError
 from khop.forks import check_process
 from khop.sampler.plan import EpochPlan
@@ -39,12 +42,6 @@ from khop.typing import Array, Int64Array
 # While batches arrive before `take` needs them, control lines are polled at this interval, in
 # seconds, to detect samplers that have died.
 _LOOK_SECONDS = 0.05
-Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], Process]
-
-
-def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> Process:
-    """Start a sampler process on this machine; see `khop.distributed.sampling.worker`."""
-    return ChildProcess("khop.distributed.sampling.worker", config, memory)
 
 
 class EndpointSource(Protocol):
@@ -111,7 +108,6 @@ class SamplerPool:
         self._depth = depth
         self._in_bulk = in_bulk
         self._ring_bytes = ring_bytes
-        self._restart_policy = RestartPolicy(max_restarts)
         self._endpoints = endpoints
         self._pin = pin
         self._epochs: dict[int, EpochState] = {}
@@ -120,46 +116,52 @@ class SamplerPool:
         self._is_recorded = False
         self._failure: Exception | None = None
         self._polled_at = 0.0
-        self._samplers = [self._start(number) for number in range(len(devices))]
+        self._pool = ProcessPool(len(devices), max_restarts, SamplerProcess.ask)
+        self._start_missing()
 
-    def _start(self, number: int, is_starting: bool = False) -> SamplerProcess:
+    def _start_missing(self) -> None:
+        """Start the processes that are missing. If that fails, the loader ends."""
+        try:
+            while (number := self._pool.missing) is not None:
+                self._pool.add(self._start(number))
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def _start(self, number: int) -> SamplerProcess:
+        """Start a process and open the epochs there."""
         device = self._devices[number]
         slab = self._make_device_arena(device)
-        memory = [create_memory(self._ring_bytes, f"khop-ring-{number}")]
-        try:
-            ring = ArenaReader(memory[0])
-            if self._pin is not None:
-                self._pin(ring)
-            memory += [] if slab is None else slab.descriptors
-            memory += [] if self._shared is None else [self._shared]
-            config = {
-                **self._config,
-                "number": number,
-                "device": device,
-                "slab": None if slab is None else slab.described,
-                "has_arrays": self._shared is not None,
-            }
-            process = self._program(config, memory)
-        finally:
-            os.close(memory[0])
-            if slab is not None:
-                slab.passed_on()
-        return SamplerProcess(number, process, ring, slab, self._in_bulk, is_starting)
+        sampler = start_process(
+            self._program,
+            number,
+            {**self._config, "device": device, "slab": None if slab is None else slab.described},
+            self._ring_bytes,
+            [] if self._shared is None else [self._shared],
+            slab,
+            self._in_bulk,
+            self._pin,
+        )
+        if self._is_recorded:
+            sampler.process.line.post(Op.TRACE, ONE.pack(True))
+        for epoch in self._epochs.values():
+            _send_epoch(sampler, epoch)
+        return sampler
 
     @property
     def num_restarts(self) -> int:
         """Number of restarts of samplers."""
-        return self._restart_policy.num_restarts
+        return self._pool.num_restarts
 
     @property
     def num_samplers(self) -> int:
         """Number of sampler processes."""
-        return len(self._samplers)
+        return len(self._pool.samplers)
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the samplers."""
-        return [sampler.process.pid for sampler in self._samplers]
+        return [sampler.process.pid for sampler in self._pool.samplers]
 
     def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0) -> int:
         """Begin an epoch.
@@ -182,15 +184,11 @@ class SamplerPool:
         message, memory = encode_epoch(number, run_key, plan, columns)
         epoch = EpochState(message, memory, plan.num_batches, next_to_ask=first, num_taken=first)
         self._epochs[number] = epoch
-        for sampler in self._samplers:
-            self._send_epoch(sampler, epoch)
+        for sampler in self._pool.samplers:
+            _send_epoch(sampler, epoch)
         self._follow_recording()
         self._prefetch(waiting=True)
         return number
-
-    def _send_epoch(self, sampler: SamplerProcess, epoch: EpochState) -> None:
-        with contextlib.suppress(ConnectionError):  # it has died: noticed when its line is read
-            sampler.process.line.send_json(Op.OPEN_EPOCH, epoch.message, [epoch.seeds])
 
     def close_epoch(self, number: int) -> None:
         """End an epoch; its batches in flight are dropped."""
@@ -198,9 +196,8 @@ class SamplerPool:
         if epoch is None or os.getpid() != self._owner:
             return
         os.close(epoch.seeds)
-        for sampler in self._samplers:
-            sampler.in_flight = {task: None for task in sampler.in_flight if task[0] != number}
-            sampler.process.line.post(Op.CLOSE_EPOCH, ONE.pack(number))
+        self._pool.forget(lambda key: key[0] == number)
+        self._pool.post(Op.CLOSE_EPOCH, ONE.pack(number))
 
     def take(self, number: int, batch: int) -> Received:
         """Wait for a batch of an epoch; raises the error that its sampler raised.
@@ -231,7 +228,7 @@ class SamplerPool:
         """Return whether `take` would return a batch at once. Errors are left to `take`."""
         check_process(self._owner, "loader", "make a loader there")
         arrived = self._epochs[number].arrived
-        if batch not in arrived and self._failure is None and self._samplers:
+        if batch not in arrived and self._failure is None and self._pool.samplers:
             self._poll()
         return isinstance(arrived.get(batch), Received)
 
@@ -244,7 +241,7 @@ class SamplerPool:
 
     def _reclaim_slots(self) -> None:
         """Free slots of device arenas when the device has finished with them."""
-        for sampler in self._samplers:
+        for sampler in self._pool.samplers:
             if sampler.slab is not None:
                 sampler.slab.give_back()
 
@@ -253,31 +250,28 @@ class SamplerPool:
         recorded = current() is not None
         if recorded != self._is_recorded:
             self._is_recorded = recorded
-            for sampler in self._samplers:
-                sampler.process.line.post(Op.TRACE, ONE.pack(recorded))
+            self._pool.post(Op.TRACE, ONE.pack(recorded))
 
     def _check_alive(self) -> None:
         """Raise if the pool has failed or is closed, or if this process is a fork."""
         check_process(self._owner, "loader", "make a loader there")
         if self._failure is not None:
             raise self._failure
-        if not self._samplers:
+        if not self._pool.samplers:
             raise RuntimeError("the loader has been shut down: make a new one")
 
     def _prefetch(self, waiting: bool) -> None:
-        schedule_prefetch(
-            self._epochs, self._eligible(), self._depth, self._in_bulk and not waiting
-        )
-
-    def _eligible(self) -> list[SamplerProcess]:
-        """Return the samplers to send requests to: those not starting, or all if all are."""
-        return [s for s in self._samplers if not s.is_starting] or self._samplers
+        """Request the batches that are due."""
+        limit = self._depth * len(self._pool.eligible())
+        batches = due_batches(self._epochs, limit, self._in_bulk and not waiting)
+        if batches:
+            self._pool.assign(batches)
 
     def _wait(self, timeout_ms: int | None = None) -> None:
         """Wait for messages of samplers, endpoint updates or ended processes; process them."""
         self._polled_at = time.monotonic()
         poller = select.poll()
-        by_line = {sampler.process.line.fileno(): sampler for sampler in self._samplers}
+        by_line = {sampler.process.line.fileno(): sampler for sampler in self._pool.samplers}
         if self._endpoints is not None:
             poller.register(self._endpoints, select.POLLIN)
         for line, sampler in by_line.items():
@@ -296,8 +290,7 @@ class SamplerPool:
         for part, update in self._endpoints.changes().items():
             if not isinstance(update, str):
                 self._config["endpoints"][part] = asdict(update)
-            for sampler in self._samplers:
-                _send_endpoint(sampler, part, update)
+            self._pool.relocate(part, update)
         self._endpoints.check_servers()
 
     def _look_for(self, part: int, sampler: SamplerProcess) -> None:
@@ -306,26 +299,23 @@ class SamplerPool:
             return
         update = self._endpoints.latest(part)
         if update is not None:
-            _send_endpoint(sampler, part, update)
+            send_endpoint(sampler.process, part, update)
         self._endpoints.look_for(part)
 
     def _read_messages(self, sampler: SamplerProcess) -> None:
         try:
-            while (message := sampler.process.line.receive()) is not None:
+            for message in self._pool.messages(sampler):
                 self._on_message(sampler, message)
-        except EOFError:
-            self._replace(sampler)
+        except SamplerDiedError as error:
+            self._failure = error
+            raise
+        self._start_missing()
 
     def _on_message(self, sampler: SamplerProcess, message: Message) -> None:
         if message.op is Op.BATCH:
             number, batch, received = sampler.read(message)
-            sampler.in_flight.pop((number, batch), None)
             if number in self._epochs:
                 self._epochs[number].arrived[batch] = received
-        elif message.op is Op.LAYOUT:
-            sampler.learn(Layout.read_shared(message.descriptor()))
-        elif message.op is Op.READY:
-            sampler.is_ready, sampler.is_starting = True, False
         elif message.op is Op.LOST:
             (part,) = message.integers("part")
             if part is not None:
@@ -339,54 +329,32 @@ class SamplerPool:
 
     def _take_failure(self, sampler: SamplerProcess, message: Message) -> None:
         """Process the failure of a batch, or of the sampler."""
-        content = message.json()
-        number, batch = message.integers("epoch", "batch")
+        key, content = sampler.read_error(message)
         where = f"sampler process {sampler.number} (pid {sampler.process.pid})"
-        if number is None or batch is None:  # it cannot start, and a restart would fail, too
-            self._failure = rebuild_error(content, where)
-            raise self._failure
-        sampler.in_flight.pop((number, batch), None)
-        if number in self._epochs:
-            self._epochs[number].arrived[batch] = rebuild_error(content, where)
-
-    def _replace(self, dead: SamplerProcess) -> None:
-        """Restart a dead sampler, and request its batches in flight from the others."""
-        in_flight = {task for sampler in self._samplers for task in sampler.in_flight}
-        try:
-            reap(dead, self._restart_policy, in_flight)
-        except SamplerDiedError as error:
+        error = rebuild_error(content, where)
+        if key is None:  # it cannot start, and a restart would fail, too
             self._failure = error
-            raise
-        fresh = self._start(dead.number, is_starting=True)
-        self._samplers[self._samplers.index(dead)] = fresh
-        fresh.process.line.post(Op.TRACE, ONE.pack(self._is_recorded))
-        for epoch in self._epochs.values():
-            self._send_epoch(fresh, epoch)
-        assign_least_loaded(sorted(dead.in_flight), self._eligible())
+            raise error
+        if key[0] in self._epochs:
+            self._epochs[key[0]].arrived[key[1]] = error
 
     def _replace_fallbacks(self) -> None:
         """Replace fallback processes. Called while no epoch is open."""
-        for place, sampler in enumerate(self._samplers):
+        for sampler in list(self._pool.samplers):
             if self._is_fallback(sampler.process, sampler.number):
-                self._samplers[place] = self._start(sampler.number)
-                sampler.process.close()
-                self._samplers[place].process.line.post(Op.TRACE, ONE.pack(self._is_recorded))
+                self._pool.replace(sampler, self._start(sampler.number))
 
     def close(self) -> None:
         """End the samplers; batches that were returned stay valid."""
         for number in list(self._epochs):
             self.close_epoch(number)
-        for sampler in self._samplers:
-            sampler.process.line.close()  # all end at the same time
-        for sampler in self._samplers:
-            sampler.process.close()
-        self._samplers.clear()
+        self._pool.close(wait=True)
         self._program = start_sampler  # drops a `Standby`, whose reserve process ends with it
         if self._shared is not None and os.getpid() == self._owner:
             os.close(self._shared)
             self._shared = None
 
 
-def _send_endpoint(sampler: SamplerProcess, part: int, update: EndpointUpdate) -> None:
-    what = {"ended": update} if isinstance(update, str) else asdict(update)
-    sampler.process.line.post(Op.ENDPOINT, json.dumps({"part": part, **what}).encode())
+def _send_epoch(sampler: SamplerProcess, epoch: EpochState) -> None:
+    with contextlib.suppress(ConnectionError):  # it has died: noticed when its line is read
+        sampler.process.line.send_json(Op.OPEN_EPOCH, epoch.message, [epoch.seeds])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from khop.channel.layout import Received
-from khop.distributed.sampling.process_handle import SamplerProcess
+from khop.distributed.sampling.control_messages import BatchKey
 
 
 @dataclass
@@ -31,13 +31,8 @@ class EpochState:
     arrived: dict[int, Received | Exception] = field(default_factory=dict)
 
 
-def schedule_prefetch(
-    epochs: Mapping[int, EpochState],
-    samplers: Sequence[SamplerProcess],
-    depth: int,
-    in_bulk: bool,
-) -> None:
-    """Request the next batches of each epoch from the least loaded samplers.
+def due_batches(epochs: Mapping[int, EpochState], limit: int, in_bulk: bool) -> list[BatchKey]:
+    """Return the next batches of each epoch to request, and note them as requested.
 
     A message to a sampler that sleeps costs the trainer 60 to 150 us, more than receiving a small
     batch. So small batches are requested in bulk: when half of those made ahead have been taken, or
@@ -45,32 +40,15 @@ def schedule_prefetch(
 
     Args:
         epochs: epochs by number.
-        samplers: the samplers to send requests to.
-        depth: batches that may be requested from each of them ahead of the trainer.
+        limit: batches of an epoch that may be requested ahead of the trainer.
         in_bulk: wait until half of these can be requested.
     """
-    limit = depth * len(samplers)
     enough = limit // 2 if in_bulk else limit - 1
-    tasks: list[tuple[int, int]] = []
+    due: list[BatchKey] = []
     for number, epoch in epochs.items():
         if epoch.next_to_ask - epoch.num_taken > enough:
             continue
         last = min(epoch.num_taken + limit, epoch.num_batches)
-        tasks += [(number, batch) for batch in range(epoch.next_to_ask, last)]
+        due += [(number, batch) for batch in range(epoch.next_to_ask, last)]
         epoch.next_to_ask = max(epoch.next_to_ask, last)
-    if tasks:
-        assign_least_loaded(tasks, samplers)
-
-
-def assign_least_loaded(
-    tasks: Iterable[tuple[int, int]], samplers: Sequence[SamplerProcess]
-) -> None:
-    """Request each (epoch, batch) from the sampler with the fewest batches in flight."""
-    wanted: dict[int, list[tuple[int, int]]] = {}
-    for task in tasks:
-        sampler = min(samplers, key=lambda s: len(s.in_flight))
-        sampler.in_flight[task] = None
-        wanted.setdefault(sampler.number, []).append(task)
-    for sampler in samplers:
-        if sampler.number in wanted:
-            sampler.ask(wanted[sampler.number])
+    return due

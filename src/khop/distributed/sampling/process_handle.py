@@ -1,32 +1,38 @@
-"""A trainer's handle of a sampler process: its batches in flight, and its arena."""
+"""Handle of a sampler process: its control line, its arena, and its batches in flight.
+
+Run by trainers and graph servers. The process samples, or receives batches from a graph server;
+both use the same control messages. Imports no torch.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
-from khop import log
-from khop.channel.arena import ArenaReader
+from khop.channel.arena import ArenaReader, create_memory
 from khop.channel.control import BATCH, ON_DEVICE, ONE, ControlLine, Message, Op
 from khop.channel.device_arena import DeviceArenaReader
 from khop.channel.layout import Layout, Received, read_record
-from khop.distributed.sampling.control_messages import encode_sample_request
-from khop.distributed.sampling.restart_policy import RestartPolicy
-from khop.errors import ProtocolError, SamplerDiedError
+from khop.distributed.processes.child import ChildProcess
+from khop.distributed.rpc.endpoint import EndpointUpdate
+from khop.distributed.sampling.control_messages import BatchKey, encode_sample_request
+from khop.errors import ProtocolError
 from khop.typing import Array
 
 # Slots and batches in one message to a sampler, within what a message holds.
 _MAX_FREED = 4096
 _MAX_ASKED = 1024
-_log = log.get(__name__)
 
 
 class Process(Protocol):
-    """A trainer's interface to a process that makes or receives batches."""
+    """Interface of a trainer or graph server to a process that makes or receives batches."""
 
     line: ControlLine
 
@@ -41,14 +47,75 @@ class Process(Protocol):
     def ended_with_server(self) -> bool:
         """True if it ended because the graph server that had started it ended."""
 
-    def last_task(self) -> tuple[int, int] | None:
-        """Return the (epoch, batch) that it worked on last, if known."""
+    def last_task(self) -> BatchKey | None:
+        """Return the batch that it worked on last, if known."""
 
     def log_tail(self) -> str:
         """Return the end of its log."""
 
     def close(self) -> None:
         """End the process; harmless if called again."""
+
+
+Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], Process]
+"""Factory of processes: `(config, descriptors) -> Process`."""
+
+
+def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> Process:
+    """Start a sampler process on this machine; see `khop.distributed.sampling.worker`."""
+    return ChildProcess("khop.distributed.sampling.worker", config, memory)
+
+
+def start_process(
+    program: Program,
+    number: int,
+    config: Mapping[str, Any],
+    ring_bytes: int,
+    shared: Sequence[int],
+    slab: DeviceArenaReader | None = None,
+    in_bulk: bool = False,
+    pin: Callable[[ArenaReader], None] | None = None,
+) -> SamplerProcess:
+    """Start a process with an arena of its own.
+
+    Args:
+        program: starts it.
+        number: index of the sampler in its loader.
+        config: configuration, `slab` included if there is one; see `worker.Sampler`.
+        ring_bytes: bytes of its arena.
+        shared: descriptors of arrays that it reads; left open.
+        slab: device arena that it shares with this process, if any.
+        in_bulk: slots are freed with the next request, not at once.
+        pin: called with the arena, to register it with CUDA. If None, it is not registered.
+
+    Raises:
+        OSError: no process, memory or descriptor is left.
+    """
+    memory = create_memory(ring_bytes, f"khop-ring-{number}")
+    try:
+        ring = ArenaReader(memory)
+        if pin is not None:
+            pin(ring)
+        own = {"number": number, "has_arrays": bool(shared), "num_shared": len(shared)}
+        on_device = [] if slab is None else slab.descriptors
+        process = program({**config, **own}, [memory, *on_device, *shared])
+    finally:
+        os.close(memory)
+        if slab is not None:
+            slab.passed_on()
+    return SamplerProcess(number, process, ring, slab, in_bulk)
+
+
+def end_process(process: Process) -> None:
+    """End a process in a separate thread: one that is making a batch takes a moment."""
+    process.line.close()
+    threading.Thread(target=process.close, name="khop-end").start()
+
+
+def send_endpoint(process: Process, part: int, update: EndpointUpdate) -> None:
+    """Send the new endpoint of a partition, or the reason for which it has none any more."""
+    content = {"ended": update} if isinstance(update, str) else asdict(update)
+    process.line.post(Op.ENDPOINT, json.dumps({"part": part, **content}).encode())
 
 
 class SamplerProcess:
@@ -58,13 +125,14 @@ class SamplerProcess:
         number: index of the sampler in its loader.
         process: the process.
         ring: its arena.
-        slab: the device arena that it shares with the trainer, if any.
+        slab: the device arena that it shares with this process, if any.
         in_bulk: slots are freed with the next request, not at once.
-        is_starting: it replaces a sampler that died, and is not ready yet: others are preferred.
 
     Attributes:
-        is_ready: it has reported that it can begin.
-        in_flight: (epoch, batch) that were requested and not delivered, in order.
+        is_starting: it replaces a sampler that died, and is not ready yet: others are preferred.
+        in_flight: batches that were requested and not delivered, in order.
+        layouts: layouts of its batches, by number.
+        num_made, nbytes_made: number of batches made so far, and their bytes.
     """
 
     def __init__(
@@ -74,24 +142,23 @@ class SamplerProcess:
         ring: ArenaReader,
         slab: DeviceArenaReader | None,
         in_bulk: bool,
-        is_starting: bool = False,
     ) -> None:
-        self.is_starting = is_starting
-        self.is_ready = False
+        self.is_starting = False
         self.number = number
         self.process = process
         self.ring = ring
         self.slab = slab
-        self.in_flight: dict[tuple[int, int], None] = {}
-        self._layouts: dict[int, Layout] = {}
+        self.in_flight: dict[BatchKey, None] = {}
+        self.layouts: dict[int, Layout] = {}
+        self.num_made = self.nbytes_made = 0
         # Slots without references, freed with the next request. Destructors append to it.
         self._freed: deque[int] = deque()
         self._free: Callable[[int], None] = self._freed.append
         if not in_bulk:
             self._free = partial(_free, weakref.ref(process.line), os.getpid())
 
-    def ask(self, batches: Sequence[tuple[int, int]]) -> None:
-        """Request batches, and free the slots that destructors have left meanwhile."""
+    def ask(self, batches: Sequence[BatchKey]) -> None:
+        """Request batches of epochs, and free the slots that destructors have left meanwhile."""
         # Other threads append; only this one removes.
         count = min(len(self._freed), _MAX_FREED)
         freed = [self._freed.popleft() for _ in range(count)]
@@ -102,40 +169,74 @@ class SamplerProcess:
 
     def learn(self, layout: Layout) -> None:
         """Register a layout of later batches."""
-        self._layouts[layout.number] = layout
+        self.layouts[layout.number] = layout
 
     def read(self, message: Message) -> tuple[int, int, Received]:
         """Read a BATCH message: epoch, index and batch. Closes its descriptors.
+
+        If the user keeps batches, the sampler must not run out of slots: while more than half of
+        the arena is in use, batches are copied.
 
         Raises:
             ProtocolError: the message is malformed.
         """
         try:
-            return self._read(message)
+            (epoch, batch), offset, nbytes, rest = self._read_head(message)
+            if offset & ON_DEVICE:
+                received, rest = self._lease_on_device(rest, offset, nbytes)
+            else:
+                is_short = self.ring.bytes_leased > self.ring.capacity // 2
+                raw = self._lease(message, offset, nbytes)
+                if is_short and not message.descriptors:
+                    raw = raw.copy()
+                received = read_record(raw, self.layouts)
+            if rest:
+                received = received._replace(extras=message._replace(payload=rest).json())
+            return epoch, batch, received
         finally:
             message.close_descriptors()
 
-    def _read(self, message: Message) -> tuple[int, int, Received]:
+    def read_raw(self, message: Message) -> tuple[BatchKey, Array, bytes]:
+        """Read a BATCH message: key, bytes, and JSON of the extras. Closes its descriptors.
+
+        Raises:
+            ProtocolError: the message is malformed.
+        """
+        try:
+            key, offset, nbytes, rest = self._read_head(message)
+            return key, self._lease(message, offset, nbytes), rest
+        finally:
+            message.close_descriptors()
+
+    def read_error(self, message: Message) -> tuple[BatchKey | None, dict[str, Any]]:
+        """Read an ERROR message: the batch that failed and the error.
+
+        Returns:
+            Key and error. If the key is None, the sampler could not start.
+
+        Raises:
+            ProtocolError: the message is malformed.
+        """
+        epoch, batch = message.integers("epoch", "batch")
+        if epoch is None or batch is None:
+            return None, message.json()
+        self.in_flight.pop((epoch, batch), None)
+        return (epoch, batch), message.json()
+
+    def _read_head(self, message: Message) -> tuple[BatchKey, int, int, bytes]:
+        """Return key, offset and size of a batch, and what follows them."""
         if len(message.payload) < BATCH.size:
             raise ProtocolError(f"a sampler tells of a batch in {len(message.payload)} bytes")
-        number, batch, offset, nbytes = BATCH.unpack_from(message.payload)
-        told = message.payload[BATCH.size :]
-        if offset & ON_DEVICE:
-            received, told = self._lease_on_device(told, offset, nbytes)
-        else:
-            received = read_record(self._lease(message, offset, nbytes), self._layouts)
-        if told:
-            received = received._replace(extras=message._replace(payload=told).json())
-        return number, batch, received
+        epoch, batch, offset, nbytes = BATCH.unpack_from(message.payload)
+        self.in_flight.pop((epoch, batch), None)
+        self.num_made += 1
+        self.nbytes_made += nbytes
+        return (epoch, batch), offset, nbytes, message.payload[BATCH.size :]
 
     def _lease(self, message: Message, offset: int, nbytes: int) -> Array:
         if message.descriptors:  # the arena had no room
             return ArenaReader(message.descriptor()).lease(0, nbytes, None)
-        # If the user keeps batches, the sampler must not run out of slots: while more than half of
-        # the arena is in use, batches are copied.
-        hoards = self.ring.bytes_leased > self.ring.capacity // 2
-        raw = self.ring.lease(offset, nbytes, self._free)
-        return raw.copy() if hoards else raw
+        return self.ring.lease(offset, nbytes, self._free)
 
     def _lease_on_device(self, told: bytes, offset: int, nbytes: int) -> tuple[Received, bytes]:
         """Return a batch in the device arena, and the rest of its message."""
@@ -147,58 +248,14 @@ class SamplerProcess:
             offset - ON_DEVICE,
             nbytes,
             told[ONE.size : end],
-            self._layouts,
+            self.layouts,
             lambda slot: free(slot | ON_DEVICE),
         )
         return received, told[end:]
 
 
-def reap(
-    dead: SamplerProcess, policy: RestartPolicy, in_flight: Collection[tuple[int, int]]
-) -> None:
-    """Reap a sampler that died, and count it.
-
-    Args:
-        dead: the sampler.
-        policy: limits on restarts.
-        in_flight: (epoch, batch) of all batches in flight, its own included.
-
-    Raises:
-        SamplerDiedError: it is not to be restarted.
-    """
-    process = dead.process
-    status = process.exit_status()
-    process.close()
-    if not process.ended_with_server:  # else not counted: a receiver replaces it
-        task = process.last_task()
-        task = task if task in dead.in_flight else None
-        why = policy.record_exit(task, in_flight, "" if task is None else f"batch {task[1]}")
-        if why is not None:
-            raise SamplerDiedError(_exit_report(dead, status, why))
-    _log.warning(
-        "sampler-restarted",
-        f"sampler {dead.number} (pid {process.pid}) {status}: it is started again",
-        sampler=dead.number,
-        pid=process.pid,
-        owed=len(dead.in_flight),
-        restarts=policy.num_restarts,
-    )
-
-
-def _exit_report(dead: SamplerProcess, status: str, why: str) -> str:
-    """Return a text with a sampler's exit status, batches in flight, current task and log."""
-    task, tail = dead.process.last_task(), dead.process.log_tail()
-    last = "It had worked on none" if task is None else f"It worked on batch {task[1]} last"
-    due = sorted(batch for _, batch in dead.in_flight)
-    asked = f"batches {due} were due" if due else "no batch was due"
-    return (
-        f"sampler process {dead.number} (pid {dead.process.pid}) {status} while {asked}, and "
-        f"{why}. {last}. Killed processes "
-        "often mean that memory ran out." + (f"\nThe end of its log:\n{tail}" if tail else "")
-    )
-
-
 def _free(line: weakref.ref[ControlLine], owner: int, slot: int) -> None:
+    """Free a slot. Called in any thread: the user's, or ZeroMQ's when it has sent a batch."""
     alive = line()
     if alive is not None and os.getpid() == owner:  # a fork drops copies, not the batch
         alive.post(Op.FREE, ONE.pack(slot))

@@ -21,13 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from khop.channel.arena import map_memory
-from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, ORDER, ControlLine, Message, Op
+from khop.channel.control import BATCH, MAX_PAYLOAD, ONE, ControlLine, Message, Op
 from khop.channel.layout import Layout, Record
 from khop.channel.shared import read_shared
 from khop.distributed.processes.child import start_up, task_page
 from khop.distributed.rpc.protocol import describe_error
-from khop.distributed.sampling.control_messages import decode_sample_request, read_epoch
+from khop.distributed.sampling.control_messages import (
+    BatchKey,
+    decode_sample_request,
+    read_epoch,
+    read_request,
+)
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.slots import HostSlots, Slot, Slots
 from khop.sampler.plan import EpochPlan
@@ -108,7 +112,7 @@ class Sampler:
         self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock, device)
         self._concurrency: int = config["concurrency"]
         self._epochs: dict[int, Epoch] = {}
-        self._asked: deque[tuple[int, int]] = deque()
+        self._asked: deque[BatchKey] = deque()
         self._tasks: list[Task] = []
         self._bytes_told = 0
         self._announced: set[int] = set()
@@ -196,16 +200,9 @@ class Sampler:
 
     def _take_request(self, message: Message) -> None:
         """Accept a request for a batch without an epoch, as graph servers send them."""
-        order, batch, run_key, num_columns = ORDER.unpack_from(message.payload)
-        raw: Any = message.payload[ORDER.size :]
-        if message.descriptors:
-            try:
-                raw = map_memory(message.descriptor())
-            finally:
-                message.close_descriptors()
-        values = np.frombuffer(raw, np.int64)
-        self._epochs[order] = Epoch(run_key, None, values.reshape(num_columns, -1))
-        self._asked.append((order, batch))
+        key, run_key, columns = read_request(message)
+        self._epochs[key[0]] = Epoch(run_key, None, columns)
+        self._asked.append(key)
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
@@ -378,7 +375,7 @@ def main() -> None:
     try:
         config, memory = message.json(), message.descriptors
         arrays: dict[str, Array] = {}
-        for _ in range(config.get("num_shared", int(config["has_arrays"]))):
+        for _ in range(config["num_shared"]):
             shared = memory.pop()
             arrays.update(read_shared(shared))
             os.close(shared)

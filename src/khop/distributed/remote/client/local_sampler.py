@@ -201,7 +201,7 @@ class LocalSamplerFactory:
         """Start a sampler or a receiver, as the argument `program` of `SamplerPool`."""
         rank = self._ranks[config["number"] % len(self._ranks)]
         path, incarnation = self._path(rank), self._incarnation(rank)
-        if path is not None:
+        if path is not None and incarnation not in self._refused_by:
             loader = {k: v for k, v in config["session"].items() if k != "loader"}
             wanted = {
                 "spec": {

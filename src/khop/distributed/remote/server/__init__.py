@@ -2,7 +2,7 @@
 
 `main` is the program, `graph_server` its loop. Requests go to `directory` (registered processes),
 `graph_handler` (the graph and its rows) or `session_table` (loaders of clients). A `session` has
-samplers (`session_sampler`) and a `send_queue`. `validation` checks requests of clients, `identity`
-finds the users that send them and queues their work, `counters` counts, and `local_clients` serves
-clients on the same machine.
+samplers (`sampling.process_pool`) and a `send_queue`. `validation` checks requests of clients,
+`identity` finds the users that send them and queues their work, `counters` counts, and
+`local_clients` serves clients on the same machine.
 """

@@ -35,13 +35,13 @@ from khop.distributed.remote.server.graph_handler import peek_op
 from khop.distributed.remote.server.identity import Source, Turns, source_of
 from khop.distributed.remote.server.local_clients import LocalSamplerService
 from khop.distributed.remote.server.session import Session
-from khop.distributed.remote.server.session_sampler import SessionSampler
 from khop.distributed.remote.server.session_table import Asker, SessionTable
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.limits import RateLimiter
 from khop.distributed.rpc.partition_handler import pack_or_refuse, refusal
 from khop.distributed.rpc.partition_server import PartitionServer
 from khop.distributed.rpc.protocol import check_empty, describe_error, read_request
+from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.errors import ProtocolError
 from khop.typing import Array
 
@@ -223,9 +223,9 @@ class GraphServer(PartitionServer):
 
     def _follow_lines(
         self, poller: zmq.Poller, polled: dict[Any, int]
-    ) -> dict[Any, tuple[Session, SessionSampler]]:
+    ) -> dict[Any, tuple[Session, SamplerProcess]]:
         """Poll the lines of the current samplers, and clients of this machine; return the lines."""
-        lines: dict[Any, tuple[Session, SessionSampler]] = {}
+        lines: dict[Any, tuple[Session, SamplerProcess]] = {}
         wanted: dict[Any, int] = dict.fromkeys(self._local_samplers.descriptors(), zmq.POLLIN)
         for session, sampler in self._sessions.samplers():
             line = sampler.process.line

@@ -9,7 +9,7 @@ It ends the sampler when the client's connection closes, however the client ends
 
     client -> server   CONFIG   `messages.HostedSampler`; arena, arrays
     server -> client   READY    {'pid'}; the sampler's control line
-                       ERROR    {'type', 'message'}: refused
+                       ERROR    {'type', 'message'}: refused; the connection is closed
                        ERROR    {'status', 'task', 'log'}: how the sampler has ended; the batch that
                                 it worked on last, and the end of its log
 """
@@ -26,17 +26,16 @@ from pathlib import Path
 
 from khop import codec, log
 from khop.channel.control import MAX_PAYLOAD, ControlLine, Message, Op
-from khop.distributed.processes.child import ChildProcess
 from khop.distributed.processes.socket_files import peer_of
 from khop.distributed.remote.messages import HostedSampler, SessionSpec
 from khop.distributed.remote.server.counters import SessionState
-from khop.distributed.remote.server.session import SessionEnvironment, end_process, send_endpoint
+from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.validation import SessionValidator
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.protocol import describe_error
+from khop.distributed.sampling.process_handle import Process, end_process, send_endpoint
 from khop.errors import ProtocolError
 
-_WORKER = "khop.distributed.sampling.worker"
 _BACKLOG = 128
 # Seconds until connections are accepted again after no descriptor was left for one.
 _NO_DESCRIPTOR = 1.0
@@ -62,7 +61,7 @@ class _LocalClient:
     connection: ControlLine
     pending_request: Message | None = None
     spec: SessionSpec | None = None
-    process: ChildProcess | None = None
+    process: Process | None = None
     end: int | None = None
     client: int | None = None
 
@@ -74,7 +73,7 @@ class LocalSamplerService:
         path: path of the socket, in a folder that only the owner can enter.
         host: environment of samplers on this server.
         checks: checks of clients' requests.
-        max_guests: maximum number of connected clients, with a sampler each.
+        max_guests: maximum number of connected clients, with at most a sampler each.
     """
 
     def __init__(
@@ -164,6 +163,8 @@ class LocalSamplerService:
         except Exception as error:
             with contextlib.suppress(ConnectionError):
                 guest.connection.send_json(Op.ERROR, describe_error(error))
+            self._disconnect(guest)
+            return
         guest.pending_request = None
         _drop(message)
 
@@ -172,7 +173,10 @@ class LocalSamplerService:
         if message.op is not Op.CONFIG:
             raise ProtocolError("a client of this machine says first what it wants")
         if len(self._local_clients) > self._max_guests:
-            raise MemoryError(f"this graph server runs {self._max_guests} samplers, its limit")
+            raise MemoryError(
+                f"{self._max_guests} clients of this machine are connected to this graph server, "
+                "its limit"
+            )
         asked = codec.from_json(HostedSampler, message.json(), "a client of this machine")
         spec, number = asked.spec, asked.number
         self._checks.pipeline(spec.pipeline)
@@ -185,10 +189,9 @@ class LocalSamplerService:
         config = {
             **self._host.sampler_config(spec, number, spec.device(0)),
             "number": number,
-            "has_arrays": bool(shared),
             "num_shared": len(shared),
         }
-        process = ChildProcess(_WORKER, config, [ring, *shared])
+        process = self._host.program(config, [ring, *shared])
         try:
             guest.end = os.pidfd_open(process.pid)
         except OSError:  # no descriptor is left

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from khop.channel.layout import Layout
 from khop.distributed.remote.messages import (
@@ -21,10 +23,50 @@ from khop.distributed.remote.messages import (
     event_header,
     text_array,
 )
-from khop.distributed.remote.server.session_sampler import EncodedBatch
-from khop.typing import Array
+from khop.typing import Array, Int64Array
 
 Send = Callable[[Mapping[str, Any], Sequence[Array]], None]
+
+
+@dataclass
+class BatchRequest:
+    """A client's request for a batch.
+
+    Attributes:
+        id: id of the batch, chosen by the client.
+        batch, run_key, columns: all that the batch depends on; see `Pipeline.make`.
+        asked: when it was requested (`time.monotonic`).
+    """
+
+    id: int
+    batch: int
+    run_key: int
+    columns: Int64Array
+    asked: float
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its columns."""
+        return int(self.columns.nbytes)
+
+
+@dataclass
+class EncodedBatch:
+    """A batch that was made and is not sent in full.
+
+    Attributes:
+        order: its request.
+        raw: [nbytes] uint8; its slot is freed when nothing uses it any more.
+        layout: the session's number of its layout.
+        extras: JSON of the batch's extras.
+        sent: bytes that were sent.
+    """
+
+    order: BatchRequest
+    raw: Array
+    layout: int
+    extras: str | None
+    sent: int = 0
 
 
 class SendQueue:
@@ -46,6 +88,7 @@ class SendQueue:
         self._on_sent = on_sent
         self._ready: OrderedDict[int, EncodedBatch] = OrderedDict()
         self._layouts: dict[str, int] = {}
+        self._numbers: WeakKeyDictionary[Layout, int] = WeakKeyDictionary()
         self._announced: set[int] = set()
 
     @property
@@ -74,8 +117,11 @@ class SendQueue:
 
         Samplers may number layouts differently, so they are compared by content.
         """
-        text = json.dumps({**layout.to_json(), "number": 0})
-        return self._layouts.setdefault(text, len(self._layouts))
+        known = self._numbers.get(layout)
+        if known is None:
+            text = json.dumps({**layout.to_json(), "number": 0})
+            known = self._numbers[layout] = self._layouts.setdefault(text, len(self._layouts))
+        return known
 
     def put(self, ready: EncodedBatch) -> None:
         """Queue a batch."""

@@ -3,17 +3,15 @@
 A session makes batches in the order of their requests and sends them in chunks, with as many bytes
 in flight as its client allows (`Acknowledge` allows more). Samplers get work only while the batches
 that are made and not sent fit in the session's buffer, so a client that stops reading fills only
-its own buffer. A sampler that dies is restarted, and gets its batches in flight again; batches are
-functions of their requests. A session that is opened again is taken over as it is: receivers do so
+its own buffer. `sampling.process_pool` assigns batches to samplers, and restarts those that die. A
+session that is opened again is taken over as it is: receivers do so
 after each loss of their connection, with the batches that they still wait for.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,20 +19,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from khop import log
-from khop.channel.control import Message, Op
-from khop.channel.layout import Layout
+from khop.channel.control import ONE, Message, Op
+from khop.channel.layout import layout_of
 from khop.channel.shared import share
-from khop.distributed.processes.child import ChildProcess
 from khop.distributed.remote.messages import SessionSpec
 from khop.distributed.remote.server.counters import SessionState
-from khop.distributed.remote.server.send_queue import Send, SendQueue
-from khop.distributed.remote.server.session_sampler import (
-    BatchRequest,
-    EncodedBatch,
-    SessionSampler,
-)
+from khop.distributed.remote.server.send_queue import BatchRequest, EncodedBatch, Send, SendQueue
 from khop.distributed.rpc.endpoint import Endpoint
-from khop.distributed.sampling.restart_policy import RestartPolicy
+from khop.distributed.sampling.control_messages import BatchKey, send_request
+from khop.distributed.sampling.process_handle import (
+    Program,
+    SamplerProcess,
+    start_process,
+    start_sampler,
+)
+from khop.distributed.sampling.process_pool import ProcessPool
 from khop.errors import ProtocolError, SamplerDiedError
 from khop.typing import Array
 
@@ -62,6 +61,7 @@ class SessionEnvironment:
         labels: descriptor of labels that samplers read. None if there are none.
         counted: called with session, bytes and seconds of a batch that was sent.
         restarted: called when a sampler has died and is restarted.
+        program: starts a sampler.
     """
 
     sampler: Mapping[str, Any]
@@ -71,6 +71,7 @@ class SessionEnvironment:
     labels: int | None
     counted: Callable[[str, int, float], None]
     restarted: Callable[[], None]
+    program: Program = start_sampler
 
     def missing_parts(self) -> list[int]:
         """Return the partitions that samplers need and that no server has registered yet."""
@@ -102,9 +103,9 @@ class Session:
         arrays: arrays that its samplers read, by name.
         host: environment of sessions on this server.
         send: sends an event to the client.
+        clock: current time in seconds.
 
     Attributes:
-        samplers: its sampler processes; none before all partitions can be reached.
         heard: time of the client's last message (`time.monotonic`).
         made: batches that its samplers have made so far.
         opened_by: connection that opened it last, and its name.
@@ -117,26 +118,38 @@ class Session:
         arrays: Mapping[str, Array],
         host: SessionEnvironment,
         send: Send,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spec = spec
         self.opened_by: tuple[tuple[int, bytes], str] = (-1, b""), ""
         self._host = host
         self._shared = share(arrays) if arrays else None
         self.promised_bytes = spec.buffer_bytes + sum(a.nbytes for a in arrays.values())
-        self.samplers: list[SessionSampler] = []
-        self.heard = time.monotonic()
+        self._clock = clock
+        self.heard = clock()
         self.made = 0
         self._made_bytes = 0
-        self._waiting: deque[BatchRequest] = deque()
+        self._num_requests = 0
+        # Requests for batches that are not made, and the keys of those that no sampler has.
+        self._requests: dict[BatchKey, BatchRequest] = {}
+        self._waiting: deque[BatchKey] = deque()
         self._most_waiting = max(spec.buffer_bytes, _LEAST_WAITING)
         self._send_queue = SendQueue(spec.session, spec.credits, send, self._is_sent)
-        self._restart_policy = RestartPolicy(spec.max_restarts)
         self._failure: dict[str, str] | None = None
-        self._begun = 0  # samplers started, without restarts
         self._start_at = 0.0
-        self._to_replace: deque[SessionSampler] = deque()  # samplers that have died
+        self._pool = ProcessPool(spec.num_workers, spec.max_restarts, self._request, spec.session)
 
     # Samplers -----------------------------------------------------------------------------------
+
+    @property
+    def samplers(self) -> list[SamplerProcess]:
+        """Its sampler processes; none before all partitions can be reached."""
+        return self._pool.samplers
+
+    @property
+    def num_restarts(self) -> int:
+        """Number of restarts of its samplers."""
+        return self._pool.num_restarts
 
     @property
     def waiting_for(self) -> str | None:
@@ -149,9 +162,8 @@ class Session:
     @property
     def can_start(self) -> bool:
         """True if `start` would start a sampler now."""
-        is_due = self._begun < self.spec.num_workers or bool(self._to_replace)
-        is_ready = self._failure is None and time.monotonic() >= self._start_at
-        return is_due and is_ready and not self._host.missing_parts()
+        is_due = self._pool.missing is not None and self._clock() >= self._start_at
+        return is_due and not self._host.missing_parts()
 
     def start(self) -> None:
         """Start one sampler, if one is missing and can be started.
@@ -159,108 +171,66 @@ class Session:
         One at a time, as each takes a moment: a session of hundreds must not delay others. If the
         machine has no process, memory or descriptor left, try again later.
         """
-        if not self.can_start:
+        number = self._pool.missing
+        if number is None or not self.can_start:
             return
-        dead = self._to_replace[0] if self._to_replace else None
         try:
-            fresh = self._start(self._begun if dead is None else dead.number)
+            fresh = self._start(number)
         except OSError as error:
             if error.errno not in _EXHAUSTED:
                 raise
-            self._start_at = time.monotonic() + _START_AGAIN
+            self._start_at = self._clock() + _START_AGAIN
             name = self.spec.session
             _log.warning("sampler-not-started", f"session {name}: {error}", session=name)
             return
-        self.samplers.append(fresh)
-        if dead is None:
-            self._begun += 1
-        else:
-            self._to_replace.popleft()
-            for order in dead.orders.values():
-                fresh.submit(order)
+        self._pool.add(fresh)
         self.dispatch()
 
-    def _start(self, number: int) -> SessionSampler:
+    def _start(self, number: int) -> SamplerProcess:
         config = self._host.sampler_config(self.spec, number, self.spec.device(number))
         shared = [d for d in (self._host.labels, self._shared) if d is not None]
         ring_bytes = max(self.spec.buffer_bytes // self.spec.num_workers, 1 << 16)
-        return SessionSampler(number, config, ring_bytes, shared)
+        return start_process(self._host.program, number, config, ring_bytes, shared)
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
         """Send the new endpoint of a partition to the samplers."""
-        for sampler in self.samplers:
-            send_endpoint(sampler.process, part, endpoint)
+        self._pool.relocate(part, endpoint)
 
-    def listen(self, sampler: SessionSampler) -> None:
+    def listen(self, sampler: SamplerProcess) -> None:
         """Process a sampler's messages, or its end."""
+        restarts_before = self.num_restarts
         try:
-            while sampler in self.samplers:
-                message = sampler.process.line.receive()
-                if message is None:
-                    break
+            for message in self._pool.messages(sampler):
                 self._on_message(sampler, message)
-        except EOFError:
-            self._replace(sampler)
+        except SamplerDiedError as error:
+            name = self.spec.session
+            _log.error("session-failed", f"session {name}: {error}", session=name)
+            self.fail({"type": type(error).__name__, "message": str(error), "traceback": ""})
+        if self.num_restarts > restarts_before:
+            self._host.restarted()
+            self.start()
         self.dispatch()
 
-    def _on_message(self, sampler: SessionSampler, message: Message) -> None:
+    def _on_message(self, sampler: SamplerProcess, message: Message) -> None:
         if message.op is Op.BATCH:
-            ready = sampler.read(message)
-            if ready is not None:
+            key, raw, extras = sampler.read_raw(message)
+            request = self._requests.pop(key, None)
+            if request is not None:  # else it was cancelled
                 self.made += 1
-                self._made_bytes += len(ready.raw)
-                self._send_queue.put(ready)
-        elif message.op is Op.LAYOUT:
-            layout = Layout.read_shared(message.descriptor())
-            sampler.layouts[layout.number] = self._send_queue.number_of(layout)
+                self._made_bytes += len(raw)
+                layout = self._send_queue.number_of(layout_of(raw.data, sampler.layouts))
+                text = extras.decode() if extras else None
+                self._send_queue.put(EncodedBatch(request, raw, layout, text))
         elif message.op is Op.ERROR:
-            content = message.json()
+            failed, content = sampler.read_error(message)
             error = {name: str(content[name]) for name in ("type", "message", "traceback")}
             error["message"] += f"\n\nRaised in sampler process {sampler.number} on this server."
-            if content["epoch"] is None:  # its start failed, and would fail again
+            if failed is None:  # its start failed, and would fail again
                 self.fail(error)
                 return
-            order = sampler.orders.pop(content["epoch"], None)
-            if order is not None:
-                self.send_error(order.id, error)
-
-    def _replace(self, dead: SessionSampler) -> None:
-        """Restart a dead sampler with its batches in flight; fail if no restarts are left."""
-        status = dead.process.exit_status()
-        end_process(dead.process)
-        self.samplers.remove(dead)
-        owed = sorted(order.batch for order in dead.orders.values())
-        _log.warning(
-            "sampler-died",
-            f"session {self.spec.session}: sampler {dead.number} (pid {dead.process.pid}) {status}",
-            session=self.spec.session,
-            sampler=dead.number,
-            pid=dead.process.pid,
-            owed=len(owed),
-            restarts_left=self.spec.max_restarts - self.num_restarts,
-        )
-        ticket, batch = dead.process.last_task() or (None, None)
-        order = None if ticket is None else dead.orders.get(ticket)
-        task = None if order is None else order.id
-        in_flight = self._known() | {order.id for order in dead.orders.values()}
-        why = self._restart_policy.record_exit(task, in_flight, f"batch {batch}")
-        if why is not None:
-            error = SamplerDiedError(
-                f"sampler process {dead.number} (pid {dead.process.pid}) of the graph server "
-                f"{status} while batches {owed} were due, and {why}. Killed processes often mean "
-                f"that memory ran out.{_end_of_log(dead.process)}"
-            )
-            self._waiting.extendleft(reversed(dead.orders.values()))
-            self.fail({"type": type(error).__name__, "message": str(error), "traceback": ""})
-            return
-        self._host.restarted()
-        self._to_replace.append(dead)
-        self.start()
-
-    @property
-    def num_restarts(self) -> int:
-        """Number of restarts of its samplers."""
-        return self._restart_policy.num_restarts
+            request = self._requests.pop(failed, None)
+            if request is not None:
+                self.send_error(request.id, error)
 
     # Requests -----------------------------------------------------------------------------------
 
@@ -278,38 +248,46 @@ class Session:
             return
         if len(known) >= self.spec.depth:
             raise ProtocolError(f"more than {self.spec.depth} batches are asked for at a time")
-        if order.nbytes + sum(o.nbytes for o in self._waiting) > self._most_waiting:
+        if order.nbytes + sum(self._requests[k].nbytes for k in self._waiting) > self._most_waiting:
             raise ProtocolError(f"seeds of more than {self._most_waiting} bytes wait")
-        self._waiting.append(order)
+        # Not the client's id: it may request a batch again that it has cancelled.
+        self._num_requests += 1
+        key = self._num_requests, order.batch
+        self._requests[key] = order
+        self._waiting.append(key)
         self.dispatch()
 
     def _known(self) -> set[int]:
-        making = {o.id for s in (*self.samplers, *self._to_replace) for o in s.orders.values()}
-        return {*(order.id for order in self._waiting), *making, *self._send_queue.ids}
+        return {*(order.id for order in self._requests.values()), *self._send_queue.ids}
 
     def cancel(self, ids: Sequence[int]) -> None:
         """Drop requests and their batches."""
         unwanted = set(ids)
-        self._waiting = deque(o for o in self._waiting if o.id not in unwanted)
         for number in unwanted:
-            if not self._send_queue.drop(number):
-                for sampler in (*self.samplers, *self._to_replace):
-                    if sampler.drop(number):
-                        break
+            self._send_queue.drop(number)
+        self._requests = {k: o for k, o in self._requests.items() if o.id not in unwanted}
+        self._waiting = deque(key for key in self._waiting if key in self._requests)
+        for sampler, key in self._pool.forget(lambda key: key not in self._requests):
+            sampler.process.line.post(Op.CLOSE_EPOCH, ONE.pack(key[0]))
         self.dispatch()
 
     def dispatch(self) -> None:
         """Assign queued requests to the least busy samplers, as far as the buffer has room."""
         limit = self.spec.concurrency + _AHEAD
-        while self._waiting and self.samplers and self._has_room():
-            sampler = min(self.samplers, key=lambda s: len(s.orders))
-            if len(sampler.orders) >= limit:
+        while self._waiting and self._has_room():
+            sampler = self._pool.least_loaded()
+            if sampler is None or len(sampler.in_flight) >= limit:
                 return
-            sampler.submit(self._waiting.popleft())
+            self._pool.assign([self._waiting.popleft()])
+
+    def _request(self, sampler: SamplerProcess, keys: Sequence[BatchKey]) -> None:
+        for key in keys:
+            order = self._requests[key]
+            send_request(sampler.process.line, key, order.run_key, order.columns)
 
     def _has_room(self) -> bool:
         """Return whether one more batch fits, by the mean size of batches so far."""
-        making = sum(len(sampler.orders) for sampler in self.samplers)
+        making = len(self._requests) - len(self._waiting)
         if making == 0 and not self._send_queue.ids:
             return True
         mean = self._made_bytes / self.made if self.made else 0.0
@@ -342,7 +320,7 @@ class Session:
         self._send_queue.send_chunk()
 
     def _is_sent(self, ready: EncodedBatch) -> None:
-        seconds = time.monotonic() - ready.order.asked
+        seconds = self._clock() - ready.order.asked
         self._host.counted(self.spec.session, len(ready.raw), seconds)
         self.dispatch()
 
@@ -355,13 +333,9 @@ class Session:
         if self._failure is not None:
             return
         self._failure = dict(error)
-        ended = [*self.samplers, *self._to_replace]
-        self.samplers.clear()
-        self._to_replace.clear()
-        orders = [*self._waiting, *(o for s in ended for o in s.orders.values())]
+        self._pool.close(wait=False)
+        orders, self._requests = list(self._requests.values()), {}
         self._waiting.clear()
-        for sampler in ended:
-            end_process(sampler.process)
         for order in orders:
             self.send_error(order.id, error)
 
@@ -376,43 +350,24 @@ class Session:
             "samplers": [
                 {
                     "pid": sampler.process.pid,
-                    "outstanding": len(sampler.orders),
-                    "made": sampler.made,
-                    "bytes": sampler.nbytes,
+                    "outstanding": len(sampler.in_flight),
+                    "made": sampler.num_made,
+                    "bytes": sampler.nbytes_made,
                 }
                 for sampler in samplers
             ],
             "restarts": self.num_restarts,
             "buffered_bytes": self._send_queue.nbytes,
             "unsent_chunks": self._send_queue.num_chunks,
-            "ring_bytes": sum(sampler.ring_bytes for sampler in samplers),
+            "ring_bytes": sum(sampler.ring.capacity for sampler in samplers),
         }
 
     def close(self) -> None:
         """End the samplers and drop all requests and batches."""
+        self._requests.clear()
         self._waiting.clear()
         self._send_queue.clear()
-        for sampler in self.samplers:
-            end_process(sampler.process)
-        self.samplers.clear()
-        self._to_replace.clear()
+        self._pool.close(wait=False)
         if self._shared is not None:
             os.close(self._shared)
             self._shared = None
-
-
-def _end_of_log(dead: ChildProcess) -> str:
-    log = dead.log_tail()
-    return f"\nThe end of its log:\n{log}" if log else ""
-
-
-def send_endpoint(sampler: ChildProcess, part: int, endpoint: Endpoint) -> None:
-    """Send the new endpoint of a partition to a sampler."""
-    content = json.dumps({"part": part, **asdict(endpoint)}).encode()
-    sampler.line.post(Op.ENDPOINT, content)
-
-
-def end_process(sampler: ChildProcess) -> None:
-    """End a sampler in a separate thread: one that is making a batch takes a moment."""
-    sampler.line.close()
-    threading.Thread(target=sampler.close, name="khop-end").start()

@@ -18,12 +18,13 @@ from khop.distributed.remote import messages
 from khop.distributed.remote.messages import SessionSpec
 from khop.distributed.remote.server.counters import ServerCounters, ServerState
 from khop.distributed.remote.server.identity import Source
+from khop.distributed.remote.server.send_queue import BatchRequest
 from khop.distributed.remote.server.session import Session, SessionEnvironment
-from khop.distributed.remote.server.session_sampler import BatchRequest, SessionSampler
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator, columns_of
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.limits import RateLimiter
 from khop.distributed.rpc.protocol import check_empty, describe_error
+from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.typing import Array
 
 _log = log.get(__name__)
@@ -101,7 +102,7 @@ class SessionTable:
         sessions = [session.state() for session in list(self._sessions.values())]
         return {"clients": sorted({s["client"] for s in sessions}), "sessions": sessions}
 
-    def samplers(self) -> list[tuple[Session, SessionSampler]]:
+    def samplers(self) -> list[tuple[Session, SamplerProcess]]:
         """Return all sampler processes, each with its session."""
         return [(s, sampler) for s in self._sessions.values() for sampler in s.samplers]
 
@@ -115,7 +116,7 @@ class SessionTable:
             _log.error("session-failed", f"session {name}: {error!r}", exc_info=error, session=name)
             session.fail({**describe_error(error), "traceback": ""})
 
-    def listen(self, session: Session, sampler: SessionSampler) -> None:
+    def listen(self, session: Session, sampler: SamplerProcess) -> None:
         """Process a sampler's messages, if it has not been ended meanwhile."""
         if sampler in session.samplers:
             with self._guarded(session):

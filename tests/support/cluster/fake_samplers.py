@@ -1,0 +1,140 @@
+"""Sampler processes that are none: tests read what they are sent, and make them answer or die.
+
+Their control lines and arenas are real, so pools of samplers run unchanged, without a process.
+"""
+
+import itertools
+import os
+
+from khop.channel.arena import ArenaWriter
+from khop.channel.control import BATCH, ONE, ControlLine, Op, socket_pair
+from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
+from khop.distributed.sampling.control_messages import decode_sample_request, read_request
+
+LAYOUT = Layout(3, [ArrayLayout("ids", "int64", (-1,))], [CounterLayout("batch", 1)])
+_PIDS = itertools.count(1)
+
+
+class FakeProcess:
+    """A sampler that does what the test says.
+
+    Attributes:
+        asked: batches that it was asked for, by all messages that `read` has found.
+        freed: offsets of slots that were freed.
+        told: other messages, (operation, payload).
+        is_closed: whether its parent has ended it.
+    """
+
+    def __init__(self, config, memory):
+        ours, theirs = socket_pair()
+        self.line, self._end = ControlLine(ours), ControlLine(theirs)
+        self.config = config
+        self.pid = next(_PIDS)
+        self._arena = ArenaWriter(memory[0])
+        self._task = None
+        self._is_announced, self._is_alive = False, True
+        self.asked, self.freed, self.told = [], [], []
+        self.is_closed = self.ended_with_server = False
+
+    def exit_status(self):
+        """How it ended."""
+        return "was killed by SIGKILL"
+
+    def last_task(self):
+        """What it worked on."""
+        return self._task
+
+    def log_tail(self):
+        """The end of its log."""
+        return "out of cheese"
+
+    def close(self):
+        """Its parent ends it."""
+        self.line.close()
+        self.is_closed = True
+
+    def read(self):
+        """Reads what it was sent; returns the batches that it has been asked for so far."""
+        while (message := self._next()) is not None:
+            if message.op is Op.SAMPLE:
+                freed, asked = decode_sample_request(message.payload)
+                self._free(freed)
+                self.asked += asked
+            elif message.op is Op.MAKE:
+                self.asked.append(read_request(message)[0])
+            elif message.op is Op.FREE:
+                self._free(ONE.unpack(message.payload))
+            else:
+                self.told.append((message.op, message.payload))
+            message.close_descriptors()
+        return self.asked
+
+    def _next(self):
+        if not self._is_alive:
+            return None
+        try:
+            return self._end.receive()
+        except EOFError:  # its parent has ended it
+            self._is_alive = False
+            return None
+
+    def _free(self, offsets):
+        for offset in offsets:
+            self._arena.free(offset)
+        self.freed += offsets
+
+    def ops(self):
+        """Operations of the messages that ask for nothing."""
+        self.read()
+        return [op for op, _ in self.told]
+
+    def report_ready(self):
+        """Tells that it can begin."""
+        self._end.send_json(Op.READY, {})
+
+    def deliver(self, key, size=4):
+        """Makes a batch of `size` ids, all of them its index."""
+        if not self._is_announced:
+            memory = LAYOUT.share()
+            self._end.send(Op.LAYOUT, b"", [memory])
+            os.close(memory)
+            self._is_announced = True
+        record = Record(LAYOUT, [size])
+        offset, memory = self._arena.allocate(record.nbytes)
+        record.write(memory)["ids"][:] = key[1]
+        self._end.send(Op.BATCH, BATCH.pack(*key, offset, record.nbytes))
+
+    def fail(self, key, message="no"):
+        """Fails to make a batch; if the key is None, to start."""
+        epoch, batch = key or (None, None)
+        error = {"type": "ValueError", "message": message, "traceback": "trace"}
+        self._end.send_json(Op.ERROR, {"epoch": epoch, "batch": batch, **error})
+
+    def die(self, task=None):
+        """Ends, at work on a batch."""
+        self.read()
+        self._task, self._is_alive = task, False
+        self._end.close()
+
+
+class FakeProgram:
+    """Starts fake samplers.
+
+    Attributes:
+        started: all of them.
+        refusals: errors of the next starts.
+    """
+
+    def __init__(self):
+        self.started = []
+        self.refusals = []
+
+    def __call__(self, config, memory):
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.started.append(FakeProcess(config, memory))
+        return self.started[-1]
+
+    def asked(self):
+        """What each was asked for."""
+        return [process.read() for process in self.started]
