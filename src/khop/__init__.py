@@ -24,6 +24,7 @@ __getattr__, __dir__, _names = attach(
             "log",
             "metrics",
             "partition",
+            "plot",
             "storage",
             "sampler",
             "stats",
