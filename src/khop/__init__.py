@@ -20,6 +20,7 @@ __getattr__, __dir__, _names = attach(
             "datasets",
             "distributed",
             "errors",
+            "lightning",
             "loader",
             "log",
             "metrics",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -94,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--overwrite", action="store_true", help="replace a partition folder at OUTPUT")
     add("--quiet", action="store_true", help="no progress bar, no summary")
+    add("--json", action="store_true", help="print the summary as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -113,7 +115,9 @@ def run(arguments: argparse.Namespace) -> int:
         summary = partition_graph(
             source, arguments.output, **_options(arguments), progress=progress
         )
-    if not arguments.quiet:
+    if arguments.json:
+        print(json.dumps(summary.to_dict()))
+    elif not arguments.quiet:
         print(summary)
     return 0
 
