@@ -18,17 +18,17 @@ ROOT = Path(khop.__file__).parent
 
 # A package imports only from those above it. Modules that lie beside packages stand for themselves.
 ORDER = [
-    *("_version", "_lazy", "typing", "errors", "forks", "cores", "codec", "log", "data", "channel"),
-    *("trace", "storage", "sampler", "partition", "metrics", "stats", "loader"),
+    *("_version", "_lazy", "typing", "errors", "forks", "cores", "codec", "log", "tables", "data"),
+    *("channel", "trace", "storage", "sampler", "partition", "metrics", "stats", "plot", "loader"),
     *("distributed.processes", "distributed.rpc", "distributed.sampling", "distributed.job"),
     *("distributed.partitions", "distributed.options", "distributed.graph", "distributed.stores"),
     *("distributed.dataset", "distributed.remote", "distributed.inference", "distributed.loaders"),
-    *("datasets", "cli"),
+    *("lightning", "datasets", "cli"),
 ]
 
 # All of their modules run in samplers or servers, where torch need not be installed.
 TORCH_FREE = [
-    *("channel", "cli", "data", "metrics", "partition", "storage", "trace"),
+    *("channel", "cli", "data", "metrics", "partition", "plot", "storage", "trace"),
     *("distributed.processes", "distributed.rpc", "distributed.sampling"),
     "distributed.remote.server",
 ]

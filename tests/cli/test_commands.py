@@ -41,6 +41,33 @@ def test_partition_verify_inspect(command, graph, tmp_path):
     assert command("inspect", "out").stdout == done.stdout
 
 
+def test_all_commands_print_json(command, graph, tmp_path):
+    """What they print is one object, and says the same as their text."""
+    summary = json.loads(command("partition", graph, "out", "--num-parts", 2, "--json").stdout)
+    assert summary == json.loads(command("inspect", "out", "--json").stdout)
+    assert summary["nodes"] == [20, 20]
+    assert json.loads(command("verify", "out", "--json").stdout)["problems"] == []
+    (tmp_path / "out" / "meta.json").write_text("{}")
+    broken = command("verify", "out", "--json")
+    assert broken.returncode == 1
+    assert len(json.loads(broken.stdout)["problems"]) == 1
+    keys = json.loads(command("keygen", "keys", "--clients", 2, "--json").stdout)
+    assert [name.rpartition("/")[2] for name in keys["clients"]] == ["client-0.key", "client-1.key"]
+    added = json.loads(command("keygen", "keys", "--add", "guest", "--json").stdout)
+    assert added["clients"][0].endswith("guest.key")
+    revoked = json.loads(command("keygen", "keys", "--revoke", "guest", "--json").stdout)
+    assert revoked == {"revoked": "guest"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_all_commands_and_options(command, shell):
+    pytest.importorskip("shtab")
+    done = command("completion", shell)
+    assert done.returncode == 0, done.stderr
+    for word in ("partition", "doctor", "--num-parts", "--key-file"):
+        assert word in done.stdout
+
+
 def test_frequency(command, graph, tmp_path):
     done = command(
         *("partition", graph, "out", "--num-parts", 2, "--method", "frequency"),
@@ -294,7 +321,7 @@ def test_as_a_module(command):
     [
         (["verfy", "out"], "no such command 'verfy': did you mean 'verify'?", "khop [-h]"),
         (["fly"], "no such command 'fly'\n", "khop [-h]"),
-        (["verify", "--json", "out"], "no such option '--json'\n", "khop verify"),
+        (["verify", "--plot", "out"], "no such option '--plot'\n", "khop verify"),
         (["verify", "a", "b"], "unrecognized arguments: b", "khop verify"),
         (
             ["partition", "ring", "out", "--num-prats", "2"],

@@ -14,6 +14,7 @@ from torch_geometric.sampler import NumNeighbors
 
 from khop.loader import NeighborLoader
 from khop.sampler import NeighborSampler
+from support.versions import with_to_hetero
 
 TYPES = ("a", "b", "c")
 RELATIONS = (
@@ -193,6 +194,7 @@ def test_workers(workers):
         assert all(torch.equal(ours[t].edge_index, theirs[t].edge_index) for t in RELATIONS)
 
 
+@with_to_hetero
 def test_in_pygs_loader_and_model():
     """The sampler in PyG's own loader, pickled, and a heterogeneous model on its batches."""
     data = make_graph()

@@ -22,6 +22,7 @@ from torch_geometric.nn import (
 from torch_geometric.utils import trim_to_layer
 
 from khop.loader import NeighborLoader
+from support.versions import with_to_hetero
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -172,6 +173,7 @@ def test_heterogeneous_layers(hetero, seed_type, fanouts):
             torch.testing.assert_close(whole, expected[seeds], **CLOSE)
 
 
+@with_to_hetero
 @pytest.mark.parametrize("make", [
     lambda: GraphSAGE((-1, -1), 8, num_layers=2, out_channels=3),
     lambda: GAT((-1, -1), 8, num_layers=2, out_channels=3, add_self_loops=False),

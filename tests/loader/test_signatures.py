@@ -19,6 +19,7 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.sampler import NeighborSampler
 from support.loaders import random_graphs
+from support.versions import of_newest_pyg
 
 SORTED = r"is_sorted=True, but edge \d+"
 TIMES = {"time_attr": "time"}
@@ -116,6 +117,7 @@ def told(batch):
     return dict(sorted(values.items()))
 
 
+@of_newest_pyg
 def test_all_options_are_known():
     """PyG's names are exactly those that are tested here."""
     for theirs, table in (
@@ -127,6 +129,7 @@ def test_all_options_are_known():
         assert names - APART - PASSED_ON == set(table)
 
 
+@of_newest_pyg
 def test_the_samplers_signature():
     """PyG's options, in PyG's order with PyG's defaults; then khop's own, by name alone."""
     mine, given = (

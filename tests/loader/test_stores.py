@@ -11,6 +11,7 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from khop.loader import NeighborLoader
 from khop.sampler import NeighborSampler
+from support.versions import of_newest_pyg
 
 LAYOUTS = ("coo", "sorted", "csc", "csr")
 RELATIONS = (("a", "to", "b"), ("b", "to", "a"), ("a", "self", "a"), ("c", "to", "a"))
@@ -461,6 +462,7 @@ def test_attributes_keep_what_a_store_lists(data):
     assert not own.listed[0].is_set("index")
 
 
+@of_newest_pyg
 @pytest.mark.parametrize("kind", ["LightningNodeData", "LightningLinkData"])
 def test_lightning_data_modules(data, kind, monkeypatch):
     """PyG's data modules take khop's sampler; without Lightning all but its base class runs."""

@@ -42,6 +42,7 @@ TABLE = {
         *("bench/test_command.py", "bench/test_floor.py", "bench/test_report.py"),
         *("kernels/test_floor.py", "cli", "distributed", "docs", "examples", "guide"),
         *("partition/test_full_disk.py", "scripts"),
+        "plot",  # matplotlib starts a program that lists fonts, the first time
     ],
     "fault": [
         *("distributed/test_elastic.py", "distributed/test_faults.py"),

@@ -20,8 +20,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from khop.cli.report import human_bytes
 from khop.cores import affinity, available_cores, cpu_quota
+from khop.tables import human_bytes
 
 Section = dict[str, Any]
 _PACKAGES = ("torch", "torch_geometric", "numpy", "pyzmq", "tqdm")

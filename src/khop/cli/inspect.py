@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 
-from khop.cli.report import print_summary
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -22,13 +20,13 @@ def run(arguments: argparse.Namespace) -> int:
     folder = PartitionFolder(arguments.folder)
     summary = FolderSummary.of(folder)
     if arguments.plot:
-        from khop.cli.plot import draw_folder
+        from khop.plot import folder as draw_folder
 
-        draw_folder(folder, summary, arguments.plot)
+        draw_folder(folder, arguments.plot)
     if arguments.json:
         print(json.dumps(summary.to_dict(), indent=1))
     else:
-        print_summary(summary)
+        print(summary)
         if arguments.plot:
             print(f"picture         {arguments.plot}")
     return 0

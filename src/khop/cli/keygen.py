@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--revoke", metavar="NAME", help="shut a client out: takes its key from server.key"
     )
+    parser.add_argument("--json", action="store_true", help="print the names of files as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,17 +36,24 @@ def run(arguments: argparse.Namespace) -> int:
     again = "copy server.key to the servers and start them again, one after the other"
     if arguments.revoke is not None:
         revoke_client(arguments.folder, arguments.revoke)
-        print(f"'{arguments.revoke}' is let in no more: {again}")
-        return 0
-    if arguments.add is not None:
-        print(f"{add_client(arguments.folder, arguments.add)}: {again}")
-        return 0
-    server, *clients = write_keys(arguments.folder, arguments.clients)
+        written: dict[str, object] = {"revoked": arguments.revoke}
+        text = f"'{arguments.revoke}' is let in no more: {again}"
+    elif arguments.add is not None:
+        added = add_client(arguments.folder, arguments.add)
+        written, text = {"clients": [str(added)]}, f"{added}: {again}"
+    else:
+        server, *clients = write_keys(arguments.folder, arguments.clients)
+        written = {"server": str(server), "clients": [str(client) for client in clients]}
+        text = _text_of(server, clients, KEY_FILE_VARIABLE)
+    print(json.dumps(written) if arguments.json else text)
+    return 0
+
+
+def _text_of(server: Path, clients: Sequence[Path], variable: str) -> str:
     which = str(clients[0]) if len(clients) == 1 else f"{clients[0]} to {clients[-1].name}"
-    print(
+    return (
         f"{server}: for graph servers (khop serve --key-file, init_server(key_file=))\n"
         f"{which}: for trainers (init_client(key_file=))\n"
-        f"Or name one in ${KEY_FILE_VARIABLE}. Copy them over an encrypted channel (scp -p): "
+        f"Or name one in ${variable}. Copy them over an encrypted channel (scp -p): "
         "they must stay readable by their owner alone."
     )
-    return 0

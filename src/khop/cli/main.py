@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NoReturn
 
 from khop._version import __version__
@@ -27,6 +27,7 @@ COMMANDS = {
     "serve": "serve a partition folder to clients, as a graph server",
     "top": "watch graph servers, their loaders and trainers, live in the terminal",
     "doctor": "report what a bug report should say of this machine",
+    "completion": "print a script with which a shell completes commands and options",
 }
 """Sub-command (and its module) -> its description."""
 
@@ -87,18 +88,34 @@ class _Parser(argparse.ArgumentParser):
         self.error(f"{what} '{word}'" + (f": did you mean '{close[0]}'?" if close else ""))
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def parser_of_all() -> argparse.ArgumentParser:
+    """Return the parser of all commands with all of their arguments."""
+    return _parser_of(COMMANDS)[0]
+
+
+def _parser_of(called: Collection[str]) -> tuple[_Parser, dict[str, _Parser]]:
+    """Return the parser and those of all commands; only those called have their arguments."""
     parser = _Parser(
-        prog="khop", description="Distributed neighbour loading for PyTorch Geometric."
+        prog="khop",
+        description="Distributed neighbour loading for PyTorch Geometric.",
+        epilog="Exit codes: 0 done; 1 problems found (verify), or a defect of khop; 2 bad input; "
+        "130 interrupted. `khop COMMAND --help` shows a command's options.",
     )
     parser.add_argument("--version", action="version", version=f"khop {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    called = next((word for word in argv if not word.startswith("-")), None)
+    parsers = {}
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
-        if name == called:
+        if name in called:
             importlib.import_module(f"khop.cli.{name}").add_arguments(command)
         command.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+        parsers[name] = command
+    return parser, parsers
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    called = next((word for word in argv if not word.startswith("-")), None)
+    parser, commands = _parser_of([] if called is None else [called])
     if not argv:
         parser.print_help()
         parser.exit()
@@ -106,7 +123,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         return parser.parse_args(argv)
     if called not in COMMANDS:
         parser.refuse("no such command", called, COMMANDS)
-    command = commands.choices[called]
+    command = commands[called]
     # Before missing arguments are reported: a mistyped option may be one of them.
     _check_options(command, argv[argv.index(called) + 1 :])
     arguments, further = parser.parse_known_args(argv)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from khop.cli.report import print_summary
 from khop.log import printable
 from khop.partition.base import Progress
 
@@ -29,12 +29,6 @@ SOURCE is one of
                 node attributes. Mapped, not read, so that it may be larger than memory
 Links in a DIRECTORY, and to files, are followed: look at those of a stranger's first.
 """
-
-_MOST_PARTS = 4096
-_PARTS_ADVICE = (
-    "a part is what one machine or GPU samples, and has some 20 files of its own; ask for as many "
-    "as you will train with"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,71 +95,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--overwrite", action="store_true", help="replace a partition folder at OUTPUT")
     add("--quiet", action="store_true", help="no progress bar, no summary")
+    add("--json", action="store_true", help="print the summary as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read a graph, partition it, write the folder and print its summary."""
     _check_options(arguments)
     _clean_up_when_terminated()
-    from khop.partition import FolderSummary, PartitionFolder
     from khop.storage.folder import check_output
 
     check_output(arguments.output, arguments.overwrite)
     from khop.cli.sources import read_source
+    from khop.partition import partition_graph
 
     with _progress_bar(arguments.quiet) as progress:
         progress(f"reading {arguments.source}", 0, 1)
         source = read_source(arguments.source, arguments.root, arguments.undirected)
         progress(f"reading {arguments.source}", 1, 1)
-        _partition(arguments, source, progress)
-    if not arguments.quiet:
-        print_summary(FolderSummary.of(PartitionFolder(arguments.output)))
+        summary = partition_graph(
+            source, arguments.output, **_options(arguments), progress=progress
+        )
+    if arguments.json:
+        print(json.dumps(summary.to_dict()))
+    elif not arguments.quiet:
+        print(summary)
     return 0
 
 
-def _partition(arguments: argparse.Namespace, source: Any, progress: Progress) -> None:
-    from khop.partition import RandomPartitioner, frequency_partition
-
-    num_nodes = sum(node.count for node in source.nodes.values())
-    if arguments.num_parts > max(1, num_nodes):
-        raise ValueError(
-            f"--num-parts {arguments.num_parts} is more than the graph's {num_nodes} nodes: "
-            f"{_PARTS_ADVICE}"
-        )
-    common: dict[str, Any] = {
-        "edge_assign_strategy": "by_dst" if arguments.edge_dir == "in" else "by_src",
-        "time_attr": arguments.time_attr,
-        "weight_attr": arguments.weight_attr,
-        "neighbor_ids": arguments.neighbor_ids,
-        "seed": arguments.seed,
-        "overwrite": arguments.overwrite,
-        "progress": progress,
-    }
-    if arguments.method == "random":
-        RandomPartitioner.from_data(
-            source, arguments.output, arguments.num_parts, **common
-        ).partition()
-    else:
-        frequency_partition(
-            source,
-            arguments.output,
-            arguments.num_parts,
-            arguments.fanout or [15, 10, 5],
-            batch_size=1024 if arguments.batch_size is None else arguments.batch_size,
-            seeds=None if arguments.seed_type is None else (arguments.seed_type, None),
-            cache_ratio=arguments.cache_ratio,
-            cache_memory_budget=arguments.cache_budget,
-            **common,
-        )
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `partition_graph`."""
+    names = ("num_parts", "method", "edge_dir", "time_attr", "weight_attr", "neighbor_ids", "seed")
+    options = {name: getattr(arguments, name) for name in (*names, "overwrite")}
+    if arguments.method == "frequency":
+        given = {
+            "num_neighbors": arguments.fanout,
+            "batch_size": arguments.batch_size,
+            "seeds": None if arguments.seed_type is None else (arguments.seed_type, None),
+            "cache_ratio": arguments.cache_ratio,
+            "cache_memory_budget": arguments.cache_budget,
+        }
+        options |= {name: value for name, value in given.items() if value is not None}
+    return options
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    if arguments.num_parts < 1:
-        raise ValueError(f"--num-parts must be at least 1 (got {arguments.num_parts})")
-    if arguments.num_parts > _MOST_PARTS:
-        raise ValueError(
-            f"--num-parts {arguments.num_parts} is more than {_MOST_PARTS}: {_PARTS_ADVICE}"
-        )
+    from khop.partition.cut import check_num_parts
+
+    check_num_parts(arguments.num_parts, name="--num-parts")
     if arguments.method == "random":
         for name in ("fanout", "batch_size", "cache_ratio", "cache_budget", "seed_type"):
             if getattr(arguments, name) is not None:

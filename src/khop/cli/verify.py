@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 from khop.log import printable
 
@@ -10,6 +11,7 @@ from khop.log import printable
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("folder", metavar="FOLDER", help="a partition folder")
+    parser.add_argument("--json", action="store_true", help="print JSON: files and problems")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -19,6 +21,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     check_is_folder(arguments.folder)
     problems = verify_folder(arguments.folder)
+    if arguments.json:
+        print(json.dumps({"folder": arguments.folder, "problems": problems}))
+        return 1 if problems else 0
     for problem in problems:
         print(printable(problem))
     if problems:

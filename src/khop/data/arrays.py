@@ -107,8 +107,10 @@ def to_ids(value: ArrayLike, what: str) -> IntArray:
         raise TypeError(f"{what} must hold integers (got dtype '{name}')")
     if array.ndim != 1:
         raise ValueError(f"{what} must have one dimension (got shape {array.shape})")
-    if array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max:
-        place = int(np.argmax(array > np.iinfo(np.int64).max))
+    # NumPy 1 compares uint64 with a plain integer as floats.
+    largest = np.uint64(np.iinfo(np.int64).max)
+    if array.dtype == np.uint64 and array.max(initial=np.uint64(0)) > largest:
+        place = int(np.argmax(array > largest))
         raise ValueError(f"{what} holds {array[place]} at position {place}: ids are below 2^63")
     return array
 

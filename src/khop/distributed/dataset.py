@@ -21,6 +21,7 @@ from khop.distributed.partitions.shared_client import SharedClient
 from khop.distributed.stores.dataset_stores import PartitionStores
 from khop.storage.folder import FolderMeta, PartitionFolder
 from khop.storage.part import Part
+from khop.tables import html_table
 from khop.typing import EDGE, NODE, EdgeType, Int64Array, IntArray, NodeType
 
 
@@ -126,6 +127,38 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.node_labels = {t: self._read_labels(t, Path(file)) for t, file in files.items()}
         _loaded.append(weakref.ref(self))
         return self
+
+    @classmethod
+    def from_folder(
+        cls, root: str | os.PathLike[str], partition_idx: int = 0, **options: Any
+    ) -> DistDataset:
+        """Open a partition: short for `DistDataset().load(root, partition_idx, ...)`; see there."""
+        return cls().load(root, partition_idx, **options)
+
+    def __repr__(self) -> str:
+        """Return the folder, the home partition and the graph's size."""
+        if self.folder is None:
+            return f"{type(self).__name__}()"
+        nodes = sum(t.count for t in self.meta.node_types)
+        edges = sum(t.count for t in self.meta.edge_types)
+        return (
+            f"{type(self).__name__}({self.where}, partition {self.partition_idx} of "
+            f"{self.num_partitions}, {nodes:,} nodes, {edges:,} edges)"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), [] if self.folder is None else self._contents())
+
+    def _contents(self) -> list[tuple[str, str]]:
+        """Return a row for each node and edge type: its size and its attributes."""
+        meta = self.meta
+        types = [(t.name, t.count, t.attrs) for t in meta.node_types]
+        types += [(" ".join(t.name), t.count, t.attrs) for t in meta.edge_types]
+        rows = []
+        for name, count, attrs in types:
+            described = [f"{a} {[count, *m.shape]} {m.dtype}" for a, m in attrs.items()]
+            rows.append((name, "; ".join([f"{count:,}", *described])))
+        return rows
 
     @property
     def meta(self) -> FolderMeta:

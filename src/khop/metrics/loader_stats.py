@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from khop.metrics.families import Families
 from khop.metrics.text import Labels, expose
+from khop.tables import html_table
 from khop.trace.clock import PHASES, ROWS, BatchTimings
 
 TRAINER_PHASES = ("waiting", "collating", "consuming")
@@ -111,32 +112,42 @@ class LoaderStats:
 
     def summary(self) -> str:
         """Return a table of a few lines; see the attributes for its terms."""
-        lines = [
+        return "\n".join([self._title(), *(f"{name:<12}{text}" for name, text in self._lines())])
+
+    __str__ = summary
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), self._lines())
+
+    def _title(self) -> str:
+        return (
             f"{self.batches:,} batches, {self.seeds:,} seeds, {self.nodes:,} nodes, "
-            f"{self.edges:,} edges in {_seconds(self.elapsed_seconds)}",
-            _line("trainer", self.trainer_seconds),
-        ]
+            f"{self.edges:,} edges in {_seconds(self.elapsed_seconds)}"
+        )
+
+    def _lines(self) -> list[tuple[str, str]]:
+        """Return names and values of the table's rows."""
+        lines = [("trainer", _cells(self.trainer_seconds))]
         is_known = any(self.sampler_seconds.values())
         if is_known:
             who = f"{self.num_samplers} samplers" if self.num_samplers else "making"
-            lines.append(_line(who, self.sampler_seconds))
+            lines.append((who, _cells(self.sampler_seconds)))
         if is_known and self.num_samplers:
             each = _seconds(self.ready_seconds / max(self.batches, 1))
-            lines.append(f"{'ready':<12}{self.queue_depth:.2f} batches on average, each for {each}")
+            lines.append(("ready", f"{self.queue_depth:.2f} batches on average, each for {each}"))
         if self.overflows or self.restarts:
-            lines.append(
-                f"{'trouble':<12}{self.overflows:,} batches without room in the ring, "
+            text = (
+                f"{self.overflows:,} batches without room in the ring, "
                 f"{self.restarts} samplers restarted"
             )
+            lines.append(("trouble", text))
         if any(self.rows.values()):
-            lines.append(_line("rows", self.rows))
-        lines.append(
-            f"{'bytes':<12}{_bytes(self.delivered_bytes)} delivered, "
+            lines.append(("rows", _cells(self.rows)))
+        text = (
+            f"{_bytes(self.delivered_bytes)} delivered, "
             f"{_bytes(self.remote_bytes)} from other partitions"
         )
-        return "\n".join(lines)
-
-    __str__ = summary
+        return [*lines, ("bytes", text)]
 
 
 Sizes = tuple[int, int, int, int, int]
@@ -218,13 +229,13 @@ def _shares(parts: Mapping[str, float]) -> dict[str, float]:
     return {name: value / total for name, value in parts.items()}
 
 
-def _line(what: str, parts: Mapping[str, float]) -> str:
+def _cells(parts: Mapping[str, float]) -> str:
     def shown(value: float) -> str:
         return f"{value:,}" if isinstance(value, int) else _seconds(value)
 
     shares = _shares(parts)
     cells = [f"{name} {shown(value)} ({shares[name]:.1%})" for name, value in parts.items()]
-    return f"{what:<12}{'  '.join(cells)}"
+    return "  ".join(cells)
 
 
 def _seconds(value: float) -> str:

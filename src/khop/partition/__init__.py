@@ -1,7 +1,12 @@
 """Partitioners: tools that cut a graph, once, into the folders of `khop.storage`.
 
-`khop partition` or a user's script runs them before training. Imports no torch.
+`khop partition` or a user's script runs them before training. Imports no torch. The package can be
+called: `khop.partition(data, "parts", num_parts=2)` is `partition_graph`.
 """
+
+import sys
+from types import ModuleType
+from typing import Any
 
 from khop._lazy import attach
 
@@ -16,6 +21,20 @@ __getattr__, __dir__, __all__ = attach(
         "RangeBook": ".storage.book",
         "FolderSummary": "summary",
         "frequency_partition": "seeded",
+        "partition_graph": "cut",
         "verify_folder": "verify",
     },
 )
+
+
+class _Package(ModuleType):
+    """This package, which can be called."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Cut a graph; see `partition_graph`."""
+        from khop.partition.cut import partition_graph
+
+        return partition_graph(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from khop.errors import FolderError
 from khop.storage.folder import NodeTypeMeta, PartitionFolder
+from khop.tables import html_table, human_bytes, text_table
 from khop.typing import NodeType
 
 TRAIN_MASK = "train_mask"
@@ -102,6 +103,46 @@ class FolderSummary:
             for kind in ("local", "cached", "remote")
         }
 
+    def lines(self) -> list[tuple[str, str]]:
+        """Return names and values of a table of it, as `khop inspect` prints."""
+        lines = [
+            ("folder", self.root),
+            ("size", human_bytes(self.bytes)),
+            ("method", _method(self.method)),
+            ("parts", f"{len(self.nodes)}, neighbours drawn '{self.edge_dir}'"),
+            ("nodes", _counts(self.node_types) + _spread(self.nodes)),
+            ("edges", _counts(self.edge_types) + _spread(self.edges)),
+        ]
+        if self.times is not None:
+            lines.append(
+                ("times", "'{attr}' of {level}s, rows sorted by them".format(**self.times))
+            )
+        if self.weights is not None:
+            lines.append(("weights", f"'{self.weights}' of edges"))
+        if self.neighbor_ids:
+            lines.append(("neighbour ids", "original ones beside the new"))
+        if self.train_seeds is not None:
+            lines.append(
+                ("training seeds", f"{sum(self.train_seeds):,}" + _spread(self.train_seeds))
+            )
+        if any(self.cached):
+            lines.append(("cached rows", f"{max(self.cached):,} in the part with most"))
+        lines.append(("edge cut", f"{self.edge_cut:.1%} of the edges lead to another part"))
+        shares = self.mean_shares
+        if shares is None:
+            lines.append(("expected rows", "shares are known with --method frequency only"))
+        else:
+            text = ", ".join(f"{share:.1%} {kind}" for kind, share in shares.items())
+            lines.append(("expected rows", text))
+        return lines
+
+    def __str__(self) -> str:
+        """Return a table of a few lines."""
+        return text_table(self.lines())
+
+    def _repr_html_(self) -> str:
+        return html_table("Partition folder", self.lines())
+
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes, balances and mean shares, for JSON."""
         return {
@@ -129,3 +170,21 @@ def _train_seeds(folder: PartitionFolder) -> list[int] | None:
 def _held_by_part(folder: PartitionFolder, node_type: NodeTypeMeta) -> np.ndarray[Any, Any]:
     name: NodeType = node_type.name
     return np.diff(np.searchsorted(folder.split(name, TRAIN_MASK), node_type.bounds))
+
+
+def _method(method: Mapping[str, Any]) -> str:
+    options = [f"{k}={v}" for k, v in method.items() if k != "name" and v is not None]
+    return f"{method.get('name', 'unknown')}({', '.join(options)})"
+
+
+def _counts(types: dict[str, int]) -> str:
+    total = f"{sum(types.values()):,}"
+    return total if len(types) == 1 else f"{total} of {len(types)} types"
+
+
+def _spread(counts: Sequence[int]) -> str:
+    return (
+        f"; {min(counts):,} to {max(counts):,} a part (largest / mean = {balance(counts):.3f})"
+        if len(counts) > 1
+        else ""
+    )

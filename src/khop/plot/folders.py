@@ -1,54 +1,60 @@
-"""Plot of a partition folder: balance, cut, degrees, and remote rows by cache size."""
+"""Pictures of partition folders: balance, cut, degrees, and remote rows by cache size."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from khop.partition.summary import FolderSummary, balance
+from khop.partition.summary import FolderSummary
+from khop.partition.summary import balance as largest_over_mean
+from khop.plot.figures import COLORS, MOST_NAMES, STYLE, axes_or_new, require_matplotlib, write_note
 from khop.storage.folder import PartitionFolder, edge_path
 from khop.typing import Int64Array
 
-_KINDS = {"nodes": "#4c72b0", "edges": "#dd8452", "training seeds": "#55a868"}
-# Matrices of more parts carry no numbers in their cells, and their axes fewer labels.
-_MOST_NUMBERS = 10
+Folder: TypeAlias = "PartitionFolder | str | os.PathLike[str]"
+"""A partition folder, or its path."""
 
 
-def draw_folder(folder: PartitionFolder, summary: FolderSummary, path: str) -> None:
-    """Draw a folder.
+def folder(folder: Folder, path: str | os.PathLike[str] | None = None) -> Any:
+    """Draw balance, cut, degrees and remote rows by cache size in one figure.
 
     Args:
         folder: the folder; degrees come from the parts that are on this machine.
-        summary: its summary.
-        path: the file to write; its suffix selects the format.
+        path: file to write; its suffix selects the format. If None, none is written.
+
+    Returns:
+        The figure.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
         ValueError: matplotlib does not support the format.
     """
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "--plot needs package matplotlib: pip install 'khop[plot]'"
-        ) from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    matplotlib = require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}):
-        figure, axes = plt.subplots(2, 2, figsize=(11, 8.2), layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
-        try:
-            figure.suptitle(_title(summary), fontsize=12)
-            _draw_balance(axes[0, 0], summary)
-            _draw_cut(figure, axes[0, 1], summary)
-            _draw_degrees(axes[1, 0], folder)
-            _draw_cache(axes[1, 1], summary)
+    opened = _opened(folder)
+    with matplotlib.rc_context(STYLE):
+        layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
+        figure = Figure(figsize=(11, 8.2), layout=layout)
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(2, 2)
+        figure.suptitle(_title(FolderSummary.of(opened)), fontsize=12)
+        balance(opened, axes[0, 0])
+        edges_between_parts(opened, axes[0, 1])
+        degrees(opened, axes[1, 0])
+        cache_curve(opened, axes[1, 1])
+        if path is not None:
             figure.savefig(path, dpi=130)
-        finally:
-            plt.close(figure)
+    return figure
+
+
+def _opened(folder: Folder) -> PartitionFolder:
+    return folder if isinstance(folder, PartitionFolder) else PartitionFolder(folder)
 
 
 def _title(summary: FolderSummary) -> str:
@@ -58,7 +64,9 @@ def _title(summary: FolderSummary) -> str:
     )
 
 
-def _draw_balance(axes: Any, summary: FolderSummary) -> None:
+def balance(folder: Folder, axes: Any = None) -> Any:
+    """Draw the nodes, edges and training seeds of each part, over the mean of all parts."""
+    axes, summary = axes_or_new(axes), FolderSummary.of(_opened(folder))
     kinds = {"nodes": summary.nodes, "edges": summary.edges}
     if summary.train_seeds is not None:
         kinds["training seeds"] = summary.train_seeds
@@ -72,8 +80,8 @@ def _draw_balance(axes: Any, summary: FolderSummary) -> None:
             parts + (i - (len(kinds) - 1) / 2) * width,
             relative,
             width,
-            color=_KINDS[kind],
-            label=f"{kind} {balance(counts):.2f}",
+            color=COLORS[i],
+            label=f"{kind} {largest_over_mean(counts):.2f}",
         )
     axes.axhline(1, color="0.3", linewidth=0.8, linestyle="--")
     axes.set_ylim(0, highest * 1.35)  # room for the legend
@@ -89,13 +97,16 @@ def _draw_balance(axes: Any, summary: FolderSummary) -> None:
     )
     axes.set(title="Balance", xlabel="part", ylabel="size over the mean of all parts")
     axes.xaxis.get_major_locator().set_params(integer=True)
+    return axes
 
 
-def _draw_cut(figure: Any, axes: Any, summary: FolderSummary) -> None:
+def edges_between_parts(folder: Folder, axes: Any = None) -> Any:
+    """Draw the share of each part's edges that lead to each other part, as a matrix."""
+    axes, summary = axes_or_new(axes), FolderSummary.of(_opened(folder))
     between = np.array(summary.edges_between_parts, np.float64)
     share = between / np.maximum(1, between.sum(axis=1, keepdims=True))
     image = axes.imshow(share, cmap="Blues", vmin=0, vmax=max(0.01, share.max()))
-    if len(share) <= _MOST_NUMBERS:
+    if len(share) <= MOST_NAMES:
         for (row, column), value in np.ndenumerate(share):
             color = "white" if value > 0.6 * share.max() else "0.2"
             axes.text(
@@ -109,30 +120,34 @@ def _draw_cut(figure: Any, axes: Any, summary: FolderSummary) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.get_major_locator().set_params(integer=True)
     axes.spines[:].set_visible(False)
-    figure.colorbar(
+    axes.figure.colorbar(
         image, ax=axes, shrink=0.85, label="share of the part's edges", format="{x:.0%}"
     )
+    return axes
 
 
-def _draw_degrees(axes: Any, folder: PartitionFolder) -> None:
+def degrees(folder: Folder, axes: Any = None) -> Any:
+    """Draw the distribution of degrees in each part that is on this machine."""
+    axes, folder = axes_or_new(axes), _opened(folder)
     drawn = False
     for part in range(folder.num_parts):
-        degrees = _degrees(folder, part)
-        degrees = degrees[degrees > 0]
-        if len(degrees) == 0:
+        of_part = _degrees(folder, part)
+        of_part = of_part[of_part > 0]
+        if len(of_part) == 0:
             continue
-        values, counts = np.unique(degrees, return_counts=True)
+        values, counts = np.unique(of_part, return_counts=True)
         at_least = counts[::-1].cumsum()[::-1]
-        label = f"part {part}" if folder.num_parts <= _MOST_NUMBERS else None
+        label = f"part {part}" if folder.num_parts <= MOST_NAMES else None
         axes.loglog(values, at_least, drawstyle="steps-mid", linewidth=1.3, alpha=0.8, label=label)
         drawn = True
     way = "in" if folder.meta.edge_dir == "in" else "out"
     axes.set(title="Degrees", xlabel=f"{way}-degree", ylabel=f"nodes of at least this {way}-degree")
     if not drawn:
-        _say(axes, "no edges")
-    elif folder.num_parts <= _MOST_NUMBERS:
+        write_note(axes, "no edges")
+    elif folder.num_parts <= MOST_NAMES:
         axes.legend(frameon=False, fontsize=9)
     axes.grid(alpha=0.25)
+    return axes
 
 
 def _degrees(folder: PartitionFolder, part: int) -> Int64Array:
@@ -143,19 +158,21 @@ def _degrees(folder: PartitionFolder, part: int) -> Int64Array:
     return np.concatenate([np.empty(0, np.int64), *(np.diff(p) for p in pointers)])
 
 
-def _draw_cache(axes: Any, summary: FolderSummary) -> None:
+def cache_curve(folder: Folder, axes: Any = None) -> Any:
+    """Draw the expected share of remote rows by the number of rows that a part keeps copies of."""
+    axes, summary = axes_or_new(axes), FolderSummary.of(_opened(folder))
     axes.set(
         title="Expected remote rows of a batch",
         xlabel="cached rows of other parts",
         ylabel="share of a batch's rows",
     )
     if summary.cache_curve is None:
-        _say(axes, "hotness is not known:\npartition with --method frequency")
-        return
+        write_note(axes, "hotness is not known:\npartition with --method frequency")
+        return axes
     rows = summary.cache_curve["rows"]
     remote = np.array(summary.cache_curve["remote"]) * 100
     for part, curve in enumerate(remote):
-        label = f"part {part}" if len(remote) <= _MOST_NUMBERS else None
+        label = f"part {part}" if len(remote) <= MOST_NAMES else None
         axes.plot(rows, curve, linewidth=1.3, alpha=0.8, label=label)
     axes.set_xscale("symlog", linthresh=10)
     axes.set_ylim(0, max(1.0, float(remote.max()) * 1.08))
@@ -165,12 +182,7 @@ def _draw_cache(axes: Any, summary: FolderSummary) -> None:
         axes.axvline(kept, color="0.3", linewidth=0.8, linestyle="--", label=f"kept: {kept:,}")
     axes.yaxis.set_major_formatter("{x:g} %")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    if len(remote) <= _MOST_NUMBERS or any(summary.cached):
+    if len(remote) <= MOST_NAMES or any(summary.cached):
         axes.legend(frameon=False, fontsize=9)
     axes.grid(alpha=0.25)
-
-
-def _say(axes: Any, text: str) -> None:
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="0.4")
-    axes.spines[:].set_visible(False)
-    axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
+    return axes

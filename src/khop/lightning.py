@@ -1,0 +1,268 @@
+"""Data modules for Lightning over partition folders and graph servers. Runs in trainers.
+
+Needs `lightning` (or `pytorch_lightning`). Lightning starts the trainers (its DDP strategy) or
+torchrun or Slurm do; each trainer opens its share of the partitions in `setup`. Loaders divide the
+seeds themselves: `Trainer(use_distributed_sampler=False)` says so to Lightning.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from khop.distributed.dataset import DistDataset
+from khop.distributed.graph import PartitionedGraph
+from khop.distributed.job.context import get_context, init_worker_group
+from khop.distributed.loaders.link_neighbor_loader import DistLinkNeighborLoader
+from khop.distributed.loaders.neighbor_loader import DistNeighborLoader
+from khop.distributed.loaders.split import link_split, node_split
+from khop.distributed.options import RemoteDistSamplingWorkerOptions
+from khop.distributed.remote.client.membership import ClientContext
+from khop.typing import NODE, ArrayLike, EdgeType, NodeType
+
+
+def _data_module() -> Any:
+    """Return the class of data modules of the Lightning package in use."""
+    try:
+        if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+            from pytorch_lightning import LightningDataModule
+        else:
+            from lightning.pytorch import LightningDataModule
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "khop.lightning needs package lightning: pip install lightning"
+        ) from None
+    return LightningDataModule
+
+
+_Base: Any = _data_module()
+
+
+class _PartitionedData(_Base):  # type: ignore[misc]
+    """Base of data modules: opens the graph; subclasses make loaders.
+
+    Attributes:
+        graph: the trainer's partition, or the graph of this client's servers; None before `setup`.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None, options: dict[str, Any]) -> None:
+        super().__init__()
+        self._root = root
+        self._options = options
+        self.graph: PartitionedGraph | None = None
+
+    def setup(self, stage: str) -> None:
+        """Join the trainers and open the graph; Lightning calls this on every trainer."""
+        if self.graph is not None:
+            return
+        if self._root is not None:
+            context = init_worker_group()
+            self.graph = open_share(self._root, context.rank, context.world_size)
+            return
+        client = get_context()
+        if not isinstance(client, ClientContext):
+            raise RuntimeError(
+                "root=None is for clients of graph servers: call khop.distributed.init_client() "
+                "before Trainer.fit, or pass the partition folder"
+            )
+        self._options.setdefault("worker_options", RemoteDistSamplingWorkerOptions())
+        self.graph = client.graph
+
+    def teardown(self, stage: str) -> None:
+        """Drop the graph; its loaders end with Lightning's references to them."""
+        self.graph = None
+
+    def _loader_options(self, training: bool) -> dict[str, Any]:
+        """Return options of a loader: on a trainer with a GPU, batches are copied there."""
+        options = dict(self._options)
+        trainer = getattr(self, "trainer", None)
+        if trainer is not None and trainer.strategy.root_device.type == "cuda":
+            options.setdefault("to_device", trainer.strategy.root_device)
+        options["shuffle"] = training and options.get("shuffle", True)
+        if not training:
+            options.pop("drop_last", None)
+        return options
+
+    def _data(self) -> Any:
+        """Return the loaders' `data`: None for clients of graph servers."""
+        return self.graph if self._root is not None else None
+
+
+class PartitionedNodeData(_PartitionedData):
+    """Data module whose loaders make batches of nodes of a partition folder, or of graph servers.
+
+        data = PartitionedNodeData("parts", [15, 10, 5], batch_size=1024)
+        trainer = Trainer(strategy="ddp", devices=2, use_distributed_sampler=False)
+        trainer.fit(model, data)
+
+    Args:
+        root: the partition folder. If None, the graph of this client's servers
+            (`khop.distributed.init_client`).
+        num_neighbors: fan-out of each hop, or a sampling method; see `DistNeighborLoader`.
+        train, val, test, predict: seeds of each stage: the name of a boolean attribute, of which
+            each trainer gets its share, or [n] original ids or a mask, which are divided likewise.
+            If None, the stage has no loader. Names that the folder lacks are left out if they are
+            the defaults.
+        node_type: node type of the seeds; required if the graph has several.
+        collect_features: deliver attributes.
+        **options: further arguments of `DistNeighborLoader`: `batch_size`, `worker_options`,
+            `drop_last`, `transform`, `seed`, ...; `shuffle` (default: True) concerns training
+            alone.
+
+    Raises:
+        ModuleNotFoundError: Lightning is not installed.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None,
+        num_neighbors: Any,
+        *,
+        train: ArrayLike | str | None = "train_mask",
+        val: ArrayLike | str | None = "val_mask",
+        test: ArrayLike | str | None = "test_mask",
+        predict: ArrayLike | str | None = None,
+        node_type: NodeType | None = None,
+        collect_features: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(root, {**options, "collect_features": collect_features})
+        self._num_neighbors = num_neighbors
+        self._seeds = {"train": train, "val": val, "test": test, "predict": predict}
+        self._node_type = node_type
+
+    def _loader(self, stage: str) -> Any:
+        seeds = self._seeds[stage]
+        if seeds is None or self._is_absent_default(stage):
+            return []
+        assert self.graph is not None
+        share: Any = node_split(seeds, self.graph, node_type=self._node_type)
+        if self._node_type is not None:
+            share = (self._node_type, share)
+        options = self._loader_options(stage == "train")
+        return DistNeighborLoader(self._data(), self._num_neighbors, share, **options)
+
+    def _is_absent_default(self, stage: str) -> bool:
+        """Return whether a stage has its default seeds, and the graph no attribute of the name."""
+        name = f"{stage}_mask"
+        if self.graph is None or not isinstance(self._seeds[stage], str):
+            return False
+        splits = self.graph.meta.node_type(self._node_type or NODE).splits
+        return self._seeds[stage] == name and stage != "train" and name not in splits
+
+    def train_dataloader(self) -> Any:
+        """Return the loader of training seeds."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> Any:
+        """Return the loader of validation seeds."""
+        return self._loader("val")
+
+    def test_dataloader(self) -> Any:
+        """Return the loader of test seeds."""
+        return self._loader("test")
+
+    def predict_dataloader(self) -> Any:
+        """Return the loader of seeds to predict."""
+        return self._loader("predict")
+
+
+class PartitionedLinkData(_PartitionedData):
+    """Data module whose loaders make batches of links of a partition folder, or of graph servers.
+
+        links = {"train": train_edges, "val": val_edges}  # [2, n] original ids
+        data = PartitionedLinkData("parts", [15, 10], links, batch_size=512, neg_sampling="binary")
+
+    Args:
+        root: the partition folder. If None, the graph of this client's servers.
+        num_neighbors: fan-out of each hop, or a sampling method; see `DistLinkNeighborLoader`.
+        links: links of each stage ('train', 'val', 'test', 'predict'), [2, n] original ids of
+            sources and destinations; each trainer gets its share (`link_split`).
+        labels: [n] labels of the links of a stage, if they have any.
+        link_type: edge type of the links; required if the graph has several.
+        collect_features: deliver attributes.
+        **options: further arguments of `DistLinkNeighborLoader`; `shuffle` (default: True) concerns
+            training alone.
+
+    Raises:
+        ModuleNotFoundError: Lightning is not installed.
+        ValueError: a stage that Lightning does not have, or labels of a stage without links.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None,
+        num_neighbors: Any,
+        links: dict[str, ArrayLike],
+        *,
+        labels: dict[str, ArrayLike] | None = None,
+        link_type: EdgeType | None = None,
+        collect_features: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(root, {**options, "collect_features": collect_features})
+        for stage in links:
+            if stage not in ("train", "val", "test", "predict"):
+                raise ValueError(
+                    f"links are those of 'train', 'val', 'test' or 'predict' (got {stage!r})"
+                )
+        for stage in labels or {}:
+            if stage not in links:
+                raise ValueError(f"labels of {stage!r}, which has no links")
+        self._num_neighbors = num_neighbors
+        self._links = dict(links)
+        self._labels = dict(labels or {})
+        self._link_type = link_type
+
+    def _loader(self, stage: str) -> Any:
+        import torch
+
+        if stage not in self._links:
+            return []
+        ends = torch.as_tensor(self._links[stage])
+        share = link_split(ends, self.graph, link_type=self._link_type)
+        options = self._loader_options(stage == "train")
+        if stage in self._labels:
+            options["edge_label"] = torch.as_tensor(self._labels[stage])[share]
+        links: Any = ends[:, share]
+        if self._link_type is not None:
+            links = (self._link_type, links)
+        return DistLinkNeighborLoader(
+            self._data(), self._num_neighbors, edge_label_index=links, **options
+        )
+
+    def train_dataloader(self) -> Any:
+        """Return the loader of training links."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> Any:
+        """Return the loader of validation links."""
+        return self._loader("val")
+
+    def test_dataloader(self) -> Any:
+        """Return the loader of test links."""
+        return self._loader("test")
+
+    def predict_dataloader(self) -> Any:
+        """Return the loader of links to predict."""
+        return self._loader("predict")
+
+
+def open_share(root: str | os.PathLike[str], rank: int, world_size: int) -> DistDataset:
+    """Open a trainer's share of a folder's partitions.
+
+    With as many trainers as partitions or more, trainers in a row share one; with fewer, a trainer
+    serves several.
+
+    Args:
+        root: the partition folder.
+        rank: rank of the trainer.
+        world_size: number of trainers.
+    """
+    from khop.storage.folder import PartitionFolder
+
+    num_parts = PartitionFolder(root).num_parts
+    home = rank * num_parts // world_size
+    end = max(home + 1, (rank + 1) * num_parts // world_size)
+    return DistDataset().load(root, home, also_serve=range(home + 1, end))

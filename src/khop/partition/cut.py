@@ -1,0 +1,115 @@
+"""The cut of a graph in one call: `khop.partition(data, "parts", num_parts=2)`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from khop.partition.base import PartitionerBase
+from khop.partition.random import RandomPartitioner
+from khop.partition.seeded import frequency_partition
+from khop.partition.source import GraphSource
+from khop.partition.summary import FolderSummary
+from khop.storage.folder import PartitionFolder
+
+_MAX_PARTS = 4096
+_ADVICE = (
+    "a part is what one machine or GPU samples, and has some 20 files of its own; ask for as many "
+    "as you will train with"
+)
+# Options that have a meaning with method 'frequency' alone, and its defaults.
+FREQUENCY_OPTIONS: dict[str, Any] = {
+    "num_neighbors": (15, 10, 5),
+    "batch_size": 1024,
+    "seeds": None,
+    "cache_ratio": None,
+    "cache_memory_budget": None,
+}
+
+
+def partition_graph(
+    data: Any,
+    output_dir: str | os.PathLike[str],
+    num_parts: int,
+    *,
+    method: str | type[PartitionerBase] = "random",
+    edge_dir: str = "in",
+    **options: Any,
+) -> FolderSummary:
+    """Cut a graph into a partition folder, and summarise it.
+
+    `khop.partition(...)` is this function; `khop partition` is it on the command line.
+
+    Args:
+        data: a PyG `Data` or `HeteroData`, or a `GraphSource`.
+        output_dir: the partition folder to write.
+        num_parts: number of parts, 1 to 4,096, at most one for each node.
+        method: 'random'; 'frequency', by how likely each part's batches touch a node, with options
+            `num_neighbors` (default: [15, 10, 5]), `batch_size` (1,024), `seeds`, `cache_ratio` and
+            `cache_memory_budget` (see `frequency_partition`); or a subclass of `PartitionerBase`,
+            with its own.
+        edge_dir: neighbours are drawn against the edges ('in', as PyG does) or along them ('out').
+        **options: `time_attr`, `weight_attr`, `neighbor_ids`, `seed`, `overwrite`, `progress`: see
+            `PartitionerBase`; and those of the method.
+
+    Returns:
+        The summary of the folder; notebooks show it as a table.
+
+    Raises:
+        ValueError, TypeError: options that do not fit the method or the graph.
+        FileExistsError: `output_dir` exists and `overwrite` is False.
+
+    Example:
+        >>> import khop, torch
+        >>> from torch_geometric.data import Data
+        >>> ring = torch.stack([torch.arange(10), torch.arange(1, 11) % 10])
+        >>> summary = khop.partition(Data(edge_index=ring, num_nodes=10), parts_dir, num_parts=2)
+        >>> summary.nodes
+        [5, 5]
+    """
+    if edge_dir not in ("in", "out"):
+        raise ValueError(f"edge_dir must be 'in' or 'out' (got {edge_dir!r})")
+    source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
+    check_num_parts(num_parts, sum(node.count for node in source.nodes.values()))
+    options["edge_assign_strategy"] = "by_dst" if edge_dir == "in" else "by_src"
+    if method == "frequency":
+        chosen = {**FREQUENCY_OPTIONS, **options}
+        chosen["num_neighbors"] = _as_list(chosen["num_neighbors"])
+        frequency_partition(source, output_dir, num_parts, **chosen)
+    else:
+        if method == "random":
+            for name in FREQUENCY_OPTIONS.keys() & options.keys():
+                raise ValueError(f"{name} needs method='frequency' (got method='random')")
+        _partitioner(method).from_data(source, output_dir, num_parts, **options).partition()
+    return FolderSummary.of(PartitionFolder(output_dir))
+
+
+def _partitioner(method: Any) -> type[PartitionerBase]:
+    if method == "random":
+        return RandomPartitioner
+    if isinstance(method, type) and issubclass(method, PartitionerBase):
+        return method
+    raise ValueError(
+        "method must be 'random', 'frequency' or a subclass of khop.partition.PartitionerBase "
+        f"(got {method!r})"
+    )
+
+
+def check_num_parts(num_parts: int, num_nodes: int | None = None, name: str = "num_parts") -> None:
+    """Check a number of parts, if `num_nodes` is given against the number of nodes, too.
+
+    Raises:
+        ValueError: it is not positive, above 4,096, or above the number of nodes.
+    """
+    if num_parts < 1:
+        raise ValueError(f"{name} must be at least 1 (got {num_parts})")
+    if num_parts > _MAX_PARTS:
+        raise ValueError(f"{name} {num_parts} is more than {_MAX_PARTS}: {_ADVICE}")
+    if num_nodes is not None and num_parts > max(1, num_nodes):
+        raise ValueError(
+            f"{name} {num_parts} is more than the graph's {num_nodes} nodes: {_ADVICE}"
+        )
+
+
+def _as_list(num_neighbors: Any) -> Any:
+    return list(num_neighbors) if isinstance(num_neighbors, tuple) else num_neighbors

@@ -1,0 +1,130 @@
+"""Data modules of `khop.lightning`, under Lightning's own trainer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import khop
+
+pytest.importorskip("lightning")
+
+PROGRAM = """
+import sys
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from khop.lightning import PartitionedLinkData, PartitionedNodeData
+
+root, out, kind, devices = *sys.argv[1:4], int(sys.argv[4])
+
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.seen = {"train": [], "val": []}
+
+    def step(self, batch, stage):
+        ids = batch.input_id if kind == "nodes" else batch.n_id[batch.edge_label_index].T
+        self.seen[stage] += ids.tolist()
+        return self.layer(batch.x).mean()
+
+    def training_step(self, batch, index):
+        return self.step(batch, "train")
+
+    def validation_step(self, batch, index):
+        self.step(batch, "val")
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+if kind == "nodes":
+    data = PartitionedNodeData(root, [2, 2], batch_size=4, seed=1)
+else:
+    edges = torch.stack([torch.arange(40), (torch.arange(40) + 1) % 40])
+    links = {"train": edges[:, :30], "val": edges[:, 30:]}
+    data = PartitionedLinkData(root, [2], links, batch_size=4, seed=1)
+model = Model()
+trainer = Trainer(
+    accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto", max_epochs=2,
+    logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    enable_model_summary=False, use_distributed_sampler=False, num_sanity_val_steps=0,
+)
+trainer.fit(model, data)
+torch.save(model.seen, f"{out}/{trainer.global_rank}.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """A ring of 40 nodes in two parts: 24 to train on, 8 to validate with, no test mask."""
+    ids = torch.arange(40)
+    data = Data(x=ids[:, None].float(), edge_index=torch.stack([ids, (ids + 1) % 40]))
+    data.train_mask, data.val_mask = ids < 24, ids >= 32
+    root = tmp_path_factory.mktemp("lightning") / "parts"
+    khop.partition(data, root, 2)
+    return root
+
+
+def fit(parts, out, kind, devices):
+    """Returns what all trainers have seen in each stage."""
+    program = Path(out, "program.py")
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, program, parts, out, kind, str(devices)],
+        capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    seen = [torch.load(Path(out, f"{rank}.pt")) for rank in range(devices)]
+    return {stage: [s[stage] for s in seen] for stage in ("train", "val")}
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_every_seed_is_delivered_once_an_epoch(parts, tmp_path, devices):
+    """`input_id` counts within a trainer's share."""
+    seen = fit(parts, tmp_path, "nodes", devices)
+    for stage, count in (("train", 24), ("val", 8)):
+        share = range(count // devices)
+        assert [sorted(own) for own in seen[stage]] == [sorted([*share, *share])] * devices
+
+
+def test_links_are_divided_among_trainers(parts, tmp_path):
+    seen = fit(parts, tmp_path, "links", 2)
+    trained = sorted(pair for own in seen["train"] for pair in own)
+    assert trained == sorted([[i, i + 1] for i in range(30)] * 2)
+    assert [len(own) for own in seen["train"]] == [30, 30]
+    validated = sorted(pair for own in seen["val"] for pair in own)
+    assert validated == sorted([[i, (i + 1) % 40] for i in range(30, 40)] * 2)
+
+
+def test_clients_need_servers_first():
+    from khop.lightning import PartitionedNodeData
+
+    with pytest.raises(RuntimeError, match=r"call khop\.distributed\.init_client"):
+        PartitionedNodeData(None, [2]).setup("fit")
+
+
+def test_stages_that_do_not_exist_are_errors(parts):
+    from khop.lightning import PartitionedLinkData
+
+    with pytest.raises(ValueError, match="'train', 'val', 'test' or 'predict'"):
+        PartitionedLinkData(parts, [2], {"training": torch.zeros(2, 1, dtype=torch.long)})
+    with pytest.raises(ValueError, match="labels of 'val', which has no links"):
+        PartitionedLinkData(parts, [2], {}, labels={"val": [1]})
+
+
+def test_a_trainer_serves_the_partitions_that_are_nobodys_home(tmp_path):
+    from khop.lightning import open_share
+
+    ids = torch.arange(40)
+    khop.partition(Data(edge_index=torch.stack([ids, ids]), num_nodes=40), tmp_path / "p", 4)
+    assert [open_share(tmp_path / "p", rank, 3).parts for rank in range(3)] == [[0], [1], [2, 3]]
+    assert [open_share(tmp_path / "p", rank, 8).parts for rank in range(8)] == [
+        *([[0]] * 2), *([[1]] * 2), *([[2]] * 2), *([[3]] * 2),
+    ]  # fmt: skip
