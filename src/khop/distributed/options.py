@@ -33,6 +33,13 @@ class CollocatedDistSamplingWorkerOptions:
         master_addr, master_port, num_rpc_threads: accepted, not needed.
         rpc_timeout: seconds that a request to another partition may take.
         use_all2all: not supported.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> options = CollocatedDistSamplingWorkerOptions(rpc_timeout=60)
+        >>> loader = DistNeighborLoader(dataset, [2], batch_size=3, worker_options=options)
+        >>> len(list(loader))
+        2
     """
 
     master_addr: str | None = None
@@ -77,6 +84,13 @@ class MpDistSamplingWorkerOptions:
         standby: keep a process in reserve (some 30 MB) that replaces a dead sampler without
             start-up time. Batches of a dead sampler go to the others first, so this is for loaders
             with one sampler.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="1MB")
+        >>> loader = DistNeighborLoader(dataset, [2], batch_size=3, worker_options=options)
+        >>> len(list(loader))
+        2
     """
 
     num_workers: int = 1
@@ -153,6 +167,13 @@ class RemoteDistSamplingWorkerOptions:
             each of the `num_workers` sampler processes per server makes batches ahead
             (`buffer_size` bounds all of them together). Batches are the same.
         pin_memory: as that of `MpDistSamplingWorkerOptions`.
+
+    Example:
+        >>> context = init_client(1, 0, 0, "127.0.0.1", port)
+        >>> options = RemoteDistSamplingWorkerOptions(server_rank=0, num_workers=1)
+        >>> loader = DistNeighborLoader(None, [2], batch_size=3, worker_options=options)
+        >>> len(list(loader))
+        2
     """
 
     server_rank: int | Sequence[int] | None = None

@@ -19,6 +19,12 @@ def of_server(picture: Mapping[str, Any]) -> str:
 
     Args:
         picture: from `khop.distributed.remote.server.counters.ServerCounters.snapshot`.
+
+    Example:
+        >>> context = init_client(1, 0, 0, "127.0.0.1", port)
+        >>> page = of_server(request_server(0, "statistics"))
+        >>> page.startswith("# HELP khop_server_")
+        True
     """
     families = Families("khop_server_")
     _add_server(families, picture)

@@ -51,6 +51,11 @@ class GraphSource:
     """A graph to be partitioned.
 
     Homogeneous graphs have the one node type `khop.typing.NODE` and edge type `khop.typing.EDGE`.
+
+    Example:
+        >>> source = GraphSource.from_arrays(6, data.edge_index, {"x": data.x})
+        >>> source.nodes["node"].count, list(source.nodes["node"].attrs)
+        (6, ['x'])
     """
 
     nodes: dict[NodeType, NodeSource]
