@@ -18,7 +18,10 @@ def of_server(picture: Mapping[str, Any]) -> str:
     """Return a graph server's snapshot as text for Prometheus.
 
     Args:
-        picture: from `khop.distributed.remote.server.counters.ServerCounters.snapshot`.
+        picture: a server's counters: `request_server(rank, 'statistics')`.
+
+    Returns:
+        The page, in Prometheus's text format.
 
     Example:
         >>> context = init_client(1, 0, 0, "127.0.0.1", port)

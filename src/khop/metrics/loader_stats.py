@@ -258,6 +258,9 @@ def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) ->
         loaders: loaders by the value of their label 'loader'.
         labels: further labels, {'rank': 0} for example.
 
+    Returns:
+        The page, in Prometheus's text format; times in seconds, sizes in bytes.
+
     Example:
         >>> loader = NeighborLoader(data, [2], batch_size=3)
         >>> page = of_loaders({"train": loader}, {"rank": 0})

@@ -39,6 +39,9 @@ class FolderSummary:
             or None if the hotness is not known.
         cache_curve: expected share of remote rows by number of cached rows, or None.
 
+    Raises:
+        FolderError: from `FolderSummary.of`: the summary in meta.json is malformed.
+
     Example:
         >>> summary = FolderSummary.of(PartitionFolder(folder))
         >>> summary.nodes, summary.edges, summary.edge_cut

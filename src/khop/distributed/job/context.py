@@ -318,7 +318,10 @@ def leave(role: DistRole, wait: bool = True) -> None:
 
 
 def get_context() -> DistContext | None:
-    """Return this process's context; None before `init_worker_group`.
+    """Return this process's context.
+
+    Returns:
+        That of `init_worker_group`, `init_client` or `init_server`; None before, and after leaving.
 
     Example:
         >>> context = init_worker_group()

@@ -77,6 +77,12 @@ def async_request_server(
 ) -> torch.futures.Future[Any]:
     """Send a request to a graph server without waiting; arguments as of `request_server`.
 
+    Args:
+        server_rank: rank of the server.
+        func: name of a request.
+        *args: requests have no arguments.
+        **kwargs: likewise.
+
     Returns:
         A future; `wait()` returns the result, or raises the errors of `request_server`.
 
