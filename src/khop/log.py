@@ -112,6 +112,11 @@ def configure(level: str = "info", json: bool = False, stream: TextIO | None = N
 
     Raises:
         ValueError: an unknown level.
+
+    Example:
+        >>> configure("debug", json=True, stream=sys.stdout)
+        >>> batches = list(DistNeighborLoader(DistDataset().load(folder, 0), [2]))
+        {"time": "...", "level": "...", ...}
     """
     global _handler  # noqa: PLW0603
     number = _level(level)

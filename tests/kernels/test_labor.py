@@ -214,3 +214,34 @@ def test_what_it_does_not_know():
     for ids, error in (([1, 2], ValueError), ([[1]], ValueError), ([1.0], TypeError)):
         with pytest.raises(error, match="neighbor_ids"):
             _native.Csr(np.array([0, 1]), np.array([0]), neighbor_ids=np.array(ids))
+
+
+def test_means_of_rows_are_unbiased_and_err_as_those_of_uniform_draws():
+    """What a layer that takes means estimates, over the draws of 4000 batches.
+
+    Three rows, of 12 neighbours, 30 that include these, and 5, of which 4 are drawn: the mean of a
+    value over the neighbours that are drawn, which is the Horvitz-Thompson estimate and Hajek's,
+    because a row draws k exactly, each neighbour with chance k / degree. In expectation it is the
+    mean over all. Its squared error is that of draws without replacement, worked out:
+    variance / k * (degree - k) / (degree - 1), as of uniform sampling.
+    """
+    degrees, count, num_batches = np.array([12, 30, 5]), 4, 4000
+    rows = [np.arange(12), np.arange(30), np.arange(20, 25)]
+    graph = _native.Csr(np.r_[0, np.cumsum(degrees)], np.concatenate(rows).astype(np.int32))
+    values = np.random.default_rng(8).standard_normal(30) * 3 + 1
+    true = np.array([values[row].mean() for row in rows])
+    variance = np.array([values[row].var() for row in rows])
+    for method in ("labor", "neighbor"):
+        means = np.empty((num_batches, 3))
+        for batch in range(num_batches):
+            hop = options(count, method=method).at(RUN, batch, 0, 0, 0)
+            _, drawn, _ = _native.sample_rows(graph, np.arange(3), hop)
+            means[batch] = values[drawn].reshape(3, count).mean(1)
+        expected = variance / count * (degrees - count) / (degrees - 1)
+        bias = means.mean(0) - true
+        assert (np.abs(bias) < 4.5 * np.sqrt(expected / num_batches)).all()
+        # A sum of squared errors of 4000 draws: 10 % is more than 4 of its standard deviations.
+        assert ((means - true) ** 2).mean(0) == pytest.approx(expected, rel=0.1)
+        together = np.corrcoef(means[:, 0], means[:, 1])[0, 1]
+        # Rows that share neighbours share draws with LABOR, and uniform draws are independent.
+        assert together > 0.2 if method == "labor" else abs(together) < 0.07

@@ -1,6 +1,5 @@
 """Methods: their registry, how they travel, and that fingerprints know all of a spec."""
 
-import doctest
 from dataclasses import dataclass, fields, replace
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from khop import _native, codec
 from khop.errors import ProtocolError
 from khop.loader.fingerprint import describe_sampling
-from khop.sampler import METHODS, NeighborSampling, SamplingSpec, methods
+from khop.sampler import METHODS, NeighborSampling, SamplingSpec
 from khop.sampler.methods import MethodSpec, as_method
 from khop.sampler.requests import HopRequest
 
@@ -96,10 +95,3 @@ def test_fingerprints_differ_by_what_decides_draws():
     plain = {describe_sampling(replace(spec, **change), *SIZES) for change in same}
     assert len(plain) == 1
     assert len({*digests, *plain}) == len(changes) + 1
-
-
-def test_examples():
-    """Those of the docstrings."""
-    result = doctest.testmod(methods)
-    assert result.failed == 0
-    assert result.attempted > 5

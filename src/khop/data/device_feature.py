@@ -69,6 +69,12 @@ class DeviceFeature:
             outside [0, 1], no hotness where it is needed, hotness of another length, or a group
             without the device.
         RuntimeError: a CUDA call failed; names the call.
+
+    Example:
+        >>> table = Feature(np.arange(6, dtype=np.float32))
+        >>> on_device = DeviceFeature(table, device, split_ratio=0.5, hotness=[1, 0, 1, 0, 1, 0])
+        >>> on_device.num_hot
+        3
     """
 
     def __init__(

@@ -23,6 +23,11 @@ class DeviceGroup:
         ValueError: no device, or one twice.
         RuntimeError: a device cannot read another's memory (names both), there is no such GPU, or
             khop was built without CUDA.
+
+    Example:
+        >>> group = DeviceGroup(0, [device])  # [0, 1]: the first two GPUs
+        >>> group.size
+        1
     """
 
     def __init__(self, group_id: int, device_list: Sequence[int | _native.Device]) -> None:

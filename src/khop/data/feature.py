@@ -17,6 +17,16 @@ class Feature:
             copied, if its rows are contiguous.
         dtype: name of the values' dtype where NumPy has none ('bfloat16' stored as uint16). If
             None, the dtype of `values`.
+
+    Raises:
+        TypeError, ValueError: values without rows, or stored in another dtype than `dtype` is.
+
+    Example:
+        >>> feature = Feature(np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]))
+        >>> feature.num_rows, feature.row_shape
+        (3, (2,))
+        >>> feature.gather(np.array([2, 0])).tolist()
+        [[4.0, 5.0], [0.0, 1.0]]
     """
 
     def __init__(self, values: ArrayLike, dtype: str | None = None) -> None:

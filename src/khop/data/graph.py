@@ -27,6 +27,11 @@ class Graph:
     Raises:
         ValueError: an unknown mode; topologies of different directions, or that disagree on a node
             type's size.
+
+    Example:
+        >>> graph = Graph(Topology(data.edge_index))
+        >>> graph.node_types, graph.edge_types
+        (['node'], [('node', 'to', 'node')])
     """
 
     def __init__(

@@ -101,6 +101,10 @@ def expected_share(hotness: ArrayLike, hot_rows: ArrayLike) -> float:
 
     Returns:
         A number from 0 to 1; 0 if nothing is ever needed.
+
+    Example:
+        >>> expected_share([0.5, 0.25, 0.25], hot_rows=[0])
+        0.5
     """
     values = to_numbers(hotness, "hotness").astype(np.float64)
     total = float(values.sum())

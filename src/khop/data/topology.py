@@ -50,6 +50,11 @@ class Topology:
     Raises:
         TypeError, ValueError, IndexError: arguments that do not fit one another, NaN times,
             negative or infinite weights, an edge list that is not sorted although `is_sorted`.
+
+    Example:
+        >>> topology = Topology(np.array([[1, 2, 0], [0, 0, 2]]))
+        >>> topology.indptr.tolist(), topology.indices.tolist()
+        ([0, 2, 2, 3], [1, 2, 0])
     """
 
     indptr: IntArray

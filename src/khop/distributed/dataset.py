@@ -44,6 +44,11 @@ class DistDataset(PartitionStores, PartitionedGraph):
             id.
         graph_mode: placement of the graph for samplers that draw on devices.
         feature_mode: placement of attributes for them: 'CPU', 'ZERO_COPY' or 'CUDA'.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> dataset.meta.node_type("node").count, dataset.parts
+        (6, [0])
     """
 
     def __init__(self) -> None:

@@ -31,8 +31,19 @@ class CollocatedDistSamplingWorkerOptions:
 
     Args:
         master_addr, master_port, num_rpc_threads: accepted, not needed.
-        rpc_timeout: seconds that a request to another partition may take.
+        rpc_timeout: seconds that a request to another partition may take; default: 180.
         use_all2all: not supported.
+
+    Raises:
+        ValueError: a timeout that is not positive.
+        NotImplementedError: `use_all2all=True`.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> options = CollocatedDistSamplingWorkerOptions(rpc_timeout=60)
+        >>> loader = DistNeighborLoader(dataset, [2], batch_size=3, worker_options=options)
+        >>> len(list(loader))
+        2
     """
 
     master_addr: str | None = None
@@ -63,7 +74,7 @@ class MpDistSamplingWorkerOptions:
         worker_concurrency: batches that a sampler keeps in flight, and makes ahead of the trainer;
             1 to 32. It makes up to 64 small batches ahead.
         master_addr, master_port, num_rpc_threads: accepted, not needed.
-        rpc_timeout: seconds that a request to another partition may take.
+        rpc_timeout: seconds that a request to another partition may take; default: 180.
         channel_size: bytes of shared memory for all samplers together, '1GB' or a number. If None,
             estimated from fan-outs and feature widths. Memory is allocated at its first use.
             Batches that do not fit get separate memory.
@@ -73,10 +84,21 @@ class MpDistSamplingWorkerOptions:
             for `batch.to('cuda', non_blocking=True)`; that costs a copy of each batch. Samplers on
             a GPU other than `to_device` lock the host memory that they copy batches to.
         use_all2all: not supported.
-        max_restarts: number of restarts of dead samplers, over the life of the loader.
+        max_restarts: number of restarts of dead samplers, over the life of the loader; default: 3.
         standby: keep a process in reserve (some 30 MB) that replaces a dead sampler without
             start-up time. Batches of a dead sampler go to the others first, so this is for loaders
             with one sampler.
+
+    Raises:
+        ValueError: a number below 0, a size that cannot be read, or devices without samplers.
+        NotImplementedError: `use_all2all=True`.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="1MB")
+        >>> loader = DistNeighborLoader(dataset, [2], batch_size=3, worker_options=options)
+        >>> len(list(loader))
+        2
     """
 
     num_workers: int = 1
@@ -153,6 +175,18 @@ class RemoteDistSamplingWorkerOptions:
             each of the `num_workers` sampler processes per server makes batches ahead
             (`buffer_size` bounds all of them together). Batches are the same.
         pin_memory: as that of `MpDistSamplingWorkerOptions`.
+
+    Raises:
+        TypeError, ValueError: numbers that are too small or no integers, a size that cannot be
+            read, or a server that is named twice.
+        NotImplementedError: `use_all2all=True`.
+
+    Example:
+        >>> context = init_client(1, 0, 0, "127.0.0.1", port)
+        >>> options = RemoteDistSamplingWorkerOptions(server_rank=0, num_workers=1)
+        >>> loader = DistNeighborLoader(None, [2], batch_size=3, worker_options=options)
+        >>> len(list(loader))
+        2
     """
 
     server_rank: int | Sequence[int] | None = None

@@ -98,6 +98,12 @@ class LinkNeighborLoader(
         IndexError, TypeError, ValueError: links do not exist or are not integers, or arguments
             contradict one another. While batches are drawn, ValueError: there is no strict
             negative.
+
+    Example:
+        >>> links = data.edge_index[:, :4]
+        >>> loader = LinkNeighborLoader(data, [2, 2], links, batch_size=4, neg_sampling="binary")
+        >>> next(iter(loader)).edge_label.tolist()
+        [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
     """
 
     pyg_loader = torch_geometric.loader.LinkLoader

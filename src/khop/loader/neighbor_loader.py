@@ -92,6 +92,13 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
         IndexError, TypeError, ValueError: seeds do not exist or are not integers, or arguments
             contradict one another. While batches are made: positions of a user's own `sampler` do
             not exist, or an attribute has no rows for the nodes or edges of a batch.
+
+    Example:
+        >>> seeds = torch.tensor([0, 3])
+        >>> for batch in NeighborLoader(data, [2, 2], seeds, batch_size=1):
+        ...     print(batch.n_id.tolist(), batch.x.shape)
+        [0, 1, 2, 3, 4] torch.Size([5, 4])
+        [3, 4, 5, 0, 1] torch.Size([5, 4])
     """
 
     pyg_loader = torch_geometric.loader.NodeLoader

@@ -26,6 +26,11 @@ class SubGraphLoader(NeighborLoader):
 
     Raises:
         TypeError: `subgraph_type` is given.
+
+    Example:
+        >>> loader = SubGraphLoader(data, torch.tensor([0, 1, 2]), batch_size=3)
+        >>> next(iter(loader)).num_edges  # those between the three
+        3
     """
 
     def __init__(

@@ -18,7 +18,16 @@ def of_server(picture: Mapping[str, Any]) -> str:
     """Return a graph server's snapshot as text for Prometheus.
 
     Args:
-        picture: from `khop.distributed.remote.server.counters.ServerCounters.snapshot`.
+        picture: a server's counters: `request_server(rank, 'statistics')`.
+
+    Returns:
+        The page, in Prometheus's text format.
+
+    Example:
+        >>> context = init_client(1, 0, 0, "127.0.0.1", port)
+        >>> page = of_server(request_server(0, "statistics"))
+        >>> page.startswith("# HELP khop_server_")
+        True
     """
     families = Families("khop_server_")
     _add_server(families, picture)

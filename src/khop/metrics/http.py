@@ -62,6 +62,12 @@ class MetricsServer:
     Raises:
         ValueError: an address beyond this machine without `insecure`.
         OSError: the address cannot be bound.
+
+    Example:
+        >>> loader = NeighborLoader(data, [2], batch_size=3)
+        >>> with MetricsServer(0, lambda: of_loaders({"train": loader})) as server:
+        ...     print(server.host)
+        127.0.0.1
     """
 
     def __init__(
@@ -248,6 +254,11 @@ def serve(
     Raises:
         ValueError: an address beyond this machine without `insecure`.
         OSError: the address cannot be bound.
+
+    Example:
+        >>> loader = NeighborLoader(data, [2], batch_size=3)
+        >>> server = serve(0, lambda: of_loaders({"train": loader}))
+        >>> server.close()
     """
     return MetricsServer(port, collect, host, insecure)
 

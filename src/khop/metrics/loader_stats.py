@@ -64,6 +64,13 @@ class LoaderStats:
             background thread's draws count as sampling, at the same time as gathering or
             consuming).
         restarts: samplers that died and were restarted.
+
+    Example:
+        >>> loader = NeighborLoader(data, [2], batch_size=3)
+        >>> for batch in loader:
+        ...     pass
+        >>> loader.stats().batches, loader.stats().seeds
+        (2, 6)
     """
 
     batches: int = 0
@@ -265,6 +272,15 @@ def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) ->
     Args:
         loaders: loaders by the value of their label 'loader'.
         labels: further labels, {'rank': 0} for example.
+
+    Returns:
+        The page, in Prometheus's text format; times in seconds, sizes in bytes.
+
+    Example:
+        >>> loader = NeighborLoader(data, [2], batch_size=3)
+        >>> page = of_loaders({"train": loader}, {"rank": 0})
+        >>> 'khop_loader_batches_total{loader="train",rank="0"} 0' in page
+        True
     """
     return of_stats(
         ({**(labels or {}), "loader": name}, loader.stats()) for name, loader in loaders.items()

@@ -82,6 +82,13 @@ class PartitionerBase(abc.ABC):
     Raises:
         ValueError, TypeError: the arguments do not fit one another; the message names them.
         FileExistsError: `output_dir` exists and `overwrite` is False.
+
+    Example:
+        >>> class AssignedPartitioner(PartitionerBase):
+        ...     def assign_nodes(self, node_type):
+        ...         return np.array([0, 0, 0, 1, 1, 1], np.int32)
+        >>> AssignedPartitioner(path / "parts", 2, 6, data.edge_index).partition().num_parts
+        2
     """
 
     def __init__(

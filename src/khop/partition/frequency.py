@@ -43,6 +43,16 @@ class FrequencyPartitioner(PartitionerBase):
             share}. If None, no copies unless `cache_memory_budget` is given. Nodes that are never
             touched are not copied, nor are those of a type that such a dictionary lacks.
         *args, **kwargs: see `PartitionerBase`.
+
+    Raises:
+        TypeError, ValueError: probabilities that are negative, not finite, or not one for each part
+            and node; a share outside [0, 1]. See also `PartitionerBase`.
+
+    Example:
+        >>> probs = [[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]]  # of two trainers
+        >>> partitioner = FrequencyPartitioner(path / "parts", 2, 6, data.edge_index, probs)
+        >>> partitioner.partition().num_parts
+        2
     """
 
     def __init__(

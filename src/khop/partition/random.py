@@ -15,6 +15,10 @@ class RandomPartitioner(PartitionerBase):
     """Partitioner that assigns nodes at random; part sizes differ by at most one.
 
     The cut depends on `seed` and the numbers of nodes alone. Arguments: see `PartitionerBase`.
+
+    Example:
+        >>> RandomPartitioner.from_data(data, path / "parts", num_parts=2).partition().num_parts
+        2
     """
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:

@@ -81,6 +81,11 @@ def frequency_partition(
     Raises:
         ValueError, TypeError, IndexError: the arguments do not fit one another.
         FileExistsError: `output_dir` exists and `overwrite` is False.
+
+    Example:
+        >>> meta = frequency_partition(data, path / "parts", 2, [2], batch_size=2)
+        >>> meta.num_parts
+        2
     """
     check_output(output_dir, overwrite)
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)

@@ -51,6 +51,20 @@ class GraphSource:
     """A graph to be partitioned.
 
     Homogeneous graphs have the one node type `khop.typing.NODE` and edge type `khop.typing.EDGE`.
+
+    Attributes:
+        nodes: {node type: number of nodes and their attributes}.
+        edges: {edge type: [num_edges] sources and destinations, and attributes}.
+        heterogeneous: types are named; if False (default), there is one of each.
+
+    Raises:
+        ValueError: attributes without one row a node or edge, sources and destinations of different
+            lengths, or edge types whose node types are missing.
+
+    Example:
+        >>> source = GraphSource.from_arrays(6, data.edge_index, {"x": data.x})
+        >>> source.nodes["node"].count, list(source.nodes["node"].attrs)
+        (6, ['x'])
     """
 
     nodes: dict[NodeType, NodeSource]

@@ -39,6 +39,14 @@ class FolderSummary:
         expected_shares: for each part, shares of a batch's rows that are local, cached and remote,
             or None if the hotness is not known.
         cache_curve: expected share of remote rows by number of cached rows, or None.
+
+    Raises:
+        FolderError: from `FolderSummary.of`: the summary in meta.json is malformed.
+
+    Example:
+        >>> summary = FolderSummary.of(PartitionFolder(folder))
+        >>> summary.nodes, summary.edges, summary.edge_cut
+        ([6], [12], 0.0)
     """
 
     root: str

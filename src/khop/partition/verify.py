@@ -37,6 +37,10 @@ def verify_folder(root: str | os.PathLike[str]) -> list[str]:
 
     Returns:
         The problems, a sentence each; empty if there are none.
+
+    Example:
+        >>> verify_folder(folder)
+        []
     """
     try:
         folder = PartitionFolder(root)

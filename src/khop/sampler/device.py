@@ -53,6 +53,11 @@ class DeviceOptions:
 
     Raises:
         ValueError: another mode, or a share outside [0, 1].
+
+    Example:
+        >>> options = DeviceOptions(feature_mode="CUDA", split_ratio=0.2)  # the hottest fifth
+        >>> options.graph_mode, options.split_ratio
+        ('CUDA', 0.2)
     """
 
     graph_mode: str = "CUDA"

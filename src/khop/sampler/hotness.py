@@ -78,6 +78,12 @@ def sample_prob(
 
     Raises:
         ValueError: a batch size below 1.
+
+    Example:
+        >>> from khop.sampler.hotness import Seeds, TypedRows
+        >>> rows = TypedRows([6], [(0, 0)], [Topology(data.edge_index).csr()])
+        >>> sample_prob(rows, [[-1]], Seeds(0, np.array([0])))[0].tolist()
+        [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     """
     batch_size, ids = seeds.batch_size, seeds.ids
     is_number = isinstance(batch_size, int | np.integer)

@@ -111,6 +111,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     Raises:
         RuntimeError: the device cannot be used; the message gives the reason.
         ValueError, TypeError: malformed options; invalid times or weights.
+
+    Example:
+        >>> from torch_geometric.loader import NodeLoader
+        >>> sampler = NeighborSampler(data, [2])
+        >>> loader = NodeLoader(data, sampler, input_nodes=torch.tensor([0]))
+        >>> next(iter(loader)).n_id
+        tensor([0, 1, 2])
     """
 
     is_keyed = True  # `sample_from_nodes` takes the key of a batch

@@ -25,6 +25,15 @@ class EpochPlan:
             with unequal numbers of seeds make equal numbers of batches.
         lists: lengths of the consecutive lists of seeds that no batch may mix. Batches of the lists
             alternate. If None, there is one list.
+
+    Raises:
+        TypeError, ValueError: a batch size that is no positive integer, or lists that do not add up
+            to `num_seeds`.
+
+    Example:
+        >>> plan = EpochPlan(num_seeds=10, batch_size=4)
+        >>> plan.num_batches, plan.bounds(2)
+        (3, (8, 10))
     """
 
     num_seeds: int

@@ -35,6 +35,11 @@ class SamplingSpec:
             becomes the mirror image), by index.
         keep_edge: edges keep their ids when reverses are added.
         method: sampling method; see `khop.sampler.methods`.
+
+    Example:
+        >>> spec = SamplingSpec.create([15, 10], [("node", "to", "node")])
+        >>> spec.fanouts, spec.num_hops
+        (((15, 10),), 2)
     """
 
     fanouts: tuple[tuple[Annotated[int, Between(-1, INT64)], ...], ...]

@@ -17,6 +17,14 @@ class RangeBook:
 
     Args:
         bounds: [num_parts + 1] non-decreasing; part p owns ids bounds[p] .. bounds[p + 1] - 1.
+
+    Raises:
+        ValueError: bounds that decrease, do not begin with 0, or are fewer than two.
+
+    Example:
+        >>> book = RangeBook([0, 3, 6])
+        >>> book.owner(np.array([2, 3])), book.size(1)
+        (array([0, 1]), 3)
     """
 
     def __init__(self, bounds: Sequence[int]) -> None:

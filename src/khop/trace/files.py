@@ -50,6 +50,11 @@ def merge(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
 
     Raises:
         ValueError: a file is no trace.
+
+    Example:
+        >>> with record(path / "trace.json") as recording:
+        ...     batches = list(NeighborLoader(data, [2], batch_size=3))
+        >>> merge([recording.path], path / "all.json")
     """
     events: dict[str, Event] = {}
     about: dict[str, Any] = {}

@@ -54,6 +54,12 @@ def record(path: str | os.PathLike[str], *, limit: int = 1_000_000) -> Recording
         FileNotFoundError: the file's folder does not exist.
         ValueError: a limit below 1.
         RuntimeError: when entered: another recording is under way.
+
+    Example:
+        >>> with record(path / "trace.json.gz"):
+        ...     batches = list(NeighborLoader(data, [2], batch_size=3))
+        >>> (path / "trace.json.gz").exists()
+        True
     """
     return Recording(path, limit)
 
@@ -64,6 +70,12 @@ class Recording:
     Attributes:
         path: the file; final when the recording has ended (a rank may be added).
         dropped: spans beyond the limit.
+
+    Example:
+        >>> with record(path / "trace.json") as recording:
+        ...     batches = list(NeighborLoader(data, [2], batch_size=3))
+        >>> recording.path.name, recording.dropped
+        ('trace.json', 0)
     """
 
     def __init__(self, path: str | os.PathLike[str], limit: int = 1_000_000) -> None:

@@ -95,6 +95,13 @@ def layerwise_inference(
         PartitionUnavailableError: rows of another trainer are unreachable.
 
     The scheme is that of `inference` in PyG's `BasicGNN` and DGL's layer-wise inference.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> model = torch_geometric.nn.GraphSAGE(4, 8, num_layers=2, out_channels=3).eval()
+        >>> out = layerwise_inference(dataset, model, path / "out")
+        >>> out["node"].gather_all().shape
+        torch.Size([6, 3])
     """
     context = require_context()
     name = f"layerwise_inference-{context.number('inference')}"

@@ -123,6 +123,13 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
 
     Attributes:
         root: the folder with this trainer's files, and those of others that share it.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> model = torch_geometric.nn.GraphSAGE(4, 8, num_layers=2, out_channels=3).eval()
+        >>> with layerwise_inference(dataset, model, path / "out") as out:
+        ...     out[torch.tensor([5, 0])].shape, out["node"].shape
+        (torch.Size([2, 3]), torch.Size([6, 3]))
     """
 
     def __init__(

@@ -23,7 +23,12 @@ _DEFAULT_GROUP = "khop-trainers"
 
 
 class DistRole(enum.Enum):
-    """Role of a process in a job."""
+    """Role of a process in a job.
+
+    Example:
+        >>> init_worker_group().role is DistRole.WORKER
+        True
+    """
 
     WORKER = 1
     """A trainer that loads a partition."""
@@ -41,6 +46,11 @@ class DistContext:
         world_size: number of processes with this role.
         rank: rank of this process among them.
         group_name: name of their group.
+
+    Example:
+        >>> context = init_worker_group()
+        >>> context.rank, context.world_size, context.is_worker()
+        (0, 1, True)
     """
 
     def __init__(self, role: DistRole, world_size: int, rank: int, group_name: str) -> None:
@@ -229,6 +239,12 @@ def init_worker_group(
         RendezvousError: the job's store cannot be reached, or trainers did not come in time; a
             launcher's variables contradict each other, or give several trainers but not the rank of
             this one.
+
+    Example:
+        >>> context = init_worker_group()  # under torchrun: its rank and world size
+        >>> context.rank, context.world_size
+        (0, 1)
+        >>> shutdown_worker_group()
     """
     global _context  # noqa: PLW0603
     place = _place(world_size, rank)
@@ -302,7 +318,16 @@ def leave(role: DistRole, wait: bool = True) -> None:
 
 
 def get_context() -> DistContext | None:
-    """Return this process's context; None before `init_worker_group`."""
+    """Return this process's context.
+
+    Returns:
+        That of `init_worker_group`, `init_client` or `init_server`; None before, and after leaving.
+
+    Example:
+        >>> context = init_worker_group()
+        >>> get_context() is context
+        True
+    """
     return _context
 
 
@@ -339,6 +364,12 @@ def shutdown_worker_group(wait: bool = True) -> None:
 
     Args:
         wait: wait for trainers that may still need this one's servers.
+
+    Example:
+        >>> context = init_worker_group()
+        >>> shutdown_worker_group()
+        >>> get_context() is None
+        True
     """
     leave(DistRole.WORKER, wait)
 

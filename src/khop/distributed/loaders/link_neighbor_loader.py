@@ -82,6 +82,12 @@ class DistLinkNeighborLoader(DistLoader):
         ValueError, TypeError, IndexError: bad arguments; the message has the remedy. While batches
             are drawn, ValueError: there is no strict negative.
         RendezvousError: trainers do not agree or do not arrive.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> loader = DistLinkNeighborLoader(dataset, [2], 6, neg_sampling="binary")
+        >>> next(iter(loader)).edge_label_index.shape
+        torch.Size([2, 12])
     """
 
     def __init__(

@@ -91,6 +91,13 @@ class DistNeighborLoader(DistLoader):
     Raises:
         ValueError, TypeError, IndexError: bad arguments; the message has the remedy.
         RendezvousError: trainers do not agree or do not arrive.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> seeds = torch.tensor([0, 3])
+        >>> loader = DistNeighborLoader(dataset, [2, 2], seeds, 1, collect_features=True)
+        >>> [batch.x.shape for batch in loader]
+        [torch.Size([5, 4]), torch.Size([5, 4])]
     """
 
     def __init__(
@@ -198,6 +205,12 @@ class DistSubGraphLoader(DistNeighborLoader):
 
     Raises:
         TypeError: `subgraph_type` is given.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> loader = DistSubGraphLoader(dataset, torch.tensor([0, 1, 2]), batch_size=3)
+        >>> next(iter(loader)).num_edges  # those between the three
+        3
     """
 
     def __init__(

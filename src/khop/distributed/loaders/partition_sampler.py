@@ -79,6 +79,13 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
     Raises:
         RendezvousError: trainers do not agree or do not arrive.
         TypeError, ValueError: no `DistDataset`, malformed options.
+
+    Example:
+        >>> from torch_geometric.loader import NodeLoader
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> sampler, seeds = PartitionSampler(dataset, [2]), torch.tensor([0])
+        >>> next(iter(NodeLoader((dataset, dataset), sampler, input_nodes=seeds))).n_id
+        tensor([0, 1, 2])
     """
 
     is_keyed = True  # `sample_from_nodes` takes the key of a batch

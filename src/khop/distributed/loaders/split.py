@@ -47,6 +47,11 @@ def node_split(
     Raises:
         KeyError: no such boolean attribute.
         IndexError, TypeError, ValueError: ids do not exist or are not integers.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> [node_split("train_mask", dataset, rank=r, homes=[0, 0]).tolist() for r in (0, 1)]
+        [[0, 1], [2, 3]]
     """
     dataset = dataset or _default_graph()
     node_type, _ = dataset.seed_type(node_type, "node_type")
@@ -88,6 +93,12 @@ def link_split(
 
     Raises:
         IndexError, TypeError, ValueError: ends do not exist or are not integers.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> links = data.edge_index[:, :6]
+        >>> [len(link_split(links, dataset, rank=r, homes=[0, 0])) for r in (0, 1)]
+        [3, 3]
     """
     dataset = dataset or _default_graph()
     if dataset.meta.heterogeneous and (isinstance(link_type, str) or len(link_type or ()) != 3):

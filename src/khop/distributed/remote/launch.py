@@ -146,6 +146,11 @@ def init_server(
         RuntimeError: this process has a role already, or the dataset holds nothing.
         SecurityError: no keys, or a key file that cannot be used.
         ValueError, TypeError: numbers that contradict each other; no dataset.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> context = init_server(1, 0, dataset, "127.0.0.1", port, num_clients=1)
+        >>> wait_and_shutdown_server()  # its client is another process
     """
     del num_rpc_threads
     return enter(
@@ -230,6 +235,11 @@ def wait_and_shutdown_server() -> None:
     Raises:
         RuntimeError: this process runs no server.
         PartitionUnavailableError: the server was killed, or failed.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> context = init_server(1, 0, dataset, "127.0.0.1", port, num_clients=1)
+        >>> wait_and_shutdown_server()  # until its client, another process, has left
     """
     context = get_context()
     if not isinstance(context, ServerContext):

@@ -70,6 +70,10 @@ class PartitionFolder:
     Raises:
         FolderError: there is no folder, it is not a partition folder, it has another format
             version, or its meta.json is damaged.
+
+    Example:
+        >>> PartitionFolder(folder).num_parts
+        1
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:

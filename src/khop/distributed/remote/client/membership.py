@@ -139,6 +139,12 @@ def init_client(
         RendezvousError: the servers do not answer, or refuse this client: its rank is taken, or
             numbers differ.
         ValueError: numbers that contradict each other.
+
+    Example:
+        >>> context = init_client(1, 0, 0, "127.0.0.1", port)  # one server, any number of clients
+        >>> loader = DistNeighborLoader(None, [2], torch.tensor([0]))
+        >>> next(iter(loader)).n_id
+        tensor([0, 1, 2])
     """
     del num_rpc_threads
     num_clients = 0 if is_dynamic else num_clients
@@ -170,7 +176,14 @@ def init_client(
 
 
 def shutdown_client() -> None:
-    """End this client's loaders and leave the job. Called automatically at exit."""
+    """End this client's loaders and leave the job. Called automatically at exit.
+
+    Example:
+        >>> context = init_client(1, 0, 0, "127.0.0.1", port)
+        >>> shutdown_client()
+        >>> get_context() is None
+        True
+    """
     leave(DistRole.CLIENT)
 
 

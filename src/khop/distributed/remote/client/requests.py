@@ -62,6 +62,11 @@ def request_server(server_rank: int, func: Any, *args: Any, **kwargs: Any) -> An
         TypeError, ValueError: no such request, with a list of those that exist; or arguments.
         PartitionUnavailableError: the server does not answer.
         RuntimeError: this process is no client.
+
+    Example:
+        >>> context = init_client(1, 0, 0, "127.0.0.1", port)
+        >>> request_server(0, "ping")["rank"]
+        0
     """
     future, read = _submit(server_rank, func, args, kwargs)
     return read(future.result(), _name_of_server(server_rank))
@@ -72,8 +77,20 @@ def async_request_server(
 ) -> torch.futures.Future[Any]:
     """Send a request to a graph server without waiting; arguments as of `request_server`.
 
+    Args:
+        server_rank: rank of the server.
+        func: name of a request.
+        *args: requests have no arguments.
+        **kwargs: likewise.
+
     Returns:
         A future; `wait()` returns the result, or raises the errors of `request_server`.
+
+    Example:
+        >>> context = init_client(1, 0, 0, "127.0.0.1", port)
+        >>> future = async_request_server(0, "ping")
+        >>> future.wait()["rank"]
+        0
     """
     submitted, read = _submit(server_rank, func, args, kwargs)
     where = _name_of_server(server_rank)

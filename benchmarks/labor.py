@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""LABOR against uniform sampling: nodes of a batch, time of a batch of hubs, accuracy.
+
+    python benchmarks/labor.py nodes       # seconds: Debian's packages, and a graph of heavy tails
+    python benchmarks/labor.py hubs        # seconds
+    python benchmarks/labor.py accuracy    # minutes: GraphSAGE on Debian's packages
+
+All in memory and in this process. `nodes` prints the nodes and edges of batches of 1024 seeds, and
+their ratios. `hubs` prints the time of drawing a batch whose seeds have the most neighbours:
+LABOR reads whole rows, uniform sampling reads as many entries as it draws. Cases take turns, and
+the median ratio is given with the smallest and largest. `accuracy` trains the quickstart's model
+with one trainer, with either method at the same fan-outs, and prints accuracy on the test nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
+
+from khop.datasets import DebianPackages, PowerLaw
+from khop.loader import NeighborLoader
+from khop.sampler import Labor
+
+_METHODS = {
+    "uniform": lambda fanouts: fanouts,
+    "LABOR, hops apart": lambda fanouts: Labor(fanouts, layer_dependency=False),
+    "LABOR": Labor,
+}
+_BATCH, _BATCHES = 1024, 10
+
+
+def graphs() -> dict[str, Data]:
+    """The graphs without attributes, by name."""
+    debian = DebianPackages(undirected=True)[0]
+    return {
+        "Debian": Data(edge_index=debian.edge_index, num_nodes=debian.num_nodes),
+        "PowerLaw(100,000, 5,000,000)": PowerLaw(100_000, 5_000_000, undirected=True).data(),
+    }
+
+
+def count(data: Data, method: Any) -> tuple[float, float]:
+    """Mean nodes and edges of a batch."""
+    order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))
+    loader = NeighborLoader(data, method, order[: _BATCH * _BATCHES], batch_size=_BATCH, seed=1)
+    for _ in loader:
+        pass
+    stats = loader.stats()
+    return stats.nodes / stats.batches, stats.edges / stats.batches
+
+
+def compare_nodes() -> None:
+    """Prints nodes and edges of a batch by graph, fan-outs and method."""
+    print("| graph | fan-outs | method | nodes | ratio | edges | ratio |")
+    print("|---|---|---|---|---|---|---|")
+    for name, data in graphs().items():
+        for fanouts in ([5, 5], [10, 10], [20, 20], [15, 10, 5], [10, 10, 10]):
+            counts = {m: count(data, make(fanouts)) for m, make in _METHODS.items()}
+            nodes, edges = counts["uniform"]
+            for method, (n, e) in counts.items():
+                print(
+                    f"| {name} | {', '.join(map(str, fanouts))} | {method} | {n:,.0f} | "
+                    f"{n / nodes:.2f} | {e:,.0f} | {e / edges:.2f} |",
+                    flush=True,
+                )
+
+
+def seconds(loader: NeighborLoader) -> float:
+    """The time of an epoch, for each batch."""
+    begun = time.perf_counter()
+    batches = sum(1 for _ in loader)
+    return (time.perf_counter() - begun) / batches
+
+
+def compare_hubs(turns: int) -> None:
+    """Prints the time of batches whose seeds have the most neighbours, and of random seeds."""
+    data = PowerLaw(200_000, 10_000_000, max_degree=50_000, exponent=2.2).data()
+    degree = torch.bincount(data.edge_index[1], minlength=data.num_nodes)
+    hubs = degree.argsort(descending=True)[:_BATCH]
+    generator = torch.Generator().manual_seed(0)
+    anybody = torch.randperm(data.num_nodes, generator=generator)[:_BATCH]
+    for name, seeds in (("hubs", hubs), ("random seeds", anybody)):
+        loaders = [
+            NeighborLoader(data, method, seeds.repeat(8), batch_size=_BATCH)
+            for method in ([10], Labor([10]))
+        ]
+        pairs = [[seconds(loader) for loader in loaders] for _ in range(turns + 1)][1:]
+        ratios = sorted(labor / uniform for uniform, labor in pairs)
+        uniform, labor = (1000 * statistics.median(column) for column in zip(*pairs, strict=True))
+        print(
+            f"{name} ({degree[seeds].float().mean():,.0f} neighbours): uniform {uniform:.2f} ms, "
+            f"LABOR {labor:.2f} ms, {statistics.median(ratios):.1f} times "
+            f"({ratios[0]:.1f} to {ratios[-1]:.1f})",
+            flush=True,
+        )
+
+
+def train(data: Data, method: Any, seed: int, epochs: int) -> tuple[float, float]:
+    """Test accuracy after some epochs, and the mean nodes of a training batch."""
+    torch.manual_seed(seed)
+    model = GraphSAGE(data.num_features, 128, 2, int(data.y.max()) + 1, dropout=0.5)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.004)
+    loader = NeighborLoader(
+        data, method, data.train_mask, batch_size=512, shuffle=True, seed=seed, num_workers=1
+    )
+    for _ in range(epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            F.cross_entropy(out, batch.y[: batch.batch_size]).backward()
+            optimizer.step()
+    model.eval()
+    with torch.no_grad():  # of whole neighbourhoods, so that only training differs
+        right = model(data.x, data.edge_index).argmax(1) == data.y
+    stats = loader.stats()
+    return float(right[data.test_mask].float().mean()), stats.nodes / stats.batches
+
+
+def compare_accuracy(epochs: int, runs: int) -> None:
+    """Prints test accuracy by method, over several seeds."""
+    data = DebianPackages(undirected=True)[0]
+    for name in ("uniform", "LABOR"):
+        results = [train(data, _METHODS[name]([10, 10]), seed, epochs) for seed in range(runs)]
+        accuracies = [accuracy for accuracy, _ in results]
+        nodes = statistics.mean(n for _, n in results)
+        print(
+            f"{name}: {statistics.mean(accuracies):.3f} "
+            f"({', '.join(f'{a:.3f}' for a in accuracies)}), {nodes:,.0f} nodes a batch",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Runs what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("case", choices=("nodes", "hubs", "accuracy"))
+    parser.add_argument("--epochs", type=int, default=3, help="of `accuracy`")
+    parser.add_argument("--runs", type=int, default=3, help="seeds of `accuracy`")
+    parser.add_argument("--turns", type=int, default=7, help="of `hubs`")
+    args = parser.parse_args()
+    if args.case == "nodes":
+        compare_nodes()
+    elif args.case == "hubs":
+        compare_hubs(args.turns)
+    else:
+        compare_accuracy(args.epochs, args.runs)
+
+
+if __name__ == "__main__":
+    main()

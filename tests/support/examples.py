@@ -1,0 +1,103 @@
+"""Examples of docstrings: the names that they take as given, and a runner.
+
+An example is a doctest in the docstring of a public name. It uses public names of khop without an
+import, as they are named after it, and what `names` adds: a graph, a folder, a device, a port.
+"""
+
+import contextlib
+import doctest
+import importlib
+import inspect
+import io
+import sys
+
+import numpy as np
+import torch
+import torch_geometric
+from torch_geometric.data import Data
+
+from khop import _native, log
+from khop.distributed import get_context
+from khop.distributed.job.context import leave
+from khop.partition import RandomPartitioner
+
+MODULES = tuple(
+    f"khop.{name}"
+    for name in (
+        *("data", "datasets", "distributed", "loader", "metrics"),
+        *("partition", "sampler", "stats", "trace"),
+    )
+)
+
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def public():
+    """{'khop.loader.NeighborLoader': it, ...}: all public classes and functions."""
+    found = {}
+    for module in map(importlib.import_module, MODULES):
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                found[f"{module.__name__}.{name}"] = value
+    return {**found, "khop.log.configure": log.configure}
+
+
+def of(value):
+    """The doctest of a public class or function, without names; None if it has no example."""
+    text = inspect.getdoc(value) or ""
+    parsed = doctest.DocTestParser().get_doctest(text, {}, value.__qualname__, None, 0)
+    return parsed if parsed.examples else None
+
+
+def make_graph():
+    """Six nodes in a circle, each with edges from the next two; a graph as users have it."""
+    to = torch.arange(6).repeat_interleave(2)
+    return Data(
+        x=torch.rand(6, 4),
+        y=torch.arange(6) % 3,
+        edge_index=torch.stack([(to + torch.tensor([1, 2]).repeat(6)) % 6, to]),
+        train_mask=torch.arange(6) < 4,
+    )
+
+
+def names(path, folder, port):
+    """What examples take as given.
+
+    Args:
+        path: an empty folder.
+        folder: where the graph's only partition is.
+        port: of 127.0.0.1, where a graph server of this folder listens or is to listen.
+    """
+    return {
+        **{name.rpartition(".")[2]: value for name, value in public().items()},
+        **{"METHODS": importlib.import_module("khop.sampler").METHODS},
+        **{"np": np, "sys": sys, "torch": torch, "torch_geometric": torch_geometric},
+        **{"data": make_graph(), "device": _native.emulated_device(0, 1)},
+        **{"path": path, "folder": str(folder), "port": port},
+    }
+
+
+def partition(folder):
+    """Writes the graph into a partition folder, as its only part."""
+    RandomPartitioner.from_data(make_graph(), folder, 1).partition()
+
+
+def run(value, given):
+    """Runs the example of a public class or function; AssertionError if it says otherwise."""
+    test, report = of(value), io.StringIO()
+    test.globs = given
+    results = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.write)
+    assert results.failed == 0, report.getvalue()
+    assert results.attempted > 0
+
+
+@contextlib.contextmanager
+def undone():
+    """Undoes what an example has configured, and leaves the job that it has joined."""
+    try:
+        yield
+    finally:
+        log.reset()
+        if (context := get_context()) is not None:
+            leave(context.role)
