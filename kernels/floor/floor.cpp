@@ -1,10 +1,10 @@
-#include "floor.hpp"
+#include "floor/floor.hpp"
 
 #include <cstring>
 #include <stdexcept>
 
-#include "gather_range.hpp"
-#include "khop/dedup.hpp"
+#include "khop/core/node_table.hpp"
+#include "khop/cpu/gather_range.hpp"
 
 namespace khop {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "buffer.hpp"
-#include "gather.hpp"
+#include "khop/cpu/buffer.hpp"
+#include "khop/cpu/gather.hpp"
 
 namespace khop {
 

@@ -1,6 +1,6 @@
 // _khop_floor: the floor of benchmarks. Built on request (KHOP_BENCHMARKS), and part of no wheel.
-#include "arrays.hpp"
-#include "floor.hpp"
+#include "floor/floor.hpp"
+#include "khop/bindings/arrays.hpp"
 
 namespace khop::bindings {
 namespace {

@@ -3,10 +3,10 @@
 #include <memory>
 #include <string>
 
-#include "../device/device_on.hpp"
-#include "backend.cuh"
-#include "device.hpp"
-#include "khop/sizes.hpp"
+#include "khop/core/sizes.hpp"
+#include "khop/cuda/backend.cuh"
+#include "khop/cuda/gpu.hpp"
+#include "khop/device/device_on.hpp"
 #include "streams.hpp"
 
 namespace khop::cuda {

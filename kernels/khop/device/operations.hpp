@@ -1,0 +1,49 @@
+// What operations on a device take, whatever the types of integers: pointers are to device memory.
+#pragma once
+
+#include <cstdint>
+
+#include "khop/core/csr.hpp"
+#include "khop/device/steps/convert.hpp"
+#include "khop/device/steps/negatives.hpp"
+
+namespace khop {
+
+struct AnyIntsOut {
+  void* data;  // null: not wanted
+  int width;
+};
+
+// A side of an edge list.
+struct EdgeEnds {
+  AnyInts ids;
+  const int64_t* map;  // null: the ids themselves
+  int64_t num_ids;     // ids are in [0, num_ids)
+  int64_t num_nodes;   // as are, in [0, num_nodes), the values of the map
+};
+
+struct EdgeList {
+  EdgeEnds keys;
+  EdgeEnds neighbors;  // of the same width
+  int64_t num_edges;
+};
+
+struct RowsOut {
+  AnyIntsOut indptr;  // an entry a row and one more
+  AnyIntsOut indices;
+  AnyIntsOut edge_ids;
+};
+
+struct HotnessHop {
+  const double* frontier;  // an entry a row
+  int64_t fanout;
+  bool replace;
+};
+
+using parallel::Bounds;
+using parallel::EdgeListFault;
+using parallel::NegativeFault;
+using parallel::NegativeSpec;
+using parallel::NodeDraw;
+
+}  // namespace khop
