@@ -24,7 +24,7 @@ struct EmulatedStream {
 
 class EmulatedOnFake : private EmulatedStream, public Backend {
  public:
-  explicit EmulatedOnFake(EmulatedAbilities abilities)
+  explicit EmulatedOnFake(device::EmulatedAbilities abilities)
       : Backend(kIndex, EmulatedStream::handle, {}), abilities_(abilities) {}
 
   void* allocate(std::size_t bytes) {
@@ -55,15 +55,15 @@ class EmulatedOnFake : private EmulatedStream, public Backend {
  private:
   static constexpr const char* kNoHandles = "emulated devices share no memory by handles";
 
-  EmulatedAbilities abilities_;
+  device::EmulatedAbilities abilities_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_emulated_device(EmulatedAbilities abilities) {
+std::unique_ptr<device::Device> make_emulated_device(device::EmulatedAbilities abilities) {
   const std::string name =
       abilities.island == 0 ? "emulated" : "emulated:" + std::to_string(abilities.island);
-  return std::make_unique<DeviceOn<EmulatedOnFake>>(name, abilities);
+  return std::make_unique<device::DeviceOn<EmulatedOnFake>>(name, abilities);
 }
 
 }  // namespace khop::cuda

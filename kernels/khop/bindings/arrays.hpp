@@ -70,10 +70,10 @@ class ReleaseGil {
 
 // Hands a buffer over to NumPy.
 template <class T>
-NumpyArray<T> to_numpy(Buffer<T>&& buffer) {
-  auto* owned = new Buffer<T>(std::move(buffer));
+NumpyArray<T> to_numpy(cpu::Buffer<T>&& buffer) {
+  auto* owned = new cpu::Buffer<T>(std::move(buffer));
   if (owned->data() == nullptr) owned->reserve(1);
-  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<Buffer<T>*>(p); });
+  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<cpu::Buffer<T>*>(p); });
   return NumpyArray<T>(owned->data(), {static_cast<std::size_t>(owned->size())}, owner);
 }
 

@@ -2,12 +2,12 @@
 
 #include <nanobind/stl/string.h>
 
-#include "khop/bindings/csr.hpp"
+#include "khop/bindings/module.hpp"
 
 namespace khop::bindings {
 
 void bind_bus_error(nb::module_& m) {
-  m.def("explain_bus_error", &explain_bus_error, nb::arg("text"),
+  m.def("explain_bus_error", &cpu::explain_bus_error, nb::arg("text"),
         R"(Writes `text` to stderr when a bus error (SIGBUS) occurs: a mapped file was cut off.
 
 What happens then is what would have happened without, so the exit status stays, and handlers that

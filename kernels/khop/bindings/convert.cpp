@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "khop/bindings/convert_errors.hpp"
-#include "khop/bindings/csr.hpp"
+#include "khop/bindings/module.hpp"
 
 namespace khop::bindings {
 namespace {
@@ -31,17 +31,17 @@ void check_map(const Map& map, int64_t limit, const char* name) {
 template <class Ptr, class Col, class EdgeId, class Id>
 nb::tuple to_csr_typed(const IdColumn<Id>& keys, const IdColumn<Id>& neighbors, int64_t num_edges,
                        int64_t num_rows, bool with_edge_ids) {
-  Buffer<Ptr> indptr(count_with(num_rows, 1));
-  Buffer<Col> indices(num_edges);
-  Buffer<EdgeId> edge_ids(with_edge_ids ? num_edges : 0);
+  cpu::Buffer<Ptr> indptr(count_with(num_rows, 1));
+  cpu::Buffer<Col> indices(num_edges);
+  cpu::Buffer<EdgeId> edge_ids(with_edge_ids ? num_edges : 0);
   int64_t bad;
   {
     nb::gil_scoped_release release;
     std::fill_n(indptr.data(), num_rows + 1, Ptr{0});
-    bad = count_rows(keys, neighbors, num_edges, indptr.data(), num_rows);
+    bad = cpu::count_rows(keys, neighbors, num_edges, indptr.data(), num_rows);
     if (bad < 0) {
-      fill_rows(keys, neighbors, num_edges, indptr.data(), num_rows, indices.data(),
-                with_edge_ids ? edge_ids.data() : static_cast<EdgeId*>(nullptr));
+      cpu::fill_rows(keys, neighbors, num_edges, indptr.data(), num_rows, indices.data(),
+                     with_edge_ids ? edge_ids.data() : static_cast<EdgeId*>(nullptr));
     }
   }
   if (bad >= 0) {

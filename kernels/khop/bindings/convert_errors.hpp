@@ -1,4 +1,4 @@
-// What is said of edge lists with ids that no node has.
+// Errors for edge lists with ids that no node has.
 #pragma once
 
 #include <cstdint>

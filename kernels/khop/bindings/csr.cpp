@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "khop/bindings/module.hpp"
+
 namespace khop::bindings {
 namespace {
 
@@ -88,7 +90,7 @@ Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_
   }
 }
 
-void bind_graph(nb::module_& m) {
+void bind_csr(nb::module_& m) {
   nb::class_<Csr>(m, "Csr", R"(Compressed rows: the graph that kernels sample from.
 
 Holds references to the arrays (NumPy or anything with DLPack, memory-mapped or not), copies none.

@@ -61,22 +61,4 @@ class Csr {
   int64_t first_edge_ = 0;
 };
 
-void bind_rng(nb::module_& m);
-void bind_graph(nb::module_& m);
-void bind_hop_options(nb::module_& m);
-void bind_sample(nb::module_& m);
-void bind_subgraph(nb::module_& m);
-void bind_output(nb::module_& m);
-void bind_links(nb::module_& m);
-void bind_gather(nb::module_& m);
-void bind_bus_error(nb::module_& m);
-void bind_convert(nb::module_& m);
-void bind_partition(nb::module_& m);
-void bind_weights(nb::module_& m);
-void bind_device(nb::module_& m);
-void bind_device_memory(nb::module_& m);
-void bind_device_subgraph(nb::module_& m);
-void bind_device_table(nb::module_& m);
-void bind_cuda(nb::module_& m);
-
 }  // namespace khop::bindings

@@ -1,4 +1,4 @@
-#include "khop/bindings/csr.hpp"
+#include "khop/bindings/module.hpp"
 
 #ifdef KHOP_WITH_CUDA
 #include <nanobind/stl/string.h>

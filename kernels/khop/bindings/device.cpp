@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "khop/bindings/csr.hpp"
 #include "khop/bindings/device_arguments.hpp"
+#include "khop/bindings/module.hpp"
 #include "khop/bindings/py_device.hpp"
 #include "khop/core/divide.hpp"
 
@@ -23,7 +23,7 @@ namespace {
 std::shared_ptr<PyDevice> emulated_device(uint64_t seed, int num_threads, bool maps_host,
                                           int island) {
   if (num_threads < 1) throw nb::value_error("num_threads must be at least 1");
-  const EmulatedAbilities abilities{maps_host, island};
+  const device::EmulatedAbilities abilities{maps_host, island};
 #ifdef KHOP_FAKE_CUDA
   // So that tests of emulated devices run on what GPUs run on.
   const char* const wanted = std::getenv("KHOP_EMULATED");
@@ -32,14 +32,14 @@ std::shared_ptr<PyDevice> emulated_device(uint64_t seed, int num_threads, bool m
   }
 #endif
   return std::make_shared<PyDevice>(
-      PyDevice{make_emulated_device(seed, num_threads, abilities), false, 0});
+      PyDevice{device::make_emulated_device(seed, num_threads, abilities), false, 0});
 }
 
 #ifdef KHOP_WITH_CUDA
 // Memory from two Python functions, which must live as long as the device. Memory is released by
 // destructors, to which an exception (Ctrl-C, say) would be the end of the process; when the
 // interpreter ends, the memory goes with it.
-Allocator python_allocator(nb::callable allocate, nb::callable release) {
+device::Allocator python_allocator(nb::callable allocate, nb::callable release) {
   return {[allocate](std::size_t bytes) {
             const nb::gil_scoped_acquire lock;
             return reinterpret_cast<void*>(nb::cast<uintptr_t>(allocate(bytes)));
@@ -61,7 +61,7 @@ std::shared_ptr<PyDevice> cuda_device(int index, uintptr_t stream,
   if (allocate.has_value() != release.has_value()) {
     throw nb::value_error("allocate and release belong together: give both or neither");
   }
-  Allocator allocator;
+  device::Allocator allocator;
   if (allocate.has_value()) allocator = python_allocator(*allocate, *release);
   return std::make_shared<PyDevice>(
       PyDevice{cuda::make_device(index, stream, std::move(allocator)), true, index});
@@ -96,8 +96,8 @@ std::pair<NumpyArray<int64_t>, NumpyArray<int64_t>> divide(const In<int64_t>& nu
                                                            int64_t divisor) {
   if (divisor < 1) throw nb::value_error("divisor must be at least 1");
   const auto count = static_cast<int64_t>(numbers.shape(0));
-  Buffer<int64_t> quotients(count);
-  Buffer<int64_t> remainders(count);
+  cpu::Buffer<int64_t> quotients(count);
+  cpu::Buffer<int64_t> remainders(count);
   const Divider by(divisor);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t number = numbers.data()[i];
@@ -137,7 +137,10 @@ not exist is an error of the next gather that waits.
 Raises:
     IndexError: a row does not exist; the other rows are written.
     RuntimeError: a CUDA call failed; names the call.)");
-  bind_device_operations(device);
+  bind_device_convert(device);
+  bind_device_edges(device);
+  bind_device_hotness(device);
+  bind_device_negatives(device);
   m.def("emulated_device", &emulated_device, nb::arg("seed") = 0, nb::arg("num_threads") = 1,
         nb::arg("maps_host") = true, nb::arg("island") = 0,
         R"(A device emulated on the CPU, for tests of what runs on GPUs.

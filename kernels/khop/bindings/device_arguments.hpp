@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "khop/bindings/checks.hpp"
 #include "khop/bindings/py_device.hpp"
 
 namespace khop::bindings {
@@ -19,19 +20,12 @@ int64_t entries_of(const Array& array) {
   return static_cast<int64_t>(array.shape(0));
 }
 
-inline void check_entries(int64_t got, int64_t want, const char* name) {
-  if (got == want) return;
-  throw nb::value_error((std::string(name) + " must hold " + std::to_string(want) +
-                         " entries, but holds " + std::to_string(got))
-                            .c_str());
-}
-
 template <class T>
 const T* data_of(const PyDevice& self, const std::optional<DeviceIn<T>>& array, int64_t count,
                  const char* name) {
   if (!array.has_value()) return nullptr;
   self.check_place(*array, name);
-  check_entries(entries_of(*array), count, name);
+  check_length(entries_of(*array), count, name);
   return array->data();
 }
 
@@ -54,9 +48,9 @@ inline int64_t read_int(const PyDevice& self, const void* data, int width, int64
   return narrow;
 }
 
-inline GraphArrays graph_of(const PyDevice& self, const AnyArray& indptr, const AnyArray& indices,
-                            int64_t first_row) {
-  GraphArrays graph{};
+inline device::GraphArrays graph_of(const PyDevice& self, const AnyArray& indptr,
+                                    const AnyArray& indices, int64_t first_row) {
+  device::GraphArrays graph{};
   graph.indptr_width = width_of_ints(self, indptr, "indptr");
   graph.indices_width = width_of_ints(self, indices, "indices");
   graph.indptr = indptr.data();

@@ -6,58 +6,58 @@
 #include <utility>
 #include <vector>
 
-#include "khop/bindings/csr.hpp"
 #include "khop/bindings/device_arguments.hpp"
+#include "khop/bindings/module.hpp"
 #include "khop/device/gather_table.hpp"
 
 namespace khop::bindings {
 namespace {
 
-HostRows host_rows(const InArray& table) {
+device::HostRows host_rows(const InArray& table) {
   if (table.ndim() < 1) throw nb::value_error("table needs a row axis");
   return {static_cast<const char*>(table.data()), length(table), row_bytes_of(table), keep(table)};
 }
 
-TableMode mode_of(const std::string& mode) {
-  if (mode == "CUDA") return TableMode::kDevice;
-  if (mode == "ZERO_COPY") return TableMode::kMapped;
-  if (mode == "CPU") return TableMode::kHost;
+device::TableMode mode_of(const std::string& mode) {
+  if (mode == "CUDA") return device::TableMode::kDevice;
+  if (mode == "ZERO_COPY") return device::TableMode::kMapped;
+  if (mode == "CPU") return device::TableMode::kHost;
   throw nb::value_error(("mode must be 'CPU', 'ZERO_COPY' or 'CUDA' (got '" + mode + "')").c_str());
 }
 
-void make_group(DeviceGroup* self, const std::vector<SharedDevice>& devices) {
-  std::vector<std::shared_ptr<Device>> members;
+void make_group(device::DeviceGroup* self, const std::vector<SharedDevice>& devices) {
+  std::vector<std::shared_ptr<device::Device>> members;
   for (const SharedDevice& device : devices) members.push_back(native(device));
-  new (self) DeviceGroup(std::move(members));
+  new (self) device::DeviceGroup(std::move(members));
 }
 
-void make_hot_rows(HotRows* self, std::shared_ptr<DeviceGroup> group, const InArray& table,
-                   const std::optional<In<int64_t>>& rows) {
-  const HostRows source = host_rows(table);
+void make_hot_rows(device::HotRows* self, std::shared_ptr<device::DeviceGroup> group,
+                   const InArray& table, const std::optional<In<int64_t>>& rows) {
+  const device::HostRows source = host_rows(table);
   std::optional<std::vector<int64_t>> ids;
   if (rows.has_value()) ids.emplace(rows->data(), rows->data() + rows->shape(0));
   const nb::gil_scoped_release release;
-  new (self) HotRows(std::move(group), source, std::move(ids));
+  new (self) device::HotRows(std::move(group), source, std::move(ids));
 }
 
 // A table, and the device whose arrays it reads and writes.
 class PyTable {
  public:
   PyTable(SharedDevice device, const InArray& table, const std::string& mode,
-          std::shared_ptr<HotRows> hot, int64_t sorts_from)
+          std::shared_ptr<device::HotRows> hot, int64_t sorts_from)
       : device_(std::move(device)), mode_(mode_of(mode)) {
     if (sorts_from < 1) throw nb::value_error("sorts_from must be at least 1");
-    const HostRows source = host_rows(table);
+    const device::HostRows source = host_rows(table);
     const nb::gil_scoped_release release;
-    table_ =
-        std::make_unique<DeviceTable>(native(device_), source, mode_, std::move(hot), sorts_from);
+    table_ = std::make_unique<device::DeviceTable>(native(device_), source, mode_, std::move(hot),
+                                                   sorts_from);
   }
 
   std::string place() const { return table_->place(); }
 
   std::pair<int64_t, int64_t> served() const {
     const nb::gil_scoped_release release;
-    const DeviceTable::Served served = table_->served();
+    const device::DeviceTable::Served served = table_->served();
     return {served.by_device, served.by_host};
   }
 
@@ -68,7 +68,7 @@ class PyTable {
 
   void gather(const AnyArray& rows, const AnyOut& out, int num_threads, bool waits) const {
     const bool rows_on_host =
-        mode_ == TableMode::kHost && rows.device_type() == nb::device::cpu::value;
+        mode_ == device::TableMode::kHost && rows.device_type() == nb::device::cpu::value;
     if (!rows_on_host) device_->check_place(rows, "rows");
     device_->check_place(out, "out");
     if (out.ndim() < 1 || rows.ndim() != 1) {
@@ -102,7 +102,7 @@ class PyTable {
            int num_threads, bool waits) const {
     int64_t bad;
     {
-      const ReleaseGilToWait release(waits || mode_ == TableMode::kHost);
+      const ReleaseGilToWait release(waits || mode_ == device::TableMode::kHost);
       bad = table_->gather(rows, row_width, rows_on_host, count, out, num_threads, waits);
     }
     if (bad >= 0) refuse(bad, rows, row_width, rows_on_host);
@@ -125,23 +125,23 @@ class PyTable {
   }
 
   SharedDevice device_;
-  TableMode mode_;
-  std::unique_ptr<DeviceTable> table_;
+  device::TableMode mode_;
+  std::unique_ptr<device::DeviceTable> table_;
 };
 
 }  // namespace
 
-void bind_device_table(nb::module_& m) {
-  nb::class_<DeviceGroup>(m, "DeviceGroup", "Devices that read each other's memory.")
+void bind_device_gather(nb::module_& m) {
+  nb::class_<device::DeviceGroup>(m, "DeviceGroup", "Devices that read each other's memory.")
       .def("__init__", &make_group, nb::arg("devices"),
            R"(Opens the memory of each device to all others.
 
 Raises:
     RuntimeError: there is no path between two of them; names both.)")
-      .def("__len__", [](const DeviceGroup& self) { return self.size(); });
+      .def("__len__", [](const device::DeviceGroup& self) { return self.size(); });
 
-  nb::class_<HotRows>(m, "HotRows",
-                      R"(Rows of a table in the memory of a group's devices.
+  nb::class_<device::HotRows>(m, "HotRows",
+                              R"(Rows of a table in the memory of a group's devices.
 
 Row p of them lies on device p % n, so each device has its share of the hottest. The tables of all
 devices of the group may use it.)")
@@ -156,13 +156,14 @@ Args:
 
 Raises:
     ValueError: a row does not exist or stands twice.)")
-      .def_prop_ro("num_rows", &HotRows::num_rows, "Rows in device memory, of all devices.");
+      .def_prop_ro("num_rows", &device::HotRows::num_rows,
+                   "Rows in device memory, of all devices.");
 
   nb::class_<PyTable>(m, "DeviceTable", "A table of the host whose rows a device gathers.")
-      .def(nb::init<SharedDevice, const InArray&, const std::string&, std::shared_ptr<HotRows>,
-                    int64_t>(),
+      .def(nb::init<SharedDevice, const InArray&, const std::string&,
+                    std::shared_ptr<device::HotRows>, int64_t>(),
            nb::arg("device"), nb::arg("table"), nb::arg("mode") = "CUDA",
-           nb::arg("hot").none() = nb::none(), nb::arg("sorts_from") = parallel::kSortsFrom,
+           nb::arg("hot").none() = nb::none(), nb::arg("sorts_from") = device::kSortsFrom,
            R"(Makes the rows of an array, also a mapped file, readable by a device.
 
 Args:

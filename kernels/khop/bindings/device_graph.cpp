@@ -16,7 +16,7 @@ DeviceGraph::DeviceGraph(std::shared_ptr<PyDevice> device, nb::object csr, const
   const Csr& host = nb::cast<const Csr&>(csr);
   if (mode == "ZERO_COPY") owner_ = keep(csr);
   nb::gil_scoped_release unlocked;
-  arrays_ = host.visit([](const auto& view) { return arrays_of(view); });
+  arrays_ = host.visit([](const auto& view) { return device::arrays_of(view); });
   try {
     place(arrays_.indptr, (arrays_.num_rows + 1) * arrays_.indptr_width);
     place(arrays_.indices, arrays_.num_edges * arrays_.indices_width);
@@ -37,19 +37,19 @@ template <class T>
 void DeviceGraph::place(const T*& array, int64_t bytes) {
   if (array == nullptr || bytes == 0) return;
   const auto size = static_cast<std::size_t>(bytes);
-  Device& device = **device_;
+  device::Device& device = **device_;
   if (mode_ == "CUDA") {
     void* const memory = device.allocate(size);
     owned_.push_back(memory);
     device.upload(memory, array, size);
     array = static_cast<const T*>(memory);
   } else {
-    mapped_.push_back(std::make_unique<HostMapping>(native(device_), array, size, owner_));
+    mapped_.push_back(std::make_unique<device::HostMapping>(native(device_), array, size, owner_));
     array = static_cast<const T*>(mapped_.back()->on_device());
   }
 }
 
-const GraphArrays& DeviceGraph::arrays_for(const SharedDevice& reader) const {
+const device::GraphArrays& DeviceGraph::arrays_for(const SharedDevice& reader) const {
   if (std::find(readers_.begin(), readers_.end(), reader) == readers_.end()) {
     readers_.push_back(reader);
   }
@@ -60,7 +60,7 @@ const GraphArrays& DeviceGraph::arrays_for(const SharedDevice& reader) const {
 // have been asked for may still be drawn from it.
 void DeviceGraph::release() noexcept {
   for (const SharedDevice& reader : readers_) (*reader)->wait_quietly();
-  Device& device = **device_;
+  device::Device& device = **device_;
   for (void* memory : owned_) device.release(memory);
 }
 

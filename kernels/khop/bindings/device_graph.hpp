@@ -21,7 +21,7 @@ class DeviceGraph {
   ~DeviceGraph();
 
   // For a device that is about to read it: the graph's own, or another stream of the same GPU.
-  const GraphArrays& arrays_for(const SharedDevice& reader) const;
+  const device::GraphArrays& arrays_for(const SharedDevice& reader) const;
   const PyDevice& device() const { return *device_; }
   const std::string& mode() const { return mode_; }
   bool has_times() const { return arrays_.times != nullptr; }
@@ -35,10 +35,10 @@ class DeviceGraph {
   std::shared_ptr<PyDevice> device_;
   std::shared_ptr<const void> owner_;  // of what is read in place
   std::string mode_;
-  GraphArrays arrays_;
+  device::GraphArrays arrays_;
   mutable std::vector<SharedDevice> readers_;
   std::vector<void*> owned_;
-  std::vector<std::unique_ptr<HostMapping>> mapped_;
+  std::vector<std::unique_ptr<device::HostMapping>> mapped_;
 };
 
 }  // namespace khop::bindings

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "khop/bindings/csr.hpp"
+#include "khop/bindings/module.hpp"
 #include "khop/bindings/py_device.hpp"
 #include "khop/device/host_mapping.hpp"
 
@@ -54,11 +54,12 @@ class DeviceMemory {
   // An array of the host as the device reads it: in place, or a pinned copy.
   DeviceMemory(SharedDevice device, const InArray& array)
       : device_(std::move(device)), bytes_(array.nbytes()), origin_(Origin::kHost) {
-    mapping_ = std::make_unique<HostMapping>(native(device_), array.data(), bytes_, keep(array));
+    mapping_ =
+        std::make_unique<device::HostMapping>(native(device_), array.data(), bytes_, keep(array));
     data_ = static_cast<char*>(const_cast<void*>(mapping_->on_device()));
   }
   ~DeviceMemory() {
-    Device& device = **device_;
+    device::Device& device = **device_;
     if (origin_ == Origin::kAllocated) {
       device.release(data_);
       return;
@@ -122,7 +123,7 @@ class DeviceMemory {
   Origin origin_;
   char* data_ = nullptr;
   nb::object owner_;
-  std::unique_ptr<HostMapping> mapping_;
+  std::unique_ptr<device::HostMapping> mapping_;
 };
 
 std::unique_ptr<DeviceMemory> allocate(const SharedDevice& device, std::size_t bytes) {

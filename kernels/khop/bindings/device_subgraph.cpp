@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <tuple>
 
+#include "khop/bindings/checks.hpp"
 #include "khop/bindings/device_graph.hpp"
 #include "khop/bindings/hop_options.hpp"
 #include "khop/core/sizes.hpp"
@@ -28,7 +29,7 @@ class PySubgraph {
         num_relations_(relations.size()),
         with_edges_(with_edges) {
     if (room < 1) throw nb::value_error("room must be at least 1");
-    std::vector<DeviceRelation> typed;
+    std::vector<Relation> typed;
     for (const auto& [source, destination] : relations) typed.push_back({source, destination});
     subgraph_ = (*device_)->make_subgraph(num_nodes, std::move(typed), with_edges, disjoint, room);
   }
@@ -53,10 +54,10 @@ class PySubgraph {
 
   void sample(const nb::list& graphs, HopTable hops, uint64_t run_key, uint64_t batch,
               bool cuda_graph) {
-    SamplePlan plan;
+    device::SamplePlan plan;
     plan.graphs = arrays_of(graphs);
     num_named_.clear();
-    for (const GraphArrays& graph : plan.graphs) {
+    for (const device::GraphArrays& graph : plan.graphs) {
       num_named_.push_back(count_with(graph.first_edge, graph.num_edges));
     }
     check_hops(hops, num_relations_);
@@ -70,7 +71,7 @@ class PySubgraph {
   }
 
   void induce(const nb::list& graphs) {
-    const std::vector<GraphArrays> arrays = arrays_of(graphs);
+    const std::vector<device::GraphArrays> arrays = arrays_of(graphs);
     nb::gil_scoped_release release;
     subgraph_->induce(arrays);
   }
@@ -102,15 +103,15 @@ class PySubgraph {
   }
 
   nb::tuple sizes() {
-    const BatchShape& batch = shape();
+    const device::BatchShape& batch = shape();
     return nb::make_tuple(batch.num_nodes, batch.num_edges, batch.nodes_per_hop,
                           batch.edges_per_hop);
   }
 
   void write(const Addresses& nodes, const Addresses& ends, const Addresses& edges,
              const Addresses& trees, const Names& names, bool backward) {
-    const BatchShape& batch = shape();
-    BatchOut out;
+    const device::BatchShape& batch = shape();
+    device::BatchOut out;
     out.nodes = pointers(nodes, num_types_, "nodes");
     out.trees = pointers(trees, num_types_, "trees");
     out.rows = pointers(ends, num_relations_, "ends");
@@ -124,23 +125,8 @@ class PySubgraph {
   }
 
  private:
-  static int32_t checked(int64_t index, std::size_t count, const char* what) {
-    if (index < 0 || index >= static_cast<int64_t>(count)) {
-      throw nb::index_error((std::string("no such ") + what).c_str());
-    }
-    return static_cast<int32_t>(index);
-  }
-
-  static void check_length(std::size_t got, std::size_t want, const char* name) {
-    if (got != want) {
-      throw nb::value_error((std::string(name) + " must hold " + std::to_string(want) +
-                             " entries, but holds " + std::to_string(got))
-                                .c_str());
-    }
-  }
-
   // To give the GIL away takes longer than to answer, unless there is something to wait for.
-  const BatchShape& shape() {
+  const device::BatchShape& shape() {
     if (subgraph_->is_known()) return subgraph_->shape();
     nb::gil_scoped_release release;
     return subgraph_->shape();
@@ -175,11 +161,11 @@ class PySubgraph {
     return typed;
   }
 
-  std::vector<GraphArrays> arrays_of(const nb::list& graphs) const {
+  std::vector<device::GraphArrays> arrays_of(const nb::list& graphs) const {
     if (nb::len(graphs) != num_relations_) {
       throw nb::value_error("there must be a graph for each edge type");
     }
-    std::vector<GraphArrays> arrays;
+    std::vector<device::GraphArrays> arrays;
     for (const nb::handle item : graphs) {
       if (!nb::isinstance<DeviceGraph>(item)) {
         throw nb::type_error("graphs must hold a DeviceGraph for each edge type");
@@ -198,7 +184,7 @@ class PySubgraph {
   std::size_t num_types_;
   std::size_t num_relations_;
   bool with_edges_;
-  std::unique_ptr<DeviceSubgraph> subgraph_;
+  std::unique_ptr<device::DeviceSubgraph> subgraph_;
   std::vector<int64_t> num_named_;  // edges of an edge type are below this
   nb::list graphs_;                 // those that are being drawn from
 };

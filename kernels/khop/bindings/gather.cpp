@@ -1,13 +1,13 @@
 #include "khop/cpu/gather.hpp"
 
-#include "khop/bindings/csr.hpp"
+#include "khop/bindings/module.hpp"
 
 namespace khop::bindings {
 namespace {
 
 // What is wrong with an entry: the row, or if that exists the place where it should go.
-[[noreturn]] void refuse_entry(int64_t entry, int64_t row, const RowTable& source,
-                               const RowTarget& target) {
+[[noreturn]] void refuse_entry(int64_t entry, int64_t row, const cpu::RowTable& source,
+                               const cpu::RowTarget& target) {
   const bool has_row = 0 <= row && row < source.num_rows;
   const int64_t place = target.places == nullptr ? entry : target.places[entry];
   throw nb::index_error((std::string(has_row ? "place " : "row ") +
@@ -27,9 +27,10 @@ void gather(const InArray& table, const std::optional<InArray>& rows, const OutA
                            " bytes but rows of out " + std::to_string(row_bytes_of(out)))
                               .c_str());
   }
-  const RowTable source{static_cast<const char*>(table.data()), length(table), row_bytes_of(table)};
-  const RowTarget target{static_cast<char*>(out.data()), length(out),
-                         places ? places->data() : nullptr};
+  const cpu::RowTable source{static_cast<const char*>(table.data()), length(table),
+                             row_bytes_of(table)};
+  const cpu::RowTarget target{static_cast<char*>(out.data()), length(out),
+                              places ? places->data() : nullptr};
   const int64_t wanted = places ? static_cast<int64_t>(places->shape(0)) : length(out);
   const auto run = [&](auto* row_data, int64_t count) {
     if (count != wanted) {
@@ -38,8 +39,8 @@ void gather(const InArray& table, const std::optional<InArray>& rows, const OutA
               .c_str());
     }
     const ReleaseGil release(count * row_bytes_of(out));
-    return widened ? gather_widened(source, row_data, count, target, num_threads)
-                   : gather_rows(source, row_data, count, target, num_threads);
+    return widened ? cpu::gather_widened(source, row_data, count, target, num_threads)
+                   : cpu::gather_rows(source, row_data, count, target, num_threads);
   };
   if (!rows.has_value()) {
     const int64_t bad = run(static_cast<const int64_t*>(nullptr), source.num_rows);

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "khop/bindings/csr.hpp"
+#include "khop/bindings/module.hpp"
 
 namespace khop::bindings {
 namespace {

@@ -1,12 +1,12 @@
 // khop._native: the compiled core. NumPy arrays in, NumPy arrays out; no libtorch, no CUDA driver.
-#include <exception>
+#include "khop/bindings/module.hpp"
 
-#include "khop/bindings/csr.hpp"
+#include <exception>
 
 namespace {
 
-// What containers throw says 'std::bad_alloc', which tells nobody anything.
-void say_out_of_memory(const std::exception_ptr& thrown, void*) {
+// Standard containers throw with the text 'std::bad_alloc', which names no cause.
+void translate_bad_alloc(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
   } catch (const khop::OutOfMemory&) {
@@ -20,22 +20,25 @@ void say_out_of_memory(const std::exception_ptr& thrown, void*) {
 
 NB_MODULE(_native, m) {
   using namespace khop::bindings;
-  nb::register_exception_translator(&say_out_of_memory);
+  nb::register_exception_translator(&translate_bad_alloc);
   bind_rng(m);
-  bind_graph(m);
+  bind_csr(m);
   bind_hop_options(m);
   bind_sample(m);
+  bind_hotness(m);
   bind_subgraph(m);
-  bind_output(m);
-  bind_links(m);
+  bind_subgraph_output(m);
+  bind_edges(m);
+  bind_negatives(m);
   bind_gather(m);
   bind_bus_error(m);
   bind_convert(m);
-  bind_partition(m);
+  bind_owner_split(m);
   bind_weights(m);
+  bind_times(m);
   bind_device(m);
   bind_device_memory(m);
   bind_device_subgraph(m);
-  bind_device_table(m);
+  bind_device_gather(m);
   bind_cuda(m);
 }

@@ -1,20 +1,20 @@
 #include "khop/core/negatives.hpp"
 
-#include "khop/bindings/csr.hpp"
-#include "khop/cpu/edges.hpp"
+#include "khop/bindings/checks.hpp"
+#include "khop/bindings/module.hpp"
 
 namespace khop::bindings {
 namespace {
 
 void check_count(int64_t count) {
   if (count < 0) throw nb::value_error("count must not be negative");
-  if (count > kMaxDraws) throw nb::value_error("at most 2^33 numbers are drawn under one key");
+  check_draws(count);
 }
 
 NumpyArray<int64_t> draw_ids_of(uint64_t key, int64_t bound, int64_t count) {
   check_count(count);
   if (bound < (count == 0 ? 0 : 1)) throw nb::value_error("bound must be positive");
-  Buffer<int64_t> drawn(count);
+  cpu::Buffer<int64_t> drawn(count);
   {
     nb::gil_scoped_release release;
     draw_below(key, count, [bound](int64_t) { return bound; }, drawn.data());
@@ -29,7 +29,7 @@ NumpyArray<int64_t> draw_below_of(uint64_t key, const In<int64_t>& bounds) {
   for (int64_t i = 0; i < count; ++i) {
     if (data[i] < 0) throw nb::value_error("bounds must not be negative");
   }
-  Buffer<int64_t> drawn(count);
+  cpu::Buffer<int64_t> drawn(count);
   {
     nb::gil_scoped_release release;
     draw_below(key, count, [data](int64_t i) { return data[i]; }, drawn.data());
@@ -37,35 +37,14 @@ NumpyArray<int64_t> draw_below_of(uint64_t key, const In<int64_t>& bounds) {
   return to_numpy(std::move(drawn));
 }
 
-NumpyArray<bool> has_edges_of(const Csr& graph, const In<int64_t>& rows,
-                              const In<int64_t>& neighbors) {
-  const auto count = static_cast<int64_t>(rows.shape(0));
-  if (static_cast<int64_t>(neighbors.shape(0)) != count) {
-    throw nb::value_error(("there are " + std::to_string(count) + " rows, but " +
-                           std::to_string(neighbors.shape(0)) + " neighbors")
-                              .c_str());
-  }
-  Buffer<bool> exists(count);
-  {
-    nb::gil_scoped_release release;
-    graph.visit([&](const auto& view) {
-      has_edges(view, rows.data(), neighbors.data(), count, exists.data());
-    });
-  }
-  return to_numpy(std::move(exists));
-}
-
 }  // namespace
 
-void bind_links(nb::module_& m) {
+void bind_negatives(nb::module_& m) {
   m.attr("NEGATIVE_HOP") = kNegativeHop;
   m.def("draw_ids", &draw_ids_of, nb::arg("key"), nb::arg("bound"), nb::arg("count"),
         "Numbers in [0, bound): number i is 64-bit word i under `key` times bound, shifted by 64.");
   m.def("draw_below", &draw_below_of, nb::arg("key"), nb::arg("bounds").noconvert(),
         "As draw_ids, number i in [0, bounds[i]); 0 where the bound is 0.");
-  m.def("has_edges", &has_edges_of, nb::arg("graph"), nb::arg("rows").noconvert(),
-        nb::arg("neighbors").noconvert(),
-        "Whether node rows[i], whose neighbours `graph` holds, has the neighbour neighbors[i].");
 }
 
 }  // namespace khop::bindings

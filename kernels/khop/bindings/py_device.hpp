@@ -17,12 +17,12 @@ using AnyOut = nb::ndarray<nb::c_contig>;
 
 // A device, and whether its memory is that of CUDA arrays or of NumPy's.
 struct PyDevice {
-  std::unique_ptr<Device> device;
+  std::unique_ptr<device::Device> device;
   bool is_cuda;
   int index;
 
-  Device& operator*() const { return *device; }
-  Device* operator->() const { return device.get(); }
+  device::Device& operator*() const { return *device; }
+  device::Device* operator->() const { return device.get(); }
 
   template <class Array>
   void check_place(const Array& array, const char* name) const {
@@ -37,7 +37,7 @@ struct PyDevice {
 
 using SharedDevice = std::shared_ptr<PyDevice>;
 
-inline std::shared_ptr<Device> native(const SharedDevice& device) {
+inline std::shared_ptr<device::Device> native(const SharedDevice& device) {
   return {device, device->device.get()};
 }
 
@@ -62,7 +62,9 @@ class ReleaseGilToWait {
   std::optional<nb::gil_scoped_release> release_;
 };
 
-void bind_device_operations(nb::class_<PyDevice>& device);
-void bind_device_links(nb::class_<PyDevice>& device);
+void bind_device_convert(nb::class_<PyDevice>& device);
+void bind_device_edges(nb::class_<PyDevice>& device);
+void bind_device_hotness(nb::class_<PyDevice>& device);
+void bind_device_negatives(nb::class_<PyDevice>& device);
 
 }  // namespace khop::bindings

@@ -6,7 +6,7 @@
 #include <string>
 #include <tuple>
 
-#include "khop/bindings/csr.hpp"
+#include "khop/bindings/module.hpp"
 #include "khop/core/pick.hpp"
 #include "khop/cpu/shuffle.hpp"
 #include "khop/cpu/simd.hpp"
@@ -16,29 +16,30 @@ namespace {
 
 NumpyArray<int64_t> permutation_of(int64_t count, uint64_t key) {
   if (count < 0) throw nb::value_error("count must not be negative");
-  Buffer<int64_t> order(count);
+  cpu::Buffer<int64_t> order(count);
   {
     nb::gil_scoped_release release;
-    permutation(key, count, order.data());
+    cpu::permutation(key, count, order.data());
   }
   return to_numpy(std::move(order));
 }
 
-nb::list lane_instructions() {
+nb::list simd_instructions() {
   nb::list names;
-  for (const LanePicker& picker : lane_pickers()) names.append(picker.instructions);
+  for (const cpu::SimdPicker& picker : cpu::simd_pickers()) names.append(picker.instructions);
   return names;
 }
 
-NumpyArray<uint32_t> draw_lanes(const std::string& instructions, uint64_t key,
-                                const In<uint64_t>& nodes, const In<uint32_t>& trees,
-                                const In<uint32_t>& degrees, int count, bool replace) {
-  if (nodes.shape(0) != kLanes || trees.shape(0) != kLanes || degrees.shape(0) != kLanes) {
+NumpyArray<uint32_t> draw_simd(const std::string& instructions, uint64_t key,
+                               const In<uint64_t>& nodes, const In<uint32_t>& trees,
+                               const In<uint32_t>& degrees, int count, bool replace) {
+  if (nodes.shape(0) != cpu::kLanes || trees.shape(0) != cpu::kLanes ||
+      degrees.shape(0) != cpu::kLanes) {
     throw nb::value_error("there are 16 lanes");
   }
   if (count < 0 || count > kScanLimit) throw nb::value_error("lanes draw at most 48 positions");
-  RowLanes rows;
-  for (int lane = 0; lane < kLanes; ++lane) {
+  cpu::SimdRows rows;
+  for (int lane = 0; lane < cpu::kLanes; ++lane) {
     rows.node_low[lane] = static_cast<uint32_t>(nodes.data()[lane]);
     rows.node_high[lane] = static_cast<uint32_t>(nodes.data()[lane] >> 32);
     rows.tree[lane] = trees.data()[lane];
@@ -47,9 +48,9 @@ NumpyArray<uint32_t> draw_lanes(const std::string& instructions, uint64_t key,
       throw nb::value_error("a lane's degree is too large or too small");
     }
   }
-  for (const LanePicker& picker : lane_pickers()) {
+  for (const cpu::SimdPicker& picker : cpu::simd_pickers()) {
     if (picker.instructions != instructions) continue;
-    Buffer<uint32_t> picks(int64_t{count} * kLanes);
+    cpu::Buffer<uint32_t> picks(int64_t{count} * cpu::kLanes);
     picker.pick(key, rows, count, replace, picks.data());
     return to_numpy(std::move(picks));
   }
@@ -73,9 +74,9 @@ void bind_rng(nb::module_& m) {
         nb::arg("edge_type"), "Key of one hop over one edge type in one batch.");
   m.def("permutation", &permutation_of, nb::arg("count"), nb::arg("key"),
         "A permutation of 0 .. count - 1 that depends on the key alone.");
-  m.def("lane_instructions", &lane_instructions,
+  m.def("simd_instructions", &simd_instructions,
         "What rows can be drawn with on this machine, sixteen at a time; the first is used.");
-  m.def("draw_lanes", &draw_lanes, nb::arg("instructions"), nb::arg("key"),
+  m.def("draw_simd", &draw_simd, nb::arg("instructions"), nb::arg("key"),
         nb::arg("nodes").noconvert(), nb::arg("trees").noconvert(), nb::arg("degrees").noconvert(),
         nb::arg("count"), nb::arg("replace"),
         "[count * 16] positions, the i-th of row l at 16 * i + l; nodes uint64, others uint32.");

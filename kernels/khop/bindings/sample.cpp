@@ -4,9 +4,9 @@
 
 #include <tuple>
 
+#include "khop/bindings/checks.hpp"
 #include "khop/bindings/csr.hpp"
 #include "khop/bindings/hop_options.hpp"
-#include "khop/cpu/hotness.hpp"
 #include "khop/cpu/induce.hpp"
 
 namespace khop::bindings {
@@ -15,31 +15,24 @@ namespace {
 // (rows, neighbours) of edges that are not to be drawn.
 using PairArrays = std::tuple<In<int64_t>, In<int64_t>>;
 
-void check_same_length(int64_t got, int64_t want, const char* name) {
-  if (got == want) return;
-  throw nb::value_error((std::string(name) + " must hold " + std::to_string(want) +
-                         " entries, but holds " + std::to_string(got))
-                            .c_str());
-}
-
-RowSet row_set(const In<int64_t>& ids, const std::optional<In<int32_t>>& trees,
-               const std::optional<In<int64_t>>& times) {
+cpu::RowSet row_set(const In<int64_t>& ids, const std::optional<In<int32_t>>& trees,
+                    const std::optional<In<int64_t>>& times) {
   const auto count = static_cast<int64_t>(ids.shape(0));
   if (trees.has_value()) {
-    check_same_length(static_cast<int64_t>(trees->shape(0)), count, "trees");
+    check_length(static_cast<int64_t>(trees->shape(0)), count, "trees");
   }
   if (times.has_value()) {
-    check_same_length(static_cast<int64_t>(times->shape(0)), count, "times");
+    check_length(static_cast<int64_t>(times->shape(0)), count, "times");
   }
   return {ids.data(), trees.has_value() ? trees->data() : nullptr,
           times.has_value() ? times->data() : nullptr};
 }
 
-void fill_pairs(const std::optional<PairArrays>& arrays, PairSet& pairs) {
+void fill_pairs(const std::optional<PairArrays>& arrays, cpu::PairSet& pairs) {
   if (!arrays.has_value()) return;
   const auto& [rows, neighbors] = *arrays;
   const auto count = static_cast<int64_t>(rows.shape(0));
-  check_same_length(static_cast<int64_t>(neighbors.shape(0)), count, "excluded neighbours");
+  check_length(static_cast<int64_t>(neighbors.shape(0)), count, "excluded neighbours");
   pairs.add(rows.data(), neighbors.data(), count);
 }
 
@@ -47,16 +40,16 @@ nb::tuple sample_rows_of(const Csr& graph, const In<int64_t>& ids, const HopOpti
                          const std::optional<In<int32_t>>& trees,
                          const std::optional<In<int64_t>>& times,
                          const std::optional<PairArrays>& excluded) {
-  const RowSet rows = row_set(ids, trees, times);
-  PairSet pairs;
+  const cpu::RowSet rows = row_set(ids, trees, times);
+  cpu::PairSet pairs;
   fill_pairs(excluded, pairs);
-  const HopSpec spec(options, pairs.empty() ? nullptr : &pairs);
+  const cpu::HopSpec spec(options, pairs.empty() ? nullptr : &pairs);
   return graph.visit([&](const auto& view) {
     using Col = std::remove_const_t<std::remove_pointer_t<decltype(view.indices)>>;
-    DrawnRows<Col> drawn;
+    cpu::DrawnRows<Col> drawn;
     {
       nb::gil_scoped_release release;
-      sample_rows(view, rows, static_cast<int64_t>(ids.shape(0)), spec, drawn);
+      cpu::sample_rows(view, rows, static_cast<int64_t>(ids.shape(0)), spec, drawn);
     }
     nb::object edges = nb::none();
     if (spec.with_edge) edges = nb::cast(to_numpy(std::move(drawn.edges)));
@@ -66,7 +59,7 @@ nb::tuple sample_rows_of(const Csr& graph, const In<int64_t>& ids, const HopOpti
 }
 
 // Of other trees the keys would be those of these.
-void check_trees(const RowSet& rows, int64_t count, int64_t num_trees) {
+void check_trees(const cpu::RowSet& rows, int64_t count, int64_t num_trees) {
   for (int64_t i = 0; rows.trees != nullptr && i < count; ++i) {
     if (rows.trees[i] >= 0 && rows.trees[i] < num_trees) continue;
     throw std::invalid_argument("there is no tree " + std::to_string(rows.trees[i]) +
@@ -79,36 +72,26 @@ nb::tuple induce_rows_of(const Csr& graph, const In<int64_t>& ids, const In<int6
                          const std::optional<In<int32_t>>& trees,
                          const std::optional<In<int64_t>>& times,
                          const std::optional<PairArrays>& excluded) {
-  const RowSet rows = row_set(ids, trees, times);
-  PairSet pairs;
+  const cpu::RowSet rows = row_set(ids, trees, times);
+  cpu::PairSet pairs;
   fill_pairs(excluded, pairs);
-  InducedRows found;
+  cpu::InducedRows found;
   {
     nb::gil_scoped_release release;
-    NodeSet set(num_nodes, disjoint);
+    cpu::NodeSet set(num_nodes, disjoint);
     // Keys come from elsewhere: whatever they are, they are told apart in full.
     if (disjoint) set.set_num_trees(set.max_trees());
     check_trees(rows, static_cast<int64_t>(ids.shape(0)), disjoint ? set.max_trees() : 1);
     set.add_seeds(members.data(), static_cast<int64_t>(members.shape(0)));
     graph.visit([&](const auto& view) {
-      induce_rows(view, rows, static_cast<int64_t>(ids.shape(0)), set,
-                  pairs.empty() ? nullptr : &pairs, with_edges, found);
+      cpu::induce_rows(view, rows, static_cast<int64_t>(ids.shape(0)), set,
+                       pairs.empty() ? nullptr : &pairs, with_edges, found);
     });
   }
   nb::object edges = nb::none();
   if (with_edges) edges = nb::cast(to_numpy(std::move(found.edges)));
   return nb::make_tuple(to_numpy(std::move(found.counts)), to_numpy(std::move(found.sources)),
                         edges);
-}
-
-void add_hotness(const Csr& graph, const In<double>& frontier, int64_t fanout, bool replace,
-                 const Out<double>& log_missed) {
-  check_same_length(static_cast<int64_t>(frontier.shape(0)), graph.num_rows(), "frontier");
-  nb::gil_scoped_release release;
-  graph.visit([&](const auto& view) {
-    accumulate_hotness(view, frontier.data(), fanout, replace, log_missed.data(),
-                       static_cast<int64_t>(log_missed.shape(0)));
-  });
 }
 
 }  // namespace
@@ -126,9 +109,6 @@ void bind_sample(nb::module_& m) {
         nb::arg("excluded").noconvert().none() = nb::none(),
         "Finds neighbours of rows among a batch's members, given by their keys: (counts int32, "
         "numbers of the members int32, edges int64 or None).");
-  m.def("accumulate_hotness", &add_hotness, nb::arg("graph"), nb::arg("frontier").noconvert(),
-        nb::arg("fanout"), nb::arg("replace"), nb::arg("log_missed").noconvert(),
-        "Adds to log_missed[u] the log-probability that no row of the frontier draws u.");
 }
 
 }  // namespace khop::bindings

@@ -6,6 +6,7 @@
 
 #include <tuple>
 
+#include "khop/bindings/checks.hpp"
 #include "khop/bindings/csr.hpp"
 #include "khop/bindings/hop_options.hpp"
 
@@ -27,41 +28,26 @@ Args:
 
 constexpr int64_t kIdBytes = sizeof(int64_t);
 
-int32_t checked(int64_t index, std::size_t count, const char* what) {
-  if (index < 0 || index >= static_cast<int64_t>(count)) {
-    throw nb::index_error((std::string("no such ") + what).c_str());
-  }
-  return static_cast<int32_t>(index);
-}
-
-void check_length(int64_t got, int64_t want, const char* name) {
-  if (got != want) {
-    throw nb::value_error((std::string(name) + " must hold " + std::to_string(want) +
-                           " entries, but holds " + std::to_string(got))
-                              .c_str());
-  }
-}
-
 template <class T>
 int64_t length_of(const In<T>& array) {
   return static_cast<int64_t>(array.shape(0));
 }
 
-void add_seeds(Subgraph& self, int64_t type, const In<int64_t>& ids,
+void add_seeds(cpu::Subgraph& self, int64_t type, const In<int64_t>& ids,
                const std::optional<In<int64_t>>& times) {
   const int32_t t = checked(type, self.num_node_types(), "node type");
   if (times.has_value()) check_length(length_of(*times), length_of(ids), "times");
   self.add_seeds(t, ids.data(), times.has_value() ? times->data() : nullptr, length_of(ids));
 }
 
-void exclude(Subgraph& self, int64_t relation, const In<int64_t>& rows,
+void exclude(cpu::Subgraph& self, int64_t relation, const In<int64_t>& rows,
              const In<int64_t>& neighbors) {
   const int32_t r = checked(relation, self.num_relations(), "edge type");
   check_length(length_of(neighbors), length_of(rows), "neighbors");
   self.exclude(r, rows.data(), neighbors.data(), length_of(rows));
 }
 
-void hop(Subgraph& self, int64_t relation, const Csr& graph, const HopOptions& options) {
+void hop(cpu::Subgraph& self, int64_t relation, const Csr& graph, const HopOptions& options) {
   const int32_t r = checked(relation, self.num_relations(), "edge type");
   nb::gil_scoped_release release;
   graph.visit([&](const auto& view) { self.hop(r, view, options); });
@@ -74,7 +60,7 @@ void check_graphs(const std::vector<const Csr*>& graphs) {
   }
 }
 
-void sample(Subgraph& self, const std::vector<const Csr*>& graphs, const HopTable& hops,
+void sample(cpu::Subgraph& self, const std::vector<const Csr*>& graphs, const HopTable& hops,
             uint64_t run_key, uint64_t batch) {
   const std::size_t count = self.num_relations();
   check_hops(hops, count);
@@ -101,7 +87,7 @@ using ReplyArrays = std::tuple<InArray, InArray, std::optional<InArray>>;
 
 // The parts of a reply that do not depend on the type of its neighbours.
 template <class Col>
-OwnerReply<Col> reply_of(const ReplyArrays& arrays, const Col* columns, bool with_edges) {
+cpu::OwnerReply<Col> reply_of(const ReplyArrays& arrays, const Col* columns, bool with_edges) {
   const auto& [counts, neighbors, edges] = arrays;
   if (!is_type<int32_t>(counts) || counts.ndim() != 1) {
     throw nb::type_error("a reply's counts must be a vector of int32");
@@ -119,10 +105,10 @@ OwnerReply<Col> reply_of(const ReplyArrays& arrays, const Col* columns, bool wit
 }
 
 template <class Col>
-void merge_typed(Subgraph& self, int32_t relation, const In<int32_t>& owners,
+void merge_typed(cpu::Subgraph& self, int32_t relation, const In<int32_t>& owners,
                  const std::vector<ReplyArrays>& arrays) {
-  std::vector<OwnerReply<Col>> replies;
-  std::vector<Buffer<Col>> widened(arrays.size());
+  std::vector<cpu::OwnerReply<Col>> replies;
+  std::vector<cpu::Buffer<Col>> widened(arrays.size());
   for (std::size_t p = 0; p < arrays.size(); ++p) {
     const InArray& neighbors = std::get<1>(arrays[p]);
     const Col* columns = visit_ints(neighbors, "a reply's neighbours", [&](auto* data) {
@@ -141,10 +127,10 @@ void merge_typed(Subgraph& self, int32_t relation, const In<int32_t>& owners,
   self.merge(relation, owners.data(), replies);
 }
 
-void merge(Subgraph& self, int64_t relation, const In<int32_t>& owners,
+void merge(cpu::Subgraph& self, int64_t relation, const In<int32_t>& owners,
            const std::vector<ReplyArrays>& replies) {
   const int32_t r = checked(relation, self.num_relations(), "edge type");
-  const Frontier frontier = self.frontier(self.relation(r).destination);
+  const cpu::Frontier frontier = self.frontier(self.relation(r).destination);
   check_length(length_of(owners), frontier.end - frontier.begin, "owners");
   bool wide = false;
   for (const auto& reply : replies) wide |= is_type<int64_t>(std::get<1>(reply));
@@ -152,7 +138,7 @@ void merge(Subgraph& self, int64_t relation, const In<int32_t>& owners,
        : merge_typed<int32_t>(self, r, owners, replies);
 }
 
-void induce(Subgraph& self, const std::vector<const Csr*>& graphs) {
+void induce(cpu::Subgraph& self, const std::vector<const Csr*>& graphs) {
   if (graphs.size() != self.num_relations()) {
     throw nb::value_error("there must be a graph for each edge type");
   }
@@ -163,11 +149,11 @@ void induce(Subgraph& self, const std::vector<const Csr*>& graphs) {
   }
 }
 
-void merge_induced(Subgraph& self, int64_t relation, const In<int32_t>& owners,
+void merge_induced(cpu::Subgraph& self, int64_t relation, const In<int32_t>& owners,
                    const std::vector<ReplyArrays>& arrays) {
   const int32_t r = checked(relation, self.num_relations(), "edge type");
   check_length(length_of(owners), self.nodes(self.relation(r).destination).size(), "owners");
-  std::vector<OwnerReply<int32_t>> replies;
+  std::vector<cpu::OwnerReply<int32_t>> replies;
   for (const ReplyArrays& reply : arrays) {
     const InArray& numbers = std::get<1>(reply);
     if (!is_type<int32_t>(numbers) || numbers.ndim() != 1) {
@@ -180,9 +166,10 @@ void merge_induced(Subgraph& self, int64_t relation, const In<int32_t>& owners,
   self.merge_induced(r, owners.data(), replies);
 }
 
-void add_reverses(Subgraph& self, const std::vector<std::tuple<int32_t, int32_t, bool>>& reversals,
+void add_reverses(cpu::Subgraph& self,
+                  const std::vector<std::tuple<int32_t, int32_t, bool>>& reversals,
                   bool keep_edges) {
-  std::vector<Subgraph::Reversal> checked_ones;
+  std::vector<Reversal> checked_ones;
   for (const auto& [relation, reverse, mirror] : reversals) {
     checked_ones.push_back({checked(relation, self.num_relations(), "edge type"),
                             checked(reverse, self.num_relations(), "edge type"), mirror});
@@ -191,8 +178,8 @@ void add_reverses(Subgraph& self, const std::vector<std::tuple<int32_t, int32_t,
   self.add_reverses(checked_ones, keep_edges);
 }
 
-nb::tuple members_of(const Subgraph& self, int32_t type, int64_t begin, int64_t end) {
-  Subgraph::Members members = self.members(type, begin, end);
+nb::tuple members_of(const cpu::Subgraph& self, int32_t type, int64_t begin, int64_t end) {
+  cpu::Subgraph::Members members = self.members(type, begin, end);
   nb::object trees = nb::none();
   nb::object times = nb::none();
   if (self.disjoint()) {
@@ -204,58 +191,58 @@ nb::tuple members_of(const Subgraph& self, int32_t type, int64_t begin, int64_t 
   return nb::make_tuple(to_numpy(std::move(members.ids)), trees, times);
 }
 
-nb::tuple frontier_of(const Subgraph& self, int64_t type) {
+nb::tuple frontier_of(const cpu::Subgraph& self, int64_t type) {
   const int32_t t = checked(type, self.num_node_types(), "node type");
-  const Frontier frontier = self.frontier(t);
+  const cpu::Frontier frontier = self.frontier(t);
   return members_of(self, t, frontier.begin, frontier.end);
 }
 
-nb::tuple all_members(const Subgraph& self, int64_t type) {
+nb::tuple all_members(const cpu::Subgraph& self, int64_t type) {
   const int32_t t = checked(type, self.num_node_types(), "node type");
   return members_of(self, t, 0, self.nodes(t).size());
 }
 
-NumpyArray<int64_t> keys_of(const Subgraph& self, int64_t type) {
-  const NodeSet& nodes = self.nodes(checked(type, self.num_node_types(), "node type"));
-  Buffer<int64_t> keys(nodes.size());
+NumpyArray<int64_t> keys_of(const cpu::Subgraph& self, int64_t type) {
+  const cpu::NodeSet& nodes = self.nodes(checked(type, self.num_node_types(), "node type"));
+  cpu::Buffer<int64_t> keys(nodes.size());
   if (nodes.size() > 0) std::copy_n(nodes.keys(), nodes.size(), keys.data());
   return to_numpy(std::move(keys));
 }
 
-void write_nodes(const Subgraph& self, int64_t type, const Out<int64_t>& out) {
-  const NodeSet& nodes = self.nodes(checked(type, self.num_node_types(), "node type"));
+void write_nodes(const cpu::Subgraph& self, int64_t type, const Out<int64_t>& out) {
+  const cpu::NodeSet& nodes = self.nodes(checked(type, self.num_node_types(), "node type"));
   check_length(static_cast<int64_t>(out.shape(0)), nodes.size(), "out");
   const ReleaseGil release(nodes.size() * kIdBytes);
   const int64_t* keys = nodes.keys();
   for (int64_t i = 0; i < nodes.size(); ++i) out.data()[i] = nodes.id_of(keys[i]);
 }
 
-void write_trees(const Subgraph& self, int64_t type, const Out<int64_t>& out) {
-  const NodeSet& nodes = self.nodes(checked(type, self.num_node_types(), "node type"));
+void write_trees(const cpu::Subgraph& self, int64_t type, const Out<int64_t>& out) {
+  const cpu::NodeSet& nodes = self.nodes(checked(type, self.num_node_types(), "node type"));
   check_length(static_cast<int64_t>(out.shape(0)), nodes.size(), "out");
   const ReleaseGil release(nodes.size() * kIdBytes);
   const int64_t* keys = nodes.keys();
   for (int64_t i = 0; i < nodes.size(); ++i) out.data()[i] = nodes.tree_of(keys[i]);
 }
 
-void write_edge_index(const Subgraph& self, int64_t relation, const Out<int64_t>& row,
+void write_edge_index(const cpu::Subgraph& self, int64_t relation, const Out<int64_t>& row,
                       const Out<int64_t>& col) {
-  const EdgeList& edges = self.edges(checked(relation, self.num_relations(), "edge type"));
+  const cpu::EdgeList& edges = self.edges(checked(relation, self.num_relations(), "edge type"));
   check_length(static_cast<int64_t>(row.shape(0)), edges.sources.size(), "row");
   check_length(static_cast<int64_t>(col.shape(0)), edges.sources.size(), "col");
   const ReleaseGil release(2 * edges.sources.size() * kIdBytes);
   edges.write_endpoints(row.data(), col.data());
 }
 
-void write_edges(const Subgraph& self, int64_t relation, const Out<int64_t>& out) {
-  const EdgeList& edges = self.edges(checked(relation, self.num_relations(), "edge type"));
+void write_edges(const cpu::Subgraph& self, int64_t relation, const Out<int64_t>& out) {
+  const cpu::EdgeList& edges = self.edges(checked(relation, self.num_relations(), "edge type"));
   if (!self.with_edges()) throw nb::value_error("edges were not recorded: with_edges is False");
   check_length(static_cast<int64_t>(out.shape(0)), edges.edges.size(), "out");
   const ReleaseGil release(edges.edges.size() * kIdBytes);
   if (edges.edges.size() > 0) std::copy_n(edges.edges.data(), edges.edges.size(), out.data());
 }
 
-std::vector<int64_t> edges_per_hop(const Subgraph& self, int64_t relation) {
+std::vector<int64_t> edges_per_hop(const cpu::Subgraph& self, int64_t relation) {
   std::vector<int64_t> counts;
   for (const auto& h : self.edges(checked(relation, self.num_relations(), "edge type")).hops) {
     counts.push_back(h.num_edges);
@@ -267,19 +254,19 @@ std::vector<int64_t> edges_per_hop(const Subgraph& self, int64_t relation) {
 
 void bind_subgraph(nb::module_& m) {
   using Relations = std::vector<std::pair<int32_t, int32_t>>;
-  nb::class_<Subgraph>(m, "Subgraph", kSubgraphDoc)
+  nb::class_<cpu::Subgraph>(m, "Subgraph", kSubgraphDoc)
       .def(
           "__init__",
-          [](Subgraph* self, const std::vector<int64_t>& num_nodes, const Relations& relations,
+          [](cpu::Subgraph* self, const std::vector<int64_t>& num_nodes, const Relations& relations,
              bool with_edges, bool disjoint) {
-            std::vector<Subgraph::Relation> typed;
+            std::vector<Relation> typed;
             for (const auto& [source, destination] : relations)
               typed.push_back({source, destination});
-            new (self) Subgraph(num_nodes, std::move(typed), with_edges, disjoint);
+            new (self) cpu::Subgraph(num_nodes, std::move(typed), with_edges, disjoint);
           },
           nb::arg("num_nodes"), nb::arg("relations"), nb::arg("with_edges"),
           nb::arg("disjoint") = false)
-      .def("begin", &Subgraph::begin, "Starts a new batch.")
+      .def("begin", &cpu::Subgraph::begin, "Starts a new batch.")
       .def("add_seeds", &add_seeds, nb::arg("node_type"), nb::arg("ids").noconvert(),
            nb::arg("times").noconvert().none() = nb::none(),
            "Adds seeds; with times, only what is not later is drawn for them.")
@@ -294,7 +281,7 @@ void bind_subgraph(nb::module_& m) {
            "options of hop h over edge type r, whose keys follow from run_key and batch.")
       .def("merge", &merge, nb::arg("relation"), nb::arg("owners").noconvert(), nb::arg("replies"),
            "Takes neighbours that owners drew: replies[p] = (counts, neighbors, edges or None).")
-      .def("end_hop", &Subgraph::end_hop, "Makes what the hop found the next frontier.")
+      .def("end_hop", &cpu::Subgraph::end_hop, "Makes what the hop found the next frontier.")
       .def("induce", &induce, nb::arg("graphs"),
            "Replaces the edges by all edges among the batch's nodes.")
       .def("merge_induced", &merge_induced, nb::arg("relation"), nb::arg("owners").noconvert(),
@@ -308,19 +295,19 @@ void bind_subgraph(nb::module_& m) {
       .def("keys", &keys_of, nb::arg("node_type"), "Keys (tree and id) of the batch's nodes.")
       .def(
           "num_nodes",
-          [](const Subgraph& self, int64_t type) {
+          [](const cpu::Subgraph& self, int64_t type) {
             return self.nodes(checked(type, self.num_node_types(), "node type")).size();
           },
           nb::arg("node_type"))
       .def(
           "num_edges",
-          [](const Subgraph& self, int64_t relation) {
+          [](const cpu::Subgraph& self, int64_t relation) {
             return self.edges(checked(relation, self.num_relations(), "edge type")).sources.size();
           },
           nb::arg("relation"))
       .def(
           "nodes_per_hop",
-          [](const Subgraph& self, int64_t type) {
+          [](const cpu::Subgraph& self, int64_t type) {
             return self.nodes_per_hop(checked(type, self.num_node_types(), "node type"));
           },
           nb::arg("node_type"), "Number of seeds, then of the nodes that each hop added.")

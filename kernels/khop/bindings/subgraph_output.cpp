@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "khop/bindings/csr.hpp"
+#include "khop/bindings/module.hpp"
 #include "khop/cpu/gather.hpp"
 #include "khop/cpu/subgraph.hpp"
 
@@ -48,7 +48,7 @@ class SubgraphOutput {
 
   using Counts = std::vector<int64_t>;
   using HopCounts = std::vector<std::vector<int64_t>>;
-  std::tuple<Counts, Counts, HopCounts, HopCounts> sizes(const Subgraph& subgraph) const {
+  std::tuple<Counts, Counts, HopCounts, HopCounts> sizes(const cpu::Subgraph& subgraph) const {
     Counts nodes, edges;
     HopCounts node_hops, edge_hops;
     for (int32_t t = 0; t < static_cast<int32_t>(subgraph.num_node_types()); ++t) {
@@ -56,21 +56,21 @@ class SubgraphOutput {
       node_hops.push_back(subgraph.nodes_per_hop(t));
     }
     for (int32_t r = 0; r < static_cast<int32_t>(subgraph.num_relations()); ++r) {
-      const EdgeList& list = subgraph.edges(r);
+      const cpu::EdgeList& list = subgraph.edges(r);
       edges.push_back(list.sources.size());
       Counts& hops = edge_hops.emplace_back();
-      for (const EdgeList::Hop& hop : list.hops) hops.push_back(hop.num_edges);
+      for (const cpu::EdgeList::Hop& hop : list.hops) hops.push_back(hop.num_edges);
     }
     return {std::move(nodes), std::move(edges), std::move(node_hops), std::move(edge_hops)};
   }
 
-  void write(const Subgraph& subgraph, const std::vector<Ids>& nodes, const std::vector<Ends>& ends,
-             const std::vector<std::optional<Ids>>& edges,
+  void write(const cpu::Subgraph& subgraph, const std::vector<Ids>& nodes,
+             const std::vector<Ends>& ends, const std::vector<std::optional<Ids>>& edges,
              const std::optional<std::vector<Ids>>& trees) const {
     const int64_t entries = checked_entries(subgraph, nodes, ends, edges, trees);
     const ReleaseGil release(entries * static_cast<int64_t>(sizeof(int64_t)));
     for (std::size_t t = 0; t < nodes.size(); ++t) {
-      const NodeSet& set = subgraph.nodes(static_cast<int32_t>(t));
+      const cpu::NodeSet& set = subgraph.nodes(static_cast<int32_t>(t));
       const int64_t* keys = set.keys();
       for (int64_t i = 0; i < set.size(); ++i) nodes[t].data()[i] = set.id_of(keys[i]);
       for (int64_t i = 0; trees.has_value() && i < set.size(); ++i) {
@@ -78,7 +78,7 @@ class SubgraphOutput {
       }
     }
     for (std::size_t r = 0; r < ends.size(); ++r) {
-      const EdgeList& list = subgraph.edges(static_cast<int32_t>(r));
+      const cpu::EdgeList& list = subgraph.edges(static_cast<int32_t>(r));
       int64_t* first = ends[r].data();
       int64_t* second = first + list.sources.size();
       list.write_endpoints(backward_ ? second : first, backward_ ? first : second);
@@ -88,7 +88,7 @@ class SubgraphOutput {
 
  private:
   // Checks that all arrays fit, and returns how many entries they have together.
-  int64_t checked_entries(const Subgraph& subgraph, const std::vector<Ids>& nodes,
+  int64_t checked_entries(const cpu::Subgraph& subgraph, const std::vector<Ids>& nodes,
                           const std::vector<Ends>& ends,
                           const std::vector<std::optional<Ids>>& edges,
                           const std::optional<std::vector<Ids>>& trees) const {
@@ -106,7 +106,7 @@ class SubgraphOutput {
     }
     for (int32_t r = 0; r < static_cast<int32_t>(ends.size()); ++r) {
       const auto place = static_cast<std::size_t>(r);
-      const EdgeList& list = subgraph.edges(r);
+      const cpu::EdgeList& list = subgraph.edges(r);
       check_size(ends[place], list.sources.size(), "ends", r);
       if (edges[place].has_value()) {
         if (!subgraph.with_edges()) throw nb::value_error("edges were not recorded");
@@ -117,20 +117,20 @@ class SubgraphOutput {
     return entries;
   }
 
-  void write_edges(std::size_t relation, const EdgeList& list, int64_t* out) const {
+  void write_edges(std::size_t relation, const cpu::EdgeList& list, int64_t* out) const {
     const int64_t count = list.edges.size();
     const auto& names = edge_names_[relation];
     if (!names.has_value()) {
       std::copy_n(list.edges.data(), count, out);
       return;
     }
-    const RowTable table{static_cast<const char*>(names->data()), length(*names),
-                         row_bytes_of(*names)};
-    const RowTarget target{reinterpret_cast<char*>(out), count, nullptr};
+    const cpu::RowTable table{static_cast<const char*>(names->data()), length(*names),
+                              row_bytes_of(*names)};
+    const cpu::RowTarget target{reinterpret_cast<char*>(out), count, nullptr};
     const int64_t* ids = list.edges.data();
     const int64_t bad = table.row_bytes == sizeof(int32_t)
-                            ? gather_widened(table, ids, count, target, 1)
-                            : gather_rows(table, ids, count, target, 1);
+                            ? cpu::gather_widened(table, ids, count, target, 1)
+                            : cpu::gather_rows(table, ids, count, target, 1);
     if (bad >= 0) {
       throw std::out_of_range("edge " + std::to_string(list.edges[bad]) + " of type " +
                               std::to_string(relation) + " has no name: there are " +
@@ -144,7 +144,7 @@ class SubgraphOutput {
 
 }  // namespace
 
-void bind_output(nb::module_& m) {
+void bind_subgraph_output(nb::module_& m) {
   nb::class_<SubgraphOutput>(m, "SubgraphOutput", R"(Writes drawn subgraphs to arrays.
 
 Args:

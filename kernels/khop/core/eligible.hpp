@@ -1,5 +1,4 @@
-// What may be drawn of a row, where not all of it may be: its window, less excluded edges (holes),
-// less weights of zero.
+// Eligible edges of a row: its window in time, less excluded positions, less weights of zero.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +22,12 @@ struct Row {
 };
 
 // Edges of a row that may not be drawn, ascending.
-struct Holes {
+struct ExcludedPositions {
   const int64_t* edges;
   int64_t count;
 
   // Those from an edge on.
-  KHOP_HD Holes from(int64_t edge) const {
+  KHOP_HD ExcludedPositions from(int64_t edge) const {
     const int64_t before = first_not_below(edges, count, edge);
     return {edges + before, count - before};
   }
@@ -36,7 +35,7 @@ struct Holes {
     const int64_t place = first_not_below(edges, count, edge);
     return place < count && edges[place] == edge;
   }
-  // Where an edge lies if the holes are not counted.
+  // The edge that is the `edge`-th if excluded ones are not counted.
   KHOP_HD int64_t step_over(int64_t edge) const {
     int64_t low = 0;
     int64_t high = count;
@@ -55,8 +54,9 @@ struct Holes {
 template <class Graph>
 class EligibleEdges {
  public:
-  KHOP_HD EligibleEdges(const Graph& graph, const Row& row, Holes holes, bool weighted)
-      : graph_(graph), row_(row), holes_(holes), weighted_(weighted) {}
+  KHOP_HD EligibleEdges(const Graph& graph, const Row& row, ExcludedPositions excluded_positions,
+                        bool weighted)
+      : graph_(graph), row_(row), excluded_positions_(excluded_positions), weighted_(weighted) {}
 
   KHOP_HD WeightedRow weights() const {
     return {graph_.weight_sums + row_.begin, graph_.weight_guide + row_.begin,
@@ -71,11 +71,11 @@ class EligibleEdges {
   KHOP_HD int64_t begin_of_last(int64_t count) const {
     int64_t left = count;
     int64_t edge = row_.end;
-    int64_t hole = holes_.count;
+    int64_t last_excluded = excluded_positions_.count;
     while (edge > row_.begin && left > 0) {
       --edge;
-      if (hole > 0 && holes_.edges[hole - 1] == edge) {
-        --hole;
+      if (last_excluded > 0 && excluded_positions_.edges[last_excluded - 1] == edge) {
+        --last_excluded;
       } else if (has_weight(edge)) {
         --left;
       }
@@ -86,11 +86,11 @@ class EligibleEdges {
   // Calls take(edge) for all from an edge on, in order.
   template <class Take>
   KHOP_HD void take(int64_t begin, Take&& take) const {
-    Holes holes = holes_.from(begin);
+    ExcludedPositions excluded_positions = excluded_positions_.from(begin);
     for (int64_t edge = begin; edge < row_.end; ++edge) {
-      if (holes.count > 0 && holes.edges[0] == edge) {
-        ++holes.edges;
-        --holes.count;
+      if (excluded_positions.count > 0 && excluded_positions.edges[0] == edge) {
+        ++excluded_positions.edges;
+        --excluded_positions.count;
       } else if (has_weight(edge)) {
         take(edge);
       }
@@ -100,7 +100,7 @@ class EligibleEdges {
  private:
   const Graph& graph_;
   const Row& row_;
-  Holes holes_;
+  ExcludedPositions excluded_positions_;
   bool weighted_;
 };
 

@@ -1,4 +1,4 @@
-// How one hop over one edge type is drawn: what bindings, engines, the CPU and devices pass whole.
+// Options of one hop over one edge type: bindings, engines, the CPU and devices pass them whole.
 //
 // An option of a sampling method is a field here, and is read where rows are drawn (`RowDrawer` on
 // the CPU, `RowPicker` on a device); nothing between passes fields one by one.
@@ -14,7 +14,7 @@ namespace khop {
 // How neighbours of a row are chosen.
 enum class HopMethod : int32_t {
   kNeighbor,  // independently of other rows
-  kLabor,     // by numbers that rows share (race.hpp)
+  kLabor,     // by numbers that rows share (labor.hpp)
 };
 
 // Where in a batch a hop is.
@@ -41,7 +41,7 @@ struct HopOptions {
     HopOptions keyed = *this;
     keyed.key =
         method == HopMethod::kLabor
-            ? race_key(place.run, place.batch, place.source, layer_dependency ? 0 : place.hop)
+            ? labor_key(place.run, place.batch, place.source, layer_dependency ? 0 : place.hop)
             : step_key(place.run, place.batch, place.hop, place.relation);
     return keyed;
   }

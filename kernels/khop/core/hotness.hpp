@@ -1,4 +1,4 @@
-// How likely it is that a row does not draw one of its neighbours.
+// Probability that a row does not draw one of its neighbours.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Numbers drawn under one key, where no node's row is drawn: negatives of links.
+// Bounded numbers drawn under one key, for negatives of links: no node's row is drawn.
 #pragma once
 
 #include <cstdint>

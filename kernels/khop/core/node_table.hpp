@@ -1,4 +1,4 @@
-// First-appearance numbering: the contract that CPU and CUDA tables share.
+// Numbering of nodes by first appearance: the slots that the CPU's and devices' tables share.
 //
 // A table maps a node id to its number in the batch. Nodes are numbered in the order in which they
 // first appear in the stream of seeds and drawn neighbours. A slot is one 64-bit word: the id's tag

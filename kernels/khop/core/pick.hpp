@@ -1,4 +1,4 @@
-// Which neighbours of a row are drawn: positions in [0, degree), in one defined order.
+// Uniform draws from a row: positions in [0, degree), in one defined order.
 //
 // Without replacement this is Floyd's algorithm (Bentley & Floyd, CACM 30(9), 1987): k draws
 // whatever the degree. Draw i picks t in [0, degree - k + i]; if t was picked before, the row's

@@ -12,7 +12,7 @@
 
 #include "khop/core/sizes.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
@@ -96,4 +96,4 @@ class Buffer {
   int64_t capacity_ = 0;
 };
 
-}  // namespace khop
+}  // namespace khop::cpu

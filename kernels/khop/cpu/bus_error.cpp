@@ -7,7 +7,7 @@
 #include <csignal>
 #include <system_error>
 
-namespace khop {
+namespace khop::cpu {
 namespace {
 
 struct sigaction previous;
@@ -46,4 +46,4 @@ void explain_bus_error(const std::string& text) {
   is_installed = true;
 }
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -4,11 +4,11 @@
 
 #include <string>
 
-namespace khop {
+namespace khop::cpu {
 
 // From now on writes `text` to stderr when a bus error occurs, and then does what would have been
 // done without: the exit status and handlers that were installed before stay as they are. Called
 // again, it replaces the text. Not for several threads at a time.
 void explain_bus_error(const std::string& text);
 
-}  // namespace khop
+}  // namespace khop::cpu

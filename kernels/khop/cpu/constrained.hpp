@@ -1,4 +1,4 @@
-// Draws from rows of which pairs are excluded, or by weight.
+// Constrained draws from rows: of which pairs are excluded, or by weight.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 #include "khop/cpu/uniform.hpp"
 #include "khop/cpu/weighted_interleaved.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 // What one row contributes to a batch, as stored. Throws std::length_error if it is too much.
 inline int32_t checked_count(int64_t picks) {
@@ -28,27 +28,27 @@ inline int32_t checked_count(int64_t picks) {
 }
 
 template <class Ptr, class Col>
-class NarrowedDrawer {
+class ConstrainedDrawer {
  public:
-  NarrowedDrawer(const CsrView<Ptr, Col>& graph, const HopSpec& spec)
+  ConstrainedDrawer(const CsrView<Ptr, Col>& graph, const HopSpec& spec)
       : graph_(graph), spec_(spec) {}
 
   // Appends positions drawn from a row some of whose edges are excluded.
   void draw_uniformly(const Row& row, const PairSet::Span& excluded, Buffer<int64_t>& positions) {
     if (spec_.fanout == 0) return;
-    holes_.clear();
-    find_holes(row, excluded);
+    excluded_positions_.clear();
+    find_excluded(row, excluded);
     const EligibleEdges<CsrView<Ptr, Col>> edges = edges_of(row);
     const int64_t begin = begin_of(row, edges);
-    const Holes holes = all_holes().from(begin);
-    const int64_t degree = row.end - begin - holes.count;
+    const ExcludedPositions excluded_positions = all_excluded().from(begin);
+    const int64_t degree = row.end - begin - excluded_positions.count;
     if (takes_all(degree, spec_.fanout, spec_.replace)) {
       edges.take(begin, [&](int64_t edge) { positions.push_back(edge); });
     } else if (degree > 0) {
       int64_t* out = positions.extend(spec_.fanout);
       picker_.pick(draws_of(row), degree, spec_.fanout, spec_.replace, out);
       for (int64_t j = 0; j < spec_.fanout; ++j) {
-        out[j] = holes.step_over(begin + out[j]);
+        out[j] = excluded_positions.step_over(begin + out[j]);
       }
     }
   }
@@ -66,21 +66,21 @@ class NarrowedDrawer {
       const bool from_begin = spec_.last || rows[i].end - rows[i].begin <= spec_.fanout;
       if (from_begin) __builtin_prefetch(&graph_.weight_sums[rows[i].begin]);
     }
-    turns_.begin(spec_.fanout, spec_.replace);
+    interleaved_.begin(spec_.fanout, spec_.replace);
     taken_.clear();
     for (int64_t i = 0; i < count; ++i) {
       const int64_t before = taken_.size();
       const bool drawn = begin_row(rows[i]);
       counts[i] = drawn ? -1 : checked_count(taken_.size() - before);
     }
-    turns_.draw();
+    interleaved_.draw();
     // In the order of rows.
     const int64_t* taken = taken_.data();
-    int64_t turn = 0;
+    int64_t drawn_row = 0;
     for (int64_t i = 0; i < count; ++i) {
       if (counts[i] < 0) {
-        counts[i] = checked_count(turns_.num_picked(turn));
-        std::copy_n(turns_.picked(turn++), counts[i], positions.extend(counts[i]));
+        counts[i] = checked_count(interleaved_.num_picked(drawn_row));
+        std::copy_n(interleaved_.picked(drawn_row++), counts[i], positions.extend(counts[i]));
       } else {
         std::copy_n(taken, counts[i], positions.extend(counts[i]));
         taken += counts[i];
@@ -89,10 +89,12 @@ class NarrowedDrawer {
   }
 
  private:
-  Holes all_holes() const { return {holes_.data(), static_cast<int64_t>(holes_.size())}; }
+  ExcludedPositions all_excluded() const {
+    return {excluded_positions_.data(), static_cast<int64_t>(excluded_positions_.size())};
+  }
 
   EligibleEdges<CsrView<Ptr, Col>> edges_of(const Row& row) const {
-    return {graph_, row, all_holes(), spec_.weighted};
+    return {graph_, row, all_excluded(), spec_.weighted};
   }
 
   // Where that part of a row begins which may be drawn.
@@ -106,11 +108,12 @@ class NarrowedDrawer {
 
   // Reads the row once: for a few neighbours block by block, without a branch an entry, so that
   // entries are compared many at a time.
-  void find_holes(const Row& row, const PairSet::Span& excluded) {
+  void find_excluded(const Row& row, const PairSet::Span& excluded) {
     constexpr std::ptrdiff_t kFew = 8;
     if (excluded.end - excluded.begin > kFew) {
       for (int64_t e = row.begin; e < row.end; ++e) {
-        if (excluded.contains(static_cast<int64_t>(graph_.indices[e]))) holes_.push_back(e);
+        if (excluded.contains(static_cast<int64_t>(graph_.indices[e])))
+          excluded_positions_.push_back(e);
       }
       return;
     }
@@ -126,37 +129,38 @@ class NarrowedDrawer {
       }
       if (found == 0) continue;
       for (int64_t e = first; e < last; ++e) {
-        if (excluded.contains(static_cast<int64_t>(graph_.indices[e]))) holes_.push_back(e);
+        if (excluded.contains(static_cast<int64_t>(graph_.indices[e])))
+          excluded_positions_.push_back(e);
       }
     }
   }
 
   // Takes a row whole, or prepares drawing from it, which it returns.
   bool begin_row(const Row& row) {
-    holes_.clear();
+    excluded_positions_.clear();
     if (spec_.excluded != nullptr) {
       const PairSet::Span excluded = spec_.excluded->of(row.id);
-      if (!excluded.empty()) find_holes(row, excluded);
+      if (!excluded.empty()) find_excluded(row, excluded);
     }
     const EligibleEdges<CsrView<Ptr, Col>> edges = edges_of(row);
     const int64_t begin = begin_of(row, edges);
-    const Holes holes = all_holes().from(begin);
-    if (takes_all(row.end - begin - holes.count, spec_.fanout, spec_.replace)) {
+    const ExcludedPositions excluded_positions = all_excluded().from(begin);
+    if (takes_all(row.end - begin - excluded_positions.count, spec_.fanout, spec_.replace)) {
       edges.take(begin, [&](int64_t edge) { taken_.push_back(edge); });
       return false;
     }
     if (begin == row.end) return false;
-    turns_.add(edges.weights(), row.begin, {begin, row.end}, holes.edges, holes.count,
-               draws_of(row));
+    interleaved_.add(edges.weights(), row.begin, {begin, row.end}, excluded_positions.edges,
+                     excluded_positions.count, draws_of(row));
     return true;
   }
 
   const CsrView<Ptr, Col>& graph_;
   const HopSpec& spec_;
   UniformPicker picker_;
-  std::vector<int64_t> holes_;  // excluded edges of the row at hand, ascending
-  WeightedTurns turns_;
+  std::vector<int64_t> excluded_positions_;  // excluded edges of the row at hand, ascending
+  WeightedInterleaved interleaved_;
   Buffer<int64_t> taken_;  // of rows that are taken whole
 };
 
-}  // namespace khop
+}  // namespace khop::cpu

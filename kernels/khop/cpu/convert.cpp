@@ -1,6 +1,6 @@
 #include "khop/cpu/convert.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 template <class Id, class Ptr>
 int64_t count_rows(const IdColumn<Id>& keys, const IdColumn<Id>& neighbors, int64_t num_edges,
@@ -46,4 +46,4 @@ KHOP_INSTANTIATE(int64_t, int64_t)
 #undef KHOP_INSTANTIATE
 #undef KHOP_INSTANTIATE_FILL
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -5,7 +5,7 @@
 
 #include "khop/core/id_column.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 // Counts the edges of each row into indptr[row + 1] (zeroed by the caller, num_rows + 1 long) and
 // sums them up. Returns -1, or the first edge whose key or neighbour is out of range.
@@ -19,4 +19,4 @@ template <class Id, class Ptr, class Col, class EdgeId>
 void fill_rows(const IdColumn<Id>& keys, const IdColumn<Id>& neighbors, int64_t num_edges,
                Ptr* indptr, int64_t num_rows, Col* indices, EdgeId* edge_ids);
 
-}  // namespace khop
+}  // namespace khop::cpu

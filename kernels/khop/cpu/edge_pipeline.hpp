@@ -1,4 +1,4 @@
-// Edges of a hop on their way from drawn positions to numbered neighbours.
+// Pipeline of a hop's edges, from drawn positions to numbered neighbours.
 //
 // An edge touches two places at random: its column, and its neighbour's slot in the node table.
 // Both are asked for some edges ahead, and every step of the loop handles one edge in each of three
@@ -15,7 +15,7 @@
 #include "khop/cpu/node_table.hpp"
 #include "khop/cpu/rows.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 // Where edges end up: numbers of sources, and if wanted their positions in the whole graph.
 struct EdgeSink {
@@ -25,12 +25,15 @@ struct EdgeSink {
 };
 
 template <class Col, bool kDisjoint, bool kNarrow>
-class EdgeStream {
+class EdgePipeline {
  public:
-  EdgeStream(const Col* columns, NodeSet& sources, const EdgeSink& sink)
-      : columns_(columns), sources_(sources), sink_(sink), first_(sink.sources.size()) {}
-  EdgeStream(const EdgeStream&) = delete;
-  EdgeStream& operator=(const EdgeStream&) = delete;
+  EdgePipeline(const Col* columns, NodeSet& sources, const EdgeSink& replace_root)
+      : columns_(columns),
+        sources_(sources),
+        sink_(replace_root),
+        first_(replace_root.sources.size()) {}
+  EdgePipeline(const EdgePipeline&) = delete;
+  EdgePipeline& operator=(const EdgePipeline&) = delete;
 
   // What is drawn is appended here, then `advance` is called.
   Buffer<int64_t>& positions() { return positions_; }
@@ -45,12 +48,12 @@ class EdgeStream {
     keys_.resize(positions_.size());
     sink_.sources.resize(first_ + positions_.size());
     move<kColumnsAhead, kSlotsAhead>(positions_.size());
-    if (numbered_ >= kDoneAtOnce) hand_over();
+    if (numbered_ >= kDoneAtOnce) write_out();
   }
 
   void finish() {
     move<0, 0>(positions_.size());
-    hand_over();
+    write_out();
   }
 
  private:
@@ -102,7 +105,7 @@ class EdgeStream {
   }
 
   // Edges that are done leave the buffers.
-  void hand_over() {
+  void write_out() {
     if (sink_.edges != nullptr) {
       int64_t* out = sink_.edges->extend(numbered_);
       for (int64_t j = 0; j < numbered_; ++j) out[j] = sink_.first_edge + positions_[j];
@@ -119,7 +122,7 @@ class EdgeStream {
   const Col* const columns_;
   NodeSet& sources_;
   const EdgeSink sink_;
-  int64_t first_;  // place in the sink of the first edge in the buffers
+  int64_t first_;  // place in the replace_root of the first edge in the buffers
   Buffer<int64_t> positions_;
   Buffer<int64_t> keys_;
   Buffer<int32_t> trees_;
@@ -128,4 +131,4 @@ class EdgeStream {
   int64_t numbered_ = 0;
 };
 
-}  // namespace khop
+}  // namespace khop::cpu

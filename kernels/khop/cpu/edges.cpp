@@ -9,7 +9,7 @@
 #include "khop/cpu/buffer.hpp"
 #include "khop/cpu/row_errors.hpp"
 
-namespace khop {
+namespace khop::cpu {
 namespace {
 
 // Row pointers are fetched this many look-ups ahead, the first columns half as many.
@@ -178,4 +178,4 @@ KHOP_INSTANTIATE(int64_t, int32_t)
 KHOP_INSTANTIATE(int64_t, int64_t)
 #undef KHOP_INSTANTIATE
 
-}  // namespace khop
+}  // namespace khop::cpu

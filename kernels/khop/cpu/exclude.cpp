@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-namespace khop {
+namespace khop::cpu {
 namespace {
 
 bool by_row_and_neighbor(const PairSet::Pair& a, const PairSet::Pair& b) {
@@ -40,4 +40,4 @@ PairSet::Span PairSet::search(int64_t row) const {
   return {data + (first - pairs_.begin()), data + (last - pairs_.begin())};
 }
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -6,7 +6,7 @@
 
 #include "khop/core/node_table.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 class PairSet {
  public:
@@ -41,4 +41,4 @@ class PairSet {
   std::vector<bool> maybe_ = std::vector<bool>(std::size_t{1} << kFilterBits);
 };
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -8,7 +8,7 @@
 
 #include "khop/cpu/gather_range.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 #ifdef KHOP_X86
 template <class Index>
@@ -129,4 +129,4 @@ KHOP_INSTANTIATE(int32_t)
 KHOP_INSTANTIATE(int64_t)
 #undef KHOP_INSTANTIATE
 
-}  // namespace khop
+}  // namespace khop::cpu

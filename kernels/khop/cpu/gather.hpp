@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace khop {
+namespace khop::cpu {
 
 struct RowTable {
   const char* data;
@@ -30,4 +30,4 @@ template <class Index>
 int64_t gather_widened(const RowTable& table, const Index* rows, int64_t count,
                        const RowTarget& target, int num_threads);
 
-}  // namespace khop
+}  // namespace khop::cpu

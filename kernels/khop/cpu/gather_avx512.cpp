@@ -3,7 +3,7 @@
 
 #include "khop/cpu/gather_range.hpp"
 
-namespace khop {
+namespace khop::cpu {
 namespace {
 
 // Whole lines, then the last 64 bytes once more: no call, and so few instructions that the core
@@ -37,4 +37,4 @@ template int64_t gather_lines_avx512<int32_t>(const RowTable&, const int32_t*, i
 template int64_t gather_lines_avx512<int64_t>(const RowTable&, const int64_t*, int64_t, int64_t,
                                               const RowTarget&);
 
-}  // namespace khop
+}  // namespace khop::cpu

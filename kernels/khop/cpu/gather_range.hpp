@@ -4,7 +4,7 @@
 
 #include "khop/cpu/gather.hpp"
 
-namespace khop {
+namespace khop::cpu {
 namespace {
 
 constexpr int64_t kLine = 64;
@@ -19,7 +19,7 @@ constexpr int64_t rows_ahead(int64_t width) {
 // Where in a row the second line lies that is asked for.
 constexpr int64_t second_line(int64_t width) { return width > kLine ? kLine : width - 1; }
 
-// Of a row only two lines are asked for. A core waits for ten or twelve lines at a time, whoever
+// Of a row only two lines are asked for. A core waits for ten or twelve lines at a time, whatever
 // asked; the others the second cache fetches by itself, as it sees the row being read in order.
 // Rows of 400 bytes take 0.9 of the time that they took when all lines were asked for, rows of 1024
 // 0.8.
@@ -48,4 +48,4 @@ int64_t gather_range(const RowTable& table, const Index* rows, int64_t begin, in
 }
 
 }  // namespace
-}  // namespace khop
+}  // namespace khop::cpu

@@ -4,7 +4,7 @@
 
 #include "khop/core/hotness.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 template <class Ptr, class Col>
 void accumulate_hotness(const CsrView<Ptr, Col>& graph, const double* frontier, int64_t fanout,
@@ -35,4 +35,4 @@ template void accumulate_hotness<int64_t, int32_t>(const CsrView<int64_t, int32_
 template void accumulate_hotness<int64_t, int64_t>(const CsrView<int64_t, int64_t>&, const double*,
                                                    int64_t, bool, double*, int64_t);
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -1,4 +1,4 @@
-// Subgraphs from node sets: all edges among the nodes, or each drawn edge with its reverse.
+// All edges among the nodes of a batch.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,8 @@
 #include "khop/cpu/buffer.hpp"
 #include "khop/cpu/node_table.hpp"
 #include "khop/cpu/rows.hpp"
-#include "khop/cpu/sample.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 // Edges among the members of a batch, found by one owner: row i contributes counts[i] entries.
 struct InducedRows {
@@ -25,9 +24,4 @@ void induce_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num
                  const NodeSet& members, const PairSet* excluded, bool with_edges,
                  InducedRows& out);
 
-// Adds to each edge (u, v) of `own` its reverse and to it the reverses of `reversed`, which may be
-// the same list; then sorts by destination and source and keeps the first of equal pairs. With
-// `reversed` another list, edges lose their ids.
-void add_reverses(const EdgeList& own, const EdgeList& reversed, bool with_edges, EdgeList& out);
-
-}  // namespace khop
+}  // namespace khop::cpu

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace khop {
+namespace khop::cpu {
 namespace {
 
 constexpr int kMinBits = 10;
@@ -139,4 +139,4 @@ void NodeSet::insert(const int64_t* keys, int64_t count, int32_t* numbers) {
   narrow_ ? run(Inserter<true>(*this)) : run(Inserter<false>(*this));
 }
 
-}  // namespace khop
+}  // namespace khop::cpu

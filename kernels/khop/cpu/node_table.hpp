@@ -1,4 +1,4 @@
-// Numbers the nodes of a batch, of one node type, in the order of first appearance.
+// Node table of the CPU: numbers a batch's nodes of one type in the order of first appearance.
 //
 // In a disjoint batch a node is known by its key: the tree it belongs to, then its id. Elsewhere
 // there is one tree, number 0, and the key is the id.
@@ -10,7 +10,7 @@
 #include "khop/core/node_table.hpp"
 #include "khop/cpu/buffer.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 class NodeSet {
  public:
@@ -142,4 +142,4 @@ class NodeSet {
   Buffer<int64_t> nodes_;
 };
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -6,7 +6,7 @@
 
 #include "khop/core/node_table.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 void split_by_owner(const int64_t* ids, int64_t count, const std::vector<int64_t>& bounds,
                     OwnerSplit& out) {
@@ -68,4 +68,4 @@ void IdIndex::prefetch(int64_t id) const {
       &slots_[static_cast<int64_t>(slot_index(hash_id(static_cast<uint64_t>(id)), bits_))]);
 }
 
-}  // namespace khop
+}  // namespace khop::cpu

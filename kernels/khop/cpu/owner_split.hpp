@@ -1,4 +1,4 @@
-// Who owns which id: parts own contiguous ranges.
+// Owners of ids: parts own contiguous ranges.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 #include "khop/cpu/buffer.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 // Ids grouped by owner; within a group they keep their order.
 struct OwnerSplit {
@@ -41,4 +41,4 @@ class IdIndex {
   Buffer<Entry> slots_;
 };
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -1,8 +1,8 @@
 // Draws from rows: which positions of each row one hop takes.
 //
-// What may be drawn of a row is narrowed in steps: to what lies before the seed's time, less pairs
-// that the batch excludes, less weights of zero, to the last k of it if the latest are asked for.
-// Most rows need none of this and take the short way, sixteen at a time.
+// What may be drawn of a row is constrained in steps: to what lies before the seed's time, less
+// pairs that the batch excludes, less weights of zero, to the last k of it if the latest are asked
+// for. Most rows need none of this and take the short way, sixteen at a time.
 #pragma once
 
 #include <algorithm>
@@ -20,19 +20,19 @@
 #include "khop/cpu/simd.hpp"
 #include "khop/cpu/uniform.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
-// Most rows drawn at a time. That many take turns if drawn from by weight (if sixteen do, a batch
-// takes 1.07 of the time); otherwise sixteen are drawn at once.
+// Most rows drawn at a time. That many are interleaved if drawn from by weight (if sixteen do, a
+// batch takes 1.07 of the time); otherwise sixteen are drawn at once.
 constexpr int64_t kBlockRows = 4 * kLanes;
-// Fewer rows take turns where each draws many neighbours: each pick takes 24 bytes until then.
-constexpr int64_t kMaxTurnPicks = int64_t{1} << 16;
+// Fewer rows are interleaved where each draws many neighbours: each pick takes 24 bytes until then.
+constexpr int64_t kMaxInterleavedPicks = int64_t{1} << 16;
 
 template <class Ptr, class Col>
 class RowDrawer {
  public:
   RowDrawer(const CsrView<Ptr, Col>& graph, const HopSpec& spec)
-      : graph_(graph), spec_(spec), finder_(graph), narrowed_(graph, spec), races_(graph, spec) {
+      : graph_(graph), spec_(spec), finder_(graph), constrained_(graph, spec), labor_(graph, spec) {
     if (spec.method == HopMethod::kLabor && !graph.knows_neighbors()) {
       throw std::invalid_argument("LABOR needs a graph with the neighbours' original ids");
     }
@@ -60,7 +60,7 @@ class RowDrawer {
       finder_.find(rows.from(first), some, block);
       if (spec_.method == HopMethod::kLabor) {
         for (int64_t i = 0; i < some; ++i) {
-          counts[first + i] = checked_count(races_.draw(block[i], positions));
+          counts[first + i] = checked_count(labor_.draw(block[i], positions));
         }
         continue;
       }
@@ -72,11 +72,11 @@ class RowDrawer {
       }
     }
     if (!spec_.weighted || spec_.method == HopMethod::kLabor) return;
-    const int64_t turns =
-        std::clamp<int64_t>(kMaxTurnPicks / std::max<int64_t>(spec_.fanout, 1), 1, kBlockRows);
-    for (int64_t first = 0; first < count; first += turns) {
-      const int64_t some = std::min(turns, count - first);
-      narrowed_.draw_by_weight(found.data() + first, some, counts + first, positions);
+    const int64_t at_a_time = std::clamp<int64_t>(
+        kMaxInterleavedPicks / std::max<int64_t>(spec_.fanout, 1), 1, kBlockRows);
+    for (int64_t first = 0; first < count; first += at_a_time) {
+      const int64_t some = std::min(at_a_time, count - first);
+      constrained_.draw_by_weight(found.data() + first, some, counts + first, positions);
     }
   }
 
@@ -89,7 +89,7 @@ class RowDrawer {
       next = i + 1;
       if (!excluded.empty()) {
         const int64_t before = positions.size();
-        narrowed_.draw_uniformly(rows[i], excluded, positions);
+        constrained_.draw_uniformly(rows[i], excluded, positions);
         counts[i] = checked_count(positions.size() - before);
         continue;
       }
@@ -109,7 +109,7 @@ class RowDrawer {
       std::fill_n(counts, count, 0);
       return;
     }
-    RowLanes lanes;
+    SimdRows simd_rows;
     std::array<Lane, kLanes> drawn;
     int num_drawn = 0;
     const int64_t first = positions.size();
@@ -122,26 +122,26 @@ class RowDrawer {
       // Rows that are not drawn from by lanes are overwritten by the next.
       const uint64_t node = graph_.original_id(rows[i].row);
       const auto lane = static_cast<std::size_t>(num_drawn);
-      lanes.node_low[lane] = static_cast<uint32_t>(node);
-      lanes.node_high[lane] = static_cast<uint32_t>(node >> 32);
-      lanes.tree[lane] = rows[i].tree;
-      lanes.degree[lane] = static_cast<uint32_t>(degree);
+      simd_rows.node_low[lane] = static_cast<uint32_t>(node);
+      simd_rows.node_high[lane] = static_cast<uint32_t>(node >> 32);
+      simd_rows.tree[lane] = rows[i].tree;
+      simd_rows.degree[lane] = static_cast<uint32_t>(degree);
       drawn[lane] = {begin, first + total};
-      num_drawn += way_of(degree) == Way::kLanes;
+      num_drawn += way_of(degree) == Way::kSimd;
       total += picks;
     }
     positions.resize(first + total);
-    if (num_drawn > 0) draw_lanes(lanes, drawn.data(), num_drawn, positions.data());
+    if (num_drawn > 0) draw_simd(simd_rows, drawn.data(), num_drawn, positions.data());
     if (num_drawn < count) draw_others(rows, count, counts, positions.data() + first);
   }
 
-  void draw_lanes(RowLanes& lanes, const Lane* drawn, int num_drawn, int64_t* positions) {
+  void draw_simd(SimdRows& simd_rows, const Lane* drawn, int num_drawn, int64_t* positions) {
     const int fanout = static_cast<int>(spec_.fanout);
     for (int lane = num_drawn; lane < kLanes; ++lane) {
-      lanes.node_low[lane] = lanes.node_high[lane] = lanes.tree[lane] = 0;
-      lanes.degree[lane] = static_cast<uint32_t>(fanout) + 1;
+      simd_rows.node_low[lane] = simd_rows.node_high[lane] = simd_rows.tree[lane] = 0;
+      simd_rows.degree[lane] = static_cast<uint32_t>(fanout) + 1;
     }
-    pick_lanes_(spec_.key, lanes, fanout, spec_.replace, picks_.data());
+    pick_simd_(spec_.key, simd_rows, fanout, spec_.replace, picks_.data());
     for (int lane = 0; lane < num_drawn; ++lane) {
       int64_t* const out = positions + drawn[lane].place;
       for (int i = 0; i < fanout; ++i) {
@@ -165,12 +165,12 @@ class RowDrawer {
     }
   }
 
-  enum class Way { kAll, kLanes, kAlone };
+  enum class Way { kAll, kSimd, kAlone };
 
   Way way_of(int64_t degree) const {
     if (degree == 0 || takes_all(degree, spec_.fanout, spec_.replace)) return Way::kAll;
     const bool few = spec_.fanout <= kScanLimit && degree <= static_cast<int64_t>(kWideDegree);
-    return few ? Way::kLanes : Way::kAlone;
+    return few ? Way::kSimd : Way::kAlone;
   }
 
   int64_t begin_of(const Row& row) const {
@@ -180,12 +180,12 @@ class RowDrawer {
 
   const CsrView<Ptr, Col>& graph_;
   const HopSpec& spec_;
-  const PickLanes pick_lanes_ = lane_pickers().front().pick;
+  const PickFunction pick_simd_ = simd_pickers().front().pick;
   RowFinder<Ptr, Col> finder_;
   UniformPicker picker_;
-  NarrowedDrawer<Ptr, Col> narrowed_;
-  RaceDrawer<Ptr, Col> races_;
+  ConstrainedDrawer<Ptr, Col> constrained_;
+  LaborDrawer<Ptr, Col> labor_;
   alignas(64) std::array<uint32_t, kScanLimit * kLanes> picks_;
 };
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -7,7 +7,7 @@
 #include "khop/core/node_table.hpp"
 #include "khop/cpu/buffer.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 // Positions already picked in a row too wide to scan.
 class PositionSet {
@@ -36,4 +36,4 @@ class PositionSet {
   Buffer<int64_t> slots_;
 };
 
-}  // namespace khop
+}  // namespace khop::cpu

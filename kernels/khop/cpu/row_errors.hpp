@@ -1,11 +1,11 @@
-// What is said of rows that are not there, or that row pointers do not describe.
+// Errors for rows that do not exist, or whose row pointers are corrupt.
 #pragma once
 
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 
-namespace khop {
+namespace khop::cpu {
 
 [[noreturn]] inline void throw_no_such_row(int64_t id, int64_t first_row, int64_t num_rows) {
   throw std::out_of_range("node " + std::to_string(id) + " is not one of the graph's rows " +
@@ -20,4 +20,4 @@ namespace khop {
                            " of " + std::to_string(num_edges));
 }
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -10,7 +10,7 @@
 #include "khop/cpu/exclude.hpp"
 #include "khop/cpu/row_errors.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 // How one hop over one edge type is drawn, and what the batch keeps out of it.
 struct HopSpec : HopOptions {
@@ -106,4 +106,4 @@ class RowFinder {
   const CsrView<Ptr, Col>& graph_;
 };
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -5,7 +5,7 @@
 
 #include "khop/core/pick.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 template <class Index>
 void permutation(uint64_t key, int64_t count, Index* out) {
@@ -24,4 +24,4 @@ void permutation(uint64_t key, int64_t count, Index* out) {
 template void permutation<int32_t>(uint64_t, int64_t, int32_t*);
 template void permutation<int64_t>(uint64_t, int64_t, int64_t*);
 
-}  // namespace khop
+}  // namespace khop::cpu

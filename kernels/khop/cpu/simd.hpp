@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <vector>
 
-namespace khop {
+namespace khop::cpu {
 
 constexpr int kLanes = 16;
 
 // What the draws of each row depend on. Unused lanes hold anything, with a degree that is allowed.
-struct RowLanes {
+struct SimdRows {
   uint32_t node_low[kLanes];
   uint32_t node_high[kLanes];
   uint32_t tree[kLanes];
@@ -23,15 +23,15 @@ struct RowLanes {
 
 // Draws `count` positions (at most kScanLimit) in [0, degree) from each row; picks[i * kLanes + l]
 // is the i-th of lane l.
-using PickLanes = void (*)(uint64_t key, const RowLanes& rows, int count, bool replace,
-                           uint32_t* picks);
+using PickFunction = void (*)(uint64_t key, const SimdRows& rows, int count, bool replace,
+                              uint32_t* picks);
 
-struct LanePicker {
+struct SimdPicker {
   const char* instructions;  // "avx512", "avx2" or "portable"
-  PickLanes pick;
+  PickFunction pick;
 };
 
 // Those that this machine can run, the fastest first.
-const std::vector<LanePicker>& lane_pickers();
+const std::vector<SimdPicker>& simd_pickers();
 
-}  // namespace khop
+}  // namespace khop::cpu

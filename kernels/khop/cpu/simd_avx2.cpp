@@ -1,9 +1,9 @@
-// Compiled for AVX2; see lanes_simd.hpp.
+// Compiled for AVX2; see simd_picker.hpp.
 #include <immintrin.h>
 
 #include "khop/cpu/simd_picker.hpp"
 
-namespace khop {
+namespace khop::cpu {
 namespace {
 
 __m256i load_eight(const uint32_t* from) {
@@ -47,8 +47,8 @@ struct Avx2 {
 
 }  // namespace
 
-void pick_lanes_avx2(uint64_t key, const RowLanes& rows, int count, bool replace, uint32_t* picks) {
-  SimdPicker<Avx2>::pick(key, rows, count, replace, picks);
+void pick_simd_avx2(uint64_t key, const SimdRows& rows, int count, bool replace, uint32_t* picks) {
+  VectorPicker<Avx2>::pick(key, rows, count, replace, picks);
 }
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -1,9 +1,9 @@
-// Compiled for AVX-512; see lanes_simd.hpp.
+// Compiled for AVX-512; see simd_picker.hpp.
 #include <immintrin.h>
 
 #include "khop/cpu/simd_picker.hpp"
 
-namespace khop {
+namespace khop::cpu {
 namespace {
 
 struct Avx512 {
@@ -37,9 +37,9 @@ struct Avx512 {
 
 }  // namespace
 
-void pick_lanes_avx512(uint64_t key, const RowLanes& rows, int count, bool replace,
-                       uint32_t* picks) {
-  SimdPicker<Avx512>::pick(key, rows, count, replace, picks);
+void pick_simd_avx512(uint64_t key, const SimdRows& rows, int count, bool replace,
+                      uint32_t* picks) {
+  VectorPicker<Avx512>::pick(key, rows, count, replace, picks);
 }
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -12,13 +12,13 @@
 
 #include "khop/cpu/simd.hpp"
 
-namespace khop {
+namespace khop::cpu {
 namespace {
 
 template <class Isa>
-class SimdPicker {
+class VectorPicker {
  public:
-  static void pick(uint64_t key, const RowLanes& rows, int count, bool replace, uint32_t* picks) {
+  static void pick(uint64_t key, const SimdRows& rows, int count, bool replace, uint32_t* picks) {
     V degree[kVectors];
     Nodes nodes;
     for (int v = 0; v < kVectors; ++v) {
@@ -90,4 +90,4 @@ class SimdPicker {
 };
 
 }  // namespace
-}  // namespace khop
+}  // namespace khop::cpu

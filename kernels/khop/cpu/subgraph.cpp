@@ -5,17 +5,14 @@
 #include <stdexcept>
 #include <string>
 
-namespace khop {
+#include "khop/cpu/reverse.hpp"
+
+namespace khop::cpu {
 
 Subgraph::Subgraph(const std::vector<int64_t>& num_nodes, std::vector<Relation> relations,
                    bool with_edges, bool disjoint)
     : with_edges_(with_edges), disjoint_(disjoint), relations_(std::move(relations)) {
-  for (const Relation& r : relations_) {
-    const auto count = static_cast<int32_t>(num_nodes.size());
-    if (r.source < 0 || r.source >= count || r.destination < 0 || r.destination >= count) {
-      throw std::invalid_argument("an edge type names a node type that does not exist");
-    }
-  }
+  check_relations(relations_, num_nodes.size());
   for (const int64_t count : num_nodes) nodes_.emplace_back(count, disjoint);
   edges_.resize(relations_.size());
   excluded_.resize(relations_.size());
@@ -99,64 +96,23 @@ void Subgraph::replace(int32_t relation, InducedRows&& found) {
 
 void Subgraph::merge_induced(int32_t relation, const int32_t* owners,
                              const std::vector<OwnerReply<int32_t>>& replies) {
-  const NodeSet& rows = nodes(relations_[index(relation)].destination);
-  const int64_t num_sources = sources_of(relation).size();
+  const int64_t num_rows = nodes(relations_[index(relation)].destination).size();
   InducedRows merged;
-  std::vector<int64_t> next_row(replies.size());
-  std::vector<int64_t> next_edge(replies.size());
-  for (int64_t i = 0; i < rows.size(); ++i) {
-    const auto owner = static_cast<std::size_t>(owners[i]);
-    if (owner >= replies.size() || next_row[owner] >= replies[owner].num_rows) {
-      throw std::invalid_argument("a reply holds fewer rows than were asked for");
-    }
-    const OwnerReply<int32_t>& reply = replies[owner];
-    const int32_t count = reply.counts[next_row[owner]++];
-    int64_t& edge = next_edge[owner];
-    if (count < 0 || count > reply.num_neighbors - edge) {
-      throw std::invalid_argument("a reply's counts do not match its neighbours");
-    }
-    for (int64_t j = edge; j < edge + count; ++j) {
-      if (reply.neighbors[j] < 0 || reply.neighbors[j] >= num_sources) {
-        throw std::invalid_argument("a reply names a node that is not in the batch");
-      }
-      merged.sources.push_back(reply.neighbors[j]);
-      if (with_edges_) merged.edges.push_back(reply.edges[j]);
-    }
-    merged.counts.push_back(count);
-    edge += count;
-  }
-  for (std::size_t p = 0; p < replies.size(); ++p) {
-    if (next_row[p] != replies[p].num_rows || next_edge[p] != replies[p].num_neighbors) {
-      throw std::invalid_argument("a reply holds more rows than were asked for");
-    }
-  }
+  merge_induced_rows(owners, replies, num_rows, sources_of(relation).size(), with_edges_, merged);
   replace(relation, std::move(merged));
 }
 
-void Subgraph::check_reversal(const Reversal& r, bool keep_edges) const {
-  const Relation there = relations_[index(r.relation)];
-  const Relation back = relations_[index(r.reverse)];
-  if (there.source != back.destination || there.destination != back.source) {
-    throw std::invalid_argument("edge type " + std::to_string(r.reverse) +
-                                " does not lead back where edge type " +
-                                std::to_string(r.relation) + " comes from");
-  }
-  if (keep_edges && (r.relation != r.reverse || r.mirror)) {
-    throw std::invalid_argument("only edges of one type keep their numbers beside their reverses");
-  }
-  const EdgeList& list = edges_[index(r.relation)];
-  if (keep_edges && with_edges_ && list.edges.size() != list.sources.size()) {
-    throw std::invalid_argument("edges have lost their numbers: reverses were added before");
-  }
-}
-
 void Subgraph::add_reverses(const std::vector<Reversal>& reversals, bool keep_edges) {
-  for (const Reversal& r : reversals) check_reversal(r, keep_edges);
+  for (const Reversal& r : reversals) {
+    const EdgeList& list = edges_[index(r.relation)];
+    const bool lost_edges = with_edges_ && list.edges.size() != list.sources.size();
+    check_reversal(relations_, r, keep_edges, lost_edges);
+  }
   std::vector<std::pair<int32_t, EdgeList>> results;
   for (const Reversal& r : reversals) {
     EdgeList result;
-    khop::add_reverses(edges_[index(r.relation)], edges_[index(r.reverse)],
-                       keep_edges && with_edges_, result);
+    cpu::add_reverses(edges_[index(r.relation)], edges_[index(r.reverse)],
+                      keep_edges && with_edges_, result);
     if (r.mirror) {
       EdgeList mirror;
       mirror.in_hop_order = false;
@@ -170,4 +126,4 @@ void Subgraph::add_reverses(const std::vector<Reversal>& reversals, bool keep_ed
   for (auto& [relation, list] : results) edges_[index(relation)] = std::move(list);
 }
 
-}  // namespace khop
+}  // namespace khop::cpu

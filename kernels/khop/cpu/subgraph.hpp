@@ -5,12 +5,14 @@
 #include <utility>
 #include <vector>
 
+#include "khop/core/subgraph.hpp"
 #include "khop/cpu/exclude.hpp"
 #include "khop/cpu/induce.hpp"
+#include "khop/cpu/merge.hpp"
 #include "khop/cpu/node_table.hpp"
 #include "khop/cpu/sample.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 // One batch after the other is drawn into the same object, whose buffers are reused:
 //   begin(); add_seeds(...); [exclude(...);]
@@ -21,19 +23,6 @@ namespace khop {
 // types, of tree i.
 class Subgraph {
  public:
-  struct Relation {
-    int32_t source;       // node type of the neighbours
-    int32_t destination;  // node type whose neighbours are drawn
-  };
-
-  // Edges of `relation` with the reverses of `reverse`; where `mirror`, `reverse` becomes the
-  // mirror image of what results.
-  struct Reversal {
-    int32_t relation;
-    int32_t reverse;
-    bool mirror;
-  };
-
   Subgraph(const std::vector<int64_t>& num_nodes, std::vector<Relation> relations, bool with_edges,
            bool disjoint);
   Subgraph(const Subgraph&) = delete;
@@ -125,7 +114,6 @@ class Subgraph {
     return pairs.empty() ? nullptr : &pairs;
   }
   void replace(int32_t relation, InducedRows&& found);
-  void check_reversal(const Reversal& r, bool keep_edges) const;
 
   bool with_edges_;
   bool disjoint_;
@@ -139,4 +127,4 @@ class Subgraph {
   Buffer<int64_t> tree_times_;
 };
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-namespace khop {
+namespace khop::cpu {
 namespace {
 
 // Up to this many entries insertion beats a sort with its temporary memory.
@@ -77,4 +77,4 @@ KHOP_INSTANTIATE(int32_t)
 KHOP_INSTANTIATE(int64_t)
 #undef KHOP_INSTANTIATE
 
-}  // namespace khop
+}  // namespace khop::cpu

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace khop {
+namespace khop::cpu {
 
 // First row whose times descend somewhere, or num_rows; -1 if row pointers are corrupt. Linear,
 // without a store.
@@ -16,4 +16,4 @@ int64_t first_row_out_of_order(const Ptr* indptr, int64_t num_rows, const int64_
 template <class Ptr, class Place>
 void order_by_time(const Ptr* indptr, int64_t num_rows, const int64_t* times, Place* order);
 
-}  // namespace khop
+}  // namespace khop::cpu

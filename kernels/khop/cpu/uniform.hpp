@@ -8,7 +8,7 @@
 #include "khop/core/pick.hpp"
 #include "khop/cpu/positions.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 class UniformPicker {
  public:
@@ -33,4 +33,4 @@ class UniformPicker {
   PositionSet seen_;
 };
 
-}  // namespace khop
+}  // namespace khop::cpu

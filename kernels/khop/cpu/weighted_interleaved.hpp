@@ -1,4 +1,4 @@
-// Draws by weight from several rows, which take turns.
+// Draws by weight from several rows at a time, interleaved.
 //
 // Each draw from a row depends on the one before it and reads two places at random, the guide and
 // the sums: while one row waits for them, the others draw.
@@ -11,15 +11,15 @@
 #include "khop/core/weights.hpp"
 #include "khop/cpu/buffer.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
-class WeightedTurns {
+class WeightedInterleaved {
  public:
-  // Begins anew, with no rows.
+  // Removes all rows.
   void begin(int64_t fanout, bool replace) {
     fanout_ = fanout;
     replace_ = replace;
-    turns_.clear();
+    pending_.clear();
     gaps_.clear();
   }
 
@@ -33,48 +33,48 @@ class WeightedTurns {
   //
   // weights, row_begin: of the whole row, and where it begins.
   // range: what may be drawn; not empty.
-  // holes, num_holes: edges in it, ascending, that may not.
+  // excluded_positions, num_excluded: edges in it, ascending, that may not.
   // draws: the row's.
-  void add(const WeightedRow& weights, int64_t row_begin, Range range, const int64_t* holes,
-           int64_t num_holes, const NodeDraws& draws) {
+  void add(const WeightedRow& weights, int64_t row_begin, Range range,
+           const int64_t* excluded_positions, int64_t num_excluded, const NodeDraws& draws) {
     const uint64_t base = weights.before(range.begin - row_begin);
     const uint64_t whole = weights.sums[range.end - 1 - row_begin] - base;
     const int64_t first_gap = gaps_.size();
-    gaps_.extend(2 * (num_holes + (replace_ ? 0 : fanout_)));
-    Gaps gaps = gaps_at(first_gap, num_holes, 0);
+    gaps_.extend(2 * (num_excluded + (replace_ ? 0 : fanout_)));
+    Gaps gaps = gaps_at(first_gap, num_excluded, 0);
     uint64_t closed = 0;
-    for (int64_t i = 0; i < num_holes; ++i) {
-      const int64_t position = holes[i] - row_begin;
+    for (int64_t i = 0; i < num_excluded; ++i) {
+      const int64_t position = excluded_positions[i] - row_begin;
       const uint64_t length = weights.weight(position);
       gaps.close_last(weights.before(position) - base, length, closed);
       closed += length;
     }
-    turns_.push_back({weights,
-                      row_begin,
-                      base,
-                      whole - closed,
-                      0,
-                      0,
-                      {},
-                      DrawStream(draws, true),
-                      first_gap,
-                      num_holes,
-                      num_holes,
-                      0});
+    pending_.push_back({weights,
+                        row_begin,
+                        base,
+                        whole - closed,
+                        0,
+                        0,
+                        {},
+                        DrawStream(draws, true),
+                        first_gap,
+                        num_excluded,
+                        num_excluded,
+                        0});
   }
 
   // Draws from all rows.
   void draw() {
-    if (turns_.empty()) return;  // the fan-out may be any number then
-    picked_.resize(static_cast<int64_t>(turns_.size()) * fanout_);
+    if (pending_.empty()) return;  // the fan-out may be any number then
+    picked_.resize(static_cast<int64_t>(pending_.size()) * fanout_);
     for (int64_t j = 0; j < fanout_; ++j) {
       // After the last draw nothing is left out of another.
       const bool closes = !replace_ && j + 1 < fanout_;
-      for (Turn& turn : turns_) draw_point(turn);
-      for (Turn& turn : turns_) look_into_guide(turn);
+      for (PendingRow& pending : pending_) draw_point(pending);
+      for (PendingRow& pending : pending_) look_into_guide(pending);
       int64_t* picked = picked_.data() + j;
-      for (Turn& turn : turns_) {
-        if (turn.total > 0) *picked = take(turn, closes);
+      for (PendingRow& pending : pending_) {
+        if (pending.total > 0) *picked = take(pending, closes);
         picked += fanout_;
       }
     }
@@ -83,11 +83,13 @@ class WeightedTurns {
   // What was drawn from a row: places of edges in the graph. Fewer than the fan-out where there
   // were not more that have a weight.
   const int64_t* picked(int64_t row) const { return picked_.data() + row * fanout_; }
-  int64_t num_picked(int64_t row) const { return turns_[static_cast<std::size_t>(row)].num_picked; }
+  int64_t num_picked(int64_t row) const {
+    return pending_[static_cast<std::size_t>(row)].num_picked;
+  }
 
  private:
   // A row between its draws.
-  struct Turn {
+  struct PendingRow {
     WeightedRow weights;
     int64_t row_begin;
     uint64_t base;   // weight before what may be drawn
@@ -97,54 +99,56 @@ class WeightedTurns {
     WeightedRow::Stretch stretch;
     DrawStream stream;
     int64_t first_gap;  // in gaps_
-    int64_t num_holes;
+    int64_t num_excluded;
     int64_t num_gaps;
     int64_t num_picked;
   };
 
   // Keys of a row's gaps, then their lengths.
-  Gaps gaps_at(int64_t first, int64_t num_holes, int64_t count) {
+  Gaps gaps_at(int64_t first, int64_t num_excluded, int64_t count) {
     uint64_t* const keys = gaps_.data() + first;
-    const int64_t capacity = num_holes + (replace_ ? 0 : fanout_);
+    const int64_t capacity = num_excluded + (replace_ ? 0 : fanout_);
     return {keys, keys + capacity, capacity, count};
   }
-  Gaps gaps_of(const Turn& turn) { return gaps_at(turn.first_gap, turn.num_holes, turn.num_gaps); }
-
-  void draw_point(Turn& turn) {
-    if (turn.total == 0) return;
-    turn.point = turn.stream.below(turn.total);
-    turn.place = turn.base + gaps_of(turn).place(turn.point);
-    __builtin_prefetch(&turn.weights.guide[guide_bucket(turn.place, turn.weights.count)]);
+  Gaps gaps_of(const PendingRow& pending) {
+    return gaps_at(pending.first_gap, pending.num_excluded, pending.num_gaps);
   }
 
-  static void look_into_guide(Turn& turn) {
-    if (turn.total == 0) return;
-    turn.stretch = turn.weights.stretch(turn.place);
-    const int64_t middle = turn.stretch.low + (turn.stretch.high - turn.stretch.low) / 2;
+  void draw_point(PendingRow& pending) {
+    if (pending.total == 0) return;
+    pending.point = pending.stream.below(pending.total);
+    pending.place = pending.base + gaps_of(pending).place(pending.point);
+    __builtin_prefetch(&pending.weights.guide[guide_bucket(pending.place, pending.weights.count)]);
+  }
+
+  static void look_into_guide(PendingRow& pending) {
+    if (pending.total == 0) return;
+    pending.stretch = pending.weights.stretch(pending.place);
+    const int64_t middle = pending.stretch.low + (pending.stretch.high - pending.stretch.low) / 2;
     // Where a position's weight begins is the sum before it, which may lie in another line.
-    __builtin_prefetch(&turn.weights.sums[middle]);
-    __builtin_prefetch(&turn.weights.sums[middle > 0 ? middle - 1 : 0]);
+    __builtin_prefetch(&pending.weights.sums[middle]);
+    __builtin_prefetch(&pending.weights.sums[middle > 0 ? middle - 1 : 0]);
   }
 
-  int64_t take(Turn& turn, bool closes) {
-    const int64_t position = turn.weights.find(turn.place, turn.stretch);
-    ++turn.num_picked;
+  int64_t take(PendingRow& pending, bool closes) {
+    const int64_t position = pending.weights.find(pending.place, pending.stretch);
+    ++pending.num_picked;
     if (closes) {
-      const uint64_t before = turn.weights.before(position);
-      const uint64_t length = turn.weights.sums[position] - before;
-      Gaps gaps = gaps_of(turn);
-      gaps.close(turn.point, turn.place - turn.base, before - turn.base, length);
-      turn.num_gaps = gaps.size();
-      turn.total -= length;
+      const uint64_t before = pending.weights.before(position);
+      const uint64_t length = pending.weights.sums[position] - before;
+      Gaps gaps = gaps_of(pending);
+      gaps.close(pending.point, pending.place - pending.base, before - pending.base, length);
+      pending.num_gaps = gaps.size();
+      pending.total -= length;
     }
-    return turn.row_begin + position;
+    return pending.row_begin + position;
   }
 
   int64_t fanout_ = 0;
   bool replace_ = false;
-  std::vector<Turn> turns_;
+  std::vector<PendingRow> pending_;
   Buffer<uint64_t> gaps_;
   Buffer<int64_t> picked_;  // `fanout` places a row
 };
 
-}  // namespace khop
+}  // namespace khop::cpu

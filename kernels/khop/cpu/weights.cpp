@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-namespace khop {
+namespace khop::cpu {
 namespace {
 
 constexpr uint64_t kOne = uint64_t{1} << kWeightBits;
@@ -97,4 +97,4 @@ KHOP_INSTANTIATE(int64_t, float)
 KHOP_INSTANTIATE(int64_t, double)
 #undef KHOP_INSTANTIATE
 
-}  // namespace khop
+}  // namespace khop::cpu

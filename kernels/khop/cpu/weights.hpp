@@ -1,4 +1,5 @@
-// Tables for drawing by weight in constant expected time; khop/weights.hpp says how they are read.
+// Tables for drawing by weight in constant expected time; core/weights.hpp describes how they are
+// read.
 //
 // Each row keeps its cumulative weights as integers, scaled to about 2^62, and a guide of as many
 // buckets as it has positions. Cost: 12 bytes an edge, and one pass over the edges to build.
@@ -8,7 +9,7 @@
 
 #include "khop/core/weights.hpp"
 
-namespace khop {
+namespace khop::cpu {
 
 // Why a row has no table.
 struct BadWeight {
@@ -28,4 +29,4 @@ template <class Ptr, class Weight>
 BadWeight build_weight_table(const Ptr* indptr, int64_t num_rows, const Weight* weights,
                              int64_t num_edges, uint64_t* sums, uint32_t* guide);
 
-}  // namespace khop
+}  // namespace khop::cpu

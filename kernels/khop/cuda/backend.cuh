@@ -30,7 +30,8 @@ constexpr int64_t kBlocksEach = 32;  // of a multiprocessor: four times what it 
 constexpr int kBlocksAtATime = 3;
 
 template <class Step>
-__global__ void __launch_bounds__(kThreads, kBlocksAtATime) run_step(Count items, Step step) {
+__global__ void __launch_bounds__(kThreads, kBlocksAtATime)
+    run_step(device::Count items, Step step) {
   const int64_t count = items.value();
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   // Most threads have one item: to unroll the loop takes a division, by which the compiler counts.
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime) run_step(Count items
 }
 
 template <class Step>
-__global__ void __launch_bounds__(kThreads) run_step_on_threads(Count items, Step step) {
+__global__ void __launch_bounds__(kThreads) run_step_on_threads(device::Count items, Step step) {
   const int64_t count = items.value();
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -51,12 +52,12 @@ __global__ void __launch_bounds__(kThreads) run_step_on_threads(Count items, Ste
 }
 
 template <class Step>
-__global__ void __launch_bounds__(kBlockThreads, kBlocksAtATime) run_block_step(Step step) {
+__global__ void __launch_bounds__(device::kBlockThreads, kBlocksAtATime) run_block_step(Step step) {
   __shared__ typename Step::Shared shared;
 #ifndef __CUDACC__
   if (threadIdx.x > 0) return;  // `Block::each` is a loop over the threads then
 #endif
-  step(Block{static_cast<int64_t>(blockIdx.x), static_cast<int64_t>(gridDim.x)}, shared);
+  step(device::Block{static_cast<int64_t>(blockIdx.x), static_cast<int64_t>(gridDim.x)}, shared);
 }
 
 // A graph of kernels, ready to be launched.
@@ -91,7 +92,7 @@ class Backend {
   using Recording = cuda::Recording;
 
   // `stream` 0: one of its own.
-  Backend(int device, cudaStream_t stream, Allocator allocator)
+  Backend(int device, cudaStream_t stream, device::Allocator allocator)
       : device_(device), stream_(stream), allocator_(std::move(allocator)), staging_(device) {
     const OnDevice on(device_);
     if (stream_ == nullptr) {
@@ -103,7 +104,7 @@ class Backend {
     KHOP_CUDA_CHECK(
         cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device_));
     multiprocessors_ = std::max(1, multiprocessors);
-    block_words_ = static_cast<int64_t*>(allocate(kMostBlocks * sizeof(int64_t)));
+    block_words_ = static_cast<int64_t*>(allocate(device::kMostBlocks * sizeof(int64_t)));
   }
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
@@ -274,33 +275,33 @@ class Backend {
     KHOP_CUDA_CHECK(end_recording(&graph, launched));
     return Recording(device_, graph);
   }
-  void play(const Recording& recording) {
+  void launch(const Recording& recording) {
     const OnDevice on(device_);
     KHOP_CUDA_CHECK(cudaGraphLaunch(recording.get(), stream_));
     ++num_launches_;
   }
 
   template <class Step>
-  void run(Count items, Step step) {
+  void run(device::Count items, Step step) {
     if (items.most <= 0) return;
     const unsigned threads = threads_of(items.most);
-    launch(blocks_of(items.most, threads), threads, &run_step<Step>, items, step);
+    launch_kernel(blocks_of(items.most, threads), threads, &run_step<Step>, items, step);
   }
   template <class Step>
-  void run_on_threads(Count items, int64_t most_threads, Step step) {
+  void run_on_threads(device::Count items, int64_t most_threads, Step step) {
     if (items.most <= 0) return;
     const int64_t wanted = std::min(items.most, most_threads);
     const auto threads = static_cast<unsigned>(std::min<int64_t>(wanted, threads_of(wanted)));
     const int64_t blocks = std::min(blocks_of(wanted, threads), most_threads / threads);
-    launch(blocks, threads, &run_step_on_threads<Step>, items, step);
+    launch_kernel(blocks, threads, &run_step_on_threads<Step>, items, step);
   }
   template <class Step>
   void run_blocks(int64_t count, Step step) {
-    launch(count, kBlockThreads, &run_block_step<Step>, step);
+    launch_kernel(count, device::kBlockThreads, &run_block_step<Step>, step);
   }
   int64_t* block_words() { return block_words_; }
 
-  void sort(int64_t count, SortPairs pairs, int bits) {
+  void sort(int64_t count, device::SortPairs pairs, int bits) {
     if (count == 0) return;
     const OnDevice on(device_);
     cub::DoubleBuffer<uint64_t> keys(pairs.keys, pairs.other_keys);
@@ -345,7 +346,7 @@ class Backend {
   }
 
   template <class... Params, class... Args>
-  void launch(int64_t blocks, unsigned threads, void (*kernel)(Params...), Args&&... args) {
+  void launch_kernel(int64_t blocks, unsigned threads, void (*kernel)(Params...), Args&&... args) {
     const OnDevice on(device_);
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(blocks));
@@ -409,7 +410,7 @@ class Backend {
 
   int device_;
   cudaStream_t stream_;
-  Allocator allocator_;
+  device::Allocator allocator_;
   Staging staging_;
   bool owns_stream_ = false;
   std::mutex recording_mutex_;

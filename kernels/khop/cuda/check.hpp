@@ -9,7 +9,7 @@
 namespace khop::cuda {
 
 // The runtime keeps the last error of a thread until it is asked for, and CUB takes it for one of
-// its own: whoever reports an error, or goes on without, takes it back.
+// its own: code that reports an error, or goes on without, clears it.
 inline void forget_error() noexcept { cudaGetLastError(); }
 
 inline void check(cudaError_t error, const char* call) {

@@ -74,11 +74,12 @@ DeviceStatus device_status() {
   return status;
 }
 
-std::unique_ptr<Device> make_device(int index, uintptr_t stream, Allocator allocator) {
+std::unique_ptr<device::Device> make_device(int index, uintptr_t stream,
+                                            device::Allocator allocator) {
   check_architecture(index);
-  return std::make_unique<DeviceOn<Backend>>("cuda:" + std::to_string(index), index,
-                                             reinterpret_cast<cudaStream_t>(stream),
-                                             std::move(allocator));
+  return std::make_unique<device::DeviceOn<Backend>>("cuda:" + std::to_string(index), index,
+                                                     reinterpret_cast<cudaStream_t>(stream),
+                                                     std::move(allocator));
 }
 
 }  // namespace khop::cuda

@@ -1,4 +1,4 @@
-// What CUDA this build and this machine have.
+// GPUs: devices on CUDA's backend, and what CUDA this build and this machine have.
 #pragma once
 
 #include <cstddef>
@@ -35,12 +35,13 @@ DeviceStatus device_status();
 
 // GPU number `index`. Work goes to `stream` (a cudaStream_t; 0: one of its own), memory comes from
 // `allocator`, or else from the driver's pool. Throws std::runtime_error if there is no such GPU.
-std::unique_ptr<Device> make_device(int index, uintptr_t stream, Allocator allocator);
+std::unique_ptr<device::Device> make_device(int index, uintptr_t stream,
+                                            device::Allocator allocator);
 
 #ifdef KHOP_FAKE_CUDA
 // With the CUDA runtime of the tests: an emulated device, whose memory is the host's, that does
 // what a GPU does (tests/fake_cuda/emulated_device.cpp).
-std::unique_ptr<Device> make_emulated_device(EmulatedAbilities abilities);
+std::unique_ptr<device::Device> make_emulated_device(device::EmulatedAbilities abilities);
 #endif
 
 }  // namespace khop::cuda

@@ -21,8 +21,8 @@ inline bool has(cudaDeviceAttr attribute, int device) {
 
 // Registrations hold for all devices, so the process has one list of them. Never destroyed, for
 // tables may live until the end.
-inline HostPages& registered_pages() {
-  static HostPages* const pages = new HostPages;
+inline device::HostPages& registered_pages() {
+  static device::HostPages* const pages = new device::HostPages;
   return *pages;
 }
 
@@ -37,7 +37,7 @@ inline bool register_pages(bool knows_read_only, uintptr_t start, std::size_t by
     return true;
   }
   forget_error();
-  // Refused are files mapped read-only (cudaErrorInvalidValue), pages that somebody else registered
+  // Refused are files mapped read-only (cudaErrorInvalidValue), pages that other code registered
   // in part (cudaErrorHostMemoryAlreadyRegistered), more pages than may be locked, and others. If
   // the device is lost, the allocation of the copy will say so.
   if (cudaHostRegister(memory, bytes, flags) == cudaSuccess) return true;
@@ -48,7 +48,7 @@ inline bool register_pages(bool knows_read_only, uintptr_t start, std::size_t by
 // Smaller arrays may lie on the heap and share pages with others: glibc gives pages of its own only
 // to what is above a threshold, which it raises to this much. The pages of an array that is
 // registered must be its own, for copies of memory that is registered in part are refused, also
-// those of whoever owns the neighbour.
+// those by the neighbour's owner.
 constexpr std::size_t kWorthRegistering = std::size_t{32} << 20;
 
 // Where the current device sees an address of the host, or null.
@@ -59,8 +59,8 @@ inline const char* seen_at(uintptr_t address) {
   return static_cast<const char*>(attributes.devicePointer);
 }
 
-// Where the current device sees memory that somebody else registered or allocated so, from end to
-// end (torch's pinned tensors): it is in use then, and its owner keeps it so. Null if nobody did.
+// Where the current device sees memory that other code registered or allocated so, from end to
+// end (torch's pinned tensors): it is in use then, and its owner keeps it so. Null if none did.
 inline const void* seen_of_others(uintptr_t begin, std::size_t bytes) {
   const char* const first = seen_at(begin);
   const char* const last = seen_at(begin + bytes - 1);
@@ -78,7 +78,7 @@ inline const void* map_host(int device, const void* memory, std::size_t bytes,
                             const std::shared_ptr<const void>& owner) {
   // Such a device reads whatever the process can.
   if (has(cudaDevAttrPageableMemoryAccessUsesHostPageTables, device)) return memory;
-  HostPages& pages = registered_pages();
+  device::HostPages& pages = registered_pages();
   const auto begin = reinterpret_cast<uintptr_t>(memory);
   const bool knows_read_only = has(cudaDevAttrHostRegisterReadOnlySupported, device);
   const bool acquired = pages.acquire(memory, bytes, owner, [&](uintptr_t start, std::size_t size) {

@@ -1,4 +1,4 @@
-// Which device is the current one of a thread.
+// Current device of a thread.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +10,7 @@
 
 namespace khop::cuda {
 
-// Whether anybody in the process has used a device. The driver says so; the runtime cannot be asked
+// Whether the process has used a device. The driver says so; the runtime cannot be asked
 // without making a context.
 inline bool has_context(int device) noexcept {
   using GetState = CUresult (*)(CUdevice, unsigned*, int*);
@@ -34,9 +34,10 @@ inline bool has_context(int device) noexcept {
 //
 // A thread that has never chosen a device has number 0. To go back there would create a context of
 // it (since CUDA 12, cudaSetDevice does), which takes half a gigabyte, or fails where another
-// process has the device for itself. So the thread stays where it is if nobody has used the other.
+// process has the device for itself. So the thread stays where it is if the process has not used
+// the other.
 //
-// Within another one for the same device it asks nobody: of a batch's calls to the runtime half
+// Within another one for the same device it calls nothing: of a batch's calls to the runtime half
 // would be such questions.
 class OnDevice {
  public:

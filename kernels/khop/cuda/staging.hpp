@@ -1,8 +1,8 @@
 // Page-locked memory that copies between a device and the host go through.
 //
 // The driver refuses to copy memory of the host that is registered in part, and any array may be
-// that: somebody registers another view of the same memory, say. And where a device reads pageable
-// memory through the host's page tables, it may do so long after the call.
+// that: other code registers another view of the same memory, say. And where a device reads
+// pageable memory through the host's page tables, it may do so long after the call.
 #pragma once
 
 #include <cuda_runtime.h>

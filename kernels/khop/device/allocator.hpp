@@ -1,14 +1,14 @@
-// Where a device's memory comes from, if not from its driver: torch's caching allocator, say.
+// Source of a device's memory, if not its driver: torch's caching allocator, for example.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 
-namespace khop {
+namespace khop::device {
 
 struct Allocator {
   std::function<void*(std::size_t bytes)> allocate;  // empty: the driver's
   std::function<void(void* memory)> release;
 };
 
-}  // namespace khop
+}  // namespace khop::device

@@ -1,6 +1,6 @@
-// What host and device exchange for a batch: one block of words, up before it and, as far as the
+// Exchange between host and device for a batch: one block of words, up before it and, as far as the
 // host asks for it, down after it. On the host it lies in page-locked memory: copies are made by
-// the device, when their turn comes, and nobody waits for them but who reads the result.
+// the device, in the order of its work, and only a read of the result waits for them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "khop/device/steps/batch_view.hpp"
 #include "khop/device/steps/memory.hpp"
 
-namespace khop {
+namespace khop::device {
 
 // How many entries the parts of the block have.
 struct HeadSizes {
@@ -61,16 +61,16 @@ class BatchHead {
     backend_.download_pinned(host_, words_.data(), bytes_of(num_returned_, kWord));
   }
 
-  Part<parallel::TypeState> states{};
-  Part<Fault> fault{};
-  Part<parallel::Needs> needs{};
-  Part<int64_t> hop_sizes{};            // a hop each, of these a node type each
-  Part<parallel::HopRecord> records{};  // a hop each, of these an edge type each
+  Part<TypeState> states{};
+  Part<DeviceError> error{};
+  Part<Needs> needs{};
+  Part<int64_t> hop_sizes{};  // a hop each, of these a node type each
+  Part<HopRecord> records{};  // a hop each, of these an edge type each
   Part<int64_t> scratch_used{};
   Part<int64_t> zero{};
-  Part<parallel::Stream> streams{};
-  Part<parallel::Relation> relations{};
-  Part<parallel::HopStep> steps{};
+  Part<SampleBuffer> buffers{};
+  Part<RelationView> relations{};
+  Part<HopStep> steps{};
   Part<int64_t> row_starts{};
   Part<int64_t> pick_starts{};
   Part<int64_t> seed_starts{};
@@ -91,14 +91,14 @@ class BatchHead {
       at_ += count * static_cast<int64_t>(sizeof(T) / sizeof(int64_t));
     };
     place(states, sizes_.types);
-    place(fault, 1);
+    place(error, 1);
     place(needs, 1);
     place(hop_sizes, sizes_.hops * sizes_.types);
     place(records, sizes_.hops * sizes_.relations);
     num_returned_ = at_;
     place(scratch_used, 1);
     place(zero, 1);
-    place(streams, sizes_.types);
+    place(buffers, sizes_.types);
     place(relations, sizes_.relations);
     place(steps, sizes_.hops * sizes_.relations);
     place(row_starts, sizes_.relations + 1);
@@ -137,4 +137,4 @@ class BatchHead {
   HeadSizes sizes_;
 };
 
-}  // namespace khop
+}  // namespace khop::device

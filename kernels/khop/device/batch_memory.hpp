@@ -8,7 +8,7 @@
 #include "khop/device/candidates.hpp"
 #include "khop/device/steps/sample.hpp"
 
-namespace khop {
+namespace khop::device {
 
 template <class Backend>
 class BatchMemory {
@@ -63,14 +63,13 @@ class BatchMemory {
   int64_t* counts() const { return counts_.data(); }
   int64_t* offsets() const { return offsets_.data(); }
 
-  parallel::Scratch scratch(const HopBounds& hop, int64_t* used) const {
+  Scratch scratch(const HopBounds& hop, int64_t* used) const {
     return {scratch_.data(), hop.words_per_thread, product(threads_, hop.words_per_thread),
             scratch_.capacity(), used};
   }
-  parallel::HopEdges edges(const parallel::BatchView& view, const parallel::HopStep* steps,
-                           const HopBounds& hop) const {
-    const parallel::HopRows rows{counts_.data(), begins_.data(), picks_.data(), candidates_.kept(),
-                                 offsets_.data()};
+  HopEdges edges(const BatchView& view, const HopStep* steps, const HopBounds& hop) const {
+    const HopRows rows{counts_.data(), begins_.data(), picks_.data(), candidates_.kept(),
+                       offsets_.data()};
     return {view, steps, rows, hop.edges, slots_.data()};
   }
 
@@ -90,4 +89,4 @@ class BatchMemory {
   CandidateEdges<Backend> candidates_;
 };
 
-}  // namespace khop
+}  // namespace khop::device

@@ -1,4 +1,4 @@
-// How large a batch may become: what is known before it is drawn, hop by hop.
+// Upper bounds of a batch's size, hop by hop, before it is drawn.
 #pragma once
 
 #include <algorithm>
@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "khop/core/pick.hpp"
+#include "khop/core/subgraph.hpp"
 #include "khop/device/sample_plan.hpp"
 #include "khop/device/steps/batch_view.hpp"
 
-namespace khop {
+namespace khop::device {
 
 // A hop over all edge types: entries that there is room for.
 struct HopBounds {
@@ -63,24 +64,23 @@ inline int64_t product(int64_t a, int64_t b) {
 }
 
 // How a hop draws over an edge type: a fan-out that no row exceeds takes rows whole.
-// `has_holes`: some of its edges are left out.
-inline parallel::HopStep step_of(HopOptions options, bool has_holes, int64_t max_degree) {
-  using parallel::RowMode;
+// `has_excluded`: some of its edges are left out.
+inline HopStep step_of(HopOptions options, bool has_excluded, int64_t max_degree) {
   if (max_degree == 0) options.fanout = 0;
   if (options.fanout == 0 || !takes_all(max_degree, options.fanout, options.replace)) {
     return {options, RowMode::kPicked, 0};
   }
-  return {options, has_holes || options.weighted ? RowMode::kFiltered : RowMode::kWhole, 0};
+  return {options, has_excluded || options.weighted ? RowMode::kFiltered : RowMode::kWhole, 0};
 }
 
 class BoundsOfBatch {
  public:
-  // seeds, num_ids: of each node type. `has_holes`: edge types of which edges are left out.
+  // seeds, num_ids: of each node type. `has_excluded`: edge types of which edges are left out.
   // `words`: that a thread needs for a step over an edge type.
   template <class Words>
-  BoundsOfBatch(const SamplePlan& plan, const std::vector<DeviceRelation>& relations,
+  BoundsOfBatch(const SamplePlan& plan, const std::vector<Relation>& relations,
                 const std::vector<int64_t>& seeds, const std::vector<int64_t>& num_ids,
-                bool disjoint, const std::vector<bool>& has_holes, const Room& learned,
+                bool disjoint, const std::vector<bool>& has_excluded, const Room& learned,
                 Words&& words) {
     std::vector<int64_t> frontier = seeds;
     std::vector<int64_t> positions = seeds;
@@ -93,7 +93,7 @@ class BoundsOfBatch {
         const auto source = static_cast<std::size_t>(relations[r].source);
         const auto destination = static_cast<std::size_t>(relations[r].destination);
         const int64_t max_degree = plan.graphs[r].max_degree;
-        const parallel::HopStep step = step_of(plan.hops[r][h], has_holes[r], max_degree);
+        const HopStep step = step_of(plan.hops[r][h], has_excluded[r], max_degree);
         of_relations.push_back(step);
         if (step.is_empty()) continue;
         const int64_t edges = add(hop, step, frontier[destination], max_degree);
@@ -114,7 +114,7 @@ class BoundsOfBatch {
   }
 
   std::vector<HopBounds> hops;
-  std::vector<std::vector<parallel::HopStep>> steps;  // of each hop, an edge type each; no keys yet
+  std::vector<std::vector<HopStep>> steps;  // of each hop, an edge type each; no keys yet
   Room room;
 
  private:
@@ -125,13 +125,12 @@ class BoundsOfBatch {
   }
 
   // Adds the rows of an edge type to a hop; returns how many edges they may contribute.
-  static int64_t add(HopBounds& hop, const parallel::HopStep& step, int64_t rows,
-                     int64_t max_degree) {
-    const bool picks = step.mode == parallel::RowMode::kPicked;
+  static int64_t add(HopBounds& hop, const HopStep& step, int64_t rows, int64_t max_degree) {
+    const bool picks = step.mode == RowMode::kPicked;
     const int64_t edges = product(rows, picks ? step.options.fanout : max_degree);
     hop.rows = std::min(hop.rows + rows, kEnough);
     if (picks) hop.picks = std::min(hop.picks + std::min(edges, kEnough), kEnough);
-    if (step.mode == parallel::RowMode::kFiltered) {
+    if (step.mode == RowMode::kFiltered) {
       hop.is_filtered = true;
       hop.candidates = std::min(hop.candidates + std::min(edges, kEnough), kEnough);
     }
@@ -150,4 +149,4 @@ class BoundsOfBatch {
   }
 };
 
-}  // namespace khop
+}  // namespace khop::device

@@ -7,7 +7,7 @@
 #include "khop/device/steps/memory.hpp"
 #include "khop/device/steps/scan.hpp"
 
-namespace khop {
+namespace khop::device {
 
 template <class Backend>
 class CandidateEdges {
@@ -34,26 +34,26 @@ class CandidateEdges {
 
   // Sums up the counts of rows; returns how many candidates there are.
   Count span(Backend& backend, Count rows) {
-    parallel::sum(backend, rows, parallel::CountOf64{counts()}, offsets());
+    sum(backend, rows, CountOf64{counts()}, offsets());
     return {room_, offsets() + rows.most};
   }
 
-  parallel::Candidates candidates(const int64_t* num_rows) const {
+  Candidates candidates(const int64_t* num_rows) const {
     return {offsets_.data(), begins_.data(), num_rows};
   }
 
   // Ranks candidates: how many of those before each are kept, for which `keep` says 1.
   template <class Keep>
   void rank(Backend& backend, Count found, Keep keep) {
-    backend.run(found, parallel::MarkKept<Keep>{keep, ranks()});
-    parallel::sum(backend, found, parallel::CountOf64{ranks()}, ranks());
+    backend.run(found, MarkKept<Keep>{keep, ranks()});
+    sum(backend, found, CountOf64{ranks()}, ranks());
   }
 
   // Keeps those for which `keep` says 1, in their order.
   template <class Keep>
-  void keep(Backend& backend, Count found, Keep keep, const parallel::Candidates& candidates) {
+  void keep(Backend& backend, Count found, Keep keep, const Candidates& candidates) {
     rank(backend, found, keep);
-    backend.run(found, parallel::CompactEdges{candidates, ranks(), kept_.data()});
+    backend.run(found, CompactEdges{candidates, ranks(), kept_.data()});
   }
 
  private:
@@ -65,4 +65,4 @@ class CandidateEdges {
   DeviceArray<Backend, int64_t> kept_;
 };
 
-}  // namespace khop
+}  // namespace khop::device

@@ -15,12 +15,10 @@
 #include "khop/device/operations.hpp"
 #include "khop/device/subgraph.hpp"
 
-namespace khop {
+namespace khop::device {
 
-namespace parallel {
 struct SplitTable;
-struct SplitTally;
-}  // namespace parallel
+struct SplitCounts;
 
 class Device {
  public:
@@ -34,8 +32,8 @@ class Device {
 
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* on_device) = 0;
-  // `from` has been read when it returns; with `upload_pinned`, from page-locked memory, only once
-  // somebody has waited.
+  // `from` has been read when it returns; with `upload_pinned`, from page-locked memory, only after
+  // the next wait.
   virtual void upload(void* on_device, const void* from, std::size_t bytes) = 0;
   virtual void upload_pinned(void* on_device, const void* from, std::size_t bytes) = 0;
   virtual void fill(void* on_device, int byte, std::size_t bytes) = 0;
@@ -76,14 +74,14 @@ class Device {
                          int row_width, int64_t count, void* out, bool waits) = 0;
 
   // Edge list to compressed rows; edges of a row keep the order of the list. Waits for the check
-  // of the ids; if it finds a fault, nothing is written.
-  virtual EdgeListFault coo_to_csr(const EdgeList& list, const RowsOut& out) = 0;
+  // of the ids; if it finds a error, nothing is written.
+  virtual EdgeListError coo_to_csr(const CooEdges& list, const RowsOut& out) = 0;
 
   // Adds to log_missed[u] the logarithm of the probability that no row of the frontier draws u.
-  // Waits for the check of the graph; if it finds a fault, nothing is added: kCorruptRow (the row)
+  // Waits for the check of the graph; if it finds a error, nothing is added: kCorruptRow (the row)
   // or kNoSuchNeighbor (the edge's place).
-  virtual Fault accumulate_hotness(const GraphArrays& graph, const HotnessHop& hop,
-                                   double* log_missed, int64_t num_nodes) = 0;
+  virtual DeviceError accumulate_hotness(const GraphArrays& graph, const HotnessHop& hop,
+                                         double* log_missed, int64_t num_nodes) = 0;
 
   // exists[i] = whether node rows[i], whose neighbours the graph holds, has neighbors[i]. Waits.
   // Returns -1, or the first i whose node has no row or a corrupt one.
@@ -100,19 +98,19 @@ class Device {
 
   // Draws negatives until they join no edge, a number of rounds at most. Those that still do are
   // left[0 .. *num_left), ascending; `left` has room for all. Waits at the end alone.
-  virtual NegativeFault draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
+  virtual NegativeError draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
                                               int64_t* left, int64_t* num_left) = 0;
 
   // `room`: entries of a batch that memory is taken for at once; for more only when batches turn
   // out to need it.
   virtual std::unique_ptr<DeviceSubgraph> make_subgraph(const std::vector<int64_t>& num_nodes,
-                                                        std::vector<DeviceRelation> relations,
+                                                        std::vector<Relation> relations,
                                                         bool with_edges, bool disjoint,
                                                         int64_t room) = 0;
-  // The same from a split table, and nobody waits; what came of it is added to `tally`, on the
-  // device.
-  virtual void split_gather(const parallel::SplitTable& table, const void* rows, int row_width,
-                            int64_t count, void* out, parallel::SplitTally* tally) = 0;
+  // The same from a split table, without a wait; served rows and errors are added to `counts`, on
+  // the device.
+  virtual void split_gather(const SplitTable& table, const void* rows, int row_width, int64_t count,
+                            void* out, SplitCounts* counts) = 0;
 };
 
 // What an emulated device can do.
@@ -125,4 +123,4 @@ struct EmulatedAbilities {
 std::unique_ptr<Device> make_emulated_device(uint64_t seed, int num_threads,
                                              EmulatedAbilities abilities = {});
 
-}  // namespace khop
+}  // namespace khop::device

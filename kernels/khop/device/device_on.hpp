@@ -1,4 +1,4 @@
-// A device made of a backend: each operation is a thread-parallel algorithm of khop/parallel.
+// A device made of a backend: each operation is a list of steps of device/steps.
 #pragma once
 
 #include <stdexcept>
@@ -12,7 +12,7 @@
 #include "khop/device/steps/gather_split.hpp"
 #include "khop/device/subgraph_on.hpp"
 
-namespace khop {
+namespace khop::device {
 
 template <class Backend>
 class DeviceOn final : public Device {
@@ -73,26 +73,26 @@ class DeviceOn final : public Device {
 
   int64_t gather(const void* table, int64_t num_rows, int64_t row_bytes, const void* rows,
                  int row_width, int64_t count, void* out, bool waits) override {
-    if (waits) faults_.check_earlier();
+    if (waits) errors_.check_earlier();
     if (count == 0) return -1;
-    const parallel::RowTable source{table, num_rows, row_bytes};
+    const RowTable source{table, num_rows, row_bytes};
     visit_rows(rows, row_width, [&](auto* ids) {
-      parallel::gather(backend_, source, ids, count, out, faults_.of_next_gather());
+      device::gather(backend_, source, ids, count, out, errors_.of_next_gather());
     });
-    return waits ? faults_.take() : -1;
+    return waits ? errors_.take() : -1;
   }
-  void split_gather(const parallel::SplitTable& table, const void* rows, int row_width,
-                    int64_t count, void* out, parallel::SplitTally* tally) override {
+  void split_gather(const SplitTable& table, const void* rows, int row_width, int64_t count,
+                    void* out, SplitCounts* counts) override {
     visit_rows(rows, row_width, [&](auto* ids) {
-      parallel::split_gather(backend_, table, ids, count, out, tally, sorter_);
+      device::split_gather(backend_, table, ids, count, out, counts, sorter_);
     });
   }
 
-  EdgeListFault coo_to_csr(const EdgeList& list, const RowsOut& out) override {
+  EdgeListError coo_to_csr(const CooEdges& list, const RowsOut& out) override {
     return operations::coo_to_csr(backend_, list, out);
   }
-  Fault accumulate_hotness(const GraphArrays& graph, const HotnessHop& hop, double* log_missed,
-                           int64_t num_nodes) override {
+  DeviceError accumulate_hotness(const GraphArrays& graph, const HotnessHop& hop,
+                                 double* log_missed, int64_t num_nodes) override {
     return operations::accumulate_hotness(backend_, graph, hop, log_missed, num_nodes);
   }
   int64_t has_edges(const GraphArrays& graph, const int64_t* rows, const int64_t* neighbors,
@@ -100,20 +100,19 @@ class DeviceOn final : public Device {
     return operations::has_edges(backend_, graph, rows, neighbors, count, exists);
   }
   int64_t draw_below(uint64_t key, const Bounds& bounds, int64_t count, int64_t* out) override {
-    return parallel::draw_below(backend_, key, bounds, count, out);
+    return device::draw_below(backend_, key, bounds, count, out);
   }
   int64_t draw_nodes(const NodeDraw& draw, int64_t* out) override {
     return operations::draw_nodes(backend_, draw, out);
   }
-  NegativeFault draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
+  NegativeError draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
                                       int64_t* left, int64_t* num_left) override {
     return operations::draw_strict_negatives(backend_, graph, spec, left, num_left);
   }
 
   std::unique_ptr<DeviceSubgraph> make_subgraph(const std::vector<int64_t>& num_nodes,
-                                                std::vector<DeviceRelation> relations,
-                                                bool with_edges, bool disjoint,
-                                                int64_t room) override {
+                                                std::vector<Relation> relations, bool with_edges,
+                                                bool disjoint, int64_t room) override {
     return std::make_unique<SubgraphOn<Backend>>(backend_, num_nodes, std::move(relations),
                                                  with_edges, disjoint, room);
   }
@@ -130,8 +129,8 @@ class DeviceOn final : public Device {
 
   std::string name_;
   Backend backend_;
-  GatherFaults<Backend> faults_{backend_};
-  parallel::RowSorter<Backend> sorter_{backend_};
+  GatherErrors<Backend> errors_{backend_};
+  RowSorter<Backend> sorter_{backend_};
 };
 
-}  // namespace khop
+}  // namespace khop::device

@@ -9,7 +9,7 @@
 #include "khop/device/steps/scan.hpp"
 #include "khop/device/steps/write.hpp"
 
-namespace khop {
+namespace khop::device {
 
 template <class Backend>
 class EdgeListOn {
@@ -35,39 +35,38 @@ class EdgeListOn {
   bool is_there() const { return is_there_; }
   bool lost_edges() const { return !with_edges_; }
   int64_t size() const { return size_; }
-  parallel::EdgeLists arrays() const {
+  EdgeArrays arrays() const {
     return {sources_.data(), destinations_.data(), with_edges_ ? edges_.data() : nullptr};
   }
 
-  void copy(const parallel::EdgeLists& from, int64_t place, int64_t count) {
+  void copy(const EdgeArrays& from, int64_t place, int64_t count) {
     const Count items{count};
-    backend_->run(items, parallel::CopyValues<int32_t>{from.sources, sources_.data() + place});
-    backend_->run(items,
-                  parallel::CopyValues<int32_t>{from.destinations, destinations_.data() + place});
+    backend_->run(items, CopyValues<int32_t>{from.sources, sources_.data() + place});
+    backend_->run(items, CopyValues<int32_t>{from.destinations, destinations_.data() + place});
     if (with_edges_) {
-      backend_->run(items, parallel::CopyValues<int64_t>{from.edges, edges_.data() + place});
+      backend_->run(items, CopyValues<int64_t>{from.edges, edges_.data() + place});
     }
   }
 
   // Becomes `own` with the reverses of `reversed`, sorted, each pair once. Waits.
-  void join(const parallel::EdgeLists& own, int64_t num_own, const parallel::EdgeLists& reversed,
+  void join(const EdgeArrays& own, int64_t num_own, const EdgeArrays& reversed,
             int64_t num_reversed, bool with_edges, int64_t num_destinations) {
     const int64_t total = num_own + num_reversed;
     const Count items{total};
     DeviceArray<Backend, uint64_t> keys(*backend_, total), other_keys(*backend_, total);
     DeviceArray<Backend, int64_t> places(*backend_, total), other_places(*backend_, total);
     DeviceArray<Backend, int64_t> ranks(*backend_, total + 1);
-    backend_->run(items, parallel::PairKeys{own, reversed, num_own, keys.data(), places.data()});
+    backend_->run(items, PairKeys{own, reversed, num_own, keys.data(), places.data()});
     int bits = 33;
     while (bits < 64 && (int64_t{1} << (bits - 32)) < num_destinations) ++bits;
     backend_->sort(total, {keys.data(), places.data(), other_keys.data(), other_places.data()},
                    bits);
-    parallel::sum(*backend_, items, parallel::FirstOfPair{keys.data()}, ranks.data());
+    sum(*backend_, items, FirstOfPair{keys.data()}, ranks.data());
     int64_t count = 0;
     backend_->download(&count, ranks.data() + total, sizeof(count));
     make(count, with_edges);
-    backend_->run(items, parallel::WritePairs{keys.data(), places.data(), ranks.data(), own,
-                                              reversed, num_own, arrays()});
+    backend_->run(items, WritePairs{keys.data(), places.data(), ranks.data(), own, reversed,
+                                    num_own, arrays()});
   }
 
   // The same edges turned round.
@@ -88,4 +87,4 @@ class EdgeListOn {
   DeviceArray<Backend, int64_t> edges_;
 };
 
-}  // namespace khop
+}  // namespace khop::device

@@ -2,7 +2,7 @@
 
 #include "khop/device/device_on.hpp"
 
-namespace khop {
+namespace khop::device {
 
 std::unique_ptr<Device> make_emulated_device(uint64_t seed, int num_threads,
                                              EmulatedAbilities abilities) {
@@ -11,4 +11,4 @@ std::unique_ptr<Device> make_emulated_device(uint64_t seed, int num_threads,
   return std::make_unique<DeviceOn<EmulatedBackend>>(name, seed, num_threads, abilities);
 }
 
-}  // namespace khop
+}  // namespace khop::device

@@ -24,10 +24,10 @@
 #include "khop/device/host_pages.hpp"
 #include "khop/device/steps/backend.hpp"
 
-namespace khop {
+namespace khop::device {
 
 // Registers memory as CUDA's driver does: whole pages, no page twice, and only what was registered
-// can be given back. Ends the process otherwise, for where that happens nobody could be told.
+// can be given back. Ends the process otherwise, for a destructor has nothing to report to.
 class EmulatedDriver {
  public:
   bool add(uintptr_t start, std::size_t bytes) {
@@ -103,7 +103,7 @@ class EmulatedBackend {
   void* allocate_for_peers(std::size_t bytes) { return allocate(bytes); }
   void release_for_peers(void* memory) noexcept { release(memory); }
 
-  // The memory of an emulated device is the host's: whoever shares it maps it.
+  // The memory of an emulated device is the host's: other processes map it.
   std::string handle_of(void*) const { throw std::runtime_error(kNoHandles); }
   void* open_handle(const std::string&) const { throw std::runtime_error(kNoHandles); }
   void close_handle(void*) const noexcept {}
@@ -121,7 +121,7 @@ class EmulatedBackend {
     recording_ = nullptr;
     return recording;
   }
-  void play(const Recording& recording) {
+  void launch(const Recording& recording) {
     const int64_t before = num_launches_;
     for (const auto& step : recording) step();
     num_launches_ = before + 1;
@@ -217,4 +217,4 @@ class EmulatedBackend {
   Recording* recording_ = nullptr;
 };
 
-}  // namespace khop
+}  // namespace khop::device

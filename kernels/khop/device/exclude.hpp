@@ -10,7 +10,7 @@
 #include "khop/device/candidates.hpp"
 #include "khop/device/steps/exclude.hpp"
 
-namespace khop {
+namespace khop::device {
 
 template <class Backend>
 class ExcludedEdges {
@@ -55,19 +55,18 @@ class ExcludedEdges {
   }
 
   // Finds them, from their words on the device.
-  void find(Backend& backend, const DeviceCsr& graph, const int64_t* words, Fault* fault,
-            parallel::Needs* needs) {
+  void find(Backend& backend, const DeviceCsr& graph, const int64_t* words, DeviceError* error,
+            Needs* needs) {
     const Count rows{num_rows_};
-    const parallel::PairList pairs{words, words + num_rows_, words + 2 * num_rows_ + 1};
-    backend.run(rows, parallel::SpanPairs{graph, pairs, fault, work_.begins(), work_.counts()});
+    const PairList pairs{words, words + num_rows_, words + 2 * num_rows_ + 1};
+    backend.run(rows, SpanPairs{graph, pairs, error, work_.begins(), work_.counts()});
     const Count found = work_.span(backend, rows);
-    const parallel::Candidates candidates =
-        work_.candidates(words + static_cast<int64_t>(words_.size()) - 1);
-    work_.keep(backend, found, parallel::IsExcluded{graph, pairs, candidates}, candidates);
-    backend.run(Count{1}, parallel::EndExclusion{found.total, room_, needs});
+    const Candidates candidates = work_.candidates(words + static_cast<int64_t>(words_.size()) - 1);
+    work_.keep(backend, found, IsExcluded{graph, pairs, candidates}, candidates);
+    backend.run(Count{1}, EndExclusion{found.total, room_, needs});
   }
 
-  parallel::HoleList list() const {
+  ExcludedList list() const {
     if (pairs_.empty()) return {nullptr, nullptr};
     return {work_.kept(), work_.num_kept()};
   }
@@ -81,4 +80,4 @@ class ExcludedEdges {
   CandidateEdges<Backend> work_;
 };
 
-}  // namespace khop
+}  // namespace khop::device

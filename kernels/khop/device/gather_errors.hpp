@@ -1,4 +1,4 @@
-// What a device's gathers found wrong: one word in its memory for all of them.
+// Errors of a device's gathers: one word in its memory for all of them.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 #include "khop/device/steps/memory.hpp"
 
-namespace khop {
+namespace khop::device {
 
 template <class Backend>
-class GatherFaults {
+class GatherErrors {
  public:
-  explicit GatherFaults(Backend& backend) : backend_(&backend), first_bad_(backend) {}
+  explicit GatherErrors(Backend& backend) : backend_(&backend), first_bad_(backend) {}
 
   // The word that a gather lowers to the first entry whose row does not exist.
   uint64_t* of_next_gather() {
@@ -21,8 +21,8 @@ class GatherFaults {
     return first_bad_.data();
   }
 
-  // Of gathers that nobody has waited for, if there are any: waits and throws std::out_of_range if
-  // one of them asked for a row that does not exist.
+  // Of gathers that have not been waited for, if there are any: waits and throws std::out_of_range
+  // if one of them asked for a row that does not exist.
   void check_earlier() {
     if (is_checked_) return;
     const int64_t bad = take();
@@ -51,4 +51,4 @@ class GatherFaults {
   bool is_checked_ = true;
 };
 
-}  // namespace khop
+}  // namespace khop::device

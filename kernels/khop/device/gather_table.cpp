@@ -8,7 +8,7 @@
 
 #include "khop/cpu/gather.hpp"
 
-namespace khop {
+namespace khop::device {
 namespace {
 
 constexpr int64_t kStagingBytes = int64_t{16} << 20;
@@ -79,7 +79,7 @@ HotRows::HotRows(std::shared_ptr<const DeviceGroup> group, const HostRows& table
 
 HotRows::~HotRows() { release(); }
 
-// What only its own device reads may come from whoever else manages that device's memory; peers
+// What only its own device reads may come from the device's allocator; peers
 // read what the driver gave.
 void* HotRows::allocate(Device& device, std::size_t bytes) const {
   return group_->size() == 1 ? device.allocate(bytes) : device.allocate_for_peers(bytes);
@@ -91,7 +91,7 @@ void HotRows::copy_part(const HostRows& table, int64_t part, PinnedMemory& stagi
   if (row_bytes_ == 0) return;
   Device& device = *group_->device(part);
   auto* to = static_cast<char*>(const_cast<void*>(parts_.back()));
-  const RowTable source{table.data, table.num_rows, table.row_bytes};
+  const cpu::RowTable source{table.data, table.num_rows, table.row_bytes};
   const int64_t chunk = static_cast<int64_t>(staging.bytes()) / row_bytes_;
   std::vector<int64_t> rows;
   for (int64_t place = part; place < count_;) {
@@ -100,8 +100,8 @@ void HotRows::copy_part(const HostRows& table, int64_t part, PinnedMemory& stagi
       rows.push_back(ids_.has_value() ? (*ids_)[static_cast<std::size_t>(place)] : place);
     }
     const auto count = static_cast<int64_t>(rows.size());
-    gather_rows(source, rows.data(), count, RowTarget{staging.data(), count, nullptr},
-                kUploadThreads);
+    cpu::gather_rows(source, rows.data(), count, cpu::RowTarget{staging.data(), count, nullptr},
+                     kUploadThreads);
     const auto bytes = static_cast<std::size_t>(count * row_bytes_);
     device.upload_pinned(to, staging.data(), bytes);
     device.synchronize();  // before the staging memory is written again, and before peers read
@@ -142,7 +142,7 @@ DeviceTable::DeviceTable(std::shared_ptr<Device> device, const HostRows& table, 
       mode_(mode),
       places_(*device_),
       parts_(*device_),
-      tally_(*device_) {
+      counts_(*device_) {
   if (hot != nullptr && mode != TableMode::kDevice) {
     throw std::invalid_argument("hot rows are for tables in device memory");
   }
@@ -210,8 +210,8 @@ int64_t DeviceTable::gather(const void* rows, int row_width, bool rows_on_host, 
     return gather_on_host(rows, row_width, rows_on_host, count, out, num_threads);
   }
   if (waits) check_earlier();
-  if (tally_.reserve(1)) device_->fill(tally_.data(), 0xFF, sizeof(parallel::SplitTally));
-  device_->split_gather(split_, rows, row_width, count, out, tally_.data());
+  if (counts_.reserve(1)) device_->fill(counts_.data(), 0xFF, sizeof(SplitCounts));
+  device_->split_gather(split_, rows, row_width, count, out, counts_.data());
   pending_ += count;
   return waits ? collect() : -1;
 }
@@ -220,18 +220,18 @@ int64_t DeviceTable::gather(const void* rows, int row_width, bool rows_on_host, 
 // does not exist.
 int64_t DeviceTable::collect() {
   if (pending_ == 0) return -1;
-  parallel::SplitTally tally;
-  device_->download(&tally, tally_.data(), sizeof(tally));
-  device_->fill(tally_.data(), 0xFF, sizeof(tally));
+  SplitCounts counts;
+  device_->download(&counts, counts_.data(), sizeof(counts));
+  device_->fill(counts_.data(), 0xFF, sizeof(counts));
   const int64_t asked = std::exchange(pending_, 0);
-  if (tally.bad() >= 0) return tally.bad();
+  if (counts.bad() >= 0) return counts.bad();
   if (row_bytes_ == 0) return -1;  // nothing was served
-  served_.by_device += tally.num_hot();
-  served_.by_host += asked - tally.num_hot();
+  served_.by_device += counts.num_hot();
+  served_.by_host += asked - counts.num_hot();
   return -1;
 }
 
-// Of gathers that nobody has waited for.
+// Of gathers that have not been waited for.
 void DeviceTable::check_earlier() {
   const int64_t bad = collect();
   if (bad < 0) return;
@@ -260,12 +260,12 @@ int64_t DeviceTable::gather_on_host(const void* rows, int row_width, bool rows_o
   }
   const auto bytes = static_cast<std::size_t>(count * row_bytes_);
   PinnedMemory& gathered = staging(staged_out_, bytes);
-  const RowTable source{host_.data, num_rows_, row_bytes_};
-  const RowTarget target{gathered.data(), count, nullptr};
+  const cpu::RowTable source{host_.data, num_rows_, row_bytes_};
+  const cpu::RowTarget target{gathered.data(), count, nullptr};
   const int64_t bad =
       row_width == 4
-          ? gather_rows(source, static_cast<const int32_t*>(rows), count, target, num_threads)
-          : gather_rows(source, static_cast<const int64_t*>(rows), count, target, num_threads);
+          ? cpu::gather_rows(source, static_cast<const int32_t*>(rows), count, target, num_threads)
+          : cpu::gather_rows(source, static_cast<const int64_t*>(rows), count, target, num_threads);
   if (bad >= 0 || row_bytes_ == 0) return bad;
   device_->upload_pinned(out, gathered.data(), bytes);
   device_->synchronize();  // before the staging memory is written again
@@ -281,4 +281,4 @@ PinnedMemory& DeviceTable::staging(std::unique_ptr<PinnedMemory>& memory, std::s
   return *memory;
 }
 
-}  // namespace khop
+}  // namespace khop::device

@@ -13,7 +13,7 @@
 #include "khop/device/steps/gather_split.hpp"
 #include "khop/device/steps/memory.hpp"
 
-namespace khop {
+namespace khop::device {
 
 // An array of the host: [num_rows, row_bytes].
 struct HostRows {
@@ -42,7 +42,7 @@ class DeviceGroup {
 };
 
 // Rows of a table in the memory of a group's devices; how they are divided is said in
-// parallel/split_gather.hpp. The devices' tables share it.
+// device/steps/gather_split.hpp. The devices' tables share it.
 class HotRows {
  public:
   // `ids`: which rows, hottest first; nothing: all, row r at place r. Throws std::invalid_argument
@@ -87,10 +87,10 @@ class DeviceTable {
   // gather that reads the host's memory does so in the order of rows. Throws std::invalid_argument
   // if `hot` is of another table or group.
   DeviceTable(std::shared_ptr<Device> device, const HostRows& table, TableMode mode,
-              std::shared_ptr<const HotRows> hot, int64_t sorts_from = parallel::kSortsFrom);
+              std::shared_ptr<const HotRows> hot, int64_t sorts_from = kSortsFrom);
   DeviceTable(const DeviceTable&) = delete;
   DeviceTable& operator=(const DeviceTable&) = delete;
-  ~DeviceTable();  // waits for gathers that nobody has waited for
+  ~DeviceTable();  // waits for gathers in flight
 
   int64_t num_rows() const { return num_rows_; }
   int64_t row_bytes() const { return row_bytes_; }
@@ -101,7 +101,7 @@ class DeviceTable {
     int64_t by_device;
     int64_t by_host;
   };
-  // Waits for gathers that nobody has waited for. Throws std::out_of_range if one of them asked for
+  // Waits for gathers in flight. Throws std::out_of_range if one of them asked for
   // a row that does not exist.
   Served served();
   void reset_served();
@@ -130,12 +130,12 @@ class DeviceTable {
   std::shared_ptr<const HotRows> hot_;
   DeviceArray<Device, int32_t> places_;
   DeviceArray<Device, const void*> parts_;
-  parallel::SplitTable split_{};
+  SplitTable split_{};
   std::unique_ptr<PinnedMemory> staged_rows_;  // of kHost
   std::unique_ptr<PinnedMemory> staged_out_;
-  DeviceArray<Device, parallel::SplitTally> tally_;
-  int64_t pending_ = 0;  // rows asked for since the tally was collected
+  DeviceArray<Device, SplitCounts> counts_;
+  int64_t pending_ = 0;  // rows asked for since the counts were collected
   Served served_{0, 0};
 };
 
-}  // namespace khop
+}  // namespace khop::device

@@ -6,7 +6,7 @@
 
 #include "khop/core/csr.hpp"
 
-namespace khop {
+namespace khop::device {
 
 struct GraphArrays {
   const void* indptr;
@@ -78,4 +78,4 @@ GraphArrays arrays_of(const CsrView<Ptr, Col>& view) {
           max_degree};
 }
 
-}  // namespace khop
+}  // namespace khop::device

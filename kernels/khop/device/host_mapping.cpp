@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace khop {
+namespace khop::device {
 
 HostMapping::HostMapping(std::shared_ptr<Device> device, const void* memory, std::size_t bytes,
                          std::shared_ptr<const void> owner)
@@ -20,4 +20,4 @@ HostMapping::~HostMapping() {
   if (bytes_ > 0 && copy_ == nullptr) device_->unmap_host(memory_, bytes_);
 }
 
-}  // namespace khop
+}  // namespace khop::device

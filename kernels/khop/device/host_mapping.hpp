@@ -8,7 +8,7 @@
 
 #include "khop/device/device.hpp"
 
-namespace khop {
+namespace khop::device {
 
 // Page-locked host memory: devices read it in place and copy from it without a detour.
 class PinnedMemory {
@@ -52,4 +52,4 @@ class HostMapping {
   std::unique_ptr<PinnedMemory> copy_;
 };
 
-}  // namespace khop
+}  // namespace khop::device

@@ -1,4 +1,4 @@
-// Which host memory is registered with a driver, so that devices read it in place.
+// Host memory that is registered with a driver, so that devices read it in place.
 //
 // A driver registers memory, but locks whole pages and refuses a page that it has locked already;
 // and it refuses to copy memory that is registered in part. So an array is registered only if no
@@ -16,7 +16,7 @@
 #include <mutex>
 #include <utility>
 
-namespace khop {
+namespace khop::device {
 
 class HostPages {
  public:
@@ -97,4 +97,4 @@ class HostPages {
   std::map<std::pair<uintptr_t, std::size_t>, int64_t> mappings_;
 };
 
-}  // namespace khop
+}  // namespace khop::device

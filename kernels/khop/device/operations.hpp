@@ -1,4 +1,4 @@
-// What operations on a device take, whatever the types of integers: pointers are to device memory.
+// Arguments of operations on a device, for integers of any width; pointers are to device memory.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include "khop/device/steps/convert.hpp"
 #include "khop/device/steps/negatives.hpp"
 
-namespace khop {
+namespace khop::device {
 
 struct AnyIntsOut {
   void* data;  // null: not wanted
@@ -22,7 +22,7 @@ struct EdgeEnds {
   int64_t num_nodes;   // as are, in [0, num_nodes), the values of the map
 };
 
-struct EdgeList {
+struct CooEdges {
   EdgeEnds keys;
   EdgeEnds neighbors;  // of the same width
   int64_t num_edges;
@@ -40,10 +40,4 @@ struct HotnessHop {
   bool replace;
 };
 
-using parallel::Bounds;
-using parallel::EdgeListFault;
-using parallel::NegativeFault;
-using parallel::NegativeSpec;
-using parallel::NodeDraw;
-
-}  // namespace khop
+}  // namespace khop::device

@@ -1,5 +1,5 @@
-// A batch on a device made of a backend: its seeds, the memory that it needs, and the steps that
-// draw it.
+// Sampling of a batch on a device made of a backend: its seeds, the memory that it needs, and the
+// steps that draw it.
 #pragma once
 
 #include <algorithm>
@@ -21,26 +21,21 @@
 #include "khop/device/sample_steps.hpp"
 #include "khop/device/type_memory.hpp"
 
-namespace khop {
+namespace khop::device {
 
 template <class Backend>
 class BatchOn {
  public:
-  BatchOn(Backend& backend, const std::vector<int64_t>& num_nodes,
-          std::vector<DeviceRelation> relations, bool with_edges, bool disjoint, int64_t room)
+  BatchOn(Backend& backend, const std::vector<int64_t>& num_nodes, std::vector<Relation> relations,
+          bool with_edges, bool disjoint, int64_t room)
       : backend_(backend),
         relations_(std::move(relations)),
         with_edges_(with_edges),
         disjoint_(disjoint),
         head_(backend),
         memory_(backend) {
-    for (const DeviceRelation& r : relations_) {
-      const auto count = static_cast<int32_t>(num_nodes.size());
-      if (r.source < 0 || r.source >= count || r.destination < 0 || r.destination >= count) {
-        throw std::invalid_argument("an edge type names a node type that does not exist");
-      }
-      excluded_.emplace_back(backend);
-    }
+    check_relations(relations_, num_nodes.size());
+    for (std::size_t r = 0; r < relations_.size(); ++r) excluded_.emplace_back(backend);
     for (const int64_t count : num_nodes) types_.emplace_back(backend, count, disjoint);
     learned_.positions.assign(num_nodes.size(), 0);
     learned_.eager = room;
@@ -103,7 +98,7 @@ class BatchOn {
     for (;;) {
       head_.download();
       is_under_way_ = false;
-      check_fault(*head_.fault.host);
+      check_error(*head_.error.host);
       if (head_.needs.host->exceeded == 0) break;
       learn();
       draw();
@@ -135,23 +130,23 @@ class BatchOn {
   }
 
   // For what is made of a drawn batch.
-  const std::vector<DeviceRelation>& relations() const { return relations_; }
+  const std::vector<Relation>& relations() const { return relations_; }
   bool with_edges() const { return with_edges_; }
   bool disjoint() const { return disjoint_; }
   std::size_t num_hops() const { return plan_->num_hops(); }
-  const parallel::HopRecord& record(std::size_t hop, std::size_t relation) const {
+  const HopRecord& record(std::size_t hop, std::size_t relation) const {
     return head_.records.host[hop * relations_.size() + relation];
   }
   const TypeMemory<Backend>& type(int32_t t) const { return types_[index(t)]; }
-  parallel::Stream stream(int32_t t) const { return types_[index(t)].stream(); }
-  const parallel::TypeState* state(int32_t t) const { return head_.states.device + t; }
-  Fault* device_fault() const { return head_.fault.device; }
-  parallel::HoleList holes(std::size_t relation) const { return excluded_[relation].list(); }
+  SampleBuffer buffer(int32_t t) const { return types_[index(t)].buffer(); }
+  const TypeState* state(int32_t t) const { return head_.states.device + t; }
+  DeviceError* device_error() const { return head_.error.device; }
+  ExcludedList excluded(std::size_t relation) const { return excluded_[relation].list(); }
 
   // All nodes of the type whose neighbours an edge type leads to.
-  parallel::FrontierView nodes_of(std::size_t relation) const {
+  FrontierView nodes_of(std::size_t relation) const {
     const TypeMemory<Backend>& type = types_[index(relations_[relation].destination)];
-    return {type.stream().nodes, head_.zero.device, is_timed_ ? head_.times.device : nullptr,
+    return {type.buffer().nodes, head_.zero.device, is_timed_ ? head_.times.device : nullptr,
             type.id_bits(), disjoint_};
   }
 
@@ -200,7 +195,7 @@ class BatchOn {
       return relations_[a].source < relations_[b].source;
     });
     first_relations_.assign(types_.size() + 1, 0);
-    for (const DeviceRelation& r : relations_) ++first_relations_[index(r.source) + 1];
+    for (const Relation& r : relations_) ++first_relations_[index(r.source) + 1];
     std::partial_sum(first_relations_.begin(), first_relations_.end(), first_relations_.begin());
   }
 
@@ -218,7 +213,7 @@ class BatchOn {
       find_excluded();
       steps().launch();
     } else {
-      play_or_launch(moved);
+      launch_steps(moved);
     }
   }
 
@@ -234,24 +229,23 @@ class BatchOn {
       seeds_most_[t] = plan_->as_graph ? std::max(seeds_most_[t], count) : count;
       num_ids.push_back(types_[t].num_ids());
     }
-    std::vector<bool> has_holes;
-    for (const auto& excluded : excluded_) has_holes.push_back(!excluded.empty());
-    bounds_.emplace(
-        *plan_, relations_, seeds_most_, num_ids, disjoint_, has_holes, learned_,
-        [&](std::size_t r, const parallel::HopStep& step) { return words_of(r, step); });
+    std::vector<bool> has_excluded;
+    for (const auto& excluded : excluded_) has_excluded.push_back(!excluded.empty());
+    bounds_.emplace(*plan_, relations_, seeds_most_, num_ids, disjoint_, has_excluded, learned_,
+                    [&](std::size_t r, const HopStep& step) { return words_of(r, step); });
   }
 
   // Words that a row needs to be drawn.
-  int64_t words_of(std::size_t r, const parallel::HopStep& step) const {
-    if (step.mode != parallel::RowMode::kPicked) return 0;
+  int64_t words_of(std::size_t r, const HopStep& step) const {
+    if (step.mode != RowMode::kPicked) return 0;
     const HopOptions& options = step.options;
     if (options.method == HopMethod::kLabor) {
-      return product(race_words(1, options.weighted), options.fanout);
+      return product(labor_words(1, options.weighted), options.fanout);
     }
     if (options.weighted) return options.replace ? 0 : product(2, options.fanout);
     const bool scans = options.fanout <= kScanLimit &&
                        plan_->graphs[r].max_degree <= std::numeric_limits<uint32_t>::max();
-    return options.replace || scans ? 0 : parallel::PickedSet::words_for(options.fanout);
+    return options.replace || scans ? 0 : PickedSet::words_for(options.fanout);
   }
 
   bool make_room() {
@@ -278,9 +272,9 @@ class BatchOn {
   void write_head() {
     write_seeds();
     for (std::size_t t = 0; t < types_.size(); ++t) {
-      parallel::Stream& stream = head_.streams.host[t] = types_[t].stream();
-      stream.first_relation = first_relations_[t];
-      stream.end_relation = first_relations_[t + 1];
+      SampleBuffer& buffer = head_.buffers.host[t] = types_[t].buffer();
+      buffer.first_relation = first_relations_[t];
+      buffer.end_relation = first_relations_[t + 1];
     }
     for (std::size_t k = 0; k < order_.size(); ++k) {
       const std::size_t r = order_[k];
@@ -288,7 +282,7 @@ class BatchOn {
       head_.relations.host[k] = {graph.view(), excluded_[r].list(), relations_[r].source,
                                  relations_[r].destination, static_cast<int64_t>(r)};
       for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
-        parallel::HopStep& step = head_.steps.host[h * order_.size() + k] = bounds_->steps[h][r];
+        HopStep& step = head_.steps.host[h * order_.size() + k] = bounds_->steps[h][r];
         step.options = step.options.at({plan_->run_key, plan_->batch, static_cast<uint32_t>(h),
                                         static_cast<uint32_t>(r),
                                         static_cast<uint32_t>(relations_[r].source)});
@@ -320,14 +314,14 @@ class BatchOn {
     const int64_t* words = head_.others.device;
     for (std::size_t r = 0; r < relations_.size(); ++r) {
       if (excluded_[r].empty()) continue;
-      excluded_[r].find(backend_, plan_->graphs[r].view(), words, head_.fault.device,
+      excluded_[r].find(backend_, plan_->graphs[r].view(), words, head_.error.device,
                         head_.needs.device);
       words += excluded_[r].words().size();
     }
   }
 
-  // Batches of the same bounds and the same memory play what the second of them has recorded.
-  void play_or_launch(bool afresh) {
+  // Batches of the same bounds and the same memory launch what the second of them has recorded.
+  void launch_steps(bool afresh) {
     const auto upload_and_launch = [&] {
       head_.upload();
       steps().launch();
@@ -342,7 +336,7 @@ class BatchOn {
       recording_ = backend_.record(upload_and_launch);
       recorded_ = now;
     }
-    backend_.play(*recording_);
+    backend_.launch(*recording_);
   }
 
   // What the launches of a batch depend on, beside where its memory is. All else is in the head.
@@ -370,7 +364,7 @@ class BatchOn {
     const auto note = [](int64_t& room, int64_t needed) {
       room = std::max(room, needed + needed / 4);
     };
-    const parallel::Needs& needs = *head_.needs.host;
+    const Needs& needs = *head_.needs.host;
     for (std::size_t t = 0; t < types_.size(); ++t) {
       note(learned_.positions[t], head_.states.host[t].needed);
     }
@@ -382,7 +376,7 @@ class BatchOn {
   }
 
   Backend& backend_;
-  std::vector<DeviceRelation> relations_;
+  std::vector<Relation> relations_;
   std::vector<std::size_t> order_;
   std::vector<int64_t>
       first_relations_;  // by node type of the neighbours, in that order; and the end
@@ -408,4 +402,4 @@ class BatchOn {
   Recorded recorded_;
 };
 
-}  // namespace khop
+}  // namespace khop::device

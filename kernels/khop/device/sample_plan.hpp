@@ -1,33 +1,21 @@
-// How a device draws a batch, and what comes of it.
+// Plan by which a device draws a batch, and the shape of the result.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "khop/core/hop_options.hpp"
+#include "khop/core/subgraph.hpp"
 #include "khop/device/graph.hpp"
 
-namespace khop {
-
-// An edge type: node type of the neighbours, and the one whose neighbours are drawn.
-struct DeviceRelation {
-  int32_t source;
-  int32_t destination;
-};
-
-// See Subgraph::Reversal.
-struct Reversal {
-  int32_t relation;
-  int32_t reverse;
-  bool mirror;
-};
+namespace khop::device {
 
 struct SamplePlan {
   std::vector<GraphArrays> graphs;            // an edge type each
   std::vector<std::vector<HopOptions>> hops;  // an edge type each, then a hop each; no keys yet
   uint64_t run_key = 0;
   uint64_t batch = 0;
-  // Captures the batch's kernels and plays them again for batches of the same plan.
+  // Captures the batch's kernels and launches them again for batches of the same plan.
   bool as_graph = false;
 
   std::size_t num_hops() const { return hops.empty() ? 0 : hops[0].size(); }
@@ -52,4 +40,4 @@ struct BatchOut {
   std::vector<AnyInts> names;  // of all edges of the graph that the batch was drawn from
 };
 
-}  // namespace khop
+}  // namespace khop::device

@@ -11,7 +11,7 @@
 #include "khop/device/steps/sample.hpp"
 #include "khop/device/steps/scan.hpp"
 
-namespace khop {
+namespace khop::device {
 
 // For as long as it takes to launch a batch.
 template <class Backend>
@@ -28,77 +28,74 @@ class BatchSteps {
 
   // Plans the rows of the first hop, on the host.
   void plan_first_rows() const {
-    const parallel::BatchView batch = view(true);
-    const parallel::PlanRows rows = plan_rows(0, batch, head_.steps.host);
+    const BatchView batch = view(true);
+    const PlanRows rows = plan_rows(0, batch, head_.steps.host);
     for (int64_t k = 0; k < batch.num_relations; ++k) rows.count(k);
     rows.add_up();
   }
 
   void launch() {
-    const parallel::BatchView batch = view(false);
+    const BatchView batch = view(false);
     const int64_t* const starts = head_.seed_starts.device;
     backend_.run(Count{head_.sizes().seeds, starts + batch.num_types},
-                 parallel::PlaceSeeds{batch, head_.seeds.device, starts});
+                 PlaceSeeds{batch, head_.seeds.device, starts});
     for (std::size_t h = 0; h < hops_.size(); ++h) launch_hop(h, batch);
   }
 
  private:
   // The tables as the host, or the device, reads them.
-  parallel::BatchView view(bool on_host) const {
+  BatchView view(bool on_host) const {
     const auto at = [on_host](const auto& part) { return on_host ? part.host : part.device; };
-    return {at(head_.streams),    at(head_.relations),     at(head_.states),
-            at(head_.needs),      at(head_.fault),         is_timed_ ? at(head_.times) : nullptr,
+    return {at(head_.buffers),    at(head_.relations),     at(head_.states),
+            at(head_.needs),      at(head_.error),         is_timed_ ? at(head_.times) : nullptr,
             head_.sizes().types,  head_.sizes().relations, at(head_.row_starts),
             at(head_.pick_starts)};
   }
 
   // There may be no such hop.
-  parallel::PlanRows plan_rows(std::size_t h, const parallel::BatchView& batch,
-                               const parallel::HopStep* steps) const {
+  PlanRows plan_rows(std::size_t h, const BatchView& batch, const HopStep* steps) const {
     if (h >= hops_.size()) return {batch, nullptr, 0, 0};
     return {batch, steps + h * batch.num_relations, hops_[h].rows, hops_[h].picks};
   }
 
-  void launch_hop(std::size_t h, const parallel::BatchView& batch) {
+  void launch_hop(std::size_t h, const BatchView& batch) {
     const HopBounds& b = hops_[h];
     const auto* const steps = head_.steps.device + h * batch.num_relations;
-    const parallel::HopEdges edges = memory_.edges(batch, steps, b);
-    const parallel::Scratch scratch = memory_.scratch(b, head_.scratch_used.device);
+    const HopEdges edges = memory_.edges(batch, steps, b);
+    const Scratch scratch = memory_.scratch(b, head_.scratch_used.device);
     const int64_t* num_candidates = nullptr;
     if (!b.empty()) {
       const Count rows{b.rows, batch.row_starts + batch.num_relations};
-      parallel::FilteredRows filtered{nullptr, nullptr, 0};
+      FilteredRows filtered{nullptr, nullptr, 0};
       if (b.is_filtered) num_candidates = find_candidates(batch, steps, rows, filtered);
       const int64_t threads = b.words_per_thread > 0 ? memory_.threads() : rows.most;
-      backend_.run_on_threads(rows, threads,
-                              parallel::PickRows{batch, steps, filtered, scratch, edges.rows});
-      parallel::sum(backend_, rows, parallel::CountOf64{memory_.counts()}, memory_.offsets());
+      backend_.run_on_threads(rows, threads, PickRows{batch, steps, filtered, scratch, edges.rows});
+      sum(backend_, rows, CountOf64{memory_.counts()}, memory_.offsets());
       append(edges, Count{b.edges, memory_.offsets() + rows.most});
     }
-    backend_.run_blocks(
-        1, parallel::EndHop{edges, memory_.ranks(), num_candidates, memory_.most_candidates(),
-                            scratch, head_.records.device + h * batch.num_relations,
-                            head_.hop_sizes.device + h * batch.num_types,
-                            plan_rows(h + 1, batch, head_.steps.device)});
+    backend_.run_blocks(1, EndHop{edges, memory_.ranks(), num_candidates, memory_.most_candidates(),
+                                  scratch, head_.records.device + h * batch.num_relations,
+                                  head_.hop_sizes.device + h * batch.num_types,
+                                  plan_rows(h + 1, batch, head_.steps.device)});
   }
 
   // Of rows that are taken whole, the edges that are drawn. Returns how many edges they have.
-  const int64_t* find_candidates(const parallel::BatchView& batch, const parallel::HopStep* steps,
-                                 Count rows, parallel::FilteredRows& filtered) {
+  const int64_t* find_candidates(const BatchView& batch, const HopStep* steps, Count rows,
+                                 FilteredRows& filtered) {
     CandidateEdges<Backend>& work = memory_.candidates();
-    backend_.run(rows, parallel::SpanFilteredRows{batch, steps, work.begins(), work.counts()});
+    backend_.run(rows, SpanFilteredRows{batch, steps, work.begins(), work.counts()});
     const Count found = work.span(backend_, rows);
-    const parallel::Candidates candidates = work.candidates(rows.total);
-    work.keep(backend_, found, parallel::KeepEdges{batch, steps, candidates}, candidates);
+    const Candidates candidates = work.candidates(rows.total);
+    work.keep(backend_, found, KeepEdges{batch, steps, candidates}, candidates);
     filtered = {work.offsets(), work.ranks(), found.most};
     return found.total;
   }
 
-  void append(const parallel::HopEdges& edges, Count count) {
-    backend_.run(count, parallel::AppendEdges{edges});
-    if (has_wide_keys_) backend_.run(count, parallel::InsertKeys{edges});
-    parallel::sum(backend_, count, parallel::FirstOfNode{edges}, memory_.ranks());
-    backend_.run(count, parallel::NumberEdges{edges, memory_.ranks()});
+  void append(const HopEdges& edges, Count count) {
+    backend_.run(count, AppendEdges{edges});
+    if (has_wide_keys_) backend_.run(count, InsertKeys{edges});
+    sum(backend_, count, FirstOfNode{edges}, memory_.ranks());
+    backend_.run(count, NumberEdges{edges, memory_.ranks()});
   }
 
   Backend& backend_;
@@ -109,4 +106,4 @@ class BatchSteps {
   bool has_wide_keys_;
 };
 
-}  // namespace khop
+}  // namespace khop::device

@@ -1,14 +1,15 @@
-// The subgraph of a batch that a device draws. What callers see of it.
+// Interface of a batch's subgraph that a device draws.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "khop/core/subgraph.hpp"
 #include "khop/device/graph.hpp"
 #include "khop/device/sample_plan.hpp"
 
-namespace khop {
+namespace khop::device {
 
 // One batch after the other is drawn into the same object, as into Subgraph:
 //   begin(); add_seeds(...); [exclude(...);] sample(...); [induce(...) or add_reverses(...)]
@@ -41,4 +42,4 @@ class DeviceSubgraph {
   virtual void write(const BatchOut& out) = 0;
 };
 
-}  // namespace khop
+}  // namespace khop::device

@@ -13,13 +13,13 @@
 #include "khop/device/steps/write.hpp"
 #include "khop/device/subgraph.hpp"
 
-namespace khop {
+namespace khop::device {
 
 template <class Backend>
 class SubgraphOn final : public DeviceSubgraph {
  public:
   SubgraphOn(Backend& backend, const std::vector<int64_t>& num_nodes,
-             std::vector<DeviceRelation> relations, bool with_edges, bool disjoint, int64_t room)
+             std::vector<Relation> relations, bool with_edges, bool disjoint, int64_t room)
       : backend_(backend),
         batch_(backend, num_nodes, std::move(relations), with_edges, disjoint, room),
         members_(backend) {
@@ -57,11 +57,14 @@ class SubgraphOn final : public DeviceSubgraph {
   void add_reverses(const std::vector<Reversal>& reversals, bool keep_edges) override {
     [[maybe_unused]] const auto on = backend_.on_device();
     finish();
-    for (const Reversal& r : reversals) check_reversal(r, keep_edges);
+    for (const Reversal& r : reversals) {
+      const bool lost_edges = batch_.with_edges() && lists_[index(r.relation)].lost_edges();
+      check_reversal(batch_.relations(), r, keep_edges, lost_edges);
+    }
     std::vector<std::pair<std::size_t, EdgeListOn<Backend>>> results;
     for (const Reversal& r : reversals) {
-      const parallel::EdgeLists own = listed(index(r.relation));
-      const parallel::EdgeLists reversed = listed(index(r.reverse));
+      const EdgeArrays own = listed(index(r.relation));
+      const EdgeArrays reversed = listed(index(r.reverse));
       EdgeListOn<Backend> result(backend_);
       result.join(own, shape_.num_edges[index(r.relation)], reversed,
                   shape_.num_edges[index(r.reverse)], keep_edges && batch_.with_edges(),
@@ -89,25 +92,25 @@ class SubgraphOn final : public DeviceSubgraph {
   }
 
   void write_nodes(const BatchOut& out) {
-    parallel::PieceWriter<parallel::NodePiece, Backend> writer(backend_);
+    PieceWriter<NodePiece, Backend> writer(backend_);
     for (std::size_t t = 0; t < shape_.num_nodes.size(); ++t) {
       int64_t* const ids = entry(out.nodes, t);
       int64_t* const trees = entry(out.trees, t);
       if (ids == nullptr && trees == nullptr) continue;
       const TypeMemory<Backend>& type = batch_.type(static_cast<int32_t>(t));
-      writer.add({0, type.stream().nodes, ids, trees, type.id_bits(), batch_.disjoint()},
+      writer.add({0, type.buffer().nodes, ids, trees, type.id_bits(), batch_.disjoint()},
                  shape_.num_nodes[t]);
     }
     writer.write();
   }
 
   void write_ends(const BatchOut& out) {
-    parallel::PieceWriter<parallel::EndPiece, Backend> writer(backend_);
+    PieceWriter<EndPiece, Backend> writer(backend_);
     for (std::size_t r = 0; r < lists_.size(); ++r) {
       int64_t* const row = entry(out.rows, r);
       int64_t* const col = entry(out.cols, r);
       if (row == nullptr || col == nullptr) continue;
-      for_stretches(r, [&](const parallel::EdgeLists& from, int64_t place, int64_t count) {
+      for_stretches(r, [&](const EdgeArrays& from, int64_t place, int64_t count) {
         writer.add({0, from.sources, from.destinations, row + place, col + place}, count);
       });
     }
@@ -115,14 +118,14 @@ class SubgraphOn final : public DeviceSubgraph {
   }
 
   void write_names(const BatchOut& out) {
-    parallel::PieceWriter<parallel::NamePiece, Backend> writer(backend_);
+    PieceWriter<NamePiece, Backend> writer(backend_);
     for (std::size_t r = 0; r < lists_.size(); ++r) {
       int64_t* const names = entry(out.edges, r);
       if (names == nullptr) continue;
       if (!batch_.with_edges() || lists_[r].lost_edges()) {
         throw std::invalid_argument("edges were not recorded: with_edges is False");
       }
-      for_stretches(r, [&](const parallel::EdgeLists& from, int64_t place, int64_t count) {
+      for_stretches(r, [&](const EdgeArrays& from, int64_t place, int64_t count) {
         writer.add({0, from.edges, entry(out.names, r), names + place}, count);
       });
     }
@@ -137,7 +140,7 @@ class SubgraphOn final : public DeviceSubgraph {
     for (auto& list : lists_) list.clear();
   }
 
-  DeviceRelation relation(std::size_t r) const { return batch_.relations()[r]; }
+  Relation relation(std::size_t r) const { return batch_.relations()[r]; }
 
   int64_t num_nodes_of(int32_t type) const { return shape_.num_nodes[index(type)]; }
 
@@ -148,23 +151,23 @@ class SubgraphOn final : public DeviceSubgraph {
       f(lists_[r].arrays(), 0, shape_.num_edges[r]);
       return;
     }
-    const parallel::Stream stream = batch_.stream(relation(r).source);
+    const SampleBuffer buffer = batch_.buffer(relation(r).source);
     int64_t place = 0;
     for (std::size_t h = 0; h < batch_.num_hops(); ++h) {
       const auto& [first, count] = batch_.record(h, r);
-      f(parallel::EdgeLists{stream.numbers + first, stream.destinations + first,
-                            batch_.with_edges() ? stream.edges + first : nullptr},
+      f(EdgeArrays{buffer.numbers + first, buffer.destinations + first,
+                   batch_.with_edges() ? buffer.edges + first : nullptr},
         place, count);
       place += count;
     }
   }
 
   // An edge type's edges in one piece.
-  parallel::EdgeLists listed(std::size_t r) {
+  EdgeArrays listed(std::size_t r) {
     if (!lists_[r].is_there()) {
       EdgeListOn<Backend> list(backend_);
       list.make(shape_.num_edges[r], batch_.with_edges());
-      for_stretches(r, [&](const parallel::EdgeLists& from, int64_t place, int64_t count) {
+      for_stretches(r, [&](const EdgeArrays& from, int64_t place, int64_t count) {
         list.copy(from, place, count);
       });
       lists_[r] = std::move(list);
@@ -180,11 +183,10 @@ class SubgraphOn final : public DeviceSubgraph {
 
   void induce_relation(std::size_t r, const DeviceCsr& graph) {
     const Count rows{num_nodes_of(relation(r).destination)};
-    const parallel::FrontierView nodes = batch_.nodes_of(r);
+    const FrontierView nodes = batch_.nodes_of(r);
     CandidateEdges<Backend>& work = members_;
     work.reserve(rows.most, 0);
-    backend_.run(rows, parallel::SpanRows{graph, nodes, batch_.device_fault(), work.begins(),
-                                          work.counts()});
+    backend_.run(rows, SpanRows{graph, nodes, batch_.device_error(), work.begins(), work.counts()});
     Count found = work.span(backend_, rows);
     int64_t total = 0;
     backend_.download(&total, found.total, sizeof(total));
@@ -192,12 +194,12 @@ class SubgraphOn final : public DeviceSubgraph {
     found.most = total;
     const int32_t source = relation(r).source;
     const int64_t* const num_rows = &batch_.state(relation(r).destination)->nodes;
-    const parallel::MemberEdges members{graph,
-                                        nodes,
-                                        work.candidates(num_rows),
-                                        batch_.holes(r),
-                                        batch_.stream(source),
-                                        batch_.state(source)};
+    const MemberEdges members{graph,
+                              nodes,
+                              work.candidates(num_rows),
+                              batch_.excluded(r),
+                              batch_.buffer(source),
+                              batch_.state(source)};
     EdgeListOn<Backend> list(backend_);
     int64_t count = 0;
     if (total > 0) {
@@ -206,26 +208,9 @@ class SubgraphOn final : public DeviceSubgraph {
     }
     list.make(count, batch_.with_edges());
     if (count > 0) {
-      backend_.run(found, parallel::WriteMemberEdges{members, work.ranks(), list.arrays()});
+      backend_.run(found, WriteMemberEdges{members, work.ranks(), list.arrays()});
     }
     take_list(r, std::move(list), {count});
-  }
-
-  void check_reversal(const Reversal& r, bool keep_edges) const {
-    const DeviceRelation there = relation(index(r.relation));
-    const DeviceRelation back = relation(index(r.reverse));
-    if (there.source != back.destination || there.destination != back.source) {
-      throw std::invalid_argument("edge type " + std::to_string(r.reverse) +
-                                  " does not lead back where edge type " +
-                                  std::to_string(r.relation) + " comes from");
-    }
-    if (keep_edges && (r.relation != r.reverse || r.mirror)) {
-      throw std::invalid_argument(
-          "only edges of one type keep their numbers beside their reverses");
-    }
-    if (keep_edges && batch_.with_edges() && lists_[index(r.relation)].lost_edges()) {
-      throw std::invalid_argument("edges have lost their numbers: reverses were added before");
-    }
   }
 
   Backend& backend_;
@@ -235,4 +220,4 @@ class SubgraphOn final : public DeviceSubgraph {
   CandidateEdges<Backend> members_;         // edges of the batch's nodes
 };
 
-}  // namespace khop
+}  // namespace khop::device

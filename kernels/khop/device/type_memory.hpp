@@ -1,4 +1,4 @@
-// What a device keeps of one node type: the stream of a batch and the table that numbers it.
+// Memory of a device for one node type: a batch's sample buffer and the table that numbers it.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "khop/device/steps/batch_view.hpp"
 #include "khop/device/steps/memory.hpp"
 
-namespace khop {
+namespace khop::device {
 
 template <class Backend>
 class TypeMemory {
@@ -86,7 +86,7 @@ class TypeMemory {
     return stamp;
   }
 
-  parallel::Stream stream() const {
+  SampleBuffer buffer() const {
     return {keys_.data(),
             numbers_.data(),
             edges_.data(),
@@ -120,4 +120,4 @@ class TypeMemory {
   DeviceArray<Backend, uint64_t> slots_;
 };
 
-}  // namespace khop
+}  // namespace khop::device

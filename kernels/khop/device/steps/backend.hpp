@@ -1,4 +1,4 @@
-// What thread-parallel algorithms are written in: steps and sorts, run by a backend.
+// Thread-parallel algorithms as steps and sorts, run by a backend.
 //
 // A step is a function object that is called once for each item, in any order and at the same time
 // as for all others. It may read what earlier steps wrote, write what no other item of the step
@@ -24,8 +24,9 @@
 //                                                     own
 //   int64_t* block_words();                           kMostBlocks words to work in (scan.hpp)
 //   void sort(int64_t count, SortPairs, int bits);    stable, by the lowest bits of the keys
-//   Recording record(f); void play(recording);        the steps and `upload_pinned` that f asks for
-//                                                     do not happen but whenever they are played
+//   Recording record(f); void launch(recording);        the steps and `upload_pinned` that f asks
+//   for
+//                                                     happen at each launch of the recording only
 //   void wait_quietly() noexcept;                     for destructors, in any thread
 //   on_device()                                       an object; while it lives, calls need not ask
 //                                                     which device is the thread's
@@ -36,7 +37,7 @@
 
 #include "khop/core/rng.hpp"
 
-namespace khop {
+namespace khop::device {
 
 // How many items a step has. The caller knows what they are at most; how many there are may be
 // known on the device alone.
@@ -120,8 +121,8 @@ KHOP_HD int64_t atomic_add(int64_t* word, int64_t value) {
 #endif
 }
 
-// What went wrong on a device. The first item to say so is heard; the step goes on.
-struct Fault {
+// An error on a device: the first that an item of a step reports. The step goes on.
+struct DeviceError {
   enum Code : uint64_t {
     kNone,
     kNoSuchRow,       // detail: the node
@@ -131,8 +132,8 @@ struct Fault {
   uint64_t code;
   int64_t detail;
 
-  KHOP_HD void report(Code what, int64_t about) {
-    if (atomic_exchange_if(&code, kNone, what) == kNone) detail = about;
+  KHOP_HD void report(Code reason, int64_t about) {
+    if (atomic_exchange_if(&code, kNone, reason) == kNone) detail = about;
   }
 };
 
@@ -152,7 +153,6 @@ KHOP_HD int64_t owner_of(const int64_t* sums, int64_t count, int64_t item) {
 }
 
 // Steps and numbers to sum up that many algorithms need.
-namespace parallel {
 
 struct CountOf64 {
   const int64_t* counts;
@@ -166,5 +166,4 @@ struct CopyValues {
   KHOP_HD void operator()(int64_t i) const { to[i] = from[i]; }
 };
 
-}  // namespace parallel
-}  // namespace khop
+}  // namespace khop::device

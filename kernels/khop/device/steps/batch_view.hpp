@@ -3,7 +3,7 @@
 // A hop draws over all edge types at once. Its rows lie one behind the other, edge type after edge
 // type, and so do the edges that they contribute. Edge types are in the order of the node types
 // that their neighbours have (and, of the same one, in the graph's): what a hop appends to a node
-// type's stream is then one stretch of the hop's edges, in the order in which the CPU appends it.
+// type's buffer is then one stretch of the hop's edges, in the order in which the CPU appends it.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 #include "khop/device/steps/backend.hpp"
 #include "khop/device/steps/node_table.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // What is known of a node type while a batch is drawn.
 struct TypeState {
-  int64_t positions;  // length of the stream
+  int64_t positions;  // length of the buffer
   int64_t nodes;      // numbered so far
   int64_t frontier;   // first number of the frontier
   int64_t frontier_size;
@@ -47,8 +47,8 @@ struct Needs {
   }
 };
 
-// The stream of a node type: all that is drawn, by position; and its nodes, by number.
-struct Stream {
+// The buffer of a node type: all that is drawn, by position; and its nodes, by number.
+struct SampleBuffer {
   int64_t* keys;
   int32_t* numbers;
   int64_t* edges;         // positions in the whole graph; null: not wanted
@@ -85,23 +85,23 @@ struct FrontierView {
 };
 
 // All excluded edges of an edge type, ascending; rows are stretches of them.
-struct HoleList {
+struct ExcludedList {
   const int64_t* edges;  // null: none
   const int64_t* count;  // on the device
 
-  KHOP_HD Holes of(const Row& row) const {
+  KHOP_HD ExcludedPositions of(const Row& row) const {
     if (edges == nullptr) return {nullptr, 0};
     const int64_t first = first_not_below(edges, *count, row.begin);
     return {edges + first, first_not_below(edges, *count, row.end) - first};
   }
   KHOP_HD bool contains(int64_t edge) const {
-    return edges != nullptr && Holes{edges, *count}.contains(edge);
+    return edges != nullptr && ExcludedPositions{edges, *count}.contains(edge);
   }
 };
 
-struct Relation {
+struct RelationView {
   DeviceCsr graph;
-  HoleList holes;
+  ExcludedList excluded;
   int64_t source;       // node type of the neighbours
   int64_t destination;  // whose neighbours are drawn
   int64_t index;        // in the graph's order
@@ -110,7 +110,7 @@ struct Relation {
 enum class RowMode : int32_t {
   kPicked,    // so many edges of each row
   kWhole,     // all of them
-  kFiltered,  // all that are no holes and have a weight
+  kFiltered,  // all that are not excluded and have a weight
 };
 
 // How a hop draws over one edge type.
@@ -122,13 +122,13 @@ struct HopStep {
   KHOP_HD bool is_empty() const { return mode == RowMode::kPicked && options.fanout == 0; }
 };
 
-// The tables, in the memory of whoever reads them.
+// The tables, in the memory of their reader.
 struct BatchView {
-  const Stream* streams;
-  const Relation* relations;
+  const SampleBuffer* buffers;
+  const RelationView* relations;
   TypeState* states;
   Needs* needs;
-  Fault* fault;
+  DeviceError* error;
   const int64_t* tree_times;  // null: no times
   int64_t num_types;
   int64_t num_relations;
@@ -139,28 +139,28 @@ struct BatchView {
     return owner_of(row_starts, num_relations, row);
   }
   KHOP_HD int64_t num_rows() const { return row_starts[num_relations]; }
-  KHOP_HD FrontierView frontier_of(const Relation& relation) const {
-    const Stream& of = streams[relation.destination];
+  KHOP_HD FrontierView frontier_of(const RelationView& relation) const {
+    const SampleBuffer& of = buffers[relation.destination];
     return {of.nodes, &states[relation.destination].frontier, tree_times, of.id_bits, of.disjoint};
   }
 };
 
 // Finds the i-th row of a frontier. A row that cannot be used is reported, and empty.
 KHOP_HD Row find_row(const DeviceCsr& graph, const FrontierView& frontier, int64_t i,
-                     Fault* fault) {
+                     DeviceError* error) {
   const int64_t key = frontier.keys[*frontier.begin + i];
   const int64_t id = frontier.id_of(key);
   const int64_t tree = frontier.tree_of(key);
   Row row{id, 0, static_cast<uint32_t>(tree), 0, 0, 0};
   const int64_t place = graph.row_of(id);
   if (place < 0 || place >= graph.num_rows) {
-    fault->report(Fault::kNoSuchRow, id);
+    error->report(DeviceError::kNoSuchRow, id);
     return row;
   }
   const int64_t begin = graph.indptr[place];
   const int64_t end = graph.indptr[place + 1];
   if (!graph.row_is_sound(begin, end)) {
-    fault->report(Fault::kCorruptRow, place);
+    error->report(DeviceError::kCorruptRow, place);
     return row;
   }
   row.row = place;
@@ -216,4 +216,4 @@ struct PlanRows {
   }
 };
 
-}  // namespace khop::parallel
+}  // namespace khop::device

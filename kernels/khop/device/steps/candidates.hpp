@@ -5,7 +5,7 @@
 
 #include "khop/device/steps/batch_view.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // The candidates of rows.
 struct Candidates {
@@ -20,12 +20,12 @@ struct Candidates {
 struct SpanRows {
   DeviceCsr graph;
   FrontierView frontier;
-  Fault* fault;
+  DeviceError* error;
   int64_t* begins;
   int64_t* counts;
 
   KHOP_HD void operator()(int64_t i) const {
-    const Row row = find_row(graph, frontier, i, fault);
+    const Row row = find_row(graph, frontier, i, error);
     begins[i] = row.begin;
     counts[i] = row.end - row.begin;
   }
@@ -42,14 +42,14 @@ struct SpanFilteredRows {
     const int64_t k = batch.relation_of_row(i);
     begins[i] = counts[i] = 0;
     if (steps[k].mode != RowMode::kFiltered) return;
-    const Relation& relation = batch.relations[k];
+    const RelationView& relation = batch.relations[k];
     const FrontierView frontier = batch.frontier_of(relation);
-    SpanRows{relation.graph, frontier, batch.fault, begins + batch.row_starts[k],
+    SpanRows{relation.graph, frontier, batch.error, begins + batch.row_starts[k],
              counts + batch.row_starts[k]}(i - batch.row_starts[k]);
   }
 };
 
-// Whether an edge of a row that is taken whole is drawn: no hole, and with a weight.
+// Whether an edge of a row that is taken whole is drawn: not excluded, and with a weight.
 struct KeepEdges {
   BatchView batch;
   const HopStep* steps;
@@ -58,9 +58,9 @@ struct KeepEdges {
   KHOP_HD int64_t operator()(int64_t c) const {
     const int64_t i = candidates.row_of(c);
     const int64_t k = batch.relation_of_row(i);
-    const Relation& relation = batch.relations[k];
+    const RelationView& relation = batch.relations[k];
     const int64_t edge = candidates.edge_of(i, c);
-    if (relation.holes.contains(edge)) return 0;
+    if (relation.excluded.contains(edge)) return 0;
     if (!steps[k].options.weighted) return 1;
     const uint64_t* const sums = relation.graph.weight_sums;
     const uint64_t before = edge == candidates.begins[i] ? 0 : sums[edge - 1];
@@ -100,4 +100,4 @@ struct FilteredRows {
   }
 };
 
-}  // namespace khop::parallel
+}  // namespace khop::device

@@ -8,10 +8,10 @@
 #include "khop/device/steps/backend.hpp"
 #include "khop/device/steps/memory.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // What is wrong with an edge list, if anything: which map's entry, or which edge, the first one.
-struct EdgeListFault {
+struct EdgeListError {
   enum Kind { kNone, kKeyMap, kNeighborMap, kEdge };
   Kind kind;
   int64_t place;
@@ -83,7 +83,7 @@ struct PlaceEdgeIds {
 
 // Compressed rows of an edge list in device memory; edges of a row keep the order of the list.
 // Takes 32 bytes an edge beside the list and the rows, and waits once, for the check of the ids; if
-// that finds a fault, nothing is written.
+// that finds a error, nothing is written.
 template <class Backend, class Id>
 class EdgeListRows {
  public:
@@ -98,7 +98,7 @@ class EdgeListRows {
         num_neighbors_(num_neighbors),
         memory_(backend, num_edges) {}
 
-  EdgeListFault sort() {
+  EdgeListError sort() {
     const FirstPlaces<Backend> first_bad(backend_, 3);
     check_map(keys_, num_rows_, first_bad.word(0));
     check_map(neighbors_, num_neighbors_, first_bad.word(1));
@@ -107,11 +107,11 @@ class EdgeListRows {
                  KeyEdges<Id>{keys_, neighbors_, pairs.keys, pairs.values, first_bad.word(2)});
     int64_t bad[3];
     first_bad.read(bad);
-    if (bad[0] >= 0) return {EdgeListFault::kKeyMap, bad[0]};
-    if (bad[1] >= 0) return {EdgeListFault::kNeighborMap, bad[1]};
-    if (bad[2] >= 0) return {EdgeListFault::kEdge, bad[2]};
+    if (bad[0] >= 0) return {EdgeListError::kKeyMap, bad[0]};
+    if (bad[1] >= 0) return {EdgeListError::kNeighborMap, bad[1]};
+    if (bad[2] >= 0) return {EdgeListError::kEdge, bad[2]};
     backend_.sort(num_edges_, pairs, bits_for(num_rows_));
-    return {EdgeListFault::kNone, -1};
+    return {EdgeListError::kNone, -1};
   }
 
   // Once sorted. `indptr` has num_rows + 1 entries, the others one an edge.
@@ -144,4 +144,4 @@ class EdgeListRows {
   SortMemory<Backend> memory_;
 };
 
-}  // namespace khop::parallel
+}  // namespace khop::device

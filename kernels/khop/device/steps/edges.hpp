@@ -1,4 +1,4 @@
-// Which edges exist: many threads read a long row, each a share of it.
+// Membership of edges: many threads read a long row, each a share of it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "khop/device/steps/memory.hpp"
 #include "khop/device/steps/scan.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // Entries of a row that one thread reads, at most.
 constexpr int64_t kEntriesAShare = 16;
@@ -142,4 +142,4 @@ int64_t has_edges(Backend& backend, const CsrView<Ptr, Col>& graph, const EdgeQu
   return bad;
 }
 
-}  // namespace khop::parallel
+}  // namespace khop::device

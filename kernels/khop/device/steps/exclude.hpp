@@ -11,7 +11,7 @@
 #include "khop/device/steps/backend.hpp"
 #include "khop/device/steps/candidates.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // Pairs by row: neighbours [firsts[k], firsts[k + 1]) of row rows[k], ascending, as rows are.
 struct PairList {
@@ -23,7 +23,7 @@ struct PairList {
 struct SpanPairs {
   DeviceCsr graph;
   PairList pairs;
-  Fault* fault;
+  DeviceError* error;
   int64_t* begins;
   int64_t* counts;
 
@@ -32,7 +32,7 @@ struct SpanPairs {
     const int64_t begin = graph.indptr[row];
     const int64_t end = graph.indptr[row + 1];
     const bool sound = graph.row_is_sound(begin, end);
-    if (!sound) fault->report(Fault::kCorruptRow, row);
+    if (!sound) error->report(DeviceError::kCorruptRow, row);
     begins[k] = sound ? begin : 0;
     counts[k] = sound ? end - begin : 0;
   }
@@ -64,4 +64,4 @@ struct EndExclusion {
   }
 };
 
-}  // namespace khop::parallel
+}  // namespace khop::device

@@ -6,7 +6,7 @@
 #include "khop/core/divide.hpp"
 #include "khop/device/steps/backend.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 struct RowTable {
   const void* data;
@@ -114,4 +114,4 @@ void gather(Backend& backend, const RowTable& table, const Index* rows, int64_t 
   });
 }
 
-}  // namespace khop::parallel
+}  // namespace khop::device

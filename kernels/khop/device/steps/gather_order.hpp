@@ -10,7 +10,7 @@
 #include "khop/device/steps/backend.hpp"
 #include "khop/device/steps/memory.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // From so many rows on, gathers that read host memory sort them. A sort is about six launches
 // (some 30 us on an H100), and 65,536 rows of 400 bytes take 0.5 ms over PCIe 5.
@@ -73,4 +73,4 @@ class RowSorter {
   SortMemory<Backend> memory_;
 };
 
-}  // namespace khop::parallel
+}  // namespace khop::device

@@ -21,7 +21,7 @@
 #include "khop/device/steps/gather.hpp"
 #include "khop/device/steps/gather_order.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // All pointers are the gathering device's view.
 struct SplitTable {
@@ -52,7 +52,7 @@ constexpr int64_t kSplitBytesAtATime = int64_t{2} << 20;
 // What gathers leave on the device, so that one copy brings it to the host. A counter that all
 // rows share would take longer than the rows: atomics on one address come one after the other, so
 // each row counts on one of many. All words begin with all bits set.
-struct SplitTally {
+struct SplitCounts {
   static constexpr int64_t kCounters = 64;
   static constexpr int64_t kApart = 16;  // words, 128 bytes
 
@@ -114,13 +114,13 @@ struct SplitGatherWords {
   Divider parts;
   Wanted wanted;
   Word* out;
-  SplitTally* tally;
+  SplitCounts* counts;
 
   KHOP_HD void operator()(int64_t item, int64_t) const {
     const int64_t k = slots.each.quotient(item);
     const int64_t row = wanted.row(k);
     if (row < 0 || row >= table.num_rows) {
-      atomic_min(&tally->first_bad, static_cast<uint64_t>(wanted.entry(k)));
+      atomic_min(&counts->first_bad, static_cast<uint64_t>(wanted.entry(k)));
       return;
     }
     const int64_t place = table.parts == nullptr ? -1 : place_of(row);
@@ -130,7 +130,7 @@ struct SplitGatherWords {
     if (word < 0 || word >= words) return;
     store_streaming(&out[wanted.entry(k) * words + word], from[word]);
     if (place >= 0 && word == 0) {
-      atomic_add(&tally->served[k % SplitTally::kCounters * SplitTally::kApart], 1);
+      atomic_add(&counts->served[k % SplitCounts::kCounters * SplitCounts::kApart], 1);
     }
   }
 
@@ -147,37 +147,37 @@ struct SplitGatherWords {
 
 template <class Word, class Backend, class Wanted>
 void split_gather_words(Backend& backend, const SplitTable& table, const Wanted& wanted,
-                        int64_t count, Word* out, SplitTally* tally) {
+                        int64_t count, Word* out, SplitCounts* counts) {
   const int64_t words = table.row_bytes / static_cast<int64_t>(sizeof(Word));
   const RowSlots slots = slots_of<Word>(table);
   const Divider parts(std::max<int64_t>(table.num_parts, 1));
   backend.run_on_threads(
       Count{count * slots.each.divisor()}, most_threads<Word>(table),
-      SplitGatherWords<Word, Wanted>{table, words, slots, parts, wanted, out, tally});
+      SplitGatherWords<Word, Wanted>{table, words, slots, parts, wanted, out, counts});
 }
 
-// out[i] = table[rows[i]], added to `tally` (on the device). Does not wait. Rows that do not exist
+// out[i] = table[rows[i]], added to `counts` (on the device). Does not wait. Rows that do not exist
 // leave out[i] as it was.
 template <class Backend, class Index>
 void split_gather(Backend& backend, const SplitTable& table, const Index* rows, int64_t count,
-                  void* out, SplitTally* tally, RowSorter<Backend>& sorter) {
+                  void* out, SplitCounts* counts, RowSorter<Backend>& sorter) {
   if (table.row_bytes == 0) {
-    backend.run(Count{count}, CheckRows<Index>{table.num_rows, rows, &tally->first_bad});
+    backend.run(Count{count}, CheckRows<Index>{table.num_rows, rows, &counts->first_bad});
     return;
   }
   const bool sorts = table.cold != nullptr && count >= table.sorts_from;
   with_widest_word(table.row_alignment() | reinterpret_cast<uintptr_t>(out), [&](auto word) {
     auto* const words = static_cast<decltype(word)*>(out);
     if (!sorts) {
-      split_gather_words(backend, table, RowsAsAsked<Index>{rows}, count, words, tally);
+      split_gather_words(backend, table, RowsAsAsked<Index>{rows}, count, words, counts);
       return;
     }
     for (int64_t first = 0; first < count; first += kSortedAtATime) {
       const int64_t some = std::min(count - first, kSortedAtATime);
       split_gather_words(backend, table, sorter.sort(rows, first, some, table.num_rows), some,
-                         words, tally);
+                         words, counts);
     }
   });
 }
 
-}  // namespace khop::parallel
+}  // namespace khop::device

@@ -10,7 +10,7 @@
 #include "khop/device/steps/backend.hpp"
 #include "khop/device/steps/memory.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // What each row adds to its neighbours.
 template <class Ptr, class Col>
@@ -95,12 +95,13 @@ struct AddTerms {
   }
 };
 
-// As khop::accumulate_hotness (hotness.hpp of the CPU), on arrays in device memory. Takes 32 bytes
+// As cpu::accumulate_hotness, on arrays in device memory. Takes 32 bytes
 // an edge and waits once, for the check of the graph. Returns a kCorruptRow, a kNoSuchNeighbor (the
 // edge's place), each the first of its kind, or nothing; log_missed is left alone if there is one.
 template <class Backend, class Ptr, class Col>
-Fault accumulate_hotness(Backend& backend, const CsrView<Ptr, Col>& graph, const double* frontier,
-                         int64_t fanout, bool replace, double* log_missed, int64_t num_nodes) {
+DeviceError accumulate_hotness(Backend& backend, const CsrView<Ptr, Col>& graph,
+                               const double* frontier, int64_t fanout, bool replace,
+                               double* log_missed, int64_t num_nodes) {
   const SortMemory<Backend> memory(backend, graph.num_edges);
   const SortPairs pairs = memory.pairs();
   const DeviceArray<Backend, double> terms(backend, graph.num_rows);
@@ -112,14 +113,14 @@ Fault accumulate_hotness(Backend& backend, const CsrView<Ptr, Col>& graph, const
                                       first_bad.word(1)});
   int64_t bad[2];
   first_bad.read(bad);
-  if (bad[0] >= 0) return {Fault::kCorruptRow, bad[0]};
-  if (bad[1] >= 0) return {Fault::kNoSuchNeighbor, bad[1]};
+  if (bad[0] >= 0) return {DeviceError::kCorruptRow, bad[0]};
+  if (bad[1] >= 0) return {DeviceError::kNoSuchNeighbor, bad[1]};
   backend.sort(graph.num_edges, pairs, bits_for(num_nodes + 1));
   backend.run(Count{graph.num_edges},
               PlaceTerms{pairs.keys, pairs.values, num_nodes, terms.data(), pairs.other_keys});
   backend.run(Count{num_nodes},
               AddTerms{pairs.keys, graph.num_edges, pairs.other_keys, log_missed});
-  return {Fault::kNone, 0};
+  return {DeviceError::kNone, 0};
 }
 
-}  // namespace khop::parallel
+}  // namespace khop::device

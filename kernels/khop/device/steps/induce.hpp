@@ -6,10 +6,10 @@
 #include "khop/core/csr.hpp"
 #include "khop/device/steps/candidates.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // Edges of a batch's end, by number.
-struct EdgeLists {
+struct EdgeArrays {
   int32_t* sources;
   int32_t* destinations;
   int64_t* edges;  // null: not wanted
@@ -19,17 +19,17 @@ struct MemberEdges {
   DeviceCsr graph;
   FrontierView rows;
   Candidates candidates;
-  HoleList holes;
-  Stream members;
+  ExcludedList excluded;
+  SampleBuffer members;
   const TypeState* state;
 
-  // Where the neighbour stands in the stream, or -1 if it is none of the batch's nodes.
+  // Where the neighbour stands in the buffer, or -1 if it is none of the batch's nodes.
   KHOP_HD int64_t find(int64_t c) const {
     const int64_t i = candidates.row_of(c);
     const int64_t edge = candidates.edge_of(i, c);
     const int64_t id = graph.indices[edge];
     if (id < 0 || id >= members.num_ids) return -1;
-    if (holes.contains(edge)) return -1;
+    if (excluded.contains(edge)) return -1;
     const int64_t key = members.key(rows.tree_of(rows.keys[i]), id);
     return members.table.find(key, state->stamp);
   }
@@ -39,7 +39,7 @@ struct MemberEdges {
 struct WriteMemberEdges {
   MemberEdges found;
   const int64_t* ranks;
-  EdgeLists out;
+  EdgeArrays out;
 
   KHOP_HD void operator()(int64_t c) const {
     const int64_t place = ranks[c];
@@ -53,4 +53,4 @@ struct WriteMemberEdges {
   }
 };
 
-}  // namespace khop::parallel
+}  // namespace khop::device

@@ -8,7 +8,7 @@
 #include "khop/core/sizes.hpp"
 #include "khop/device/steps/backend.hpp"
 
-namespace khop {
+namespace khop::device {
 
 // Grows by being made anew: what it held is gone then.
 template <class Backend, class T>
@@ -57,10 +57,6 @@ class DeviceArray {
   T* data_ = nullptr;
   int64_t capacity_ = 0;
 };
-
-}  // namespace khop
-
-namespace khop::parallel {
 
 // How many bits tell `count` numbers, 0 to count - 1, apart; at least one.
 inline int bits_for(int64_t count) {
@@ -114,4 +110,4 @@ class FirstPlaces {
   DeviceArray<Backend, uint64_t> words_;
 };
 
-}  // namespace khop::parallel
+}  // namespace khop::device

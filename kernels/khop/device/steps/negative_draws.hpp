@@ -8,7 +8,7 @@
 #include "khop/device/steps/backend.hpp"
 #include "khop/device/steps/memory.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // Upper bounds of numbers: one for all, or one for each.
 struct Bounds {
@@ -107,4 +107,4 @@ void draw_nodes(Backend& backend, const NodeDraw& draw, int64_t* out, uint64_t* 
   backend.run(Count{(draw.count.most + 1) / 2}, DrawNodes{draw, out, first_bad});
 }
 
-}  // namespace khop::parallel
+}  // namespace khop::device

@@ -10,7 +10,7 @@
 #include "khop/device/steps/memory.hpp"
 #include "khop/device/steps/negative_draws.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // One end of the negatives of a batch.
 struct NegativeEnd {
@@ -49,7 +49,7 @@ struct KeepWrong {
 };
 
 // What is wrong with a batch's negatives, if anything.
-struct NegativeFault {
+struct NegativeError {
   int64_t src_limit;  // the first negative whose sources' limit is not in [1, candidates], or -1
   int64_t dst_limit;
   bool no_row;  // a node of the graph's rows has none, or a corrupt one
@@ -59,7 +59,7 @@ struct NegativeFault {
 // that still do, ascending, are then `left`, [count] long, and `num_left` says how many they are.
 // No row holds more than `longest` edges. Waits at the end alone.
 template <class Backend, class Ptr, class Col>
-NegativeFault draw_strict_negatives(Backend& backend, const CsrView<Ptr, Col>& graph,
+NegativeError draw_strict_negatives(Backend& backend, const CsrView<Ptr, Col>& graph,
                                     const NegativeSpec& spec, int64_t longest, int64_t* left,
                                     int64_t* num_left) {
   const int64_t most = spec.count;
@@ -98,4 +98,4 @@ NegativeFault draw_strict_negatives(Backend& backend, const CsrView<Ptr, Col>& g
   return {bad[0], bad[1], bad[2] >= 0};
 }
 
-}  // namespace khop::parallel
+}  // namespace khop::device

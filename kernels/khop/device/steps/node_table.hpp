@@ -1,10 +1,10 @@
-// Numbers nodes in the order of first appearance, all at the same time.
+// Node table of a device: numbers nodes in the order of first appearance, all at the same time.
 //
-// Seeds and drawn neighbours have positions in one stream. All of them are inserted at once into
-// the table of dedup.hpp, whose slots hold positions in place of numbers, and each slot keeps the
-// lowest position: who came first does not depend on who was faster. A sum over the positions that
-// came first then numbers the nodes. Positions, like numbers on the CPU, are stamped, so that the
-// table need not be cleared for each batch.
+// Seeds and drawn neighbours have positions in one buffer. All of them are inserted at once into
+// the table of core/node_table.hpp, whose slots hold positions in place of numbers, and each slot
+// keeps the lowest position: the first does not depend on the order in which threads run. A sum
+// over the positions that came first then numbers the nodes. Positions, like numbers on the CPU,
+// are stamped, so that the table need not be cleared for each batch.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include "khop/core/node_table.hpp"
 #include "khop/device/steps/backend.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 struct NodeTable {
   uint64_t* slots;
@@ -62,4 +62,4 @@ struct NodeTable {
   }
 };
 
-}  // namespace khop::parallel
+}  // namespace khop::device

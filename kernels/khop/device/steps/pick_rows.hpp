@@ -13,7 +13,7 @@
 #include "khop/device/steps/batch_view.hpp"
 #include "khop/device/steps/candidates.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // Memory to work in: so many words for each thread, and more, behind them, for rows that need more.
 struct Scratch {
@@ -80,16 +80,16 @@ struct HopRows {
 // One row of an edge type that picks.
 class RowPicker {
  public:
-  KHOP_HD RowPicker(const Relation& relation, const HopOptions& options, const Scratch& scratch,
+  KHOP_HD RowPicker(const RelationView& relation, const HopOptions& options, const Scratch& scratch,
                     int64_t thread)
       : relation_(relation), options_(options), scratch_(scratch), thread_(thread) {}
 
   // Returns how many edges it has written to `out`.
   KHOP_HD int64_t pick(const Row& row, int64_t* out) const {
-    const Holes all_holes = relation_.holes.of(row);
-    const Edges edges(relation_.graph, row, all_holes, options_.weighted);
-    const int64_t begin = options_.last ? begin_of_last(row, all_holes, edges) : row.begin;
-    const Holes left_out = all_holes.from(begin);
+    const ExcludedPositions all_excluded = relation_.excluded.of(row);
+    const Edges edges(relation_.graph, row, all_excluded, options_.weighted);
+    const int64_t begin = options_.last ? begin_of_last(row, all_excluded, edges) : row.begin;
+    const ExcludedPositions left_out = all_excluded.from(begin);
     const int64_t degree = row.end - begin - left_out.count;
     int64_t count = 0;
     if (takes_all(degree, options_.fanout, options_.replace)) {
@@ -98,10 +98,10 @@ class RowPicker {
     }
     if (options_.method == HopMethod::kLabor) {
       uint64_t* const words =
-          scratch_.take(thread_, race_words(options_.fanout, options_.weighted));
+          scratch_.take(thread_, labor_words(options_.fanout, options_.weighted));
       if (words == nullptr) return 0;
-      return pick_by_race(relation_.graph, row, all_holes, options_.key, options_.fanout,
-                          options_.weighted, words, out);
+      return pick_labor(relation_.graph, row, all_excluded, options_.key, options_.fanout,
+                        options_.weighted, words, out);
     }
     if (options_.weighted) {
       return begin < row.end ? pick_by_weight(row, begin, edges, left_out, out) : 0;
@@ -112,8 +112,9 @@ class RowPicker {
  private:
   using Edges = EligibleEdges<DeviceCsr>;
 
-  KHOP_HD int64_t begin_of_last(const Row& row, const Holes& all_holes, const Edges& edges) const {
-    if (options_.weighted || all_holes.count > 0) return edges.begin_of_last(options_.fanout);
+  KHOP_HD int64_t begin_of_last(const Row& row, const ExcludedPositions& all_excluded,
+                                const Edges& edges) const {
+    if (options_.weighted || all_excluded.count > 0) return edges.begin_of_last(options_.fanout);
     return row.end - options_.fanout > row.begin ? row.end - options_.fanout : row.begin;
   }
 
@@ -122,7 +123,7 @@ class RowPicker {
   }
 
   KHOP_HD int64_t pick_uniformly(const Row& row, int64_t begin, int64_t degree,
-                                 const Holes& left_out, int64_t* out) const {
+                                 const ExcludedPositions& left_out, int64_t* out) const {
     const NodeDraws draws = draws_of(row);
     const int64_t count = options_.fanout;
     if (options_.replace) {
@@ -151,9 +152,9 @@ class RowPicker {
     return true;
   }
 
-  // Gaps: a place for each hole and, without replacement, for each pick but the last.
+  // Gaps: a place for each excluded position and, without replacement, for each pick but the last.
   KHOP_HD int64_t pick_by_weight(const Row& row, int64_t begin, const Edges& edges,
-                                 const Holes& left_out, int64_t* out) const {
+                                 const ExcludedPositions& left_out, int64_t* out) const {
     const WeightedRow weights = edges.weights();
     const uint64_t base = weights.before(begin - row.begin);
     uint64_t total = weights.sums[row.end - 1 - row.begin] - base;
@@ -185,7 +186,7 @@ class RowPicker {
     return count;
   }
 
-  const Relation& relation_;
+  const RelationView& relation_;
   const HopOptions& options_;
   const Scratch& scratch_;
   int64_t thread_;
@@ -206,9 +207,9 @@ struct PickRows {
       rows.counts[i] = filtered.first_kept(i + 1) - rows.begins[i];
       return;
     }
-    const Relation& relation = batch.relations[k];
+    const RelationView& relation = batch.relations[k];
     const int64_t place = i - batch.row_starts[k];
-    const Row row = find_row(relation.graph, batch.frontier_of(relation), place, batch.fault);
+    const Row row = find_row(relation.graph, batch.frontier_of(relation), place, batch.error);
     if (step.mode == RowMode::kWhole) {
       rows.begins[i] = row.begin;
       rows.counts[i] = row.end - row.begin;
@@ -221,4 +222,4 @@ struct PickRows {
   }
 };
 
-}  // namespace khop::parallel
+}  // namespace khop::device

@@ -6,12 +6,12 @@
 #include "khop/device/steps/backend.hpp"
 #include "khop/device/steps/induce.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // Sort keys of a list's edges, and of another's turned round behind them.
 struct PairKeys {
-  EdgeLists own;
-  EdgeLists reversed;
+  EdgeArrays own;
+  EdgeArrays reversed;
   int64_t num_own;
   uint64_t* keys;
   int64_t* places;
@@ -35,10 +35,10 @@ struct WritePairs {
   const uint64_t* keys;
   const int64_t* places;
   const int64_t* ranks;
-  EdgeLists own;
-  EdgeLists reversed;
+  EdgeArrays own;
+  EdgeArrays reversed;
   int64_t num_own;
-  EdgeLists out;
+  EdgeArrays out;
 
   KHOP_HD void operator()(int64_t j) const {
     const int64_t place = ranks[j];
@@ -51,4 +51,4 @@ struct WritePairs {
   }
 };
 
-}  // namespace khop::parallel
+}  // namespace khop::device

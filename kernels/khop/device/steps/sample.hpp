@@ -1,6 +1,6 @@
 // The steps of a hop over all edge types, after its rows were drawn: from picks to numbered edges.
 //
-// Everything that is drawn lies in the stream of its node type: for each position the key, the
+// Everything that is drawn lies in the buffer of its node type: for each position the key, the
 // number, the edge and the destination. A hop appends to it:
 //   1. PickRows says which edges; where rows are taken whole but not all of their edges count,
 //      SpanFilteredRows and KeepEdges have chosen among them before;
@@ -9,7 +9,7 @@
 //      of its own, InsertKeys);
 //   4. a sum over the positions that came first, FirstOfNode, numbers the new nodes;
 //   5. NumberEdges gives each position its number and writes the new nodes;
-//   6. EndHop adds up how far streams and nodes reach, and plans the rows of the next hop.
+//   6. EndHop adds up how far buffers and nodes reach, and plans the rows of the next hop.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@
 #include "khop/device/steps/batch_view.hpp"
 #include "khop/device/steps/pick_rows.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
-// Seeds, of all types one behind the other, lie at the head of their streams, each with a number of
+// Seeds, of all types one behind the other, lie at the head of their buffers, each with a number of
 // its own.
 struct PlaceSeeds {
   BatchView batch;
@@ -28,12 +28,12 @@ struct PlaceSeeds {
 
   KHOP_HD void operator()(int64_t item) const {
     const int64_t type = owner_of(starts, batch.num_types, item);
-    const Stream& stream = batch.streams[type];
+    const SampleBuffer& buffer = batch.buffers[type];
     const int64_t i = item - starts[type];
-    stream.keys[i] = stream.nodes[i] = seeds[item];
-    stream.numbers[i] = static_cast<int32_t>(i);
+    buffer.keys[i] = buffer.nodes[i] = seeds[item];
+    buffer.numbers[i] = static_cast<int32_t>(i);
     // Others may not have written their keys yet: the table has to read them where they come from.
-    NodeTable table = stream.table;
+    NodeTable table = buffer.table;
     table.keys = seeds + starts[type];
     table.insert(seeds[item], i, batch.states[type].stamp);
   }
@@ -67,20 +67,20 @@ struct HopEdges {
   }
 };
 
-// An edge's place in the stream that it is appended to.
+// An edge's place in the buffer that it is appended to.
 struct Appended {
-  const Stream& stream;
+  const SampleBuffer& buffer;
   const TypeState& state;
-  int64_t start;     // the first of the hop's edges that this stream gets
+  int64_t start;     // the first of the hop's edges that this buffer gets
   int64_t position;  // of this edge
 
   KHOP_HD Appended(const HopEdges& edges, int64_t relation, int64_t e)
-      : stream(edges.batch.streams[edges.batch.relations[relation].source]),
+      : buffer(edges.batch.buffers[edges.batch.relations[relation].source]),
         state(edges.batch.states[edges.batch.relations[relation].source]),
-        start(edges.start_of(stream.first_relation)),
+        start(edges.start_of(buffer.first_relation)),
         position(state.positions + e - start) {}
 
-  KHOP_HD bool fits() const { return position < stream.capacity; }
+  KHOP_HD bool fits() const { return position < buffer.capacity; }
 };
 
 struct AppendEdges {
@@ -90,39 +90,39 @@ struct AppendEdges {
     const BatchView& batch = edges.batch;
     const int64_t row = edges.row_of(e);
     const int64_t k = batch.relation_of_row(row);
-    const Relation& relation = batch.relations[k];
+    const RelationView& relation = batch.relations[k];
     const Appended to(edges, k, e);
     if (!to.fits()) return;
     const int64_t edge = edges.rows.edge(edges.steps[k].mode, row, e - edges.rows.offsets[row]);
     const FrontierView frontier = batch.frontier_of(relation);
     const int64_t number = *frontier.begin + row - batch.row_starts[k];
     int64_t id = relation.graph.indices[edge];
-    if (id < 0 || id >= to.stream.num_ids) {
-      batch.fault->report(Fault::kNoSuchNeighbor, id);
+    if (id < 0 || id >= to.buffer.num_ids) {
+      batch.error->report(DeviceError::kNoSuchNeighbor, id);
       id = 0;
     }
-    const int64_t key = to.stream.key(frontier.tree_of(frontier.keys[number]), id);
-    to.stream.keys[to.position] = key;
-    if (to.stream.edges != nullptr) {
-      to.stream.edges[to.position] = relation.graph.first_edge + edge;
+    const int64_t key = to.buffer.key(frontier.tree_of(frontier.keys[number]), id);
+    to.buffer.keys[to.position] = key;
+    if (to.buffer.edges != nullptr) {
+      to.buffer.edges[to.position] = relation.graph.first_edge + edge;
     }
-    to.stream.destinations[to.position] = static_cast<int32_t>(number);
-    if (to.stream.table.narrow) {
+    to.buffer.destinations[to.position] = static_cast<int32_t>(number);
+    if (to.buffer.table.narrow) {
       edges.slots[e] =
-          static_cast<uint32_t>(to.stream.table.insert(key, to.position, to.state.stamp));
+          static_cast<uint32_t>(to.buffer.table.insert(key, to.position, to.state.stamp));
     }
   }
 };
 
-// Of streams with wide keys.
+// Of buffers with wide keys.
 struct InsertKeys {
   HopEdges edges;
 
   KHOP_HD void operator()(int64_t e) const {
     const Appended to(edges, edges.relation_of(e), e);
-    if (!to.fits() || to.stream.table.narrow) return;
+    if (!to.fits() || to.buffer.table.narrow) return;
     edges.slots[e] = static_cast<uint32_t>(
-        to.stream.table.insert(to.stream.keys[to.position], to.position, to.state.stamp));
+        to.buffer.table.insert(to.buffer.keys[to.position], to.position, to.state.stamp));
   }
 };
 
@@ -133,7 +133,7 @@ struct FirstOfNode {
   KHOP_HD int64_t operator()(int64_t e) const {
     const Appended to(edges, edges.relation_of(e), e);
     if (!to.fits()) return 0;
-    return to.stream.table.first_in(edges.slots[e], to.state.stamp) == to.position ? 1 : 0;
+    return to.buffer.table.first_in(edges.slots[e], to.state.stamp) == to.position ? 1 : 0;
   }
 };
 
@@ -145,16 +145,16 @@ struct NumberEdges {
     const Appended to(edges, edges.relation_of(e), e);
     if (!to.fits()) return;
     const int64_t begin = to.state.positions;
-    const int64_t first = to.stream.table.first_in(edges.slots[e], to.state.stamp);
+    const int64_t first = to.buffer.table.first_in(edges.slots[e], to.state.stamp);
     const int64_t number = first < begin
-                               ? to.stream.numbers[first]
+                               ? to.buffer.numbers[first]
                                : to.state.nodes + ranks[first - begin + to.start] - ranks[to.start];
-    to.stream.numbers[to.position] = static_cast<int32_t>(number);
-    if (first == to.position) to.stream.nodes[number] = to.stream.keys[first];
+    to.buffer.numbers[to.position] = static_cast<int32_t>(number);
+    if (first == to.position) to.buffer.nodes[number] = to.buffer.keys[first];
   }
 };
 
-// For one block: streams and nodes have grown by a hop, what was found is the next frontier. Says
+// For one block: buffers and nodes have grown by a hop, what was found is the next frontier. Says
 // so where something found no room.
 struct EndHop {
   struct Shared {};
@@ -180,7 +180,7 @@ struct EndHop {
     for_each(batch.num_relations, [&](int64_t k) { write_record(k); });
     for_each(batch.num_types, [&](int64_t type) { grow(type); });
     for_each(batch.num_types, [&](int64_t type) {
-      if (batch.states[type].needed > batch.streams[type].capacity) batch.needs->exceeded = 1;
+      if (batch.states[type].needed > batch.buffers[type].capacity) batch.needs->exceeded = 1;
     });
     for_each(batch.num_relations, [&](int64_t k) { next.count(k); });
     block.each([&](int t) {
@@ -205,16 +205,16 @@ struct EndHop {
   }
 
   KHOP_HD void write_record(int64_t k) const {
-    const Relation& relation = edges.batch.relations[k];
+    const RelationView& relation = edges.batch.relations[k];
     const Appended first(edges, k, edges.start_of(k));
     records[relation.index] = {first.position, edges.start_of(k + 1) - edges.start_of(k)};
   }
 
   KHOP_HD void grow(int64_t type) const {
-    const Stream& stream = edges.batch.streams[type];
+    const SampleBuffer& buffer = edges.batch.buffers[type];
     TypeState& state = edges.batch.states[type];
-    const int64_t begin = edges.start_of(stream.first_relation);
-    const int64_t end = edges.start_of(stream.end_relation);
+    const int64_t begin = edges.start_of(buffer.first_relation);
+    const int64_t end = edges.start_of(buffer.end_relation);
     // Sums of what found no room were not made.
     const bool is_numbered = end > begin && edges.batch.needs->exceeded == 0;
     const int64_t found = is_numbered ? ranks[end] - ranks[begin] : 0;
@@ -227,4 +227,4 @@ struct EndHop {
   }
 };
 
-}  // namespace khop::parallel
+}  // namespace khop::device

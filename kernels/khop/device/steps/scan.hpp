@@ -10,7 +10,7 @@
 
 #include "khop/device/steps/backend.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // A block's share of the items: consecutive ones.
 struct Stretch {
@@ -158,4 +158,4 @@ void sum(Backend& backend, Count items, In in, int64_t* out) {
   backend.run_blocks(blocks, SumBefore<Written>{items, {out}, out, words});
 }
 
-}  // namespace khop::parallel
+}  // namespace khop::device

@@ -9,7 +9,7 @@
 #include "khop/core/csr.hpp"
 #include "khop/device/steps/backend.hpp"
 
-namespace khop::parallel {
+namespace khop::device {
 
 // Pieces of a step's items, one behind the other: each begins at its `first`.
 template <class Piece>
@@ -111,4 +111,4 @@ class PieceWriter {
   int64_t items_ = 0;
 };
 
-}  // namespace khop::parallel
+}  // namespace khop::device

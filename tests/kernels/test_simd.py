@@ -31,7 +31,7 @@ def draw_alone(key, node, tree, degree, count, replace):
     return picked
 
 
-@pytest.mark.parametrize("instructions", _native.lane_instructions())
+@pytest.mark.parametrize("instructions", _native.simd_instructions())
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_every_lane_is_a_row_alone(instructions, data):
@@ -49,7 +49,7 @@ def test_every_lane_is_a_row_alone(instructions, data):
         )
     )
     nodes, trees, degrees = (np.array(values) for values in zip(*rows, strict=True))
-    drawn = _native.draw_lanes(
+    drawn = _native.draw_simd(
         instructions,
         key,
         nodes.astype(np.uint64),
@@ -63,7 +63,7 @@ def test_every_lane_is_a_row_alone(instructions, data):
 
 
 def test_the_portable_way_is_always_there():
-    assert _native.lane_instructions()[-1] == "portable"
+    assert _native.simd_instructions()[-1] == "portable"
 
 
 def test_what_lanes_do_not_draw():
@@ -72,6 +72,6 @@ def test_what_lanes_do_not_draw():
     for degree, count, replace in ((5, 5, False), (2**16 + 1, 5, True), (100, 49, True)):
         degrees = np.full(16, degree, np.uint32)
         with pytest.raises(ValueError, match=r"degree|at most 48"):
-            _native.draw_lanes("portable", 1, ids, trees, degrees, count, replace)
+            _native.draw_simd("portable", 1, ids, trees, degrees, count, replace)
     with pytest.raises(ValueError, match="no instructions abacus"):
-        _native.draw_lanes("abacus", 1, ids, trees, np.full(16, 9, np.uint32), 2, False)
+        _native.draw_simd("abacus", 1, ids, trees, np.full(16, 9, np.uint32), 2, False)
