@@ -41,10 +41,10 @@ void make_hot_rows(device::HotRows* self, std::shared_ptr<device::DeviceGroup> g
 }
 
 // A table, and the device whose arrays it reads and writes.
-class PyTable {
+class PyDeviceTable {
  public:
-  PyTable(SharedDevice device, const InArray& table, const std::string& mode,
-          std::shared_ptr<device::HotRows> hot, int64_t sorts_from)
+  PyDeviceTable(SharedDevice device, const InArray& table, const std::string& mode,
+                std::shared_ptr<device::HotRows> hot, int64_t sorts_from)
       : device_(std::move(device)), mode_(mode_of(mode)) {
     if (sorts_from < 1) throw nb::value_error("sorts_from must be at least 1");
     const device::HostRows source = host_rows(table);
@@ -159,7 +159,7 @@ Raises:
       .def_prop_ro("num_rows", &device::HotRows::num_rows,
                    "Rows in device memory, of all devices.");
 
-  nb::class_<PyTable>(m, "DeviceTable", "A table of the host whose rows a device gathers.")
+  nb::class_<PyDeviceTable>(m, "DeviceTable", "A table of the host whose rows a device gathers.")
       .def(nb::init<SharedDevice, const InArray&, const std::string&,
                     std::shared_ptr<device::HotRows>, int64_t>(),
            nb::arg("device"), nb::arg("table"), nb::arg("mode") = "CUDA",
@@ -181,13 +181,13 @@ Raises:
         `sorts_from` below 1.
     RuntimeError: a CUDA call failed; names the call.)")
       .def_prop_ro(
-          "place", &PyTable::place,
+          "place", &PyDeviceTable::place,
           R"(Where rows lie: 'device', 'mapped' (host memory read in place), 'pinned copy' (of host
 memory that the driver would not register), 'device, mapped', 'device, pinned copy' or 'host'.)")
-      .def_prop_ro("served", &PyTable::served,
+      .def_prop_ro("served", &PyDeviceTable::served,
                    "Rows that came from the memory of devices, and from the host's. Waits.")
-      .def("reset_served", &PyTable::reset_served)
-      .def("gather", &PyTable::gather, nb::arg("rows"), nb::arg("out").noconvert(),
+      .def("reset_served", &PyDeviceTable::reset_served)
+      .def("gather", &PyDeviceTable::gather, nb::arg("rows"), nb::arg("out").noconvert(),
            nb::arg("num_threads") = 1, nb::arg("wait") = true,
            R"(out[i] = table[rows[i]], on the device.
 
@@ -200,7 +200,7 @@ Raises:
     IndexError: a row does not exist; names the first. What `out` holds is then undefined.
     ValueError: arrays of another device, or rows of another width.
     RuntimeError: a CUDA call failed; names the call.)")
-      .def("gather_at", &PyTable::gather_at, nb::arg("rows"), nb::arg("row_width"),
+      .def("gather_at", &PyDeviceTable::gather_at, nb::arg("rows"), nb::arg("row_width"),
            nb::arg("count"), nb::arg("out"), nb::arg("num_threads") = 1, nb::arg("wait") = true,
            R"(As `gather`, of addresses in the device's memory, which nobody can check.
 

@@ -15,15 +15,15 @@
 namespace khop::bindings {
 namespace {
 
-// Checks what Python hands over; the rest is the device's.
-class PySubgraph {
+// Python's DeviceSubgraph: checks arguments; the rest is the interface's.
+class PyDeviceSubgraph {
  public:
   using Pairs = std::vector<std::pair<int32_t, int32_t>>;
   using Addresses = std::vector<uintptr_t>;
   using Names = std::vector<std::tuple<uintptr_t, int, int64_t>>;
 
-  PySubgraph(std::shared_ptr<PyDevice> device, const std::vector<int64_t>& num_nodes,
-             const Pairs& relations, bool with_edges, bool disjoint, int64_t room)
+  PyDeviceSubgraph(std::shared_ptr<PyDevice> device, const std::vector<int64_t>& num_nodes,
+                   const Pairs& relations, bool with_edges, bool disjoint, int64_t room)
       : device_(std::move(device)),
         num_types_(num_nodes.size()),
         num_relations_(relations.size()),
@@ -195,7 +195,7 @@ void bind_device_graph(nb::module_& m);
 
 void bind_device_subgraph(nb::module_& m) {
   bind_device_graph(m);
-  nb::class_<PySubgraph>(m, "DeviceSubgraph", R"(A batch's subgraph while a device draws it.
+  nb::class_<PyDeviceSubgraph>(m, "DeviceSubgraph", R"(A batch's subgraph while a device draws it.
 
 As `Subgraph`, and equal to what it draws, bit for bit. Seeds and exclusions are NumPy arrays;
 arrays to write to lie in the device's memory. `sample` waits for nothing; the first question after
@@ -207,39 +207,40 @@ Args:
     room: entries of a batch (edges, nodes) that memory is taken for at once where fan-outs allow
         so many. Beyond, a batch that finds too little room is drawn again with more.)")
       .def(nb::init<std::shared_ptr<PyDevice>, const std::vector<int64_t>&,
-                    const PySubgraph::Pairs&, bool, bool, int64_t>(),
+                    const PyDeviceSubgraph::Pairs&, bool, bool, int64_t>(),
            nb::arg("device"), nb::arg("num_nodes"), nb::arg("relations"), nb::arg("with_edges"),
            nb::arg("disjoint") = false, nb::arg("room") = int64_t{1} << 22)
-      .def("begin", &PySubgraph::begin, "Starts a new batch.")
-      .def("add_seeds", &PySubgraph::add_seeds, nb::arg("node_type"), nb::arg("ids").noconvert(),
-           nb::arg("times").noconvert().none() = nb::none(),
+      .def("begin", &PyDeviceSubgraph::begin, "Starts a new batch.")
+      .def("add_seeds", &PyDeviceSubgraph::add_seeds, nb::arg("node_type"),
+           nb::arg("ids").noconvert(), nb::arg("times").noconvert().none() = nb::none(),
            "Adds seeds; with times, only what is not later is drawn for them.")
-      .def("exclude", &PySubgraph::exclude, nb::arg("relation"), nb::arg("rows").noconvert(),
+      .def("exclude", &PyDeviceSubgraph::exclude, nb::arg("relation"), nb::arg("rows").noconvert(),
            nb::arg("neighbors").noconvert(),
            "Keeps edges out of the batch, all that lead from a row to the neighbour beside it.")
-      .def("sample", &PySubgraph::sample, nb::arg("graphs"), nb::arg("hops"), nb::arg("run_key"),
-           nb::arg("batch"), nb::arg("cuda_graph") = false,
+      .def("sample", &PyDeviceSubgraph::sample, nb::arg("graphs"), nb::arg("hops"),
+           nb::arg("run_key"), nb::arg("batch"), nb::arg("cuda_graph") = false,
            R"(Draws all hops over all edge types. Waits for nothing.
 
 `hops` is that of `Subgraph.sample`.
 
 With `cuda_graph`, the kernels of a batch are recorded once and played again for later batches of
 the same graphs and fan-outs, of as many seeds or fewer.)")
-      .def("induce", &PySubgraph::induce, nb::arg("graphs"),
+      .def("induce", &PyDeviceSubgraph::induce, nb::arg("graphs"),
            "Replaces the edges by all edges among the batch's nodes. Waits twice an edge type.")
-      .def("add_reverses", &PySubgraph::add_reverses, nb::arg("reversals"), nb::arg("keep_edges"),
+      .def("add_reverses", &PyDeviceSubgraph::add_reverses, nb::arg("reversals"),
+           nb::arg("keep_edges"),
            "Adds the reverses of edges, for each (relation, reverse relation, mirror), coalesced.")
-      .def("num_nodes", &PySubgraph::num_nodes, nb::arg("node_type"))
-      .def("num_edges", &PySubgraph::num_edges, nb::arg("relation"))
-      .def("nodes_per_hop", &PySubgraph::nodes_per_hop, nb::arg("node_type"),
+      .def("num_nodes", &PyDeviceSubgraph::num_nodes, nb::arg("node_type"))
+      .def("num_edges", &PyDeviceSubgraph::num_edges, nb::arg("relation"))
+      .def("nodes_per_hop", &PyDeviceSubgraph::nodes_per_hop, nb::arg("node_type"),
            "Number of seeds, then of the nodes that each hop added.")
-      .def("edges_per_hop", &PySubgraph::edges_per_hop, nb::arg("relation"))
-      .def("sizes", &PySubgraph::sizes,
+      .def("edges_per_hop", &PyDeviceSubgraph::edges_per_hop, nb::arg("relation"))
+      .def("sizes", &PyDeviceSubgraph::sizes,
            R"(What the batch has come to; waits for it, the first time.
 
 Returns:
     num_nodes, num_edges, nodes_per_hop, edges_per_hop: an entry for each type.)")
-      .def("write", &PySubgraph::write, nb::arg("nodes"), nb::arg("ends"), nb::arg("edges"),
+      .def("write", &PyDeviceSubgraph::write, nb::arg("nodes"), nb::arg("ends"), nb::arg("edges"),
            nb::arg("trees"), nb::arg("names"), nb::arg("backward") = false,
            R"(Writes the batch to memory of the device; waits for nothing more.
 

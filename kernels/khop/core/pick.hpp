@@ -83,7 +83,7 @@ KHOP_HD void pick_with_replacement(const NodeDraws& draws, int64_t degree, int64
   }
 }
 
-// `seen(i, t)` says whether t is among out[0..i); `note(t)` records what was picked.
+// `seen(i, t)` returns whether t is among out[0..i); `note(t)` records what was picked.
 template <class Position, class Seen, class Note>
 KHOP_HD void pick_without_replacement(const NodeDraws& draws, int64_t degree, int64_t count,
                                       Position* out, Seen&& seen, Note&& note) {

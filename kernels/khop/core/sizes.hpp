@@ -9,7 +9,8 @@
 
 namespace khop {
 
-// More memory than there is, or than there can be; says how much. Python gets a MemoryError.
+// More memory than there is, or than there can be; the text has how much. Python gets a
+// MemoryError.
 class OutOfMemory final : public std::bad_alloc {
  public:
   OutOfMemory(std::size_t count, std::size_t width) {

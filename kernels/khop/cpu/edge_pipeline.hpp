@@ -1,11 +1,11 @@
 // Pipeline of a hop's edges, from drawn positions to numbered neighbours.
 //
 // An edge touches two places at random: its column, and its neighbour's slot in the node table.
-// Both are asked for some edges ahead, and every step of the loop handles one edge in each of three
-// states: ask for the column of the newest, read an older one and ask for its slot, number a still
-// older one. So memory has as many requests as a core can have under way all the time, and the
-// computation of one edge hides the waiting of others. (In stages of whole blocks, where each waits
-// for its own burst of requests, a batch took 2.4 times as long.)
+// Both are prefetched some edges ahead, and every step of the loop handles one edge in each of
+// three states: prefetch the column of the newest, read an older one and prefetch its slot, number
+// a still older one. So memory has as many requests as a core can have under way all the time, and
+// the computation of one edge hides the waiting of others. (In stages of whole blocks, where each
+// waits for its own burst of requests, a batch took 2.4 times as long.)
 #pragma once
 
 #include <algorithm>
@@ -78,7 +78,7 @@ class EdgePipeline {
     };
     const auto number = [&](int64_t edge) { numbers[edge] = inserter.number(keys[edge]); };
     int64_t next = asked_;
-    // Until the distances are as they should be; from then on one count tells all three places.
+    // Until the distances are as they should be; from then on one count gives all three places.
     for (; next < end && next < numbered_ + kBehind + kFurther; ++next) {
       ask(next);
       if (next >= read_ + kBehind) read(read_++);

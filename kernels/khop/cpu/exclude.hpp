@@ -30,7 +30,7 @@ class PairSet {
   Span of(int64_t row) const { return maybe_[bit(row)] ? search(row) : Span{nullptr, nullptr}; }
 
  private:
-  // Most rows of a batch have no pair: one look at a few cache lines says so.
+  // Most rows of a batch have no pair: one look at a few cache lines shows it.
   static constexpr int kFilterBits = 15;
   static std::size_t bit(int64_t row) {
     return slot_index(hash_id(static_cast<uint64_t>(row)), kFilterBits);

@@ -8,7 +8,7 @@ namespace khop::cpu {
 namespace {
 
 constexpr int64_t kLine = 64;
-// Rows asked for ahead of the copy: enough to cover memory latency, few enough to stay in L1.
+// Rows prefetched ahead of the copy: enough to cover memory latency, few enough to stay in L1.
 constexpr int64_t kNarrowAhead = 64;
 constexpr int64_t kWideAhead = 16;
 
@@ -16,13 +16,13 @@ constexpr int64_t rows_ahead(int64_t width) {
   return width > 2 * kLine ? kWideAhead : kNarrowAhead;
 }
 
-// Where in a row the second line lies that is asked for.
+// Where in a row the second line lies that is prefetched.
 constexpr int64_t second_line(int64_t width) { return width > kLine ? kLine : width - 1; }
 
-// Of a row only two lines are asked for. A core waits for ten or twelve lines at a time, whatever
+// Of a row only two lines are prefetched. A core waits for ten or twelve lines at a time, whatever
 // asked; the others the second cache fetches by itself, as it sees the row being read in order.
-// Rows of 400 bytes take 0.9 of the time that they took when all lines were asked for, rows of 1024
-// 0.8.
+// Rows of 400 bytes take 0.9 of the time that they took when all lines were prefetched, rows of
+// 1024 0.8.
 template <class Index, class Copy>
 int64_t gather_range(const RowTable& table, const Index* rows, int64_t begin, int64_t end,
                      const RowTarget& target, Copy copy) {

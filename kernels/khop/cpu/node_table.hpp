@@ -24,7 +24,7 @@ class NodeSet {
   // Most trees whose keys fit 63 bits.
   int64_t max_trees() const { return std::numeric_limits<int64_t>::max() >> id_bits_; }
 
-  // Says how many trees there are from now on; more may follow.
+  // Sets the number of trees; later calls may set more.
   void set_num_trees(int64_t num_trees);
 
   // Appends seeds as they are, duplicates included; a duplicate is found under its first number.
@@ -47,7 +47,7 @@ class NodeSet {
   int64_t tree_of(int64_t key) const { return (key & ~id_mask_) >> id_bits_; }
   int id_bits() const { return id_bits_; }
 
-  // Numbers `count` keys in order, adding those not seen before: slots are asked for some keys
+  // Numbers `count` keys in order, adding those not seen before: slots are prefetched some keys
   // ahead.
   void insert(const int64_t* keys, int64_t count, int32_t* numbers);
 

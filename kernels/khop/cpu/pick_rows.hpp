@@ -51,7 +51,7 @@ class RowDrawer {
 
   void prefetch_rows(const int64_t* ids, int64_t count) const { finder_.prefetch_rows(ids, count); }
 
-  // Appends the picked edge positions of a block of rows, and says how many of each.
+  // Appends the picked edge positions of a block of rows, and writes how many of each.
   void draw(const RowSet& rows, int64_t count, int32_t* counts, Buffer<int64_t>& positions) {
     std::array<Row, kBlockRows> found;
     for (int64_t first = 0; first < count; first += kLanes) {

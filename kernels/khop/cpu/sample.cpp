@@ -9,7 +9,7 @@
 namespace khop::cpu {
 namespace {
 
-// Rows whose pointers are asked for ahead of the draw.
+// Rows whose pointers are prefetched ahead of the draw.
 constexpr int64_t kRowsAhead = 64;
 
 // Ids, trees and times of a block of a frontier: numbering may grow the node list that the frontier

@@ -30,7 +30,7 @@ struct DeviceStatus {
   std::string error;      // empty if devices can be used
 };
 
-// Never throws: on a machine without a driver `error` says so.
+// Never throws: on a machine without a driver `error` has the reason.
 DeviceStatus device_status();
 
 // GPU number `index`. Work goes to `stream` (a cudaStream_t; 0: one of its own), memory comes from

@@ -26,9 +26,9 @@ inline device::HostPages& registered_pages() {
   return *pages;
 }
 
-// Says whether the driver agreed. As read-only where the device knows that: files that are mapped
-// read-only can be registered in no other way, and private mappings are not copied. Not all devices
-// and drivers do (a B300 with driver 610 does not).
+// Returns whether the driver agreed. As read-only where the device knows that: files that are
+// mapped read-only can be registered in no other way, and private mappings are not copied. Not all
+// devices and drivers do (a B300 with driver 610 does not).
 inline bool register_pages(bool knows_read_only, uintptr_t start, std::size_t bytes) noexcept {
   auto* const memory = reinterpret_cast<void*>(start);
   const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;

@@ -10,7 +10,7 @@
 
 namespace khop::cuda {
 
-// Whether the process has used a device. The driver says so; the runtime cannot be asked
+// Whether the process has used a device. The driver knows; the runtime cannot be asked
 // without making a context.
 inline bool has_context(int device) noexcept {
   using GetState = CUresult (*)(CUdevice, unsigned*, int*);

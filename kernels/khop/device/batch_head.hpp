@@ -79,7 +79,7 @@ class BatchHead {
   Part<int64_t> others{};
 
  private:
-  // Says where the parts lie; returns how many words have to be cleared. Without memory it counts.
+  // Sets where the parts lie; returns how many words have to be cleared. Without memory it counts.
   int64_t place_parts(int64_t* host, int64_t* device) {
     at_ = 0;
     const auto place = [&](auto& part, int64_t count) {

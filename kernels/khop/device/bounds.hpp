@@ -31,7 +31,7 @@ struct HopBounds {
 };
 
 // Room for what is drawn and worked with. Fixed fan-outs say what a batch needs at most. Where that
-// is much, or nothing says so, room is what earlier batches needed: a batch that finds too little
+// is much, or is not known, room is what earlier batches needed: a batch that finds too little
 // is drawn again.
 struct Room {
   std::vector<int64_t> positions;  // of each node type

@@ -42,14 +42,14 @@ class CandidateEdges {
     return {offsets_.data(), begins_.data(), num_rows};
   }
 
-  // Ranks candidates: how many of those before each are kept, for which `keep` says 1.
+  // Ranks candidates: how many of those before each are kept, for which `keep` returns 1.
   template <class Keep>
   void rank(Backend& backend, Count found, Keep keep) {
     backend.run(found, MarkKept<Keep>{keep, ranks()});
     sum(backend, found, CountOf64{ranks()}, ranks());
   }
 
-  // Keeps those for which `keep` says 1, in their order.
+  // Keeps those for which `keep` returns 1, in their order.
   template <class Keep>
   void keep(Backend& backend, Count found, Keep keep, const Candidates& candidates) {
     rank(backend, found, keep);

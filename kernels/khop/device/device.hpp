@@ -1,4 +1,4 @@
-// A device that draws and gathers: a GPU, or one emulated on the CPU. What callers see of it.
+// A device that draws and gathers: a GPU, or one emulated on the CPU. The interface.
 //
 // Everything happens in the order of the calls. Pointers named `on_device` are to memory that the
 // device reads: its own, or the host's after `map_host`.
@@ -63,7 +63,8 @@ class Device {
   virtual void* open_handle(const std::string& handle) = 0;
   virtual void close_handle(void* on_device) noexcept = 0;
 
-  // Locks pages of the host, which are copied to without a detour; says whether the driver agreed.
+  // Locks pages of the host, which are copied to without a detour; returns whether the driver
+  // agreed.
   virtual bool lock_pages(void* memory, std::size_t bytes) noexcept = 0;
   virtual void unlock_pages(void* memory) noexcept = 0;
 

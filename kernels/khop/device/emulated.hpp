@@ -2,7 +2,7 @@
 //
 // For tests of thread-parallel code on machines without a GPU. An algorithm whose result depends on
 // the order of its items, or that reads what it never wrote (memory comes filled with a pattern),
-// gives itself away.
+// fails tests.
 #pragma once
 
 #include <algorithm>
@@ -147,7 +147,7 @@ class EmulatedBackend {
       for (const int64_t i : order_) step(i, 0);
       return;
     }
-    // Dealt out like cards, so that neighbouring items run at the same time.
+    // Round-robin, so that neighbouring items run at the same time.
     std::vector<std::thread> threads;
     for (int64_t t = 0; t < num_threads; ++t) {
       threads.emplace_back([this, t, count, num_threads, &step] {

@@ -246,7 +246,7 @@ DeviceTable::Served DeviceTable::served() {
 }
 
 void DeviceTable::reset_served() {
-  served();  // says what went wrong, if anything
+  served();  // throws what went wrong, if anything
   served_ = {0, 0};
 }
 

@@ -20,9 +20,9 @@ namespace khop::device {
 
 class HostPages {
  public:
-  // Makes [memory, memory + bytes) registered and says whether it could: false if it shares pages
-  // with what is registered and is not a part of it, or if `add(start, bytes)`, which registers
-  // without throwing, says so.
+  // Makes [memory, memory + bytes) registered and returns whether it could: false if it shares
+  // pages with what is registered and is not a part of it, or if `add(start, bytes)`, which
+  // registers without throwing, returns false.
   template <class Add>
   bool acquire(const void* memory, std::size_t bytes, const std::shared_ptr<const void>& owner,
                Add add) {

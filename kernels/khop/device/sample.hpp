@@ -199,7 +199,7 @@ class BatchOn {
     std::partial_sum(first_relations_.begin(), first_relations_.end(), first_relations_.begin());
   }
 
-  // Makes room, tells the device what to draw, and has it drawn.
+  // Makes room, uploads what to draw, and launches it.
   void draw() {
     if (is_under_way_) backend_.synchronize();  // what was uploaded is about to be overwritten
     find_bounds();
@@ -390,7 +390,7 @@ class BatchOn {
   int64_t num_trees_ = 0;
   bool is_timed_ = false;
   bool is_drawn_ = false;
-  bool is_under_way_ = false;  // the device has been asked, and not been waited for
+  bool is_under_way_ = false;  // launched, and not been waited for
 
   Room learned_;
   std::vector<int64_t> seeds_most_;

@@ -28,7 +28,7 @@ struct BatchShape {
   std::vector<std::vector<int64_t>> edges_per_hop;
 };
 
-// Where a batch is written to: arrays of the device, as long as its shape says. Null, or no entries
+// Where a batch is written to: arrays of the device, of its shape's lengths. Null, or no entries
 // at all: not wanted.
 struct BatchOut {
   std::vector<int64_t*> nodes;  // a node type each

@@ -172,7 +172,7 @@ KHOP_HD Row find_row(const DeviceCsr& graph, const FrontierView& frontier, int64
   return row;
 }
 
-// The rows of a hop: counts those of each edge type, then says where each begins. By the host for
+// The rows of a hop: counts those of each edge type, then writes where each begins. By the host for
 // the first hop, by the device for the others.
 struct PlanRows {
   BatchView batch;

@@ -53,7 +53,7 @@ struct IsExcluded {
   }
 };
 
-// One item: says so where the rows of pairs have more edges than there was room for.
+// One item: notes where the rows of pairs have more edges than there was room for.
 struct EndExclusion {
   const int64_t* candidates;
   int64_t capacity;

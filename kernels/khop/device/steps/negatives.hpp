@@ -56,7 +56,7 @@ struct NegativeError {
 };
 
 // Draws negatives until they join no edge, spec.num_rounds >= 1 times at most. The numbers of those
-// that still do, ascending, are then `left`, [count] long, and `num_left` says how many they are.
+// that still do, ascending, are then `left`, [count] long, and `num_left` is their number.
 // No row holds more than `longest` edges. Waits at the end alone.
 template <class Backend, class Ptr, class Col>
 NegativeError draw_strict_negatives(Backend& backend, const CsrView<Ptr, Col>& graph,

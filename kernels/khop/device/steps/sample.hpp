@@ -2,9 +2,9 @@
 //
 // Everything that is drawn lies in the buffer of its node type: for each position the key, the
 // number, the edge and the destination. A hop appends to it:
-//   1. PickRows says which edges; where rows are taken whole but not all of their edges count,
+//   1. PickRows picks edges; where rows are taken whole but not all of their edges count,
 //      SpanFilteredRows and KeepEdges have chosen among them before;
-//   2. a sum over the rows' counts says where each row's edges stand;
+//   2. a sum over the rows' counts gives where each row's edges stand;
 //   3. AppendEdges reads the neighbours and inserts them into the node table (wide keys: in a step
 //      of its own, InsertKeys);
 //   4. a sum over the positions that came first, FirstOfNode, numbers the new nodes;
@@ -154,8 +154,8 @@ struct NumberEdges {
   }
 };
 
-// For one block: buffers and nodes have grown by a hop, what was found is the next frontier. Says
-// so where something found no room.
+// For one block: buffers and nodes have grown by a hop, what was found is the next frontier. Notes
+// where there was no room.
 struct EndHop {
   struct Shared {};
   HopEdges edges;
