@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "khop/bindings/module.hpp"
+
 namespace khop::bindings {
 
 DeviceGraph::DeviceGraph(std::shared_ptr<PyDevice> device, nb::object csr, const std::string& mode)

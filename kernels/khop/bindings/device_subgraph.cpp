@@ -10,6 +10,7 @@
 #include "khop/bindings/checks.hpp"
 #include "khop/bindings/device_graph.hpp"
 #include "khop/bindings/hop_options.hpp"
+#include "khop/bindings/module.hpp"
 #include "khop/core/sizes.hpp"
 
 namespace khop::bindings {
@@ -191,10 +192,7 @@ class PyDeviceSubgraph {
 
 }  // namespace
 
-void bind_device_graph(nb::module_& m);
-
 void bind_device_subgraph(nb::module_& m) {
-  bind_device_graph(m);
   nb::class_<PyDeviceSubgraph>(m, "DeviceSubgraph", R"(A batch's subgraph while a device draws it.
 
 As `Subgraph`, and equal to what it draws, bit for bit. Seeds and exclusions are NumPy arrays;
