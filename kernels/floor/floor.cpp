@@ -1,12 +1,12 @@
-#include "floor.hpp"
+#include "floor/floor.hpp"
 
 #include <cstring>
 #include <stdexcept>
 
-#include "gather_range.hpp"
-#include "khop/dedup.hpp"
+#include "khop/core/node_table.hpp"
+#include "khop/cpu/gather_range.hpp"
 
-namespace khop {
+namespace khop::floor {
 namespace {
 
 constexpr int64_t kRowsAhead = 64;
@@ -88,9 +88,9 @@ uint64_t SampleFloor::touch(const FloorRows<Ptr, Col>& graph, const DrawnBatch& 
 }
 
 template <class Index>
-uint64_t touch_rows(const RowTable& table, const Index* rows, int64_t count, char* out) {
+uint64_t touch_rows(const cpu::RowTable& table, const Index* rows, int64_t count, char* out) {
   const int64_t width = table.row_bytes;
-  const int64_t ahead = rows_ahead(width);
+  const int64_t ahead = cpu::rows_ahead(width);
   for (int64_t i = 0; i < count; ++i) {
     const auto row = static_cast<int64_t>(rows[i]);
     if (row < 0 || row >= table.num_rows) throw std::out_of_range("there is no such row");
@@ -100,12 +100,12 @@ uint64_t touch_rows(const RowTable& table, const Index* rows, int64_t count, cha
     if (i + ahead < count) {
       const char* const coming = table.data + static_cast<int64_t>(rows[i + ahead]) * width;
       __builtin_prefetch(coming);
-      __builtin_prefetch(coming + second_line(width));
+      __builtin_prefetch(coming + cpu::second_line(width));
     }
     const char* const from = table.data + static_cast<int64_t>(rows[i]) * width;
-    for (int64_t at = 0; at < width; at += kLine) sum += static_cast<unsigned char>(from[at]);
+    for (int64_t at = 0; at < width; at += cpu::kLine) sum += static_cast<unsigned char>(from[at]);
   }
-  for (int64_t at = 0; at < count * width; at += kLine) out[at] = static_cast<char>(sum);
+  for (int64_t at = 0; at < count * width; at += cpu::kLine) out[at] = static_cast<char>(sum);
   return sum;
 }
 
@@ -116,7 +116,7 @@ KHOP_INSTANTIATE(int32_t, int64_t)
 KHOP_INSTANTIATE(int64_t, int32_t)
 KHOP_INSTANTIATE(int64_t, int64_t)
 #undef KHOP_INSTANTIATE
-template uint64_t touch_rows<int32_t>(const RowTable&, const int32_t*, int64_t, char*);
-template uint64_t touch_rows<int64_t>(const RowTable&, const int64_t*, int64_t, char*);
+template uint64_t touch_rows<int32_t>(const cpu::RowTable&, const int32_t*, int64_t, char*);
+template uint64_t touch_rows<int64_t>(const cpu::RowTable&, const int64_t*, int64_t, char*);
 
-}  // namespace khop
+}  // namespace khop::floor

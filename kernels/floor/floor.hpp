@@ -1,13 +1,13 @@
-// What sampling and gathering cannot do without: the same memory touched in the same order, with
-// everything asked for ahead, and nothing else done. Benchmarks compare the kernels with it.
+// Least cost of sampling and gathering: the same memory touched in the same order, with everything
+// prefetched, and nothing else done. Benchmarks compare the kernels with it.
 #pragma once
 
 #include <cstdint>
 
-#include "buffer.hpp"
-#include "gather.hpp"
+#include "khop/cpu/buffer.hpp"
+#include "khop/cpu/gather.hpp"
 
-namespace khop {
+namespace khop::floor {
 
 // The compressed rows that a batch is drawn from.
 template <class Ptr, class Col>
@@ -38,15 +38,15 @@ class SampleFloor {
   uint64_t touch(const FloorRows<Ptr, Col>& graph, const DrawnBatch& batch);
 
  private:
-  Buffer<uint64_t> table_;
-  Buffer<int64_t> row_;
-  Buffer<int64_t> col_;
-  Buffer<int64_t> nodes_;
+  cpu::Buffer<uint64_t> table_;
+  cpu::Buffer<int64_t> row_;
+  cpu::Buffer<int64_t> col_;
+  cpu::Buffer<int64_t> nodes_;
 };
 
 // Reads a word of each line of `rows` and writes one of each line of `out`, which has room for as
 // many. Returns a sum of what it read. Throws std::out_of_range if the table has no such row.
 template <class Index>
-uint64_t touch_rows(const RowTable& table, const Index* rows, int64_t count, char* out);
+uint64_t touch_rows(const cpu::RowTable& table, const Index* rows, int64_t count, char* out);
 
-}  // namespace khop
+}  // namespace khop::floor

@@ -1,9 +1,11 @@
 // _khop_floor: the floor of benchmarks. Built on request (KHOP_BENCHMARKS), and part of no wheel.
-#include "arrays.hpp"
-#include "floor.hpp"
+#include "floor/floor.hpp"
+#include "khop/bindings/arrays.hpp"
 
-namespace khop::bindings {
+namespace khop::floor {
 namespace {
+
+using namespace bindings;
 
 // The floor of one graph; keeps its buffers from batch to batch, as samplers do.
 class GraphFloor {
@@ -45,7 +47,8 @@ uint64_t gather_floor(const InArray& table, const InArray& rows, const OutArray&
       length(rows) != length(out)) {
     throw nb::value_error("out must hold a row of the table for each entry of rows");
   }
-  const RowTable source{static_cast<const char*>(table.data()), length(table), row_bytes_of(table)};
+  const cpu::RowTable source{static_cast<const char*>(table.data()), length(table),
+                             row_bytes_of(table)};
   return visit_ints(rows, "rows", [&](auto* row_data) {
     nb::gil_scoped_release release;
     return touch_rows(source, row_data, length(rows), static_cast<char*>(out.data()));
@@ -53,9 +56,10 @@ uint64_t gather_floor(const InArray& table, const InArray& rows, const OutArray&
 }
 
 }  // namespace
-}  // namespace khop::bindings
+}  // namespace khop::floor
 
 NB_MODULE(_khop_floor, m) {
+  using namespace khop::floor;
   using namespace khop::bindings;
   nb::class_<GraphFloor>(m, "SampleFloor", R"(The least that sampling a graph can cost.
 

@@ -3,10 +3,10 @@
 #include <memory>
 #include <string>
 
-#include "../device/device_on.hpp"
-#include "backend.cuh"
-#include "device.hpp"
-#include "khop/sizes.hpp"
+#include "khop/core/sizes.hpp"
+#include "khop/cuda/backend.cuh"
+#include "khop/cuda/gpu.hpp"
+#include "khop/device/device_on.hpp"
 #include "streams.hpp"
 
 namespace khop::cuda {
@@ -24,7 +24,7 @@ struct EmulatedStream {
 
 class EmulatedOnFake : private EmulatedStream, public Backend {
  public:
-  explicit EmulatedOnFake(EmulatedAbilities abilities)
+  explicit EmulatedOnFake(device::EmulatedAbilities abilities)
       : Backend(kIndex, EmulatedStream::handle, {}), abilities_(abilities) {}
 
   void* allocate(std::size_t bytes) {
@@ -55,15 +55,15 @@ class EmulatedOnFake : private EmulatedStream, public Backend {
  private:
   static constexpr const char* kNoHandles = "emulated devices share no memory by handles";
 
-  EmulatedAbilities abilities_;
+  device::EmulatedAbilities abilities_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_emulated_device(EmulatedAbilities abilities) {
+std::unique_ptr<device::Device> make_emulated_device(device::EmulatedAbilities abilities) {
   const std::string name =
       abilities.island == 0 ? "emulated" : "emulated:" + std::to_string(abilities.island);
-  return std::make_unique<DeviceOn<EmulatedOnFake>>(name, abilities);
+  return std::make_unique<device::DeviceOn<EmulatedOnFake>>(name, abilities);
 }
 
 }  // namespace khop::cuda

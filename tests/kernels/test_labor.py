@@ -42,7 +42,7 @@ def numbers(key, nodes, tree=0):
 
 def test_a_row_takes_those_of_least_number():
     """Worked out: of eight neighbours the three of least r_t, in the order of the row."""
-    key = oracle.race_key(RUN, 5, 2, 1)
+    key = oracle.labor_key(RUN, 5, 2, 1)
     assert labor(3, 0).at(RUN, 5, 1, 7, 2).key == key  # whatever the edge type
     r = numbers(key, range(8))
     want = sorted(sorted(range(8), key=lambda t: r[t])[:3])

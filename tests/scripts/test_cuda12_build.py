@@ -56,7 +56,7 @@ def test_the_toolkit(script, compiler, wheels, tmp_path, capsys):
     assert read == {"host_config.h": "13", "fatbinary_section.h": "13", "cuda_runtime.h": "12.3"}
     assert (made / "bin" / "nvcc").exists()
     out = capsys.readouterr().out
-    assert "kernels/cuda/device.cu for sm_90\n" in out
+    assert "kernels/khop/cuda/gpu.cu for sm_90\n" in out
     assert out.endswith("khop compiles against CUDA 12.3\n")
 
 

@@ -54,8 +54,8 @@ def finding(kind, place):
 
 
 READ = "Uninitialized __global__ memory read of size 8 bytes"
-OURS = "void khop::cuda::run_step<khop::parallel::GatherWords<unsigned int>>(khop::Count, T1)"
-CUBS = "void cub::DeviceScanKernel<khop::cuda::SumEntry<khop::parallel::Degrees>>(T1)"
+OURS = "void khop::cuda::run_step<khop::device::GatherWords<unsigned int>>(khop::device::Count, T1)"
+CUBS = "void cub::DeviceScanKernel<khop::cuda::SumEntry<khop::device::Degrees>>(T1)"
 TORCHS = "void at::native::elementwise_kernel<128>(int)"
 
 

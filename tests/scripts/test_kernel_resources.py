@@ -36,9 +36,9 @@ ptxas info    : Function properties for {sort}
 ptxas info    : Used 32 registers, used 1 barriers, 2336 bytes smem, 360 bytes cmem[0]
 """
 NAMES = {
-    "seeds": "_ZN4khop4cuda8run_stepINS_8parallel10PlaceSeedsEEEvNS_5CountET_",
-    "pick": "_ZN4khop4cuda8run_stepINS_8parallel8PickRowsIliEEEEvNS_5CountET_",
-    "split": "_ZN4khop4cuda8run_stepINS_8parallel16SplitGatherWordsINS2_6Word16ElEEEEvNS_5CountET_",
+    "seeds": "_ZN4khop4cuda8run_stepINS_6device10PlaceSeedsEEEvNS_5CountET_",
+    "pick": "_ZN4khop4cuda8run_stepINS_6device8PickRowsIliEEEEvNS_5CountET_",
+    "split": "_ZN4khop4cuda8run_stepINS_6device16SplitGatherWordsINS2_6Word16ElEEEEvNS_5CountET_",
     "sort": "_ZN3cub18CUB_300001_SM_10006detail10radix_sort33DeviceRadixSortExclusiveSumKernelINS1"
     "_5radix10policy_hubImlyE10Policy1000EyEEvPT0_",
 }
@@ -86,18 +86,18 @@ def test_functions_that_kernels_call_are_read(script):
     ("name", "short"),
     [
         (
-            "void khop::cuda::run_step<khop::parallel::PickRows<long, int> >(khop::Count, "
-            "khop::parallel::PickRows<long, int>)",
+            "void khop::cuda::run_step<khop::device::PickRows<long, int> >(khop::device::Count, "
+            "khop::device::PickRows<long, int>)",
             "PickRows<int64, int32>",
         ),
         (
-            "void khop::cuda::run_step<khop::parallel::MarkKept<khop::parallel::KeepEdges<int, "
-            "unsigned long> > >(khop::Count, khop::parallel::MarkKept<int>)",
+            "void khop::cuda::run_step<khop::device::MarkKept<khop::device::KeepEdges<int, "
+            "unsigned long> > >(khop::device::Count, khop::device::MarkKept<int>)",
             "MarkKept<KeepEdges<int32, uint64>>",
         ),
         (
-            "void khop::cuda::(anonymous namespace)::run_blocks<khop::parallel::ScanTiles, 256>"
-            "(khop::parallel::ScanTiles)",
+            "void khop::cuda::(anonymous namespace)::run_blocks<khop::device::ScanTiles, 256>"
+            "(khop::device::ScanTiles)",
             "ScanTiles (run_blocks)",
         ),
         ("khop::cuda::(anonymous namespace)::clear(unsigned long*)", "clear"),

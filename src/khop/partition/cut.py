@@ -63,7 +63,7 @@ def partition_graph(
         >>> import khop, torch
         >>> from torch_geometric.data import Data
         >>> ring = torch.stack([torch.arange(10), torch.arange(1, 11) % 10])
-        >>> summary = khop.partition(Data(edge_index=ring, num_nodes=10), parts_dir, num_parts=2)
+        >>> summary = khop.partition(data, path, num_parts=2)
         >>> summary.nodes
         [5, 5]
     """

@@ -33,7 +33,7 @@ def step_key(run, batch, hop, edge_type):
     return _key(run, batch & _M32, batch >> 32, hop, edge_type)
 
 
-def race_key(run, batch, node_type, hop):
+def labor_key(run, batch, node_type, hop):
     """Key of the numbers of a type's nodes in a hop, LABOR's."""
     return step_key(step_key(run, batch, 0xFFFFFFFD, node_type), 0, hop, 0)
 

@@ -86,7 +86,7 @@ class Options:
         if not self.labor:
             return oracle.step_key(self.run, self.batch, hop, relation)
         hop = 0 if self.layer_dependency else hop
-        return oracle.race_key(self.run, self.batch, source, hop)
+        return oracle.labor_key(self.run, self.batch, source, hop)
 
     def records_edges(self, relation):
         """Whether edges of a type have numbers: of those with reverses only on demand."""
@@ -137,7 +137,7 @@ def pick_by_weight(entries, eligible, count, replace, stream):
     return chosen
 
 
-def first_to_arrive(entries, eligible, count, key, tree, weighted):
+def smallest_variates(entries, eligible, count, key, tree, weighted):
     """The `count` entries of least r_t / w_t, exactly; r_t belongs to the neighbour."""
 
     def arrival(position):
@@ -198,7 +198,7 @@ def contribution(row, fanout, options, weighted, key, tree=0, time=None, hidden=
     if found.count is None:
         return found.eligible
     if options.labor:
-        return first_to_arrive(row.entries, found.eligible, fanout, key, tree, weighted)
+        return smallest_variates(row.entries, found.eligible, fanout, key, tree, weighted)
     if weighted:
         stream = oracle.words(key, row.original_id, tree)
         return pick_by_weight(row.entries, found.eligible, fanout, options.replace, stream)

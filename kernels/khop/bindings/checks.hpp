@@ -1,0 +1,36 @@
+// Checks of arguments that several bindings share.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+
+#include "khop/core/negatives.hpp"
+
+namespace khop::bindings {
+
+// An index below `count`. Raises IndexError otherwise; `name`: of what it is an index.
+inline int32_t checked(int64_t index, std::size_t count, const char* name) {
+  if (index < 0 || index >= static_cast<int64_t>(count)) {
+    throw nanobind::index_error((std::string("no such ") + name).c_str());
+  }
+  return static_cast<int32_t>(index);
+}
+
+// Raises ValueError unless an array holds as many entries as are wanted.
+inline void check_length(int64_t got, int64_t want, const char* name) {
+  if (got == want) return;
+  throw nanobind::value_error((std::string(name) + " must hold " + std::to_string(want) +
+                               " entries, but holds " + std::to_string(got))
+                                  .c_str());
+}
+
+// Raises ValueError for more numbers than one key has words.
+inline void check_draws(int64_t count) {
+  if (count > kMaxDraws) {
+    throw nanobind::value_error("at most 2^33 numbers are drawn under one key");
+  }
+}
+
+}  // namespace khop::bindings

@@ -1,0 +1,263 @@
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <tuple>
+
+#include "khop/bindings/checks.hpp"
+#include "khop/bindings/device_graph.hpp"
+#include "khop/bindings/hop_options.hpp"
+#include "khop/bindings/module.hpp"
+#include "khop/core/sizes.hpp"
+
+namespace khop::bindings {
+namespace {
+
+// Python's DeviceSubgraph: checks arguments; the rest is the interface's.
+class PyDeviceSubgraph {
+ public:
+  using Pairs = std::vector<std::pair<int32_t, int32_t>>;
+  using Addresses = std::vector<uintptr_t>;
+  using Names = std::vector<std::tuple<uintptr_t, int, int64_t>>;
+
+  PyDeviceSubgraph(std::shared_ptr<PyDevice> device, const std::vector<int64_t>& num_nodes,
+                   const Pairs& relations, bool with_edges, bool disjoint, int64_t room)
+      : device_(std::move(device)),
+        num_types_(num_nodes.size()),
+        num_relations_(relations.size()),
+        with_edges_(with_edges) {
+    if (room < 1) throw nb::value_error("room must be at least 1");
+    std::vector<Relation> typed;
+    for (const auto& [source, destination] : relations) typed.push_back({source, destination});
+    subgraph_ = (*device_)->make_subgraph(num_nodes, std::move(typed), with_edges, disjoint, room);
+  }
+
+  void begin() {
+    subgraph_->begin();
+    graphs_ = nb::list();
+  }
+
+  void add_seeds(int64_t type, const In<int64_t>& ids, const std::optional<In<int64_t>>& times) {
+    if (times.has_value()) check_length(times->shape(0), ids.shape(0), "times");
+    subgraph_->add_seeds(checked(type, num_types_, "node type"), ids.data(),
+                         times.has_value() ? times->data() : nullptr,
+                         static_cast<int64_t>(ids.shape(0)));
+  }
+
+  void exclude(int64_t relation, const In<int64_t>& rows, const In<int64_t>& neighbors) {
+    check_length(neighbors.shape(0), rows.shape(0), "neighbors");
+    subgraph_->exclude(checked(relation, num_relations_, "edge type"), rows.data(),
+                       neighbors.data(), static_cast<int64_t>(rows.shape(0)));
+  }
+
+  void sample(const nb::list& graphs, HopTable hops, uint64_t run_key, uint64_t batch,
+              bool cuda_graph) {
+    device::SamplePlan plan;
+    plan.graphs = arrays_of(graphs);
+    num_named_.clear();
+    for (const device::GraphArrays& graph : plan.graphs) {
+      num_named_.push_back(count_with(graph.first_edge, graph.num_edges));
+    }
+    check_hops(hops, num_relations_);
+    plan.hops = std::move(hops);
+    plan.run_key = run_key;
+    plan.batch = batch;
+    plan.as_graph = cuda_graph;
+    graphs_ = graphs;
+    nb::gil_scoped_release release;
+    subgraph_->sample(std::move(plan));
+  }
+
+  void induce(const nb::list& graphs) {
+    const std::vector<device::GraphArrays> arrays = arrays_of(graphs);
+    nb::gil_scoped_release release;
+    subgraph_->induce(arrays);
+  }
+
+  void add_reverses(const std::vector<std::tuple<int32_t, int32_t, bool>>& reversals,
+                    bool keep_edges) {
+    std::vector<Reversal> typed;
+    for (const auto& [relation, reverse, mirror] : reversals) {
+      typed.push_back({checked(relation, num_relations_, "edge type"),
+                       checked(reverse, num_relations_, "edge type"), mirror});
+    }
+    nb::gil_scoped_release release;
+    subgraph_->add_reverses(typed, keep_edges);
+  }
+
+  int64_t num_nodes(int64_t type) {
+    return shape().num_nodes[static_cast<std::size_t>(checked(type, num_types_, "node type"))];
+  }
+  int64_t num_edges(int64_t relation) {
+    return shape()
+        .num_edges[static_cast<std::size_t>(checked(relation, num_relations_, "edge type"))];
+  }
+  std::vector<int64_t> nodes_per_hop(int64_t type) {
+    return shape().nodes_per_hop[static_cast<std::size_t>(checked(type, num_types_, "node type"))];
+  }
+  std::vector<int64_t> edges_per_hop(int64_t relation) {
+    return shape()
+        .edges_per_hop[static_cast<std::size_t>(checked(relation, num_relations_, "edge type"))];
+  }
+
+  nb::tuple sizes() {
+    const device::BatchShape& batch = shape();
+    return nb::make_tuple(batch.num_nodes, batch.num_edges, batch.nodes_per_hop,
+                          batch.edges_per_hop);
+  }
+
+  void write(const Addresses& nodes, const Addresses& ends, const Addresses& edges,
+             const Addresses& trees, const Names& names, bool backward) {
+    const device::BatchShape& batch = shape();
+    device::BatchOut out;
+    out.nodes = pointers(nodes, num_types_, "nodes");
+    out.trees = pointers(trees, num_types_, "trees");
+    out.rows = pointers(ends, num_relations_, "ends");
+    for (std::size_t r = 0; r < out.rows.size(); ++r) {
+      out.cols.push_back(out.rows[r] == nullptr ? nullptr : out.rows[r] + batch.num_edges[r]);
+    }
+    if (backward) out.rows.swap(out.cols);
+    out.edges = pointers(edges, num_relations_, "edges");
+    out.names = checked_names(names);
+    subgraph_->write(out);
+  }
+
+ private:
+  // To give the GIL away takes longer than to answer, unless there is something to wait for.
+  const device::BatchShape& shape() {
+    if (subgraph_->is_known()) return subgraph_->shape();
+    nb::gil_scoped_release release;
+    return subgraph_->shape();
+  }
+
+  static std::vector<int64_t*> pointers(const Addresses& addresses, std::size_t want,
+                                        const char* name) {
+    if (!addresses.empty()) check_length(addresses.size(), want, name);
+    std::vector<int64_t*> typed;
+    for (const uintptr_t address : addresses) typed.push_back(reinterpret_cast<int64_t*>(address));
+    return typed;
+  }
+
+  // Edges are drawn from the graph alone: with a name for each of its edges none can lack one.
+  std::vector<AnyInts> checked_names(const Names& names) const {
+    if (!names.empty()) check_length(names.size(), num_relations_, "names");
+    std::vector<AnyInts> typed;
+    for (std::size_t r = 0; r < names.size(); ++r) {
+      const auto& [address, width, count] = names[r];
+      typed.push_back({reinterpret_cast<const void*>(address), width});
+      if (address == 0) continue;
+      if (width != 4 && width != 8) throw nb::value_error("names must have 4 or 8 bytes");
+      const int64_t needed = r < num_named_.size() ? num_named_[r] : 0;
+      if (count < needed) {
+        throw nb::index_error(("edge " + std::to_string(count) + " of edge type " +
+                               std::to_string(r) + " has no name: edges are below " +
+                               std::to_string(needed) + ", and there are " + std::to_string(count) +
+                               " names")
+                                  .c_str());
+      }
+    }
+    return typed;
+  }
+
+  std::vector<device::GraphArrays> arrays_of(const nb::list& graphs) const {
+    if (nb::len(graphs) != num_relations_) {
+      throw nb::value_error("there must be a graph for each edge type");
+    }
+    std::vector<device::GraphArrays> arrays;
+    for (const nb::handle item : graphs) {
+      if (!nb::isinstance<DeviceGraph>(item)) {
+        throw nb::type_error("graphs must hold a DeviceGraph for each edge type");
+      }
+      const auto& graph = nb::cast<const DeviceGraph&>(item);
+      // Several streams of one GPU may read the same graph.
+      if (graph.device()->name() != (*device_)->name()) {
+        throw nb::value_error("a graph belongs to another device than the subgraph");
+      }
+      arrays.push_back(graph.arrays_for(device_));
+    }
+    return arrays;
+  }
+
+  std::shared_ptr<PyDevice> device_;
+  std::size_t num_types_;
+  std::size_t num_relations_;
+  bool with_edges_;
+  std::unique_ptr<device::DeviceSubgraph> subgraph_;
+  std::vector<int64_t> num_named_;  // edges of an edge type are below this
+  nb::list graphs_;                 // those that are being drawn from
+};
+
+}  // namespace
+
+void bind_device_subgraph(nb::module_& m) {
+  nb::class_<PyDeviceSubgraph>(m, "DeviceSubgraph", R"(A batch's subgraph while a device draws it.
+
+As `Subgraph`, and equal to what it draws, bit for bit. Seeds and exclusions are NumPy arrays;
+arrays to write to lie in the device's memory. `sample` waits for nothing; the first question after
+it waits for the whole batch.
+
+Args:
+    device: the device.
+    num_nodes, relations, with_edges, disjoint: as of `Subgraph`.
+    room: entries of a batch (edges, nodes) that memory is taken for at once where fan-outs allow
+        so many. Beyond, a batch that finds too little room is drawn again with more.)")
+      .def(nb::init<std::shared_ptr<PyDevice>, const std::vector<int64_t>&,
+                    const PyDeviceSubgraph::Pairs&, bool, bool, int64_t>(),
+           nb::arg("device"), nb::arg("num_nodes"), nb::arg("relations"), nb::arg("with_edges"),
+           nb::arg("disjoint") = false, nb::arg("room") = int64_t{1} << 22)
+      .def("begin", &PyDeviceSubgraph::begin, "Starts a new batch.")
+      .def("add_seeds", &PyDeviceSubgraph::add_seeds, nb::arg("node_type"),
+           nb::arg("ids").noconvert(), nb::arg("times").noconvert().none() = nb::none(),
+           "Adds seeds; with times, only what is not later is drawn for them.")
+      .def("exclude", &PyDeviceSubgraph::exclude, nb::arg("relation"), nb::arg("rows").noconvert(),
+           nb::arg("neighbors").noconvert(),
+           "Keeps edges out of the batch, all that lead from a row to the neighbour beside it.")
+      .def("sample", &PyDeviceSubgraph::sample, nb::arg("graphs"), nb::arg("hops"),
+           nb::arg("run_key"), nb::arg("batch"), nb::arg("cuda_graph") = false,
+           R"(Draws all hops over all edge types. Waits for nothing.
+
+`hops` is that of `Subgraph.sample`.
+
+With `cuda_graph`, the kernels of a batch are recorded once and played again for later batches of
+the same graphs and fan-outs, of as many seeds or fewer.)")
+      .def("induce", &PyDeviceSubgraph::induce, nb::arg("graphs"),
+           "Replaces the edges by all edges among the batch's nodes. Waits twice an edge type.")
+      .def("add_reverses", &PyDeviceSubgraph::add_reverses, nb::arg("reversals"),
+           nb::arg("keep_edges"),
+           "Adds the reverses of edges, for each (relation, reverse relation, mirror), coalesced.")
+      .def("num_nodes", &PyDeviceSubgraph::num_nodes, nb::arg("node_type"))
+      .def("num_edges", &PyDeviceSubgraph::num_edges, nb::arg("relation"))
+      .def("nodes_per_hop", &PyDeviceSubgraph::nodes_per_hop, nb::arg("node_type"),
+           "Number of seeds, then of the nodes that each hop added.")
+      .def("edges_per_hop", &PyDeviceSubgraph::edges_per_hop, nb::arg("relation"))
+      .def("sizes", &PyDeviceSubgraph::sizes,
+           R"(What the batch has come to; waits for it, the first time.
+
+Returns:
+    num_nodes, num_edges, nodes_per_hop, edges_per_hop: an entry for each type.)")
+      .def("write", &PyDeviceSubgraph::write, nb::arg("nodes"), nb::arg("ends"), nb::arg("edges"),
+           nb::arg("trees"), nb::arg("names"), nb::arg("backward") = false,
+           R"(Writes the batch to memory of the device; waits for nothing more.
+
+Addresses are of arrays of int64 that stay until the device has written them; 0, or an empty list
+for all types: not wanted.
+
+Args:
+    nodes: a node type each: [num_nodes] ids.
+    ends: an edge type each: [2, num_edges], rows above columns.
+    edges: an edge type each: [num_edges] names of edges, or where there are none positions in the
+        graph.
+    trees: a node type each: [num_nodes] trees.
+    names: an edge type each: (address, bytes of an entry, entries) of the names of all edges of
+        the graph; (0, 8, 0): none.
+    backward: exchange rows and columns.
+
+Raises:
+    IndexError: there are fewer names than edges.
+    ValueError: edges were not recorded.)");
+}
+
+}  // namespace khop::bindings

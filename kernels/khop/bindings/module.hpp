@@ -1,0 +1,30 @@
+// Functions that add each file's bindings to the module.
+#pragma once
+
+#include "khop/bindings/arrays.hpp"
+
+namespace khop::bindings {
+
+void bind_rng(nb::module_& m);
+void bind_csr(nb::module_& m);
+void bind_hop_options(nb::module_& m);
+void bind_sample(nb::module_& m);
+void bind_hotness(nb::module_& m);
+void bind_subgraph(nb::module_& m);
+void bind_subgraph_output(nb::module_& m);
+void bind_edges(nb::module_& m);
+void bind_negatives(nb::module_& m);
+void bind_gather(nb::module_& m);
+void bind_bus_error(nb::module_& m);
+void bind_convert(nb::module_& m);
+void bind_owner_split(nb::module_& m);
+void bind_weights(nb::module_& m);
+void bind_times(nb::module_& m);
+void bind_device(nb::module_& m);
+void bind_device_memory(nb::module_& m);
+void bind_device_graph(nb::module_& m);
+void bind_device_subgraph(nb::module_& m);
+void bind_device_gather(nb::module_& m);
+void bind_cuda(nb::module_& m);
+
+}  // namespace khop::bindings

@@ -1,0 +1,86 @@
+#include "khop/core/rng.hpp"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <string>
+#include <tuple>
+
+#include "khop/bindings/module.hpp"
+#include "khop/core/pick.hpp"
+#include "khop/cpu/shuffle.hpp"
+#include "khop/cpu/simd.hpp"
+
+namespace khop::bindings {
+namespace {
+
+NumpyArray<int64_t> permutation_of(int64_t count, uint64_t key) {
+  if (count < 0) throw nb::value_error("count must not be negative");
+  cpu::Buffer<int64_t> order(count);
+  {
+    nb::gil_scoped_release release;
+    cpu::permutation(key, count, order.data());
+  }
+  return to_numpy(std::move(order));
+}
+
+nb::list simd_instructions() {
+  nb::list names;
+  for (const cpu::SimdPicker& picker : cpu::simd_pickers()) names.append(picker.instructions);
+  return names;
+}
+
+NumpyArray<uint32_t> draw_simd(const std::string& instructions, uint64_t key,
+                               const In<uint64_t>& nodes, const In<uint32_t>& trees,
+                               const In<uint32_t>& degrees, int count, bool replace) {
+  if (nodes.shape(0) != cpu::kLanes || trees.shape(0) != cpu::kLanes ||
+      degrees.shape(0) != cpu::kLanes) {
+    throw nb::value_error("there are 16 lanes");
+  }
+  if (count < 0 || count > kScanLimit) throw nb::value_error("lanes draw at most 48 positions");
+  cpu::SimdRows rows;
+  for (int lane = 0; lane < cpu::kLanes; ++lane) {
+    rows.node_low[lane] = static_cast<uint32_t>(nodes.data()[lane]);
+    rows.node_high[lane] = static_cast<uint32_t>(nodes.data()[lane] >> 32);
+    rows.tree[lane] = trees.data()[lane];
+    rows.degree[lane] = degrees.data()[lane];
+    if (rows.degree[lane] > kWideDegree || (!replace && rows.degree[lane] <= uint32_t(count))) {
+      throw nb::value_error("a lane's degree is too large or too small");
+    }
+  }
+  for (const cpu::SimdPicker& picker : cpu::simd_pickers()) {
+    if (picker.instructions != instructions) continue;
+    cpu::Buffer<uint32_t> picks(int64_t{count} * cpu::kLanes);
+    picker.pick(key, rows, count, replace, picks.data());
+    return to_numpy(std::move(picks));
+  }
+  throw nb::value_error(("this machine has no instructions " + instructions).c_str());
+}
+
+}  // namespace
+
+void bind_rng(nb::module_& m) {
+  m.def(
+      "philox",
+      [](uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
+        const Philox4x32 out = philox(key, c0, c1, c2, c3);
+        return std::make_tuple(out.word[0], out.word[1], out.word[2], out.word[3]);
+      },
+      nb::arg("key"), nb::arg("c0"), nb::arg("c1"), nb::arg("c2"), nb::arg("c3"),
+      "Philox4x32-10: four 32-bit words.");
+  m.def("run_key", &run_key, nb::arg("seed"), nb::arg("epoch"), nb::arg("stream"),
+        "Key of one epoch of one trainer.");
+  m.def("step_key", &step_key, nb::arg("run"), nb::arg("batch"), nb::arg("hop"),
+        nb::arg("edge_type"), "Key of one hop over one edge type in one batch.");
+  m.def("permutation", &permutation_of, nb::arg("count"), nb::arg("key"),
+        "A permutation of 0 .. count - 1 that depends on the key alone.");
+  m.def("simd_instructions", &simd_instructions,
+        "What rows can be drawn with on this machine, sixteen at a time; the first is used.");
+  m.def("draw_simd", &draw_simd, nb::arg("instructions"), nb::arg("key"),
+        nb::arg("nodes").noconvert(), nb::arg("trees").noconvert(), nb::arg("degrees").noconvert(),
+        nb::arg("count"), nb::arg("replace"),
+        "[count * 16] positions, the i-th of row l at 16 * i + l; nodes uint64, others uint32.");
+  m.attr("SHUFFLE_HOP") = kShuffleHop;
+}
+
+}  // namespace khop::bindings

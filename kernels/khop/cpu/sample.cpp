@@ -1,0 +1,135 @@
+#include "khop/cpu/sample.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "khop/cpu/edge_pipeline.hpp"
+#include "khop/cpu/pick_rows.hpp"
+
+namespace khop::cpu {
+namespace {
+
+// Rows whose pointers are prefetched ahead of the draw.
+constexpr int64_t kRowsAhead = 64;
+
+// Ids, trees and times of a block of a frontier: numbering may grow the node list that the frontier
+// lies in, so they are copied.
+class RowBlock {
+ public:
+  RowSet read(const Frontier& frontier, int64_t first, int64_t last) {
+    const int64_t* keys = frontier.nodes.keys() + frontier.begin;
+    if (!frontier.disjoint) {
+      std::copy(keys + first, keys + last, ids_.begin());
+      return {ids_.data(), nullptr, nullptr};
+    }
+    for (int64_t i = first; i < last; ++i) {
+      const auto place = static_cast<std::size_t>(i - first);
+      const int64_t tree = frontier.nodes.tree_of(keys[i]);
+      ids_[place] = frontier.nodes.id_of(keys[i]);
+      trees_[place] = static_cast<int32_t>(tree);
+      if (frontier.tree_times != nullptr) times_[place] = frontier.tree_times[tree];
+    }
+    return {ids_.data(), trees_.data(), frontier.tree_times == nullptr ? nullptr : times_.data()};
+  }
+
+ private:
+  std::array<int64_t, kBlockRows> ids_;
+  std::array<int32_t, kBlockRows> trees_;
+  std::array<int64_t, kBlockRows> times_;
+};
+
+// Draws all rows of a frontier, block by block, and calls `drawn` after each.
+template <class Ptr, class Col, class Drawn>
+void draw_frontier(RowDrawer<Ptr, Col>& drawer, const Frontier& frontier, int32_t* counts,
+                   Buffer<int64_t>& positions, Drawn&& drawn) {
+  RowBlock rows;
+  std::array<int64_t, kBlockRows> coming;
+  const int64_t num_rows = frontier.end - frontier.begin;
+  // The node list may grow, and move, with each block.
+  const auto prefetch = [&](int64_t first) {
+    const int64_t last = std::min(first + kBlockRows, num_rows);
+    const int64_t* keys = frontier.nodes.keys() + frontier.begin;
+    for (int64_t i = first; i < last; ++i) {
+      coming[static_cast<std::size_t>(i - first)] = frontier.nodes.id_of(keys[i]);
+    }
+    drawer.prefetch_rows(coming.data(), std::max<int64_t>(last - first, 0));
+  };
+  for (int64_t first = 0; first < kRowsAhead; first += kBlockRows) prefetch(first);
+  for (int64_t first = 0; first < num_rows; first += kBlockRows) {
+    prefetch(first + kRowsAhead);
+    const int64_t last = std::min(first + kBlockRows, num_rows);
+    const RowSet block = rows.read(frontier, first, last);
+    drawer.draw(block, last - first, counts + first, positions);
+    drawn(block, last - first, counts + first);
+  }
+}
+
+}  // namespace
+
+template <class Ptr, class Col>
+void sample_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
+                 const HopSpec& spec, DrawnRows<Col>& out) {
+  RowDrawer<Ptr, Col> drawer(graph, spec);
+  Buffer<int64_t>& positions = out.edges;
+  out.counts.clear();
+  out.neighbors.clear();
+  positions.clear();
+  out.counts.resize(num_rows);
+  int64_t read = 0;
+  const auto read_columns = [&](int64_t end) {
+    for (; read < end; ++read) out.neighbors[read] = graph.indices[positions[read]];
+  };
+  drawer.prefetch_rows(rows.ids, std::min(kRowsAhead, num_rows));
+  for (int64_t first = 0; first < num_rows; first += kBlockRows) {
+    const int64_t coming = std::min(first + kRowsAhead, num_rows);
+    drawer.prefetch_rows(rows.ids + coming, std::min(kBlockRows, num_rows - coming));
+    const int64_t before = positions.size();
+    drawer.draw(rows.from(first), std::min(kBlockRows, num_rows - first), out.counts.data() + first,
+                positions);
+    for (int64_t j = before; j < positions.size(); ++j) {
+      __builtin_prefetch(&graph.indices[positions[j]]);
+    }
+    out.neighbors.resize(positions.size());
+    read_columns(before);  // those of the block before
+  }
+  read_columns(positions.size());
+  if (!spec.with_edge) positions.clear();
+  for (int64_t j = 0; j < positions.size(); ++j) positions[j] += graph.first_edge;
+}
+
+template <class Ptr, class Col>
+void sample_hop(const CsrView<Ptr, Col>& graph, const Frontier& frontier, const HopSpec& spec,
+                NodeSet& sources, EdgeList& out) {
+  RowDrawer<Ptr, Col> drawer(graph, spec);
+  AppendedEdges appended(out);
+  int32_t* const counts = out.counts.extend(frontier.end - frontier.begin);
+  EdgeSink replace_root{out.sources, spec.with_edge ? &out.edges : nullptr, graph.first_edge};
+  const auto run = [&](auto pipeline) {
+    draw_frontier(drawer, frontier, counts, pipeline.positions(),
+                  [&](const RowSet& rows, int64_t num_rows, const int32_t* drawn) {
+                    pipeline.advance(rows, num_rows, drawn);
+                  });
+    pipeline.finish();
+  };
+  if (frontier.disjoint) {
+    sources.narrow() ? run(EdgePipeline<Col, true, true>(graph.indices, sources, replace_root))
+                     : run(EdgePipeline<Col, true, false>(graph.indices, sources, replace_root));
+  } else {
+    sources.narrow() ? run(EdgePipeline<Col, false, true>(graph.indices, sources, replace_root))
+                     : run(EdgePipeline<Col, false, false>(graph.indices, sources, replace_root));
+  }
+  appended.finish(frontier);
+}
+
+#define KHOP_INSTANTIATE(Ptr, Col)                                                              \
+  template void sample_rows<Ptr, Col>(const CsrView<Ptr, Col>&, const RowSet&, int64_t,         \
+                                      const HopSpec&, DrawnRows<Col>&);                         \
+  template void sample_hop<Ptr, Col>(const CsrView<Ptr, Col>&, const Frontier&, const HopSpec&, \
+                                     NodeSet&, EdgeList&);
+KHOP_INSTANTIATE(int32_t, int32_t)
+KHOP_INSTANTIATE(int32_t, int64_t)
+KHOP_INSTANTIATE(int64_t, int32_t)
+KHOP_INSTANTIATE(int64_t, int64_t)
+#undef KHOP_INSTANTIATE
+
+}  // namespace khop::cpu

@@ -1,0 +1,47 @@
+#include "khop/cpu/simd.hpp"
+
+#include "khop/core/pick.hpp"
+
+namespace khop::cpu {
+
+#ifdef KHOP_X86
+void pick_simd_avx2(uint64_t, const SimdRows&, int, bool, uint32_t*);
+void pick_simd_avx512(uint64_t, const SimdRows&, int, bool, uint32_t*);
+#endif
+
+namespace {
+
+// A row after the other: for machines whose vector units we do not know.
+void pick_simd_portable(uint64_t key, const SimdRows& rows, int count, bool replace,
+                        uint32_t* picks) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const uint64_t node = static_cast<uint64_t>(rows.node_high[lane]) << 32 | rows.node_low[lane];
+    const NodeDraws draws{key, node, rows.tree[lane]};
+    uint32_t own[kScanLimit];
+    if (replace) {
+      pick_with_replacement(draws, rows.degree[lane], count, own);
+    } else {
+      pick_without_replacement_scan(draws, rows.degree[lane], count, own);
+    }
+    for (int i = 0; i < count; ++i) picks[i * kLanes + lane] = own[i];
+  }
+}
+
+std::vector<SimdPicker> find_pickers() {
+  std::vector<SimdPicker> found;
+#ifdef KHOP_X86
+  if (__builtin_cpu_supports("avx512f")) found.push_back({"avx512", pick_simd_avx512});
+  if (__builtin_cpu_supports("avx2")) found.push_back({"avx2", pick_simd_avx2});
+#endif
+  found.push_back({"portable", pick_simd_portable});
+  return found;
+}
+
+}  // namespace
+
+const std::vector<SimdPicker>& simd_pickers() {
+  static const std::vector<SimdPicker> pickers = find_pickers();
+  return pickers;
+}
+
+}  // namespace khop::cpu

@@ -1,0 +1,54 @@
+// Compiled for AVX2; see simd_picker.hpp.
+#include <immintrin.h>
+
+#include "khop/cpu/simd_picker.hpp"
+
+namespace khop::cpu {
+namespace {
+
+__m256i load_eight(const uint32_t* from) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+}
+
+struct Avx2 {
+  using V = __m256i;
+  static constexpr int kWidth = 4;
+
+  static V all(uint32_t value) { return _mm256_set1_epi64x(value); }
+  static V load(const uint32_t* from) {
+    return _mm256_cvtepu32_epi64(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static void store(uint32_t* to, V a) {
+    const __m256i lower = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(a, lower)));
+  }
+  static V multiply(V a, V b) { return _mm256_mul_epu32(a, b); }
+  static V upper(V a) { return _mm256_srli_epi64(a, 32); }
+  static V subtract(V a, V b) { return _mm256_sub_epi64(a, b); }
+  static V exclusive_or(V a, V b, V c) { return _mm256_xor_si256(_mm256_xor_si256(a, b), c); }
+
+  // Floyd's step: a position picked before gives way to the row's position degree - back.
+  static void replace_repeated(uint32_t* picks, int i, const uint32_t* degree, uint32_t back) {
+    for (int lane = 0; lane < kLanes; lane += 8) {
+      uint32_t* const own = picks + i * kLanes + lane;
+      const __m256i picked = load_eight(own);
+      __m256i seen = _mm256_setzero_si256();
+      for (int j = 0; j < i; ++j) {
+        const __m256i earlier = load_eight(picks + j * kLanes + lane);
+        seen = _mm256_or_si256(seen, _mm256_cmpeq_epi32(picked, earlier));
+      }
+      const __m256i last =
+          _mm256_sub_epi32(load_eight(degree + lane), _mm256_set1_epi32(static_cast<int>(back)));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(own), _mm256_blendv_epi8(picked, last, seen));
+    }
+  }
+};
+
+}  // namespace
+
+void pick_simd_avx2(uint64_t key, const SimdRows& rows, int count, bool replace, uint32_t* picks) {
+  VectorPicker<Avx2>::pick(key, rows, count, replace, picks);
+}
+
+}  // namespace khop::cpu

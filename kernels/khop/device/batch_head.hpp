@@ -1,0 +1,140 @@
+// Exchange between host and device for a batch: one block of words, up before it and, as far as the
+// host asks for it, down after it. On the host it lies in page-locked memory: copies are made by
+// the device, in the order of its work, and only a read of the result waits for them.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "khop/core/sizes.hpp"
+#include "khop/device/steps/batch_view.hpp"
+#include "khop/device/steps/memory.hpp"
+
+namespace khop::device {
+
+// How many entries the parts of the block have.
+struct HeadSizes {
+  int64_t types = 0;
+  int64_t relations = 0;
+  int64_t hops = 0;
+  int64_t times = 0;
+  int64_t seeds = 0;
+  int64_t others = 0;  // words about edges that are excluded
+
+  bool operator==(const HeadSizes& other) const {
+    return types == other.types && relations == other.relations && hops == other.hops &&
+           times == other.times && seeds == other.seeds && others == other.others;
+  }
+};
+
+// A part of the block, on the host and on the device.
+template <class T>
+struct Part {
+  T* host;
+  T* device;
+};
+
+template <class Backend>
+class BatchHead {
+ public:
+  explicit BatchHead(Backend& backend) : backend_(backend), words_(backend) {}
+  BatchHead(const BatchHead&) = delete;
+  BatchHead& operator=(const BatchHead&) = delete;
+  ~BatchHead() { release(); }
+
+  // Lays the block out anew, with zeros. Returns whether it has moved on the device. What was
+  // uploaded before must have arrived.
+  bool lay_out(const HeadSizes& sizes) {
+    sizes_ = sizes;
+    const int64_t num_cleared = place_parts(nullptr, nullptr);
+    const bool moved = reserve(at_);
+    place_parts(host_, words_.data());
+    std::memset(host_, 0, static_cast<std::size_t>(num_cleared) * sizeof(int64_t));
+    return moved;
+  }
+
+  const HeadSizes& sizes() const { return sizes_; }
+  void upload() { backend_.upload_pinned(words_.data(), host_, bytes_of(at_, kWord)); }
+  // Waits.
+  void download() {
+    backend_.download_pinned(host_, words_.data(), bytes_of(num_returned_, kWord));
+  }
+
+  Part<TypeState> states{};
+  Part<DeviceError> error{};
+  Part<Needs> needs{};
+  Part<int64_t> hop_sizes{};  // a hop each, of these a node type each
+  Part<HopRecord> records{};  // a hop each, of these an edge type each
+  Part<int64_t> scratch_used{};
+  Part<int64_t> zero{};
+  Part<SampleBuffer> buffers{};
+  Part<RelationView> relations{};
+  Part<HopStep> steps{};
+  Part<int64_t> row_starts{};
+  Part<int64_t> pick_starts{};
+  Part<int64_t> seed_starts{};
+  Part<int64_t> times{};
+  Part<int64_t> seeds{};
+  Part<int64_t> others{};
+
+ private:
+  // Sets where the parts lie; returns how many words have to be cleared. Without memory it counts.
+  int64_t place_parts(int64_t* host, int64_t* device) {
+    at_ = 0;
+    const auto place = [&](auto& part, int64_t count) {
+      using T = std::remove_pointer_t<decltype(part.host)>;
+      static_assert(sizeof(T) % sizeof(int64_t) == 0);
+      if (host != nullptr) {
+        part = {reinterpret_cast<T*>(host + at_), reinterpret_cast<T*>(device + at_)};
+      }
+      at_ += count * static_cast<int64_t>(sizeof(T) / sizeof(int64_t));
+    };
+    place(states, sizes_.types);
+    place(error, 1);
+    place(needs, 1);
+    place(hop_sizes, sizes_.hops * sizes_.types);
+    place(records, sizes_.hops * sizes_.relations);
+    num_returned_ = at_;
+    place(scratch_used, 1);
+    place(zero, 1);
+    place(buffers, sizes_.types);
+    place(relations, sizes_.relations);
+    place(steps, sizes_.hops * sizes_.relations);
+    place(row_starts, sizes_.relations + 1);
+    place(pick_starts, sizes_.relations + 1);
+    place(seed_starts, sizes_.types + 1);
+    const int64_t num_cleared = at_;
+    place(times, sizes_.times);
+    place(seeds, sizes_.seeds);
+    place(others, sizes_.others);
+    return num_cleared;
+  }
+
+  bool reserve(int64_t count) {
+    if (count > host_capacity_) {
+      release();
+      host_ = static_cast<int64_t*>(backend_.allocate_host(bytes_of(count, kWord)));
+      host_capacity_ = count;
+    }
+    return words_.reserve(count);
+  }
+
+  void release() {
+    if (host_ != nullptr) backend_.release_host(host_);
+    host_ = nullptr;
+    host_capacity_ = 0;
+  }
+
+  static constexpr std::size_t kWord = sizeof(int64_t);
+
+  Backend& backend_;
+  DeviceArray<Backend, int64_t> words_;
+  int64_t* host_ = nullptr;
+  int64_t host_capacity_ = 0;
+  int64_t at_ = 0;
+  int64_t num_returned_ = 0;
+  HeadSizes sizes_;
+};
+
+}  // namespace khop::device

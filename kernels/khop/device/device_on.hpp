@@ -1,0 +1,136 @@
+// A device made of a backend: each operation is a list of steps of device/steps.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "khop/device/device.hpp"
+#include "khop/device/gather_errors.hpp"
+#include "khop/device/operations_on.hpp"
+#include "khop/device/steps/gather.hpp"
+#include "khop/device/steps/gather_split.hpp"
+#include "khop/device/subgraph_on.hpp"
+
+namespace khop::device {
+
+template <class Backend>
+class DeviceOn final : public Device {
+ public:
+  template <class... Args>
+  explicit DeviceOn(std::string name, Args&&... args)
+      : name_(std::move(name)), backend_(std::forward<Args>(args)...) {}
+
+  std::string name() const override { return name_; }
+  int64_t num_launches() const override { return backend_.num_launches(); }
+
+  void* allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
+  void release(void* on_device) override { backend_.release(on_device); }
+  void upload(void* on_device, const void* from, std::size_t bytes) override {
+    backend_.upload(on_device, from, bytes);
+  }
+  void upload_pinned(void* on_device, const void* from, std::size_t bytes) override {
+    backend_.upload_pinned(on_device, from, bytes);
+  }
+  void fill(void* on_device, int byte, std::size_t bytes) override {
+    backend_.fill(on_device, byte, bytes);
+  }
+  void download(void* to, const void* on_device, std::size_t bytes) override {
+    backend_.download(to, on_device, bytes);
+  }
+  void synchronize() override { backend_.synchronize(); }
+  void wait_quietly() noexcept override { backend_.wait_quietly(); }
+  const void* map_host(const void* memory, std::size_t bytes,
+                       std::shared_ptr<const void> owner) override {
+    return backend_.map_host(memory, bytes, owner);
+  }
+  void unmap_host(const void* memory, std::size_t bytes) noexcept override {
+    backend_.unmap_host(memory, bytes);
+  }
+  void* allocate_host(std::size_t bytes) override { return backend_.allocate_host(bytes); }
+  void release_host(void* memory) noexcept override { backend_.release_host(memory); }
+
+  void reach(Device& peer) override {
+    auto* const other = dynamic_cast<DeviceOn*>(&peer);
+    if (other != nullptr && backend_.reach(other->backend_)) return;
+    throw std::runtime_error("device '" + name_ + "' cannot read the memory of device '" +
+                             peer.name() +
+                             "': no NVLink or PCIe path allows it. Put them in different groups");
+  }
+  void* allocate_for_peers(std::size_t bytes) override {
+    return backend_.allocate_for_peers(bytes);
+  }
+  void release_for_peers(void* on_device) noexcept override {
+    backend_.release_for_peers(on_device);
+  }
+  std::string handle_of(void* on_device) override { return backend_.handle_of(on_device); }
+  void* open_handle(const std::string& handle) override { return backend_.open_handle(handle); }
+  void close_handle(void* on_device) noexcept override { backend_.close_handle(on_device); }
+  bool lock_pages(void* memory, std::size_t bytes) noexcept override {
+    return backend_.lock_pages(memory, bytes);
+  }
+  void unlock_pages(void* memory) noexcept override { backend_.unlock_pages(memory); }
+
+  int64_t gather(const void* table, int64_t num_rows, int64_t row_bytes, const void* rows,
+                 int row_width, int64_t count, void* out, bool waits) override {
+    if (waits) errors_.check_earlier();
+    if (count == 0) return -1;
+    const RowTable source{table, num_rows, row_bytes};
+    visit_rows(rows, row_width, [&](auto* ids) {
+      device::gather(backend_, source, ids, count, out, errors_.of_next_gather());
+    });
+    return waits ? errors_.take() : -1;
+  }
+  void split_gather(const SplitTable& table, const void* rows, int row_width, int64_t count,
+                    void* out, SplitCounts* counts) override {
+    visit_rows(rows, row_width, [&](auto* ids) {
+      device::split_gather(backend_, table, ids, count, out, counts, sorter_);
+    });
+  }
+
+  EdgeListError coo_to_csr(const CooEdges& list, const RowsOut& out) override {
+    return operations::coo_to_csr(backend_, list, out);
+  }
+  DeviceError accumulate_hotness(const GraphArrays& graph, const HotnessHop& hop,
+                                 double* log_missed, int64_t num_nodes) override {
+    return operations::accumulate_hotness(backend_, graph, hop, log_missed, num_nodes);
+  }
+  int64_t has_edges(const GraphArrays& graph, const int64_t* rows, const int64_t* neighbors,
+                    int64_t count, bool* exists) override {
+    return operations::has_edges(backend_, graph, rows, neighbors, count, exists);
+  }
+  int64_t draw_below(uint64_t key, const Bounds& bounds, int64_t count, int64_t* out) override {
+    return device::draw_below(backend_, key, bounds, count, out);
+  }
+  int64_t draw_nodes(const NodeDraw& draw, int64_t* out) override {
+    return operations::draw_nodes(backend_, draw, out);
+  }
+  NegativeError draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
+                                      int64_t* left, int64_t* num_left) override {
+    return operations::draw_strict_negatives(backend_, graph, spec, left, num_left);
+  }
+
+  std::unique_ptr<DeviceSubgraph> make_subgraph(const std::vector<int64_t>& num_nodes,
+                                                std::vector<Relation> relations, bool with_edges,
+                                                bool disjoint, int64_t room) override {
+    return std::make_unique<SubgraphOn<Backend>>(backend_, num_nodes, std::move(relations),
+                                                 with_edges, disjoint, room);
+  }
+
+ private:
+  template <class F>
+  static void visit_rows(const void* rows, int width, F&& f) {
+    if (width == 4) {
+      f(static_cast<const int32_t*>(rows));
+    } else {
+      f(static_cast<const int64_t*>(rows));
+    }
+  }
+
+  std::string name_;
+  Backend backend_;
+  GatherErrors<Backend> errors_{backend_};
+  RowSorter<Backend> sorter_{backend_};
+};
+
+}  // namespace khop::device

@@ -1,0 +1,55 @@
+// Host memory that a device reads, in place or in a copy.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "khop/device/device.hpp"
+
+namespace khop::device {
+
+// Page-locked host memory: devices read it in place and copy from it without a detour.
+class PinnedMemory {
+ public:
+  PinnedMemory(std::shared_ptr<Device> device, std::size_t bytes)
+      : device_(std::move(device)), data_(device_->allocate_host(bytes)), bytes_(bytes) {}
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+  ~PinnedMemory() { device_->release_host(data_); }
+
+  char* data() const { return static_cast<char*>(data_); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<Device> device_;
+  void* data_;
+  std::size_t bytes_;
+};
+
+// An array of the host as a device sees it: the memory itself, where it can be registered, else a
+// pinned copy. Drivers refuse some: files mapped read-only on devices that cannot register memory
+// as read-only, pages that others have registered in part. Small arrays are not worth it.
+class HostMapping {
+ public:
+  // `owner` keeps the memory alive, as long as it is read.
+  HostMapping(std::shared_ptr<Device> device, const void* memory, std::size_t bytes,
+              std::shared_ptr<const void> owner);
+  HostMapping(const HostMapping&) = delete;
+  HostMapping& operator=(const HostMapping&) = delete;
+  ~HostMapping();
+
+  const void* on_device() const { return on_device_; }
+  bool is_copy() const { return copy_ != nullptr; }
+
+ private:
+  std::shared_ptr<Device> device_;
+  const void* memory_;
+  std::size_t bytes_;
+  std::shared_ptr<const void> owner_;
+  const void* on_device_ = nullptr;
+  std::unique_ptr<PinnedMemory> copy_;
+};
+
+}  // namespace khop::device

@@ -1,0 +1,43 @@
+// Arguments of operations on a device, for integers of any width; pointers are to device memory.
+#pragma once
+
+#include <cstdint>
+
+#include "khop/core/csr.hpp"
+#include "khop/device/steps/convert.hpp"
+#include "khop/device/steps/negatives.hpp"
+
+namespace khop::device {
+
+struct AnyIntsOut {
+  void* data;  // null: not wanted
+  int width;
+};
+
+// A side of an edge list.
+struct EdgeEnds {
+  AnyInts ids;
+  const int64_t* map;  // null: the ids themselves
+  int64_t num_ids;     // ids are in [0, num_ids)
+  int64_t num_nodes;   // as are, in [0, num_nodes), the values of the map
+};
+
+struct CooEdges {
+  EdgeEnds keys;
+  EdgeEnds neighbors;  // of the same width
+  int64_t num_edges;
+};
+
+struct RowsOut {
+  AnyIntsOut indptr;  // an entry a row and one more
+  AnyIntsOut indices;
+  AnyIntsOut edge_ids;
+};
+
+struct HotnessHop {
+  const double* frontier;  // an entry a row
+  int64_t fanout;
+  bool replace;
+};
+
+}  // namespace khop::device

@@ -1,0 +1,405 @@
+// Sampling of a batch on a device made of a backend: its seeds, the memory that it needs, and the
+// steps that draw it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "khop/core/rng.hpp"
+#include "khop/device/batch_head.hpp"
+#include "khop/device/bounds.hpp"
+#include "khop/device/errors.hpp"
+#include "khop/device/exclude.hpp"
+#include "khop/device/sample_plan.hpp"
+#include "khop/device/sample_steps.hpp"
+#include "khop/device/type_memory.hpp"
+
+namespace khop::device {
+
+template <class Backend>
+class BatchOn {
+ public:
+  BatchOn(Backend& backend, const std::vector<int64_t>& num_nodes, std::vector<Relation> relations,
+          bool with_edges, bool disjoint, int64_t room)
+      : backend_(backend),
+        relations_(std::move(relations)),
+        with_edges_(with_edges),
+        disjoint_(disjoint),
+        head_(backend),
+        memory_(backend) {
+    check_relations(relations_, num_nodes.size());
+    for (std::size_t r = 0; r < relations_.size(); ++r) excluded_.emplace_back(backend);
+    for (const int64_t count : num_nodes) types_.emplace_back(backend, count, disjoint);
+    learned_.positions.assign(num_nodes.size(), 0);
+    learned_.eager = room;
+    order_relations();
+  }
+  BatchOn(const BatchOn&) = delete;
+  BatchOn& operator=(const BatchOn&) = delete;
+  // The device may still be copying from the host's side of the head.
+  ~BatchOn() {
+    if (is_under_way_) backend_.wait_quietly();
+  }
+
+  void begin() {
+    for (auto& type : types_) type.seeds.clear();
+    for (auto& excluded : excluded_) excluded.clear();
+    tree_times_.clear();
+    num_trees_ = 0;
+    plan_.reset();
+    is_drawn_ = false;
+    is_timed_ = false;
+  }
+
+  void add_seeds(int32_t node_type, const int64_t* ids, const int64_t* times, int64_t count) {
+    TypeMemory<Backend>& type = types_[index(node_type)];
+    type.check_ids(ids, count);
+    if (!disjoint_ && times != nullptr) {
+      throw std::invalid_argument("seeds with times need a disjoint batch");
+    }
+    if (disjoint_) {
+      if (num_trees_ > 0 && count > 0 && (times != nullptr) != is_timed_) {
+        throw std::invalid_argument("either all seeds of a batch have times, or none");
+      }
+      check_trees(num_trees_ + count);
+    }
+    if (count > 0) is_timed_ = times != nullptr;
+    if (times != nullptr) tree_times_.insert(tree_times_.end(), times, times + count);
+    for (int64_t i = 0; i < count; ++i) {
+      type.seeds.push_back(type.key(disjoint_ ? num_trees_ + i : 0, ids[i]));
+    }
+    if (disjoint_) num_trees_ += count;
+  }
+
+  void exclude(int32_t relation, const int64_t* rows, const int64_t* neighbors, int64_t count) {
+    excluded_[index(relation)].add(rows, neighbors, count);
+  }
+
+  // Draws; waits for nothing.
+  void sample(SamplePlan plan) {
+    check(plan);
+    plan_ = std::move(plan);
+    draw();
+  }
+
+  // Whether the batch has been waited for.
+  bool is_drawn() const { return is_drawn_; }
+
+  // Waits for the batch, and draws it again where it found too little room.
+  void finish() {
+    if (!plan_.has_value()) sample(no_hops());
+    for (;;) {
+      head_.download();
+      is_under_way_ = false;
+      check_error(*head_.error.host);
+      if (head_.needs.host->exceeded == 0) break;
+      learn();
+      draw();
+    }
+    is_drawn_ = true;
+  }
+
+  // What was drawn; after `finish`.
+  BatchShape shape() {
+    BatchShape shape;
+    for (std::size_t t = 0; t < types_.size(); ++t) {
+      shape.num_nodes.push_back(head_.states.host[t].nodes);
+      auto& hops = shape.nodes_per_hop.emplace_back();
+      hops.push_back(static_cast<int64_t>(types_[t].seeds.size()));
+      for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
+        hops.push_back(head_.hop_sizes.host[h * types_.size() + t]);
+      }
+    }
+    for (std::size_t r = 0; r < relations_.size(); ++r) {
+      auto& hops = shape.edges_per_hop.emplace_back();
+      int64_t total = 0;
+      for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
+        hops.push_back(record(h, r).num_edges);
+        total += hops.back();
+      }
+      shape.num_edges.push_back(total);
+    }
+    return shape;
+  }
+
+  // For what is made of a drawn batch.
+  const std::vector<Relation>& relations() const { return relations_; }
+  bool with_edges() const { return with_edges_; }
+  bool disjoint() const { return disjoint_; }
+  std::size_t num_hops() const { return plan_->num_hops(); }
+  const HopRecord& record(std::size_t hop, std::size_t relation) const {
+    return head_.records.host[hop * relations_.size() + relation];
+  }
+  const TypeMemory<Backend>& type(int32_t t) const { return types_[index(t)]; }
+  SampleBuffer buffer(int32_t t) const { return types_[index(t)].buffer(); }
+  const TypeState* state(int32_t t) const { return head_.states.device + t; }
+  DeviceError* device_error() const { return head_.error.device; }
+  ExcludedList excluded(std::size_t relation) const { return excluded_[relation].list(); }
+
+  // All nodes of the type whose neighbours an edge type leads to.
+  FrontierView nodes_of(std::size_t relation) const {
+    const TypeMemory<Backend>& type = types_[index(relations_[relation].destination)];
+    return {type.buffer().nodes, head_.zero.device, is_timed_ ? head_.times.device : nullptr,
+            type.id_bits(), disjoint_};
+  }
+
+ private:
+  static std::size_t index(int32_t i) { return static_cast<std::size_t>(i); }
+
+  void check_trees(int64_t num_trees) const {
+    if (num_trees > std::numeric_limits<int32_t>::max()) {
+      throw std::length_error("a disjoint batch may hold at most 2^31 - 1 seeds");
+    }
+    for (const auto& type : types_) {
+      if (num_trees <= type.max_trees()) continue;
+      throw std::length_error("a disjoint batch of " + std::to_string(num_trees) +
+                              " seeds is too large for this graph; use smaller batches");
+    }
+  }
+
+  void check(const SamplePlan& plan) const {
+    for (std::size_t r = 0; r < relations_.size(); ++r) {
+      for (const HopOptions& options : plan.hops[r]) check(options, plan.graphs[r]);
+    }
+  }
+
+  static void check(const HopOptions& options, const GraphArrays& graph) {
+    if (options.weighted && graph.weight_sums == nullptr) {
+      throw std::invalid_argument("weighted draws need a graph with weights");
+    }
+    if (options.method == HopMethod::kLabor && !graph.view().knows_neighbors()) {
+      throw std::invalid_argument("LABOR needs a graph with the neighbours' original ids");
+    }
+    if (options.replace && options.fanout > std::numeric_limits<int32_t>::max()) {
+      throw std::length_error("a fan-out of " + std::to_string(options.fanout) +
+                              " with replacement is more than 2^31 - 1");
+    }
+  }
+
+  SamplePlan no_hops() const {
+    const std::size_t count = relations_.size();
+    return {std::vector<GraphArrays>(count), std::vector<std::vector<HopOptions>>(count)};
+  }
+
+  // Edge types in the order in which a hop goes over them (batch_view.hpp).
+  void order_relations() {
+    for (std::size_t r = 0; r < relations_.size(); ++r) order_.push_back(r);
+    std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
+      return relations_[a].source < relations_[b].source;
+    });
+    first_relations_.assign(types_.size() + 1, 0);
+    for (const Relation& r : relations_) ++first_relations_[index(r.source) + 1];
+    std::partial_sum(first_relations_.begin(), first_relations_.end(), first_relations_.begin());
+  }
+
+  // Makes room, uploads what to draw, and launches it.
+  void draw() {
+    if (is_under_way_) backend_.synchronize();  // what was uploaded is about to be overwritten
+    find_bounds();
+    const bool moved = make_room();
+    write_head();
+    is_under_way_ = true;
+    is_drawn_ = false;
+    if (has_exclusions()) {
+      recording_.reset();
+      head_.upload();
+      find_excluded();
+      steps().launch();
+    } else {
+      launch_steps(moved);
+    }
+  }
+
+  bool has_exclusions() const {
+    return std::any_of(excluded_.begin(), excluded_.end(), [](auto& e) { return !e.empty(); });
+  }
+
+  void find_bounds() {
+    std::vector<int64_t> num_ids;
+    seeds_most_.resize(types_.size());
+    for (std::size_t t = 0; t < types_.size(); ++t) {
+      const auto count = static_cast<int64_t>(types_[t].seeds.size());
+      seeds_most_[t] = plan_->as_graph ? std::max(seeds_most_[t], count) : count;
+      num_ids.push_back(types_[t].num_ids());
+    }
+    std::vector<bool> has_excluded;
+    for (const auto& excluded : excluded_) has_excluded.push_back(!excluded.empty());
+    bounds_.emplace(*plan_, relations_, seeds_most_, num_ids, disjoint_, has_excluded, learned_,
+                    [&](std::size_t r, const HopStep& step) { return words_of(r, step); });
+  }
+
+  // Words that a row needs to be drawn.
+  int64_t words_of(std::size_t r, const HopStep& step) const {
+    if (step.mode != RowMode::kPicked) return 0;
+    const HopOptions& options = step.options;
+    if (options.method == HopMethod::kLabor) {
+      return product(labor_words(1, options.weighted), options.fanout);
+    }
+    if (options.weighted) return options.replace ? 0 : product(2, options.fanout);
+    const bool scans = options.fanout <= kScanLimit &&
+                       plan_->graphs[r].max_degree <= std::numeric_limits<uint32_t>::max();
+    return options.replace || scans ? 0 : PickedSet::words_for(options.fanout);
+  }
+
+  bool make_room() {
+    HeadSizes sizes;
+    sizes.types = static_cast<int64_t>(types_.size());
+    sizes.relations = static_cast<int64_t>(relations_.size());
+    sizes.hops = static_cast<int64_t>(plan_->num_hops());
+    for (const int64_t count : seeds_most_) sizes.seeds += count;
+    sizes.times = is_timed_ ? sizes.seeds : 0;
+    const int64_t num_trees = disjoint_ ? sizes.seeds : 0;
+    for (std::size_t r = 0; r < relations_.size(); ++r) {
+      if (excluded_[r].empty()) continue;
+      const GraphArrays& graph = plan_->graphs[r];
+      sizes.others += static_cast<int64_t>(excluded_[r].lay_out(graph.view()).size());
+      excluded_[r].reserve(graph.max_degree, learned_);
+    }
+    bool moved = head_.lay_out(sizes);
+    for (std::size_t t = 0; t < types_.size(); ++t) {
+      moved |= types_[t].prepare(bounds_->room.positions[t], num_trees, with_edges_);
+    }
+    return memory_.reserve(bounds_->hops, learned_) || moved;
+  }
+
+  void write_head() {
+    write_seeds();
+    for (std::size_t t = 0; t < types_.size(); ++t) {
+      SampleBuffer& buffer = head_.buffers.host[t] = types_[t].buffer();
+      buffer.first_relation = first_relations_[t];
+      buffer.end_relation = first_relations_[t + 1];
+    }
+    for (std::size_t k = 0; k < order_.size(); ++k) {
+      const std::size_t r = order_[k];
+      const GraphArrays& graph = plan_->graphs[r];
+      head_.relations.host[k] = {graph.view(), excluded_[r].list(), relations_[r].source,
+                                 relations_[r].destination, static_cast<int64_t>(r)};
+      for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
+        HopStep& step = head_.steps.host[h * order_.size() + k] = bounds_->steps[h][r];
+        step.options = step.options.at({plan_->run_key, plan_->batch, static_cast<uint32_t>(h),
+                                        static_cast<uint32_t>(r),
+                                        static_cast<uint32_t>(relations_[r].source)});
+        step.options.last &= graph.times != nullptr;
+      }
+    }
+    steps().plan_first_rows();
+  }
+
+  void write_seeds() {
+    int64_t at = 0;
+    for (std::size_t t = 0; t < types_.size(); ++t) {
+      const std::vector<int64_t>& seeds = types_[t].seeds;
+      const auto count = static_cast<int64_t>(seeds.size());
+      head_.states.host[t] = {count, count, 0, count, count, types_[t].take_stamp(), 0};
+      std::copy(seeds.begin(), seeds.end(), head_.seeds.host + at);
+      head_.seed_starts.host[t + 1] = at += count;
+    }
+    std::copy(tree_times_.begin(), tree_times_.end(), head_.times.host);
+    int64_t* words = head_.others.host;
+    for (const auto& excluded : excluded_) {
+      if (!excluded.empty()) {
+        words = std::copy(excluded.words().begin(), excluded.words().end(), words);
+      }
+    }
+  }
+
+  void find_excluded() {
+    const int64_t* words = head_.others.device;
+    for (std::size_t r = 0; r < relations_.size(); ++r) {
+      if (excluded_[r].empty()) continue;
+      excluded_[r].find(backend_, plan_->graphs[r].view(), words, head_.error.device,
+                        head_.needs.device);
+      words += excluded_[r].words().size();
+    }
+  }
+
+  // Batches of the same bounds and the same memory launch what the second of them has recorded.
+  void launch_steps(bool afresh) {
+    const auto upload_and_launch = [&] {
+      head_.upload();
+      steps().launch();
+    };
+    if (!plan_->as_graph || afresh) {
+      recording_.reset();
+      upload_and_launch();
+      return;
+    }
+    const Recorded now{head_.sizes(), bounds_->hops, is_timed_, num_wide()};
+    if (!recording_.has_value() || !(recorded_ == now)) {
+      recording_ = backend_.record(upload_and_launch);
+      recorded_ = now;
+    }
+    backend_.launch(*recording_);
+  }
+
+  // What the launches of a batch depend on, beside where its memory is. All else is in the head.
+  struct Recorded {
+    HeadSizes sizes;
+    std::vector<HopBounds> hops;
+    bool is_timed = false;
+    int64_t num_wide = 0;
+
+    bool operator==(const Recorded& other) const {
+      return sizes == other.sizes && hops == other.hops && is_timed == other.is_timed &&
+             num_wide == other.num_wide;
+    }
+  };
+
+  int64_t num_wide() const {
+    return std::count_if(types_.begin(), types_.end(), [](auto& t) { return !t.is_narrow(); });
+  }
+
+  BatchSteps<Backend> steps() {
+    return {backend_, head_, memory_, bounds_->hops, is_timed_, num_wide() > 0};
+  }
+
+  void learn() {
+    const auto note = [](int64_t& room, int64_t needed) {
+      room = std::max(room, needed + needed / 4);
+    };
+    const Needs& needs = *head_.needs.host;
+    for (std::size_t t = 0; t < types_.size(); ++t) {
+      note(learned_.positions[t], head_.states.host[t].needed);
+    }
+    note(learned_.rows, needs.rows);
+    note(learned_.picks, needs.picks);
+    note(learned_.edges, needs.edges);
+    note(learned_.candidates, needs.candidates);
+    note(learned_.scratch, needs.scratch);
+  }
+
+  Backend& backend_;
+  std::vector<Relation> relations_;
+  std::vector<std::size_t> order_;
+  std::vector<int64_t>
+      first_relations_;  // by node type of the neighbours, in that order; and the end
+  bool with_edges_;
+  bool disjoint_;
+  std::vector<TypeMemory<Backend>> types_;
+  std::vector<ExcludedEdges<Backend>> excluded_;
+
+  std::optional<SamplePlan> plan_;
+  std::vector<int64_t> tree_times_;
+  int64_t num_trees_ = 0;
+  bool is_timed_ = false;
+  bool is_drawn_ = false;
+  bool is_under_way_ = false;  // launched, and not been waited for
+
+  Room learned_;
+  std::vector<int64_t> seeds_most_;
+  std::optional<BoundsOfBatch> bounds_;
+
+  BatchHead<Backend> head_;
+  BatchMemory<Backend> memory_;
+  std::optional<typename Backend::Recording> recording_;
+  Recorded recorded_;
+};
+
+}  // namespace khop::device

@@ -1,0 +1,109 @@
+// The steps that draw a batch, launched hop by hop. What they need beside bounds and memory lies in
+// the head: the same launches serve any batch of these bounds, which is why they can be recorded.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "khop/device/batch_head.hpp"
+#include "khop/device/batch_memory.hpp"
+#include "khop/device/bounds.hpp"
+#include "khop/device/steps/sample.hpp"
+#include "khop/device/steps/scan.hpp"
+
+namespace khop::device {
+
+// For as long as it takes to launch a batch.
+template <class Backend>
+class BatchSteps {
+ public:
+  BatchSteps(Backend& backend, const BatchHead<Backend>& head, BatchMemory<Backend>& memory,
+             const std::vector<HopBounds>& hops, bool is_timed, bool has_wide_keys)
+      : backend_(backend),
+        head_(head),
+        memory_(memory),
+        hops_(hops),
+        is_timed_(is_timed),
+        has_wide_keys_(has_wide_keys) {}
+
+  // Plans the rows of the first hop, on the host.
+  void plan_first_rows() const {
+    const BatchView batch = view(true);
+    const PlanRows rows = plan_rows(0, batch, head_.steps.host);
+    for (int64_t k = 0; k < batch.num_relations; ++k) rows.count(k);
+    rows.add_up();
+  }
+
+  void launch() {
+    const BatchView batch = view(false);
+    const int64_t* const starts = head_.seed_starts.device;
+    backend_.run(Count{head_.sizes().seeds, starts + batch.num_types},
+                 PlaceSeeds{batch, head_.seeds.device, starts});
+    for (std::size_t h = 0; h < hops_.size(); ++h) launch_hop(h, batch);
+  }
+
+ private:
+  // The tables as the host, or the device, reads them.
+  BatchView view(bool on_host) const {
+    const auto at = [on_host](const auto& part) { return on_host ? part.host : part.device; };
+    return {at(head_.buffers),    at(head_.relations),     at(head_.states),
+            at(head_.needs),      at(head_.error),         is_timed_ ? at(head_.times) : nullptr,
+            head_.sizes().types,  head_.sizes().relations, at(head_.row_starts),
+            at(head_.pick_starts)};
+  }
+
+  // There may be no such hop.
+  PlanRows plan_rows(std::size_t h, const BatchView& batch, const HopStep* steps) const {
+    if (h >= hops_.size()) return {batch, nullptr, 0, 0};
+    return {batch, steps + h * batch.num_relations, hops_[h].rows, hops_[h].picks};
+  }
+
+  void launch_hop(std::size_t h, const BatchView& batch) {
+    const HopBounds& b = hops_[h];
+    const auto* const steps = head_.steps.device + h * batch.num_relations;
+    const HopEdges edges = memory_.edges(batch, steps, b);
+    const Scratch scratch = memory_.scratch(b, head_.scratch_used.device);
+    const int64_t* num_candidates = nullptr;
+    if (!b.empty()) {
+      const Count rows{b.rows, batch.row_starts + batch.num_relations};
+      FilteredRows filtered{nullptr, nullptr, 0};
+      if (b.is_filtered) num_candidates = find_candidates(batch, steps, rows, filtered);
+      const int64_t threads = b.words_per_thread > 0 ? memory_.threads() : rows.most;
+      backend_.run_on_threads(rows, threads, PickRows{batch, steps, filtered, scratch, edges.rows});
+      sum(backend_, rows, CountOf64{memory_.counts()}, memory_.offsets());
+      append(edges, Count{b.edges, memory_.offsets() + rows.most});
+    }
+    backend_.run_blocks(1, EndHop{edges, memory_.ranks(), num_candidates, memory_.most_candidates(),
+                                  scratch, head_.records.device + h * batch.num_relations,
+                                  head_.hop_sizes.device + h * batch.num_types,
+                                  plan_rows(h + 1, batch, head_.steps.device)});
+  }
+
+  // Of rows that are taken whole, the edges that are drawn. Returns how many edges they have.
+  const int64_t* find_candidates(const BatchView& batch, const HopStep* steps, Count rows,
+                                 FilteredRows& filtered) {
+    CandidateEdges<Backend>& work = memory_.candidates();
+    backend_.run(rows, SpanFilteredRows{batch, steps, work.begins(), work.counts()});
+    const Count found = work.span(backend_, rows);
+    const Candidates candidates = work.candidates(rows.total);
+    work.keep(backend_, found, KeepEdges{batch, steps, candidates}, candidates);
+    filtered = {work.offsets(), work.ranks(), found.most};
+    return found.total;
+  }
+
+  void append(const HopEdges& edges, Count count) {
+    backend_.run(count, AppendEdges{edges});
+    if (has_wide_keys_) backend_.run(count, InsertKeys{edges});
+    sum(backend_, count, FirstOfNode{edges}, memory_.ranks());
+    backend_.run(count, NumberEdges{edges, memory_.ranks()});
+  }
+
+  Backend& backend_;
+  const BatchHead<Backend>& head_;
+  BatchMemory<Backend>& memory_;
+  const std::vector<HopBounds>& hops_;
+  bool is_timed_;
+  bool has_wide_keys_;
+};
+
+}  // namespace khop::device

@@ -1,0 +1,114 @@
+// Writes a drawn batch to the arrays that users get: int64, of all node or edge types at once.
+//
+// Where things are is known to the host by then, and travels with the launch: as many pieces as
+// fit the arguments of a kernel.
+#pragma once
+
+#include <cstdint>
+
+#include "khop/core/csr.hpp"
+#include "khop/device/steps/backend.hpp"
+
+namespace khop::device {
+
+// Pieces of a step's items, one behind the other: each begins at its `first`.
+template <class Piece>
+struct Pieces {
+  static constexpr int kMost = 3584 / static_cast<int>(sizeof(Piece));
+  Piece pieces[kMost];
+  int count;
+
+  KHOP_HD const Piece& of(int64_t item) const {
+    int low = 0;
+    int high = count;
+    while (high - low > 1) {
+      const int middle = low + (high - low) / 2;
+      if (pieces[middle].first <= item) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return pieces[low];
+  }
+};
+
+// Nodes of a type, by number.
+struct NodePiece {
+  int64_t first;
+  const int64_t* keys;
+  int64_t* ids;    // null: not wanted
+  int64_t* trees;  // null: not wanted
+  int id_bits;
+  bool disjoint;
+
+  KHOP_HD void write(int64_t i) const {
+    const auto key = static_cast<uint64_t>(keys[i]);
+    const uint64_t mask = (uint64_t{1} << id_bits) - 1;
+    if (ids != nullptr) ids[i] = static_cast<int64_t>(disjoint ? key & mask : key);
+    if (trees != nullptr) trees[i] = disjoint ? static_cast<int64_t>(key >> id_bits) : 0;
+  }
+};
+
+// Ends of edges that lie in one stretch.
+struct EndPiece {
+  int64_t first;
+  const int32_t* sources;
+  const int32_t* destinations;
+  int64_t* row;
+  int64_t* col;
+
+  KHOP_HD void write(int64_t j) const {
+    row[j] = sources[j];
+    col[j] = destinations[j];
+  }
+};
+
+// Names of edges that lie in one stretch, by their positions in the graph.
+struct NamePiece {
+  int64_t first;
+  const int64_t* edges;
+  AnyInts names;  // without data: an edge's position is its name
+  int64_t* out;
+
+  KHOP_HD void write(int64_t j) const {
+    out[j] = names.data == nullptr ? edges[j] : names[edges[j]];
+  }
+};
+
+template <class Piece>
+struct WritePieces {
+  Pieces<Piece> pieces;
+
+  KHOP_HD void operator()(int64_t item) const {
+    const Piece& piece = pieces.of(item);
+    piece.write(item - piece.first);
+  }
+};
+
+// Collects pieces, and has them written: in one launch, unless they are very many.
+template <class Piece, class Backend>
+class PieceWriter {
+ public:
+  explicit PieceWriter(Backend& backend) : backend_(backend) { step_.pieces.count = 0; }
+
+  void add(Piece piece, int64_t count) {
+    if (count == 0) return;
+    if (step_.pieces.count == Pieces<Piece>::kMost) write();
+    piece.first = items_;
+    step_.pieces.pieces[step_.pieces.count++] = piece;
+    items_ += count;
+  }
+  void write() {
+    if (items_ > 0) backend_.run(Count{items_}, step_);
+    items_ = 0;
+    step_.pieces.count = 0;
+  }
+
+ private:
+  Backend& backend_;
+  WritePieces<Piece> step_;
+  int64_t items_ = 0;
+};
+
+}  // namespace khop::device

@@ -1,0 +1,45 @@
+// Interface of a batch's subgraph that a device draws.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "khop/core/subgraph.hpp"
+#include "khop/device/graph.hpp"
+#include "khop/device/sample_plan.hpp"
+
+namespace khop::device {
+
+// One batch after the other is drawn into the same object, as into Subgraph:
+//   begin(); add_seeds(...); [exclude(...);] sample(...); [induce(...) or add_reverses(...)]
+// `sample` waits for nothing. What a batch has come to is known after the first question for it;
+// that waits, once. A batch that finds too little room for what it draws is drawn again then, with
+// more: as draws are a function of their keys alone, it is the same batch.
+//
+// Graphs must stay where they are until then.
+class DeviceSubgraph {
+ public:
+  DeviceSubgraph() = default;
+  DeviceSubgraph(const DeviceSubgraph&) = delete;
+  DeviceSubgraph& operator=(const DeviceSubgraph&) = delete;
+  virtual ~DeviceSubgraph() = default;
+
+  virtual void begin() = 0;
+  // Arrays of the host.
+  virtual void add_seeds(int32_t node_type, const int64_t* ids, const int64_t* times,
+                         int64_t count) = 0;
+  virtual void exclude(int32_t relation, const int64_t* rows, const int64_t* neighbors,
+                       int64_t count) = 0;
+  virtual void sample(SamplePlan plan) = 0;
+  virtual void induce(const std::vector<GraphArrays>& graphs) = 0;
+  virtual void add_reverses(const std::vector<Reversal>& reversals, bool keep_edges) = 0;
+
+  // Whether `shape` answers at once.
+  virtual bool is_known() const = 0;
+  virtual const BatchShape& shape() = 0;
+  // Waits for nothing more. Throws std::invalid_argument for edges that were not recorded.
+  virtual void write(const BatchOut& out) = 0;
+};
+
+}  // namespace khop::device

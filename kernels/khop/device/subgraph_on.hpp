@@ -1,0 +1,223 @@
+// A batch's subgraph on a device made of a backend: what is made of what was drawn.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "khop/device/edge_lists.hpp"
+#include "khop/device/sample.hpp"
+#include "khop/device/steps/induce.hpp"
+#include "khop/device/steps/write.hpp"
+#include "khop/device/subgraph.hpp"
+
+namespace khop::device {
+
+template <class Backend>
+class SubgraphOn final : public DeviceSubgraph {
+ public:
+  SubgraphOn(Backend& backend, const std::vector<int64_t>& num_nodes,
+             std::vector<Relation> relations, bool with_edges, bool disjoint, int64_t room)
+      : backend_(backend),
+        batch_(backend, num_nodes, std::move(relations), with_edges, disjoint, room),
+        members_(backend) {
+    for (std::size_t r = 0; r < batch_.relations().size(); ++r) lists_.emplace_back(backend);
+  }
+
+  void begin() override { batch_.begin(); }
+  void add_seeds(int32_t node_type, const int64_t* ids, const int64_t* times,
+                 int64_t count) override {
+    batch_.add_seeds(node_type, ids, times, count);
+  }
+  void exclude(int32_t relation, const int64_t* rows, const int64_t* neighbors,
+               int64_t count) override {
+    batch_.exclude(relation, rows, neighbors, count);
+  }
+  void sample(SamplePlan plan) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
+    batch_.sample(std::move(plan));
+  }
+
+  bool is_known() const override { return batch_.is_drawn(); }
+  const BatchShape& shape() override {
+    finish();
+    return shape_;
+  }
+
+  void induce(const std::vector<GraphArrays>& graphs) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
+    finish();
+    for (std::size_t r = 0; r < batch_.relations().size(); ++r) {
+      induce_relation(r, graphs[r].view());
+    }
+  }
+
+  void add_reverses(const std::vector<Reversal>& reversals, bool keep_edges) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
+    finish();
+    for (const Reversal& r : reversals) {
+      const bool lost_edges = batch_.with_edges() && lists_[index(r.relation)].lost_edges();
+      check_reversal(batch_.relations(), r, keep_edges, lost_edges);
+    }
+    std::vector<std::pair<std::size_t, EdgeListOn<Backend>>> results;
+    for (const Reversal& r : reversals) {
+      const EdgeArrays own = listed(index(r.relation));
+      const EdgeArrays reversed = listed(index(r.reverse));
+      EdgeListOn<Backend> result(backend_);
+      result.join(own, shape_.num_edges[index(r.relation)], reversed,
+                  shape_.num_edges[index(r.reverse)], keep_edges && batch_.with_edges(),
+                  num_nodes_of(relation(index(r.relation)).destination));
+      if (r.mirror) results.emplace_back(index(r.reverse), result.mirrored());
+      results.emplace_back(index(r.relation), std::move(result));
+    }
+    for (auto& [r, list] : results) take_list(r, std::move(list), {});
+  }
+
+  void write(const BatchOut& out) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
+    finish();
+    write_nodes(out);
+    write_ends(out);
+    write_names(out);
+  }
+
+ private:
+  static std::size_t index(int32_t i) { return static_cast<std::size_t>(i); }
+
+  template <class T>
+  static T entry(const std::vector<T>& entries, std::size_t i) {
+    return i < entries.size() ? entries[i] : T{};
+  }
+
+  void write_nodes(const BatchOut& out) {
+    PieceWriter<NodePiece, Backend> writer(backend_);
+    for (std::size_t t = 0; t < shape_.num_nodes.size(); ++t) {
+      int64_t* const ids = entry(out.nodes, t);
+      int64_t* const trees = entry(out.trees, t);
+      if (ids == nullptr && trees == nullptr) continue;
+      const TypeMemory<Backend>& type = batch_.type(static_cast<int32_t>(t));
+      writer.add({0, type.buffer().nodes, ids, trees, type.id_bits(), batch_.disjoint()},
+                 shape_.num_nodes[t]);
+    }
+    writer.write();
+  }
+
+  void write_ends(const BatchOut& out) {
+    PieceWriter<EndPiece, Backend> writer(backend_);
+    for (std::size_t r = 0; r < lists_.size(); ++r) {
+      int64_t* const row = entry(out.rows, r);
+      int64_t* const col = entry(out.cols, r);
+      if (row == nullptr || col == nullptr) continue;
+      for_stretches(r, [&](const EdgeArrays& from, int64_t place, int64_t count) {
+        writer.add({0, from.sources, from.destinations, row + place, col + place}, count);
+      });
+    }
+    writer.write();
+  }
+
+  void write_names(const BatchOut& out) {
+    PieceWriter<NamePiece, Backend> writer(backend_);
+    for (std::size_t r = 0; r < lists_.size(); ++r) {
+      int64_t* const names = entry(out.edges, r);
+      if (names == nullptr) continue;
+      if (!batch_.with_edges() || lists_[r].lost_edges()) {
+        throw std::invalid_argument("edges were not recorded: with_edges is False");
+      }
+      for_stretches(r, [&](const EdgeArrays& from, int64_t place, int64_t count) {
+        writer.add({0, from.edges, entry(out.names, r), names + place}, count);
+      });
+    }
+    writer.write();
+  }
+
+  void finish() {
+    if (batch_.is_drawn()) return;
+    [[maybe_unused]] const auto on = backend_.on_device();
+    batch_.finish();
+    shape_ = batch_.shape();
+    for (auto& list : lists_) list.clear();
+  }
+
+  Relation relation(std::size_t r) const { return batch_.relations()[r]; }
+
+  int64_t num_nodes_of(int32_t type) const { return shape_.num_nodes[index(type)]; }
+
+  // Calls f(arrays, place, count) for the stretches that an edge type's edges lie in.
+  template <class F>
+  void for_stretches(std::size_t r, F&& f) {
+    if (lists_[r].is_there()) {
+      f(lists_[r].arrays(), 0, shape_.num_edges[r]);
+      return;
+    }
+    const SampleBuffer buffer = batch_.buffer(relation(r).source);
+    int64_t place = 0;
+    for (std::size_t h = 0; h < batch_.num_hops(); ++h) {
+      const auto& [first, count] = batch_.record(h, r);
+      f(EdgeArrays{buffer.numbers + first, buffer.destinations + first,
+                   batch_.with_edges() ? buffer.edges + first : nullptr},
+        place, count);
+      place += count;
+    }
+  }
+
+  // An edge type's edges in one piece.
+  EdgeArrays listed(std::size_t r) {
+    if (!lists_[r].is_there()) {
+      EdgeListOn<Backend> list(backend_);
+      list.make(shape_.num_edges[r], batch_.with_edges());
+      for_stretches(r, [&](const EdgeArrays& from, int64_t place, int64_t count) {
+        list.copy(from, place, count);
+      });
+      lists_[r] = std::move(list);
+    }
+    return lists_[r].arrays();
+  }
+
+  void take_list(std::size_t r, EdgeListOn<Backend> list, std::vector<int64_t> per_hop) {
+    shape_.num_edges[r] = list.size();
+    shape_.edges_per_hop[r] = std::move(per_hop);
+    lists_[r] = std::move(list);
+  }
+
+  void induce_relation(std::size_t r, const DeviceCsr& graph) {
+    const Count rows{num_nodes_of(relation(r).destination)};
+    const FrontierView nodes = batch_.nodes_of(r);
+    CandidateEdges<Backend>& work = members_;
+    work.reserve(rows.most, 0);
+    backend_.run(rows, SpanRows{graph, nodes, batch_.device_error(), work.begins(), work.counts()});
+    Count found = work.span(backend_, rows);
+    int64_t total = 0;
+    backend_.download(&total, found.total, sizeof(total));
+    work.reserve(rows.most, total);
+    found.most = total;
+    const int32_t source = relation(r).source;
+    const int64_t* const num_rows = &batch_.state(relation(r).destination)->nodes;
+    const MemberEdges members{graph,
+                              nodes,
+                              work.candidates(num_rows),
+                              batch_.excluded(r),
+                              batch_.buffer(source),
+                              batch_.state(source)};
+    EdgeListOn<Backend> list(backend_);
+    int64_t count = 0;
+    if (total > 0) {
+      work.rank(backend_, found, members);
+      backend_.download(&count, work.num_kept(), sizeof(count));
+    }
+    list.make(count, batch_.with_edges());
+    if (count > 0) {
+      backend_.run(found, WriteMemberEdges{members, work.ranks(), list.arrays()});
+    }
+    take_list(r, std::move(list), {count});
+  }
+
+  Backend& backend_;
+  BatchOn<Backend> batch_;
+  BatchShape shape_;
+  std::vector<EdgeListOn<Backend>> lists_;  // of edges that are not in order of hops any more
+  CandidateEdges<Backend> members_;         // edges of the batch's nodes
+};
+
+}  // namespace khop::device
