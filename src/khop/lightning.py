@@ -36,6 +36,7 @@ def _data_module() -> Any:
     return LightningDataModule
 
 
+__all__ = ["PartitionedLinkData", "PartitionedNodeData"]
 _Base: Any = _data_module()
 
 
@@ -92,10 +93,6 @@ class _PartitionedData(_Base):  # type: ignore[misc]
 class PartitionedNodeData(_PartitionedData):
     """Data module whose loaders make batches of nodes of a partition folder, or of graph servers.
 
-        data = PartitionedNodeData("parts", [15, 10, 5], batch_size=1024)
-        trainer = Trainer(strategy="ddp", devices=2, use_distributed_sampler=False)
-        trainer.fit(model, data)
-
     Args:
         root: the partition folder. If None, the graph of this client's servers
             (`khop.distributed.init_client`).
@@ -112,6 +109,12 @@ class PartitionedNodeData(_PartitionedData):
 
     Raises:
         ModuleNotFoundError: Lightning is not installed.
+
+    Example:
+        >>> nodes = PartitionedNodeData(folder, [15, 10], batch_size=2)
+        >>> nodes.setup("fit")  # as Trainer(use_distributed_sampler=False).fit(model, nodes) does
+        >>> len(nodes.train_dataloader()), nodes.val_dataloader()
+        (2, [])
     """
 
     def __init__(
@@ -171,9 +174,6 @@ class PartitionedNodeData(_PartitionedData):
 class PartitionedLinkData(_PartitionedData):
     """Data module whose loaders make batches of links of a partition folder, or of graph servers.
 
-        links = {"train": train_edges, "val": val_edges}  # [2, n] original ids
-        data = PartitionedLinkData("parts", [15, 10], links, batch_size=512, neg_sampling="binary")
-
     Args:
         root: the partition folder. If None, the graph of this client's servers.
         num_neighbors: fan-out of each hop, or a sampling method; see `DistLinkNeighborLoader`.
@@ -188,6 +188,13 @@ class PartitionedLinkData(_PartitionedData):
     Raises:
         ModuleNotFoundError: Lightning is not installed.
         ValueError: a stage that Lightning does not have, or labels of a stage without links.
+
+    Example:
+        >>> links = {"train": data.edge_index[:, :8], "val": data.edge_index[:, 8:]}
+        >>> ends = PartitionedLinkData(folder, [5], links, batch_size=4, neg_sampling="binary")
+        >>> ends.setup("fit")
+        >>> len(ends.train_dataloader()), len(ends.val_dataloader())
+        (2, 1)
     """
 
     def __init__(

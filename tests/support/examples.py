@@ -7,6 +7,7 @@ import, as they are named after it, and what `names` adds: a graph, a folder, a 
 import contextlib
 import doctest
 import importlib
+import importlib.util
 import inspect
 import io
 import sys
@@ -16,6 +17,7 @@ import torch
 import torch_geometric
 from torch_geometric.data import Data
 
+import khop
 from khop import _native, log
 from khop.distributed import get_context
 from khop.distributed.job.context import leave
@@ -25,9 +27,11 @@ MODULES = tuple(
     f"khop.{name}"
     for name in (
         *("data", "datasets", "distributed", "loader", "metrics"),
-        *("partition", "sampler", "stats", "trace"),
+        *("partition", "plot", "sampler", "stats", "trace"),
     )
 )
+OPTIONAL = {"khop.lightning": "lightning"}
+"""{module: package that it needs}"""
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -35,7 +39,8 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 def public():
     """{'khop.loader.NeighborLoader': it, ...}: all public classes and functions."""
     found = {}
-    for module in map(importlib.import_module, MODULES):
+    optional = [m for m, needed in OPTIONAL.items() if importlib.util.find_spec(needed)]
+    for module in map(importlib.import_module, (*MODULES, *optional)):
         for name in module.__all__:
             value = getattr(module, name)
             if inspect.isclass(value) or inspect.isfunction(value):
@@ -72,7 +77,7 @@ def names(path, folder, port):
     return {
         **{name.rpartition(".")[2]: value for name, value in public().items()},
         **{"METHODS": importlib.import_module("khop.sampler").METHODS},
-        **{"np": np, "sys": sys, "torch": torch, "torch_geometric": torch_geometric},
+        **{"khop": khop, "np": np, "sys": sys, "torch": torch, "torch_geometric": torch_geometric},
         **{"data": make_graph(), "device": _native.emulated_device(0, 1)},
         **{"path": path, "folder": str(folder), "port": port},
     }

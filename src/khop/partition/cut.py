@@ -60,12 +60,10 @@ def partition_graph(
         FileExistsError: `output_dir` exists and `overwrite` is False.
 
     Example:
-        >>> import khop, torch
-        >>> from torch_geometric.data import Data
-        >>> ring = torch.stack([torch.arange(10), torch.arange(1, 11) % 10])
+        >>> import khop
         >>> summary = khop.partition(data, path, num_parts=2)
-        >>> summary.nodes
-        [5, 5]
+        >>> summary.nodes, summary.edge_dir
+        ([3, 3], 'in')
     """
     if edge_dir not in ("in", "out"):
         raise ValueError(f"edge_dir must be 'in' or 'out' (got {edge_dir!r})")

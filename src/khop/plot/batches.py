@@ -28,6 +28,12 @@ def batch(batch: Any, axes: Any = None) -> Any:
     Raises:
         ValueError: the batch does not count its nodes by hop, or has more than 5,000: draw one with
             fewer seeds.
+
+    Example:
+        >>> loader = khop.loader.NeighborLoader(data, [2, 2], batch_size=1)
+        >>> axes = batch(next(iter(loader)))
+        >>> axes.get_title()
+        '1 seeds, hop 1: 2, hop 2: 2'
     """
     axes = axes_or_new(axes)
     hops, first, edges = _content(batch)

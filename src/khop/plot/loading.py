@@ -21,6 +21,12 @@ def time(stats: LoaderStats, axes: Any = None) -> Any:
 
     Returns:
         The axes.
+
+    Example:
+        >>> stats = LoaderStats(batches=1, trainer_seconds={"waiting": 1.0, "consuming": 3.0})
+        >>> axes = time(stats)
+        >>> [bar.get_width() for bar in axes.patches]
+        [0.25, 0.75]
     """
     axes = axes_or_new(axes)
     bars = {"trainer": stats.trainer_seconds}
@@ -63,6 +69,11 @@ def hotness(probabilities: ArrayLike | Mapping[Any, ArrayLike], axes: Any = None
 
     Raises:
         ValueError: a negative or missing (NaN) number, or more than one dimension.
+
+    Example:
+        >>> axes = hotness([8.0, 1.0, 1.0, 0.0])  # a quarter of the rows answers 80 % of reads
+        >>> axes.lines[0].get_ydata().tolist()
+        [0.0, 80.0, 90.0, 100.0, 100.0]
     """
     axes = axes_or_new(axes)
     by_type = probabilities if isinstance(probabilities, Mapping) else {"": probabilities}
