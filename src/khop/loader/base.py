@@ -38,9 +38,10 @@ from khop.loader.user_sampler import UserBatchSampler
 from khop.metrics.loader_stats import LoaderStats
 from khop.sampler.device import TorchDevice
 from khop.sampler.link_spec import LinkSpec
-from khop.sampler.neighbor import BatchKey, NeighborSampler
+from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.plan import EpochPlan
 from khop.sampler.pyg_output import SampledSubgraph, output_on_host
+from khop.sampler.pyg_sampler import BatchKey
 
 # Drawing time in nanoseconds above which a thread draws the next batches, and the number of these
 # batches until the time is checked again.
