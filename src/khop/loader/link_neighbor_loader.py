@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
+from khop.data.info import GraphInfo
 from khop.loader.arguments import (
     WorkerType,
     check_hooks,
@@ -37,7 +38,7 @@ from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.pyg_links import LinkOptions, link_metadata
 from khop.sampler.pyg_output import SampledSubgraph
 from khop.sampler.pyg_sampler import BatchKey
-from khop.sampler.seed_times import check_times
+from khop.sampler.seed_times import check_times, given_times
 from khop.sampler.source import as_input, open_input
 from khop.typing import EdgeType
 
@@ -192,12 +193,20 @@ class LinkNeighborLoader(
         self._options = LinkOptions(self.neg_sampling, strict_negatives, exclude_seed_edges)
         if getattr(neighbor_sampler, "is_keyed", False):
             neighbor_sampler.check_link_options(self.input_data.input_type, self._options)
+            self._check_times(neighbor_sampler.info)
         elif strict_negatives or exclude_seed_edges:
             raise ValueError(
                 "strict_negatives and exclude_seed_edges need a sampler of khop's (got a "
                 f"'{type(neighbor_sampler).__name__}')"
             )
         self._set_up(self.input_data.row.numel(), seed, stream, worker_type, kwargs)
+
+    def _check_times(self, info: GraphInfo) -> None:
+        """Raise errors of times now, not in the first batch."""
+        time, count = self.input_data.time, self.input_data.row.numel()
+        check_times("edge_label_time", time is not None, info.is_temporal, required=True)
+        if time is not None:
+            given_times(info, time, count, "edge_label_time", "links")
 
     @property
     def _sampler(self) -> Any:
