@@ -38,8 +38,8 @@ TORCH_FREE = [
 TORCH_FREE_MODULES = {
     "sampler": {
         *("arguments", "collect", "collect_device", "device_engine", "engine", "hotness", "link"),
-        *("link_spec", "methods", "negative", "plan", "replies", "requests", "seed_times", "spec"),
-        "view",
+        *("link_spec", "methods", "negative", "options", "plan", "replies", "requests"),
+        *("seed_times", "spec", "view"),
     },
     "distributed.remote": {"addresses", "directory_client", "messages"},
     "distributed.remote.client": {

@@ -154,6 +154,11 @@ def checked_links(info: GraphInfo, edge_type: EdgeType, given: Any, what: str = 
     """
     if isinstance(given, (tuple, list)) and len(given) == 2:
         src, dst = (as_tensor(ends, f"a row of {what}") for ends in given)
+        if src.dim() != 1 or dst.dim() != 1:
+            raise ValueError(
+                f"{what} must have shape [2, num_links] (got rows of shapes {list(src.shape)} and "
+                f"{list(dst.shape)})"
+            )
         if src.shape != dst.shape:
             raise ValueError(f"{what} has {src.numel()} sources, but {dst.numel()} destinations")
         given = torch.stack([src, dst])
@@ -252,7 +257,9 @@ def as_tensor(given: Any, what: str) -> Tensor:
 
 def _over(array: np.ndarray[Any, Any]) -> Tensor:
     """Return a tensor over an array, also over one that is read-only: nobody writes to it."""
-    native = np.asarray(array, array.dtype.newbyteorder("="), order="C")
+    native = np.asarray(array, array.dtype.newbyteorder("="))
+    if min(native.strides, default=0) < 0:
+        native = native.copy()  # torch has no negative strides
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         tensor: Tensor = torch.as_tensor(native)

@@ -192,7 +192,7 @@ class LinkNeighborLoader(
         )
         self._options = LinkOptions(self.neg_sampling, strict_negatives, exclude_seed_edges)
         if getattr(neighbor_sampler, "is_keyed", False):
-            neighbor_sampler.check_link_options(self.input_data.input_type, self._options)
+            neighbor_sampler.link_sampler(self.input_data.input_type, self._options)  # checks them
             self._check_times(neighbor_sampler.info)
         elif strict_negatives or exclude_seed_edges:
             raise ValueError(

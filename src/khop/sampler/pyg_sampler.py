@@ -234,10 +234,6 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
             self._kept = kept
         return kept.sampler
 
-    def check_link_options(self, link_type: EdgeType | None, options: LinkOptions) -> None:
-        """Check options of link batches; raise what drawing such batches would raise."""
-        self.link_sampler(link_type, options)
-
     def _seed_type(self, input_type: NodeType | None) -> NodeType:
         if not self._info.heterogeneous:
             return NODE
