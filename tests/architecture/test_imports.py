@@ -38,7 +38,8 @@ TORCH_FREE = [
 TORCH_FREE_MODULES = {
     "sampler": {
         *("arguments", "collect", "collect_device", "device_engine", "engine", "hotness", "link"),
-        *("link_spec", "methods", "negative", "plan", "replies", "requests", "row_fetcher"),
+        *("link_spec", "methods", "negative", "options", "plan", "replies", "requests"),
+        "row_fetcher",
         *("seed_times", "spec", "view"),
     },
     "distributed.remote": {"addresses", "directory_client", "messages"},

@@ -5,24 +5,17 @@ import torch
 
 from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
 from khop.distributed.loaders.backends import plan_ring
-from khop.distributed.loaders.sampling_options import collect_spec, sampling_spec
+from khop.distributed.loaders.sampling_options import collect_spec, info_for
 from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.sampler.options import SamplingOptions
 from support.cluster import jobs
 
 
 def plan_of(root, batch_size, **options):
     data = DistDataset().load(root, 0)
-    sampling = sampling_spec(
-        data,
-        jobs.FANOUTS,
-        replace=False,
-        with_edge=True,
-        subgraph_type="directional",
-        disjoint=False,
-        temporal_strategy="uniform",
-        time_attr=None,
-        weight_attr=None,
-    )
+    sampling_options = SamplingOptions()
+    info = info_for(data, jobs.FANOUTS, sampling_options)
+    sampling = sampling_options.spec(jobs.FANOUTS, info)
     spec = PipelineSpec(sampling, collect_spec(data.meta, sampling, True))
     return plan_ring(data.meta, spec, MpDistSamplingWorkerOptions(**options), batch_size)
 

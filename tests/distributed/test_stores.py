@@ -563,7 +563,7 @@ def test_bad_samplers(dataset, typed_dataset):
     edge = torch.tensor([0])
     with pytest.raises(IndexError, match="sources of links holds id 500"):
         sampler.sample_from_edges(EdgeSamplerInput(None, edge + 500, edge))
-    with pytest.raises(ValueError, match="pass time_attr to the sampler"):
+    with pytest.raises(ValueError, match="'input_time' is set, 'time_attr' is not set"):
         sampler.sample_from_nodes(NodeSamplerInput(None, edge, time=edge))
     with pytest.raises(ValueError, match="partition again with time_attr='time'"):
         PartitionSampler(dataset, [2], time_attr="time")

@@ -11,7 +11,7 @@ from khop.sampler import NeighborSampler
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"input_time": torch.arange(200)}, "input_time is given, but not time_attr"),
+        ({"input_time": torch.arange(200)}, "'input_time' is set, 'time_attr' is not set"),
         ({"subgraph_type": "full"}, "subgraph_type"),
         ({"temporal_strategy": "last"}, "needs times: pass time_attr"),
         ({"time_attr": "time"}, "time_attr='time'"),

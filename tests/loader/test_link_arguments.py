@@ -93,7 +93,7 @@ def test_bad_links(data, links, error, message):
             ValueError,
             "takes all edges of type .*likes",
         ),
-        ((("user", "buys", "shop"), None), ValueError, "node types are"),
+        ((("user", "buys", "shop"), None), ValueError, "join nodes of type 'shop', but there are"),
         ((BUYS, torch.tensor([[0], [ITEM]])), IndexError, r"\(destinations\) holds id 30"),
     ],
     ids=str,

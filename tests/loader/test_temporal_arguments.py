@@ -42,7 +42,7 @@ def test_seeds_without_a_time():
     data = random_graphs.homogeneous(times="edge")
     with pytest.raises(ValueError, match=r"those of edges, not of nodes .*'input_time'"):
         NeighborLoader(data, [2], time_attr="edge_time")
-    with pytest.raises(ValueError, match="the graph has none: pass time_attr, too"):
+    with pytest.raises(ValueError, match="'input_time' is set, 'time_attr' is not set"):
         sampler = NeighborSampler(data, [2])
         NeighborLoader(
             data, [2], None, torch.arange(40), time_attr="edge_time", neighbor_sampler=sampler

@@ -15,7 +15,7 @@ from khop.sampler.engine import Engine, finish
 from khop.sampler.link import Links, LinkSampler
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.negative import Candidates, NegativeSampler
-from khop.sampler.neighbor import BatchKey
+from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
 from khop.typing import EDGE, NODE

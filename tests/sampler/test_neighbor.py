@@ -161,9 +161,9 @@ def test_bad_options(data, option, message):
 def test_times_of_seeds_without_times(data):
     edge = torch.tensor([0])
     sampler = NeighborSampler(data, [2])
-    with pytest.raises(ValueError, match="pass time_attr, too"):
+    with pytest.raises(ValueError, match="'input_time' is set, 'time_attr' is not set"):
         sampler.sample_from_nodes(NodeSamplerInput(None, edge, edge))
-    with pytest.raises(ValueError, match="pass time_attr, too"):
+    with pytest.raises(ValueError, match="'edge_label_time' is set, 'time_attr' is not set"):
         sampler.sample_from_edges(EdgeSamplerInput(None, edge, edge, time=edge))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from khop.data.arrays import check_count
+from khop.data.info import GraphInfo
 from khop.data.topology import Topology
 from khop.typing import EDGE, NODE, EdgeDir, EdgeType, Int64Array, NodeType
 
@@ -78,6 +79,19 @@ class Graph:
     def is_weighted(self) -> list[bool]:
         """For each edge type, True if its edges have weights."""
         return [t.weight_sums is not None for t in self.topologies.values()]
+
+    @property
+    def info(self) -> GraphInfo:
+        """Types, counts, times and weights, for checks of users' input."""
+        return GraphInfo(
+            self.num_nodes,
+            self.edge_types,
+            self.is_heterogeneous,
+            self.edge_dir,
+            list(self.node_times) if self.is_temporal else None,
+            self.floating_times,
+            self.is_weighted,
+        )
 
     def frontier_type(self, edge_type: EdgeType) -> NodeType:
         """Return the node type whose neighbours an edge type leads to."""

@@ -7,13 +7,11 @@ requests it from graph servers (`khop.distributed.remote.client.served_graph`).
 from __future__ import annotations
 
 import abc
-import os
-from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from khop.data.arrays import check_range, to_array, to_ids
+from khop.data.arrays import check_range, to_ids
+from khop.data.info import GraphInfo
 from khop.distributed.job.context import TrainerContext
 from khop.storage.folder import FolderMeta
 from khop.typing import EDGE, NODE, ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
@@ -104,6 +102,21 @@ class PartitionedGraph(abc.ABC):
         return self._new_ids_of(original, node_type)
 
     @property
+    def info(self) -> GraphInfo:
+        """Types, counts, times and weights, for checks of users' input."""
+        meta = self.meta
+        time = meta.time_attr
+        return GraphInfo(
+            {t.name: t.count for t in meta.node_types},
+            [t.name for t in meta.edge_types],
+            meta.heterogeneous,
+            meta.edge_dir,
+            None if time is None else [t.name for t in meta.node_types if t.timed],
+            time is not None and time.floating,
+            [t.weighted for t in meta.edge_types],
+        )
+
+    @property
     def num_partitions(self) -> int:
         """Number of partitions."""
         return self.meta.num_parts
@@ -128,80 +141,9 @@ class PartitionedGraph(abc.ABC):
         attr = self.meta.node_type(node_type).attrs[name]
         return attr.dtype, attr.shape
 
-    def seed_type(self, seeds: Any, what: str) -> tuple[NodeType, Any]:
-        """Return the node type of seeds, and the seeds.
-
-        Args:
-            seeds: seeds; of a heterogeneous graph a node type, or (node type, seeds).
-            what: name of the argument in error messages.
-
-        Raises:
-            ValueError: no node type is named, or one that does not exist.
-        """
-        if not self.meta.heterogeneous:
-            is_pair = isinstance(seeds, (tuple, list)) and len(seeds) == 2
-            if is_pair and isinstance(seeds[0], str) and not isinstance(seeds[1], str):
-                raise ValueError(
-                    f"{what} names node type {seeds[0]!r}, but the graph is homogeneous and has no "
-                    f"types: pass the nodes alone (got {seeds!r})"
-                )
-            return NODE, seeds
-        node_type, ids = seeds, None
-        if isinstance(seeds, (tuple, list)) and len(seeds) == 2:
-            node_type, ids = seeds
-        names = [t.name for t in self.meta.node_types]
-        if not isinstance(node_type, str) or node_type not in names:
-            raise ValueError(
-                f"{what} of a heterogeneous graph must be a node type, or (node type, seeds), with "
-                f"a type of {names} (got {seeds!r})"
-            )
-        return node_type, ids
-
     def edge_place(self, edge_type: EdgeType) -> int:
         """Return the index of an edge type in the folder; ValueError that lists them if none."""
         names = [t.name for t in self.meta.edge_types]
         if edge_type not in names:
             raise ValueError(f"no edge type {edge_type}: there are {names}")
         return names.index(edge_type)
-
-
-def seeds_of(
-    graph: PartitionedGraph, seeds: ArrayLike, what: str, node_type: NodeType = NODE
-) -> tuple[Int64Array, Int64Array]:
-    """Check seeds and return their ids.
-
-    Args:
-        graph: the graph.
-        seeds: [n] original ids, a boolean mask over all nodes, or None for all nodes.
-        what: name of the argument in error messages.
-        node_type: their node type.
-
-    Returns:
-        Original ids, and PyG's `input_id` of each: positions in the input; for a mask, the ids.
-    """
-    count = graph.meta.node_type(node_type).count
-    if seeds is None:
-        every = np.arange(count, dtype=np.int64)
-        return every, every
-    check_no_paths(seeds, what)
-    array, name = to_array(seeds, what)
-    if name == "bool":
-        if array.shape != (count,):
-            raise ValueError(f"{what} is a mask of shape {array.shape} for {count} nodes")
-        ids = np.flatnonzero(array)
-        return ids, ids
-    ids = to_ids(seeds, what).astype(np.int64)
-    check_range(ids, count, what)
-    return ids, np.arange(len(ids), dtype=np.int64)
-
-
-def check_no_paths(given: Any, what: str) -> None:
-    """Raise TypeError for seeds or links given as file paths, which some libraries accept."""
-    first = given
-    if isinstance(given, (list, tuple)):
-        first = given[0] if len(given) else None
-    if isinstance(first, (str, os.PathLike)):
-        raise TypeError(
-            f"{what} holds {os.fspath(first)!r}: paths are not read, here or on a server; pass "
-            "what torch.load(path) returns, one tensor for each server"
-        )

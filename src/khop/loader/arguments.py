@@ -1,4 +1,4 @@
-"""Checks of the arguments of loaders in memory. Runs in the trainer, and imports torch."""
+"""Checks of loaders' options beside seeds and links. Runs in trainers, and imports torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-import torch
-from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
+from khop.loader.inputs import as_tensor
 from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.source import open_input
 
@@ -98,81 +96,6 @@ def check_sampler(sampler: Any, method: str, data: Any) -> None:
             f"neighbor_sampler draws from a {kinds[drawn]} graph, but data is {kinds[joined]}: "
             "make it of the same data"
         )
-
-
-def check_no_type(given: Any, what: str, unit: str) -> None:
-    """Raise ValueError if a type is given for a homogeneous graph, as in (type, seeds or links)."""
-    is_pair = isinstance(given, (tuple, list)) and len(given) == 2
-    named, rest = given if is_pair else (None, None)
-    if isinstance(named, tuple):
-        is_named = bool(named) and all(isinstance(name, str) for name in named)
-    else:
-        is_named = isinstance(named, str) and not isinstance(rest, str)
-    if is_named:
-        raise ValueError(
-            f"{what} names {unit} {named!r}, but the graph is homogeneous and has no types: pass "
-            f"what belongs to it alone (got {reprlib.repr(given)})"
-        )
-
-
-def as_tensor(given: Any, what: str) -> Tensor:
-    """Return a user's seeds or links as a tensor.
-
-    Args:
-        given: tensor, array or iterable of numbers; an empty list becomes int64.
-        what: its name in error messages.
-
-    Raises:
-        TypeError: it holds neither numbers nor booleans, or lists of different lengths.
-    """
-    if isinstance(given, Tensor):
-        return given
-    try:
-        listed = given if isinstance(given, (list, tuple, np.ndarray)) else list(given)
-        tensor: Tensor = torch.as_tensor(listed)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        named = isinstance(given, str) or (
-            isinstance(given, (list, tuple)) and any(isinstance(value, str) for value in given)
-        )
-        remedy = ""
-        if named:
-            remedy = ": names and paths are not looked up, pass data['name'] or torch.load(path)"
-        raise TypeError(
-            f"{what} must be a tensor, an array or a sequence of numbers (got "
-            f"{reprlib.repr(given)}){remedy}"
-        ) from None
-    is_empty = tensor.numel() == 0 and not isinstance(given, np.ndarray)
-    return tensor.long() if is_empty else tensor
-
-
-def checked_values(values: Any, count: int | None, what: str, unit: str) -> Tensor | None:
-    """Return one value for each seed or link, as a tensor.
-
-    Args:
-        values: tensor, array or sequence. If None, the result is None.
-        count: required number of values. If None, only PyG can check it.
-        what: name of the values in error messages.
-        unit: name of the seeds or links in error messages.
-
-    Raises:
-        TypeError: the values are not numbers.
-        ValueError: their number differs from `count`.
-    """
-    if values is None:
-        return None
-    scalar = isinstance(values, Real) or getattr(values, "ndim", 1) == 0
-    tensor = torch.as_tensor(values) if scalar else as_tensor(values, what)
-    if tensor.dim() == 0 or (count is not None and len(tensor) != count):
-        raise ValueError(
-            f"{what} must hold an entry for each of {count} {unit} (got {list(tensor.shape)})"
-        )
-    return tensor
-
-
-def exact_times(times: Any) -> Any:
-    """Return times as tensor or array: of a list of floats, torch would keep only seven digits."""
-    is_sequence = isinstance(times, (list, tuple)) and all(isinstance(t, Real) for t in times)
-    return np.asarray(times) if is_sequence else times
 
 
 def checked_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:

@@ -9,8 +9,8 @@ import torch
 
 from khop import _native
 from khop.sampler.arguments import check_key_part
-from khop.sampler.neighbor import BatchKey
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
+from khop.sampler.pyg_sampler import BatchKey
 from khop.typing import Int64Array
 
 

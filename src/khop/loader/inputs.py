@@ -1,107 +1,296 @@
-"""Seeds or links of a loader in the sampler's form: checked once, selected by position.
+"""Checks of users' seeds and links, with their times, labels and ids, for all loaders.
 
-Runs in the trainer and its worker processes.
+Runs in trainers. Graphs in memory, partitioned and served ones are the same to these checks: a
+`GraphInfo`. What only one kind of loader accepts, it takes out first: names of splits and lists for
+servers are in `khop.distributed.loaders.trainer_inputs`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+import reprlib
+import warnings
+from numbers import Real
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
+from torch_geometric.sampler import NegativeSampling
 
-from khop.data.arrays import to_array
-from khop.loader.collate import is_plain, to_tensor
-from khop.sampler.link import Links, LinkSampler
-from khop.sampler.neighbor import NeighborSampler
-from khop.sampler.pyg_links import LinkOptions, links_of
-from khop.sampler.requests import SeedSet
-from khop.typing import Array, Int64Array
+from khop.data.arrays import check_range
+from khop.data.info import GraphInfo
+from khop.typing import EDGE, NODE, EdgeType, NodeType
+
+_NODES, _LINKS = "input_nodes", "edge_label_index"
 
 
-class NodeInputs:
-    """Seeds of a loader.
+class CheckedNodes(NamedTuple):
+    """Nodes that exist.
 
-    Args:
-        sampler: sampler of their neighbourhoods.
-        inputs: the seeds, as PyG's loader keeps them.
-
-    Raises:
-        IndexError, ValueError: seeds do not exist, or their times are invalid.
+    Attributes:
+        ids: [n] integers.
+        input_id: [n] PyG's `input_id` of each, for a mask: the ids. If None, positions.
     """
 
-    def __init__(self, sampler: NeighborSampler, inputs: NodeSamplerInput) -> None:
-        self._seeds = sampler.seed_set(inputs)
-        self._input_id = _Column(inputs.input_id)
-        self._time = _Column(inputs.time)
-
-    def take(self, positions: Int64Array) -> tuple[SeedSet, tuple[Tensor, Tensor | None]]:
-        """Return the seeds at `positions`, and (input_id, time), which may share its memory."""
-        node_type, ids, times = self._seeds
-        seeds = SeedSet(node_type, ids[positions], None if times is None else times[positions])
-        input_id = self._input_id.take(positions)
-        named = torch.from_numpy(positions) if input_id is None else input_id
-        return seeds, (named, self._time.take(positions))
+    ids: Tensor
+    input_id: Tensor | None
 
 
-class LinkTags(NamedTuple):
-    """Values of a batch's links for `link_metadata`, by PyG's names."""
-
-    input_id: Tensor
-    label: Tensor | None
-    time: Tensor | None
-
-
-class LinkInputs:
-    """Links of a loader.
+def split_nodes(info: GraphInfo, given: Any, what: str = _NODES) -> tuple[NodeType, Any]:
+    """Return the node type of seeds, and the seeds.
 
     Args:
-        sampler: sampler of their neighbourhoods.
-        inputs: the links, as PyG's loader keeps them.
-        options: options of the link batches.
+        info: the graph.
+        given: seeds; of a heterogeneous graph a node type, or (node type, seeds).
+        what: name of the argument in error messages.
 
     Raises:
-        IndexError, ValueError: links do not exist, or their times are invalid.
+        ValueError: no node type is named, one that does not exist, or one of a homogeneous graph.
     """
-
-    def __init__(
-        self, sampler: NeighborSampler, inputs: EdgeSamplerInput, options: LinkOptions
-    ) -> None:
-        self.sampler: LinkSampler = sampler.link_sampler(inputs.input_type, options)
-        self._links = links_of(inputs, sampler.graph, self.sampler.spec)
-        self._input_id = _Column(inputs.input_id)
-        self._label = _Column(inputs.label)
-        self._time = _Column(inputs.time)
-
-    def take(self, positions: Int64Array) -> tuple[Links, LinkTags]:
-        """Return the links at `positions`, and their tags, which may share its memory."""
-        links = self._links
-        time = None if links.time is None else links.time[positions]
-        input_id = self._input_id.take(positions)
-        tags = LinkTags(
-            torch.from_numpy(positions) if input_id is None else input_id,
-            self._label.take(positions),
-            self._time.take(positions),
+    if not info.heterogeneous:
+        _check_no_type(given, what, "node type")
+        return NODE, given
+    node_type, ids = given, None
+    if isinstance(given, (tuple, list)) and len(given) == 2:
+        node_type, ids = given
+    if not isinstance(node_type, str) or node_type not in info.node_counts:
+        raise ValueError(
+            f"{what} of a heterogeneous graph must be a node type, or (node type, seeds), with a "
+            f"type of {info.node_types} (got {reprlib.repr(given)})"
         )
-        return Links(links.src[positions], links.dst[positions], time), tags
+    return node_type, ids
 
 
-class _Column:
-    """One value for each input, by position, or None.
+def checked_nodes(
+    info: GraphInfo, node_type: NodeType, given: Any, what: str = _NODES
+) -> CheckedNodes:
+    """Return nodes, checked.
 
-    NumPy selects the values if it has their dtype: little of torch's code stays in the CPU caches
-    between batches, so its first operation takes 20 us, and NumPy's 4 us.
+    Args:
+        info: the graph.
+        node_type: their node type.
+        given: [n] ids, a boolean mask over all nodes, or None for all nodes.
+        what: name of the argument in error messages.
+
+    Raises:
+        IndexError, TypeError, ValueError: nodes do not exist, or are malformed.
     """
+    count = info.node_counts[node_type]
+    if given is None:
+        return CheckedNodes(torch.arange(count), None)
+    ids = as_tensor(given, what)
+    if ids.dim() != 1:
+        raise ValueError(f"{what} must have one dimension (got shape {list(ids.shape)})")
+    if ids.dtype == torch.bool:
+        if ids.numel() != count:
+            raise ValueError(f"{what} is a mask of {ids.numel()} entries for {count} nodes")
+        ids = ids.nonzero().view(-1)
+        return CheckedNodes(ids, ids)
+    _check_ids(ids, what)
+    check_range(ids.cpu().numpy(), count, what)
+    return CheckedNodes(ids, None)
 
-    def __init__(self, values: Tensor | None) -> None:
-        self._values = values
-        self._array: Array | None = None
-        self._dtype = ""
-        if values is not None and is_plain(values):
-            self._array, self._dtype = to_array(values)
 
-    def take(self, positions: Int64Array) -> Tensor | None:
-        if self._array is not None:
-            return to_tensor(self._array[positions], self._dtype)
-        return None if self._values is None else self._values[torch.from_numpy(positions)]
+def split_links(info: GraphInfo, given: Any, what: str = _LINKS) -> tuple[EdgeType, Any]:
+    """Return the edge type of links, in full, and the links.
+
+    Args:
+        info: the graph.
+        given: links; of a heterogeneous graph an edge type or (edge type, links), with a type in
+            full or as (source type, destination type). (None, links) is PyG's form for stores
+            without types.
+        what: name of the argument in error messages.
+
+    Raises:
+        ValueError: no edge type is named, one between node types that do not exist, or one of a
+            homogeneous graph.
+    """
+    is_pair = isinstance(given, (tuple, list)) and len(given) == 2
+    if not info.heterogeneous:
+        links = given[1] if is_pair and given[0] is None else given
+        _check_no_type(links, what, "edge type")
+        return EDGE, links
+    edge_type, links = given if is_pair and not isinstance(given[0], str) else (given, None)
+    is_type = isinstance(edge_type, (tuple, list)) and len(edge_type) in (2, 3)
+    if not is_type or not all(isinstance(name, str) for name in edge_type):
+        raise ValueError(
+            f"{what} of a heterogeneous graph must be an edge type, or (edge type, links); there "
+            f"are the types {list(info.edge_types)} (got {reprlib.repr(given)})"
+        )
+    full = _in_full(info, tuple(edge_type), what)
+    for node_type in (full[0], full[2]):
+        if node_type not in info.node_counts:
+            raise ValueError(
+                f"links of type {full} join nodes of type '{node_type}', but there are "
+                f"{info.node_types}"
+            )
+    return full, links
+
+
+def check_all_edges(info: GraphInfo, edge_type: EdgeType) -> None:
+    """Raise ValueError if all edges of a type are asked for, but the graph has no such type."""
+    if edge_type not in info.edge_types:
+        raise ValueError(
+            f"{_LINKS} takes all edges of type {edge_type}, but there are the types "
+            f"{list(info.edge_types)}"
+        )
+
+
+def checked_links(info: GraphInfo, edge_type: EdgeType, given: Any, what: str = _LINKS) -> Tensor:
+    """Return links, checked.
+
+    Args:
+        info: the graph.
+        edge_type: their edge type, which no edges need to have.
+        given: [2, n] sources and destinations, also as two rows.
+        what: name of the argument in error messages.
+
+    Returns:
+        [2, n] integers.
+
+    Raises:
+        IndexError, TypeError, ValueError: links do not exist, or are malformed.
+    """
+    if isinstance(given, (tuple, list)) and len(given) == 2:
+        src, dst = (as_tensor(ends, f"a row of {what}") for ends in given)
+        if src.dim() != 1 or dst.dim() != 1:
+            raise ValueError(
+                f"{what} must have shape [2, num_links] (got rows of shapes {list(src.shape)} and "
+                f"{list(dst.shape)})"
+            )
+        if src.shape != dst.shape:
+            raise ValueError(f"{what} has {src.numel()} sources, but {dst.numel()} destinations")
+        given = torch.stack([src, dst])
+    both = as_tensor(given, what)
+    if both.dim() != 2 or both.size(0) != 2:
+        remedy = ": transpose it" if both.dim() == 2 and both.size(1) == 2 else ""
+        raise ValueError(f"{what} must have shape [2, num_links] (got {list(both.shape)}){remedy}")
+    if both.numel() == 0:
+        both = both.long()
+    _check_ids(both, what)
+    for side, ends, node_type in zip(
+        ("sources", "destinations"), both, (edge_type[0], edge_type[2]), strict=True
+    ):
+        check_range(ends.cpu().numpy(), info.node_counts[node_type], f"{what} ({side})")
+    return both
+
+
+def checked_labels(labels: Any, num_links: int, negatives: NegativeSampling | None) -> Any:
+    """Return the labels of links as a tensor, or None.
+
+    Raises:
+        TypeError: the labels are not numbers.
+        ValueError: another number of labels than links, or labels with triplets.
+    """
+    if labels is not None and negatives is not None and negatives.is_triplet():
+        raise ValueError(
+            "'edge_label' needs to be undefined for negatives of mode 'triplet', which have no "
+            "labels: leave it out"
+        )
+    return checked_values(labels, num_links, "edge_label", "links")
+
+
+def checked_times(times: Any, count: int, what: str, unit: str) -> Tensor | None:
+    """Return the times of seeds or links as a tensor; arguments as for `checked_values`.
+
+    Of a list of floats, torch would keep only seven digits.
+    """
+    is_sequence = isinstance(times, (list, tuple)) and all(isinstance(t, Real) for t in times)
+    return checked_values(np.asarray(times) if is_sequence else times, count, what, unit)
+
+
+def checked_values(values: Any, count: int, what: str, unit: str) -> Tensor | None:
+    """Return one value for each seed or link, as a tensor.
+
+    Args:
+        values: tensor, array or sequence. If None, the result is None.
+        count: required number of values.
+        what: name of the values in error messages.
+        unit: name of the seeds or links in error messages.
+
+    Raises:
+        TypeError: the values are not numbers.
+        ValueError: their number differs from `count`.
+    """
+    if values is None:
+        return None
+    scalar = isinstance(values, Real) or getattr(values, "ndim", 1) == 0
+    tensor = torch.as_tensor(values) if scalar else as_tensor(values, what)
+    if tensor.dim() == 0 or len(tensor) != count:
+        raise ValueError(
+            f"{what} must hold an entry for each of {count} {unit} (got shape {list(tensor.shape)})"
+        )
+    return tensor
+
+
+def as_tensor(given: Any, what: str) -> Tensor:
+    """Return a user's seeds or links as a tensor.
+
+    Args:
+        given: tensor, array or iterable of numbers; an empty list becomes int64.
+        what: its name in error messages.
+
+    Raises:
+        TypeError: it holds neither numbers nor booleans, or lists of different lengths.
+    """
+    if isinstance(given, Tensor):
+        return given
+    try:
+        if isinstance(given, np.ndarray):
+            return _over(given)
+        tensor: Tensor = torch.as_tensor(given if isinstance(given, (list, tuple)) else list(given))
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        first = given[0] if isinstance(given, (list, tuple)) and given else given
+        remedy = ""
+        if isinstance(first, (str, os.PathLike)):
+            remedy = (
+                ": paths are not read, here or on a server, and names are not looked up: pass "
+                "data['name'] or torch.load(path)"
+            )
+        raise TypeError(
+            f"{what} must be a tensor, an array or a sequence of numbers (got "
+            f"{reprlib.repr(given)}){remedy}"
+        ) from None
+    return tensor.long() if tensor.numel() == 0 else tensor
+
+
+def _over(array: np.ndarray[Any, Any]) -> Tensor:
+    """Return a tensor over an array, also over one that is read-only: nobody writes to it."""
+    native = np.asarray(array, array.dtype.newbyteorder("="))
+    if min(native.strides, default=0) < 0:
+        native = native.copy()  # torch has no negative strides
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        tensor: Tensor = torch.as_tensor(native)
+    return tensor
+
+
+def _check_ids(values: Tensor, what: str) -> None:
+    if values.dtype == torch.bool or values.dtype.is_floating_point or values.dtype.is_complex:
+        raise TypeError(f"{what} must hold integers (got '{values.dtype}')")
+
+
+def _check_no_type(given: Any, what: str, unit: str) -> None:
+    """Raise ValueError if a type is given for a homogeneous graph, as in (type, seeds or links)."""
+    is_pair = isinstance(given, (tuple, list)) and len(given) == 2
+    named, rest = given if is_pair else (None, None)
+    if isinstance(named, tuple):
+        is_named = bool(named) and all(isinstance(name, str) for name in named)
+    else:
+        is_named = isinstance(named, str) and not isinstance(rest, str)
+    if is_named:
+        raise ValueError(
+            f"{what} names {unit} {named!r}, but the graph is homogeneous and has no types: pass "
+            f"what belongs to it alone (got {reprlib.repr(given)})"
+        )
+
+
+def _in_full(info: GraphInfo, edge_type: tuple[str, ...], what: str) -> EdgeType:
+    if len(edge_type) == 3:
+        return edge_type[0], edge_type[1], edge_type[2]
+    src, dst = edge_type
+    known = [t for t in info.edge_types if (t[0], t[2]) == (src, dst)]
+    if len(known) > 1:
+        raise ValueError(f"{what} has edge type {edge_type}, which could be any of {known}")
+    return known[0] if known else (src, "to", dst)

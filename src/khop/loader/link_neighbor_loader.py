@@ -9,28 +9,38 @@ from typing import Any
 import torch
 import torch_geometric.loader
 from torch import Tensor
+from torch_geometric.data import Data
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
+from khop.data.info import GraphInfo
 from khop.loader.arguments import (
     WorkerType,
     check_hooks,
     check_loader_options,
     check_sampler,
     checked_negatives,
-    checked_values,
-    exact_times,
 )
 from khop.loader.base import EpochLoader
-from khop.loader.collate import annotate_links
+from khop.loader.collate import annotate_links, stack_endpoints
 from khop.loader.epochs import KeyedBatch
-from khop.loader.inputs import LinkInputs
-from khop.loader.link_input import check_times, checked_links
+from khop.loader.inputs import (
+    check_all_edges,
+    checked_labels,
+    checked_links,
+    checked_times,
+    checked_values,
+    split_links,
+)
+from khop.loader.selection import LinkInputs
 from khop.sampler.device import DeviceOptions
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
-from khop.sampler.neighbor import BatchKey, NeighborSampler
+from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.pyg_links import LinkOptions, link_metadata
 from khop.sampler.pyg_output import SampledSubgraph
-from khop.sampler.source import as_input
+from khop.sampler.pyg_sampler import BatchKey
+from khop.sampler.seed_times import check_times, given_times
+from khop.sampler.source import as_input, open_input
+from khop.typing import EdgeType
 
 
 class LinkNeighborLoader(
@@ -143,7 +153,8 @@ class LinkNeighborLoader(
         check_loader_options(worker_type, kwargs)
         check_hooks(transform=transform, transform_sampler_output=transform_sampler_output)
         data = as_input(data)
-        check_times(edge_label_time, time_attr)
+        is_temporal = time_attr is not None
+        check_times("edge_label_time", edge_label_time is not None, is_temporal, required=True)
         neg_sampling = checked_negatives(neg_sampling, neg_sampling_ratio)
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
@@ -164,18 +175,18 @@ class LinkNeighborLoader(
             raise ValueError("pass device to the sampler that is given, not to the loader")
         else:
             check_sampler(neighbor_sampler, "sample_from_edges", data)
-        edge_label_index, num_links = checked_links(data, edge_label_index)
-        edge_label = checked_values(edge_label, num_links, "edge_label", "links")
+        link_type, links = _checked_links(data, edge_label_index)
+        num_links = links.size(1)
+        edge_label = checked_labels(edge_label, num_links, neg_sampling)
         if num_links == 0:
             edge_label = None  # PyG takes the minimum of the labels, which fails
         input_id = checked_values(kwargs.pop("input_id", None), num_links, "input_id", "links")
-        times = exact_times(edge_label_time)
         super().__init__(
             data,
             num_neighbors,
-            edge_label_index,
+            links if isinstance(data, Data) else (link_type, links),
             edge_label,
-            checked_values(times, num_links, "edge_label_time", "links"),
+            checked_times(edge_label_time, num_links, "edge_label_time", "links"),
             input_id=input_id,
             neg_sampling=neg_sampling,
             time_attr=time_attr,
@@ -187,13 +198,21 @@ class LinkNeighborLoader(
         )
         self._options = LinkOptions(self.neg_sampling, strict_negatives, exclude_seed_edges)
         if getattr(neighbor_sampler, "is_keyed", False):
-            neighbor_sampler.check_link_options(self.input_data.input_type, self._options)
+            neighbor_sampler.link_sampler(self.input_data.input_type, self._options)  # checks them
+            self._check_times(neighbor_sampler.info)
         elif strict_negatives or exclude_seed_edges:
             raise ValueError(
                 "strict_negatives and exclude_seed_edges need a sampler of khop's (got a "
                 f"'{type(neighbor_sampler).__name__}')"
             )
         self._set_up(self.input_data.row.numel(), seed, stream, worker_type, kwargs)
+
+    def _check_times(self, info: GraphInfo) -> None:
+        """Raise errors of times now, not in the first batch."""
+        time, count = self.input_data.time, self.input_data.row.numel()
+        check_times("edge_label_time", time is not None, info.is_temporal, required=True)
+        if time is not None:
+            given_times(info, time, count, "edge_label_time", "links")
 
     @property
     def _sampler(self) -> Any:
@@ -238,3 +257,19 @@ class LinkNeighborLoader(
     def _annotate(self, batch: Any, metadata: Any) -> None:
         triplets = self.neg_sampling is not None and self.neg_sampling.is_triplet()
         annotate_links(batch, self.input_data.input_type, metadata, triplets)
+
+
+def _checked_links(data: Any, given: Any) -> tuple[EdgeType | None, Tensor]:
+    """Return the edge type of links, None in a homogeneous graph, and the links: all if None."""
+    source = open_input(data)
+    info = source.info
+    link_type, links = split_links(info, given)
+    if links is None:
+        check_all_edges(info, link_type)
+        edges = source.edges[link_type]
+        if edges.num_edges == 0:
+            raise ValueError("edge_label_index takes all edges, but there are none: pass links")
+        checked = stack_endpoints(*map(torch.as_tensor, edges.ends()))  # no copy of an edge_index
+    else:
+        checked = checked_links(info, link_type, links)
+    return link_type if info.heterogeneous else None, checked

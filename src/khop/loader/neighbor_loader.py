@@ -6,31 +6,22 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import NodeSamplerInput
 
-from khop.data.arrays import check_range
-from khop.loader.arguments import (
-    WorkerType,
-    as_tensor,
-    check_hooks,
-    check_loader_options,
-    check_no_type,
-    check_sampler,
-    checked_values,
-    exact_times,
-)
+from khop.loader.arguments import WorkerType, check_hooks, check_loader_options, check_sampler
 from khop.loader.base import EpochLoader
 from khop.loader.collate import annotate_seeds
 from khop.loader.epochs import KeyedBatch
-from khop.loader.inputs import NodeInputs
+from khop.loader.inputs import checked_nodes, checked_times, checked_values, split_nodes
+from khop.loader.selection import NodeInputs
 from khop.sampler.device import DeviceOptions
-from khop.sampler.neighbor import BatchKey, NeighborSampler
+from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.pyg_output import SampledSubgraph
+from khop.sampler.pyg_sampler import BatchKey
+from khop.sampler.seed_times import check_times
 from khop.sampler.source import as_input, open_input
-from khop.typing import NODE
 
 
 class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
@@ -132,8 +123,8 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
     ) -> None:
         check_loader_options(worker_type, kwargs)
         check_hooks(transform=transform, transform_sampler_output=transform_sampler_output)
-        if input_time is not None and time_attr is None and neighbor_sampler is None:
-            raise ValueError("input_time is given, but not time_attr: pass both or neither")
+        if neighbor_sampler is None:
+            check_times("input_time", input_time is not None, time_attr is not None, required=False)
         data = as_input(data)
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
@@ -154,15 +145,17 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             raise ValueError("pass device to the sampler that is given, not to the loader")
         else:
             check_sampler(neighbor_sampler, "sample_from_nodes", data)
-        input_nodes = _checked_seeds(data, input_nodes)
-        num_seeds = _count_seeds(input_nodes)
+        info = open_input(data).info
+        node_type, given = split_nodes(info, input_nodes)
+        seeds = checked_nodes(info, node_type, given)
+        num_seeds = len(seeds.ids)
         input_id = checked_values(kwargs.pop("input_id", None), num_seeds, "input_id", "seeds")
         super().__init__(
             data,
             num_neighbors,
-            input_nodes,
-            checked_values(exact_times(input_time), num_seeds, "input_time", "seeds"),
-            input_id=input_id,
+            (node_type, seeds.ids) if info.heterogeneous else seeds.ids,
+            checked_times(input_time, num_seeds, "input_time", "seeds"),
+            input_id=seeds.input_id if input_id is None else input_id,
             time_attr=time_attr,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
@@ -196,48 +189,3 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
 
     def _annotate(self, batch: Any, metadata: Any) -> None:
         annotate_seeds(batch, self.input_data.input_type, metadata)
-
-
-def _checked_seeds(data: Any, input_nodes: Any) -> Any:
-    """Check `input_nodes` and return them for PyG. Masks become tensors, else PyG may see ids.
-
-    None becomes all nodes: PyG does not find the number of nodes of every store, and with None it
-    would ignore `input_id`.
-    """
-    source = open_input(data)
-    if not source.heterogeneous:
-        count = source.num_nodes[NODE]
-        check_no_type(input_nodes, "input_nodes", "node type")
-        return torch.arange(count) if input_nodes is None else _checked_ids(input_nodes, count)
-    node_type, ids = (input_nodes, None) if isinstance(input_nodes, str) else (None, None)
-    if isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2:
-        node_type, ids = input_nodes
-    if not isinstance(node_type, str) or node_type not in source.num_nodes:
-        raise ValueError(
-            "input_nodes of a heterogeneous graph must be a node type, or (node type, seeds), with "
-            f"a type of {list(source.num_nodes)} (got {input_nodes!r})"
-        )
-    count = source.num_nodes[node_type]
-    return node_type, torch.arange(count) if ids is None else _checked_ids(ids, count)
-
-
-def _count_seeds(checked: Any) -> int:
-    """Return the number of seeds in the result of `_checked_seeds`."""
-    ids = checked[1] if isinstance(checked, tuple) else checked
-    return int(ids.count_nonzero() if ids.dtype == torch.bool else ids.numel())
-
-
-def _checked_ids(given: Any, num_nodes: int) -> Tensor:
-    ids = as_tensor(given, "input_nodes")
-    if ids.dim() != 1:
-        raise ValueError(f"input_nodes must have one dimension (got {ids.dim()})")
-    if ids.dtype == torch.bool:
-        if ids.numel() != num_nodes:
-            raise ValueError(
-                f"input_nodes is a mask of {ids.numel()} entries for {num_nodes} nodes"
-            )
-        return ids
-    if ids.dtype.is_floating_point or ids.dtype.is_complex:
-        raise TypeError(f"input_nodes must hold integers (got '{ids.dtype}')")
-    check_range(ids.cpu().numpy(), num_nodes, "input_nodes")
-    return ids

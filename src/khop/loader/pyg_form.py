@@ -18,8 +18,9 @@ from khop.loader.collator import Collator, drawn_of_data, drawn_of_hetero_data
 from khop.loader.device import DeviceJoiner
 from khop.loader.epochs import KeyedBatch
 from khop.loader.stores import StoreJoiner
-from khop.sampler.neighbor import BatchKey, NeighborSampler
+from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.pyg_output import SampledSubgraph, output_on_host
+from khop.sampler.pyg_sampler import BatchKey
 
 
 class PygForm:

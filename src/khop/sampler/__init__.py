@@ -1,8 +1,8 @@
 """Sampling: the plan of a batch, the engine that draws it, and PyG's view of it.
 
-The modules for PyG run in trainers and import torch: `neighbor`, `drawer`, `device`, `source`,
-`edges`, `stores`, `pyg_links`, `pyg_output`. All others import no torch and also run in sampler
-processes and partition servers.
+The modules for PyG run in trainers and import torch: `neighbor`, `pyg_sampler`, `drawer`, `device`,
+`source`, `edges`, `stores`, `pyg_links`, `pyg_output`. All others import no torch and also run in
+sampler processes and partition servers.
 """
 
 from khop._lazy import attach

@@ -6,8 +6,8 @@ from typing import Any
 
 from khop.data import Graph
 from khop.sampler.engine import Engine, finish
-from khop.sampler.link import Links, LinkSampler, LinkSeeds, link_of_tree
-from khop.sampler.pyg_output import SampledSubgraph, SubgraphWriter
+from khop.sampler.link import Links, LinkSampler, LinkSeeds
+from khop.sampler.pyg_output import SampledSubgraph, SubgraphWriter, number_by_link
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
@@ -26,7 +26,8 @@ class SubgraphSampler:
         self.spec = spec
         self.view = GraphView.of_graph(graph)
         self._engine = Engine(self.view, spec)
-        self._writer: Any = SubgraphWriter(graph, spec, backward)
+        edge_ids = [t.edge_ids for t in graph.topologies.values()]
+        self._writer: Any = SubgraphWriter(edge_ids, spec, backward)
 
     def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> SampledSubgraph:
         """Draw the neighbourhood of seeds."""
@@ -40,8 +41,7 @@ class SubgraphSampler:
         drawn = self._written(subgraph)
         if drawn.trees is not None:
             self._wait_for_tensors()
-        for tree in drawn.trees or ():
-            tree.copy_(link_of_tree(tree, seeds.num_links))
+        number_by_link(drawn, seeds.num_links)
         return drawn, seeds
 
     def _wait_for_tensors(self) -> None:

@@ -1,4 +1,4 @@
-"""Conversion of PyG's link inputs and outputs: the torch side of `link`. Runs in the trainer."""
+"""Conversion of PyG's link inputs and outputs: the torch side of `link`. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import (
-    EdgeSamplerInput,
-    HeteroSamplerOutput,
-    NegativeSampling,
-    SamplerOutput,
-)
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
-from khop.data import Graph
 from khop.data.arrays import check_range, to_int64
-from khop.data.times import seed_time_keys
-from khop.sampler.link import Links, LinkSampler, LinkSeeds, link_of_tree
+from khop.data.info import GraphInfo
+from khop.sampler.link import Links, LinkSeeds
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
-from khop.sampler.negative import Candidates, NegativeSampler
-from khop.typing import EDGE, EdgeType
+from khop.sampler.seed_times import check_times, given_times
+from khop.typing import EDGE, Array, EdgeType
 
 
 class LinkOptions(NamedTuple):
@@ -36,96 +30,66 @@ class LinkOptions(NamedTuple):
     exclude: ExcludeSeedEdges = False
 
 
-class _Supervised(NamedTuple):
-    wanted: tuple[Any, ...]
-    weights: tuple[Tensor | None, Tensor | None]
-    sampler: LinkSampler
-
-    def is_for(self, wanted: tuple[Any, ...], weights: tuple[Tensor | None, ...]) -> bool:
-        # Tables were made of these very tensors; what is in them is not compared.
-        return self.wanted == wanted and all(
-            a is b for a, b in zip(self.weights, weights, strict=True)
-        )
-
-
-class LinkSamplers:
-    """Factory of link samplers of a graph in memory; keeps the last one, as its tables are costly.
+def link_spec(
+    info: GraphInfo, link_type: EdgeType | None, options: LinkOptions, disjoint: bool
+) -> LinkSpec:
+    """Return the checked specification of batches of links; see `LinkSpec.create`.
 
     Args:
-        graph: the graph.
+        info: the graph.
+        link_type: the edge type of links. If None, the only one, of a homogeneous graph.
+        options: options of the batches.
         disjoint: each end of a link is the root of a separate tree.
     """
-
-    def __init__(self, graph: Graph, disjoint: bool = False) -> None:
-        self._graph = graph
-        self._disjoint = disjoint
-        self._kept: _Supervised | None = None
-
-    def get(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
-        """Return the sampler of links of one type.
-
-        Args:
-            link_type: the edge type of links. If None, the only one, of a homogeneous graph.
-            options: options of the batches.
-
-        Raises:
-            ValueError: options that contradict one another or the graph.
-        """
-        neg = options.neg_sampling
-        wanted = (link_type, options.strict, options.exclude, neg and (neg.mode, neg.amount))
-        weights = (neg.src_weight, neg.dst_weight) if neg else (None, None)
-        kept = self._kept  # another thread may replace it
-        if kept is None or not kept.is_for(wanted, weights):
-            kept = _Supervised(wanted, weights, self._make(link_type, options))
-            self._kept = kept
-        return kept.sampler
-
-    def _make(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
-        graph, neg = self._graph, options.neg_sampling
-        spec = LinkSpec.create(
-            graph.node_types,
-            graph.edge_types,
-            link_type_of(graph, link_type),
-            edge_dir=graph.edge_dir,
-            disjoint=self._disjoint,
-            mode=None if neg is None else neg.mode.value,
-            amount=1 if neg is None else neg.amount,
-            strict=options.strict,
-            exclude=options.exclude,
-        )
-        if neg is None:
-            return LinkSampler(spec)
-        dst = self._candidates(spec.dst_type, neg.dst_weight, "dst_weight")
-        src = None
-        if spec.mode == "binary":
-            src = self._candidates(spec.src_type, neg.src_weight, "src_weight")
-        return LinkSampler(spec, NegativeSampler(dst, src))
-
-    def _candidates(self, place: int, weight: Tensor | None, what: str) -> Candidates:
-        node_type = self._graph.node_types[place]
-        weights = None if weight is None else torch.as_tensor(weight).double().cpu().numpy()
-        return Candidates(
-            self._graph.num_nodes[node_type], weights, self._graph.node_times.get(node_type), what
-        )
+    neg = options.neg_sampling
+    return LinkSpec.create(
+        info.node_types,
+        info.edge_types,
+        link_type_of(info, link_type),
+        edge_dir=info.edge_dir,
+        disjoint=disjoint,
+        mode=None if neg is None else neg.mode.value,
+        amount=1 if neg is None else neg.amount,
+        strict=options.strict,
+        exclude=options.exclude,
+    )
 
 
-def link_type_of(graph: Graph, link_type: EdgeType | None) -> EdgeType:
+def negative_weights(neg_sampling: NegativeSampling | None) -> dict[str, Array]:
+    """Return the sampling weights of nodes as ends of negatives, unchecked.
+
+    Returns:
+        'src_weight' (of binary negatives) and 'dst_weight', if given: [num_nodes] float64 each.
+    """
+    if neg_sampling is None:
+        return {}
+    given = {"dst_weight": neg_sampling.dst_weight}
+    if neg_sampling.is_binary():
+        given["src_weight"] = neg_sampling.src_weight
+    return {
+        side: torch.as_tensor(weight).double().cpu().numpy()
+        for side, weight in given.items()
+        if weight is not None
+    }
+
+
+def link_type_of(info: GraphInfo, link_type: EdgeType | None) -> EdgeType:
     """Return the edge type of links, in PyG's form.
 
     Raises:
         ValueError: none is given for a heterogeneous graph, or one that does not name its parts.
     """
-    if not graph.is_heterogeneous:
+    if not info.heterogeneous:
         return EDGE
     if not isinstance(link_type, tuple) or len(link_type) != 3:
         raise ValueError(
             "links of a heterogeneous graph need an edge type (source, relation, target), such as "
-            f"one of {graph.edge_types} (got {link_type!r})"
+            f"one of {list(info.edge_types)} (got {link_type!r})"
         )
     return link_type
 
 
-def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
+def links_of(index: EdgeSamplerInput, info: GraphInfo, spec: LinkSpec) -> Links:
     """Return the links of PyG's input, checked.
 
     Raises:
@@ -138,21 +102,14 @@ def links_of(index: EdgeSamplerInput, graph: Graph, spec: LinkSpec) -> Links:
         ("destinations", index.col, spec.dst_type),
     ):
         ends.append(to_int64(value, f"{name} of links"))
-        check_range(ends[-1], graph.num_nodes[graph.node_types[place]], f"{name} of links")
+        check_range(ends[-1], info.node_counts[info.node_types[place]], f"{name} of links")
     src, dst = ends
     if len(src) != len(dst):
         raise ValueError(f"links have {len(src)} sources, but {len(dst)} destinations")
-    if graph.is_temporal != (index.time is not None):
-        raise ValueError(
-            "the graph has times: pass the time of each link ('edge_label_time'), too"
-            if graph.is_temporal
-            else "links have times ('edge_label_time'), but the graph has none: pass time_attr, too"
-        )
+    check_times("edge_label_time", index.time is not None, info.is_temporal, required=True)
     time = None
     if index.time is not None:
-        time = seed_time_keys(index.time, graph.floating_times, "times of links")
-        if len(time) != len(src):
-            raise ValueError(f"{len(time)} times for {len(src)} links")
+        time = given_times(info, index.time, len(src), "edge_label_time", "links")
     return Links(src, dst, time)
 
 
@@ -172,15 +129,6 @@ def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> 
         if time is not None:
             time = repeat_rows(time, seeds.num_links + seeds.num_negatives)
     return (index.input_id, places["edge_label_index"], label, time)
-
-
-def number_by_link(out: SamplerOutput | HeteroSamplerOutput, num_links: int) -> None:
-    """Renumber `batch` of a disjoint batch in place, from links' ends to links."""
-    if out.batch is None:
-        return
-    trees = out.batch.values() if isinstance(out.batch, dict) else [out.batch]
-    for tree in trees:
-        tree.copy_(link_of_tree(tree, num_links))
 
 
 def binary_labels(label: Tensor | None, num_links: int, num_negatives: int) -> Tensor:

@@ -12,9 +12,10 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop import _native
 from khop.channel.pool import BufferPool
-from khop.data import Graph
+from khop.data.info import GraphInfo
+from khop.sampler.link import link_of_tree
 from khop.sampler.spec import SamplingSpec
-from khop.typing import Int64Array
+from khop.typing import Int64Array, IntArray
 
 _INT64 = np.dtype(np.int64)
 
@@ -47,17 +48,19 @@ class SubgraphWriter:
     """Writer of what an engine drew, to new tensors.
 
     Args:
-        graph: the graph that subgraphs are drawn from.
-        spec: how they are drawn.
+        edge_ids: the user's id of the edge at each position, for each edge type. If None, the ids
+            of a type are positions.
+        spec: how subgraphs are drawn.
         backward: neighbours were drawn along the edges: rows and columns are exchanged.
     """
 
-    def __init__(self, graph: Graph, spec: SamplingSpec, backward: bool = False) -> None:
+    def __init__(
+        self, edge_ids: list[IntArray | None], spec: SamplingSpec, backward: bool = False
+    ) -> None:
         self._spec = spec
         self._pool = BufferPool()
-        self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
-        names = [t.edge_ids for t in graph.topologies.values()]
-        self._output = _native.SubgraphOutput(names, backward)
+        self._has_ids = [spec.records_edge(r) for r in range(len(edge_ids))]
+        self._output = _native.SubgraphOutput(edge_ids, backward)
 
     def write(self, subgraph: _native.Subgraph) -> SampledSubgraph:
         """Write a subgraph that the engine returned."""
@@ -82,22 +85,32 @@ class SubgraphWriter:
         return self._pool.empty(shape, _INT64)
 
 
+def number_by_link(drawn: SampledSubgraph, num_links: int) -> None:
+    """Renumber the trees of a disjoint batch in place, from links' ends to links."""
+    for tree in drawn.trees or ():
+        tree.copy_(link_of_tree(tree, num_links))
+
+
 def to_pyg(
-    drawn: SampledSubgraph, graph: Graph, metadata: tuple[Any, ...]
+    drawn: SampledSubgraph,
+    info: GraphInfo,
+    metadata: tuple[Any, ...],
+    forms: tuple[type[SamplerOutput], type[HeteroSamplerOutput]],
 ) -> SamplerOutput | HeteroSamplerOutput:
     """Return a subgraph in PyG's form; every type of a heterogeneous graph is there.
 
     Args:
         drawn: the subgraph.
-        graph: the graph that it was drawn from.
+        info: the graph that it was drawn from.
         metadata: metadata of the output, for a loader.
+        forms: classes of homogeneous and of heterogeneous outputs.
     """
     nodes, _, edges, trees, node_hops, edge_hops, _ = drawn
     # Halves of one tensor, which loaders need not stack again.
     ends = [edge_index.unbind() for edge_index in drawn.edge_index]
     rows, cols = [row for row, _ in ends], [col for _, col in ends]
-    if not graph.is_heterogeneous:
-        return SamplerOutput(
+    if not info.heterogeneous:
+        return forms[0](
             nodes[0],
             rows[0],
             cols[0],
@@ -107,8 +120,8 @@ def to_pyg(
             edge_hops and edge_hops[0],
             metadata=metadata,
         )
-    node_types, edge_types = graph.node_types, graph.edge_types
-    return HeteroSamplerOutput(
+    node_types, edge_types = info.node_types, list(info.edge_types)
+    return forms[1](
         node=_by_type(node_types, nodes),
         row=_by_type(edge_types, rows),
         col=_by_type(edge_types, cols),

@@ -15,6 +15,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 
 from khop.data import Graph
 from khop.data.arrays import check_count
+from khop.data.info import GraphInfo
 from khop.data.times import is_floating, time_keys
 from khop.data.weights import weight_values
 from khop.sampler.edges import EdgeArrays, edges_of_adjacency, same_edges
@@ -28,6 +29,10 @@ class GraphInput(Protocol):
     @property
     def heterogeneous(self) -> bool:
         """True if there are node and edge types."""
+
+    @property
+    def info(self) -> GraphInfo:
+        """Types and counts, for checks of users' input; reads no edges."""
 
     @property
     def num_nodes(self) -> dict[NodeType, int]:
@@ -228,6 +233,11 @@ class PygInput:
         if self.heterogeneous:
             return {t: self._data[t] for t in self._data.edge_types}
         return {EDGE: self._data._store}
+
+    @property
+    def info(self) -> GraphInfo:
+        """Types and counts."""
+        return GraphInfo(self.num_nodes, list(self._edge_stores), self.heterogeneous)
 
     @cached_property
     def num_nodes(self) -> dict[NodeType, int]:

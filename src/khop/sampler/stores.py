@@ -16,6 +16,7 @@ from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, Tenso
 from torch_geometric.data.graph_store import EdgeLayout
 
 from khop.data.arrays import check_count
+from khop.data.info import GraphInfo
 from khop.data.topology import Layout
 from khop.sampler.edges import EdgeArrays
 from khop.typing import EDGE, NODE, ArrayLike, EdgeType, NodeType
@@ -67,6 +68,11 @@ class StoreInput:
         """True if edges have types."""
         attrs = self._edge_attrs
         return list(attrs) != [EDGE] or attrs[EDGE].edge_type is not None
+
+    @property
+    def info(self) -> GraphInfo:
+        """Types and counts."""
+        return GraphInfo(self.num_nodes, list(self._edge_attrs), self.heterogeneous)
 
     @cached_property
     def edges(self) -> dict[EdgeType, EdgeArrays]:

@@ -14,10 +14,10 @@ from torch import Tensor
 from khop.data.arrays import storage_dtype
 from khop.data.files import load_npy
 from khop.distributed.dataset import DistDataset
-from khop.distributed.graph import seeds_of
 from khop.distributed.inference.files import Share
 from khop.distributed.inference.rows import RowReader
 from khop.loader.collate import to_tensor
+from khop.loader.inputs import checked_nodes
 from khop.typing import NODE, ArrayLike, IntArray, NodeType
 
 _CHUNK = 1 << 16
@@ -66,7 +66,7 @@ class NodeOutputs:
             IndexError, TypeError, ValueError: ids do not exist or are malformed.
             PartitionUnavailableError: a trainer that has rows is unreachable.
         """
-        original, _ = seeds_of(self._data, ids, "ids", self._node_type)
+        original = checked_nodes(self._data.info, self._node_type, ids, "ids").ids.cpu()
         new_ids = self._data.to_new_ids(original, "ids", self._node_type)
         shape = (len(new_ids), *self.shape[1:])
         out = np.empty(shape, storage_dtype(self._storage))

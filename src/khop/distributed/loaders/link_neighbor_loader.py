@@ -7,37 +7,28 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch_geometric.sampler import NegativeSampling
 
-from khop.data.times import seed_time_keys
 from khop.distributed.dataset import DistDataset
-from khop.distributed.graph import PartitionedGraph
 from khop.distributed.loaders.base import DeliveryOptions, DistLoader
 from khop.distributed.loaders.collate import Tensors
-from khop.distributed.loaders.link_inputs import (
-    check_length,
-    joined,
-    link_input,
-    link_labels,
-    negative_weights,
-    split_links,
-)
 from khop.distributed.loaders.sampling_options import (
     check_data,
     collect_spec,
-    sampling_spec,
+    info_for,
     weight_of,
 )
+from khop.distributed.loaders.trainer_inputs import checked_weights, joined, link_input
 from khop.distributed.options import WorkerOptions
 from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.loader.arguments import checked_negatives
 from khop.loader.collate import annotate_links
-from khop.loader.link_input import check_times
+from khop.loader.inputs import checked_labels, checked_times
 from khop.sampler.link import link_of_tree
-from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
-from khop.sampler.pyg_links import binary_labels, repeat_rows
-from khop.sampler.spec import SamplingSpec
-from khop.typing import EdgeType, Int64Array
+from khop.sampler.link_spec import ExcludeSeedEdges
+from khop.sampler.options import SamplingOptions
+from khop.sampler.pyg_links import LinkOptions, binary_labels, link_spec, repeat_rows
+from khop.sampler.seed_times import check_times, given_times
+from khop.typing import Int64Array
 
 
 class DistLinkNeighborLoader(DistLoader):
@@ -124,39 +115,37 @@ class DistLinkNeighborLoader(DistLoader):
         even_batches: bool = True,
     ) -> None:
         graph = check_data(data, edge_dir, worker_options)
-        check_times(edge_label_time, time_attr)
-        sampling = sampling_spec(
-            graph,
-            num_neighbors,
-            replace=replace,
-            with_edge=with_edge,
-            subgraph_type=subgraph_type,
-            disjoint=disjoint,
-            temporal_strategy=temporal_strategy,
-            time_attr=time_attr,
-            weight_attr=weight_of(graph, with_weight, weight_attr),
+        is_temporal = time_attr is not None
+        check_times("edge_label_time", edge_label_time is not None, is_temporal, required=True)
+        options = SamplingOptions(
+            replace,
+            with_edge,
+            subgraph_type,
+            disjoint,
+            temporal_strategy,
+            time_attr,
+            weight_of(graph, with_weight, weight_attr),
         )
-        negatives = _negatives(neg_sampling, neg_sampling_ratio)
-        link_type, given = split_links(graph, edge_label_index)
-        spec = link_spec(
-            graph, sampling, link_type, negatives, strict_negatives, exclude_seed_edges
-        )
-        ends, lists = link_input(graph, link_type, given, worker_options)
-        columns = [*ends]
-        self._time: Tensor | None = None
-        if edge_label_time is not None:
-            edge_label_time = joined(edge_label_time, lists, "edge_label_time")
-            assert graph.meta.time_attr is not None
-            floating = graph.meta.time_attr.floating
-            columns.append(seed_time_keys(edge_label_time, floating, "edge_label_time"))
-            self._time = torch.as_tensor(edge_label_time)
-            check_length(self._time, ends.shape[1], "edge_label_time")
-        edge_label = joined(edge_label, lists, "edge_label")
-        self._label = link_labels(edge_label, ends.shape[1], negatives)
-        self._link, self._link_type = spec, link_type
+        info = info_for(graph, num_neighbors, options)
+        sampling = options.spec(num_neighbors, info)
+        negatives = checked_negatives(neg_sampling, neg_sampling_ratio)
+        self._link_type, ends, lists = link_input(graph, edge_label_index, worker_options)
+        link_options = LinkOptions(negatives, strict_negatives, exclude_seed_edges)
+        self._link = link_spec(info, self._link_type, link_options, sampling.disjoint)
+        count, columns = ends.shape[1], [*ends]
+        times = joined(edge_label_time, lists, "edge_label_time")
+        self._time = checked_times(times, count, "edge_label_time", "links")
+        if self._time is not None:
+            columns.append(given_times(info, self._time, count, "edge_label_time", "links"))
+        labels = checked_labels(joined(edge_label, lists, "edge_label"), count, negatives)
+        if labels is not None and negatives is not None and count and labels.min() == 0:
+            labels = labels + 1  # as PyG does: negatives have label 0
+        self._label = labels
         super().__init__(
             graph,
-            PipelineSpec(sampling, collect_spec(graph.meta, sampling, collect_features), link=spec),
+            PipelineSpec(
+                sampling, collect_spec(graph.meta, sampling, collect_features), link=self._link
+            ),
             np.stack(columns),
             DeliveryOptions(
                 batch_size,
@@ -170,7 +159,7 @@ class DistLinkNeighborLoader(DistLoader):
                 transform,
                 even_batches,
             ),
-            negative_weights(graph, link_type, negatives),
+            checked_weights(info, self._link, negatives),
             lists,
         )
 
@@ -199,33 +188,3 @@ class DistLinkNeighborLoader(DistLoader):
             metadata = (places, tensors["s.edge_label_index"], label, time)
         link_type = self._link_type if self.data.meta.heterogeneous else None
         annotate_links(batch, link_type, metadata, self._link.mode == "triplet")
-
-
-def _negatives(neg_sampling: Any, ratio: float | None) -> NegativeSampling | None:
-    if neg_sampling is not None and ratio:
-        raise ValueError("pass neg_sampling or neg_sampling_ratio, not both")
-    if ratio:
-        return NegativeSampling("binary", ratio)
-    return NegativeSampling.cast(neg_sampling)
-
-
-def link_spec(
-    data: PartitionedGraph,
-    sampling: SamplingSpec,
-    link_type: EdgeType,
-    negatives: NegativeSampling | None,
-    strict: bool,
-    exclude: ExcludeSeedEdges,
-) -> LinkSpec:
-    """Return the specification of batches of links of a dataset; see `LinkSpec.create`."""
-    return LinkSpec.create(
-        [t.name for t in data.meta.node_types],
-        [t.name for t in data.meta.edge_types],
-        link_type,
-        edge_dir=data.meta.edge_dir,
-        disjoint=sampling.disjoint,
-        mode=None if negatives is None else negatives.mode.value,
-        amount=1 if negatives is None else negatives.amount,
-        strict=strict,
-        exclude=exclude,
-    )

@@ -14,16 +14,18 @@ import torch
 from khop.distributed.dataset import DistDataset
 from khop.distributed.loaders.base import DeliveryOptions, DistLoader
 from khop.distributed.loaders.collate import Tensors, add_to
-from khop.distributed.loaders.node_inputs import node_input
 from khop.distributed.loaders.sampling_options import (
     check_data,
     collect_spec,
-    sampling_spec,
-    seed_times,
+    info_for,
     weight_of,
 )
+from khop.distributed.loaders.trainer_inputs import node_input
 from khop.distributed.options import WorkerOptions
 from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.loader.inputs import checked_times
+from khop.sampler.options import SamplingOptions
+from khop.sampler.seed_times import check_times, seed_times
 from khop.typing import Int64Array
 
 
@@ -129,27 +131,33 @@ class DistNeighborLoader(DistLoader):
         even_batches: bool = True,
     ) -> None:
         graph = check_data(data, edge_dir, worker_options)
-        if input_time is not None and time_attr is None:
-            raise ValueError("input_time is given, but not time_attr: pass both or neither")
-        sampling = sampling_spec(
-            graph,
-            num_neighbors,
-            replace=replace,
-            with_edge=with_edge,
-            subgraph_type=subgraph_type,
-            disjoint=disjoint,
-            temporal_strategy=temporal_strategy,
-            time_attr=time_attr,
-            weight_attr=weight_of(graph, with_weight, weight_attr),
+        check_times("input_time", input_time is not None, time_attr is not None, required=False)
+        options = SamplingOptions(
+            replace,
+            with_edge,
+            subgraph_type,
+            disjoint,
+            temporal_strategy,
+            time_attr,
+            weight_of(graph, with_weight, weight_attr),
         )
+        info = info_for(graph, num_neighbors, options)
+        sampling = options.spec(num_neighbors, info)
         seeds = node_input(graph, input_nodes, worker_options)
         self._seed_type, self._input_id = seeds.node_type, seeds.input_id
         self._seeds = seeds.ids
-        columns = [graph.to_new_ids(seeds.ids, "input_nodes", self._seed_type)]
-        if sampling.temporal:
-            columns.append(seed_times(graph, self._seed_type, columns[0], input_time, "input_time"))
-        self._input_time = None if input_time is None else torch.as_tensor(input_time)
-        seed_place = [t.name for t in graph.meta.node_types].index(self._seed_type)
+        new_ids = graph.to_new_ids(seeds.ids, "input_nodes", self._seed_type)
+        count = len(new_ids)
+        self._input_time = checked_times(input_time, count, "input_time", "seeds")
+        times = seed_times(
+            info,
+            self._seed_type,
+            count,
+            self._input_time,
+            lambda: graph.times_of(self._seed_type, new_ids),
+        )
+        columns = [new_ids] if times is None else [new_ids, times]
+        seed_place = info.node_types.index(self._seed_type)
         super().__init__(
             graph,
             PipelineSpec(

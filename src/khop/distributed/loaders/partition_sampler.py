@@ -5,26 +5,16 @@ Runs in trainers and in PyG's worker processes.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
-from torch_geometric.sampler import (
-    BaseSampler,
-    EdgeSamplerInput,
-    HeteroSamplerOutput,
-    NegativeSampling,
-    NodeSamplerInput,
-    SamplerOutput,
-)
+from torch_geometric.sampler import NegativeSampling
 
 from khop import _native
-from khop.data.arrays import check_range, to_int64
+from khop.data.info import GraphInfo
 from khop.distributed.dataset import DistDataset
 from khop.distributed.job.context import require_context
-from khop.distributed.loaders.link_inputs import negative_weights
-from khop.distributed.loaders.link_neighbor_loader import link_spec
-from khop.distributed.loaders.sampling_options import sampling_spec, seed_times
+from khop.distributed.loaders.sampling_options import info_for
 from khop.distributed.partitions.shared_client import run
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.sampling.link_sampling import link_sampler
@@ -34,19 +24,20 @@ from khop.distributed.stores.edge_lookup import (
     StoredEdges,
     remember,
 )
-from khop.sampler.arguments import check_key_part, check_request
 from khop.sampler.engine import Engine
-from khop.sampler.link import Links, LinkSampler
-from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
-from khop.sampler.methods import as_method
-from khop.sampler.neighbor import BatchKey, next_key
-from khop.sampler.pyg_links import LinkOptions, link_metadata, number_by_link
+from khop.sampler.link import Links, LinkSampler, LinkSeeds
+from khop.sampler.link_spec import LinkSpec
+from khop.sampler.options import SamplingOptions
+from khop.sampler.pyg_links import negative_weights
+from khop.sampler.pyg_output import SampledSubgraph, SubgraphWriter, number_by_link
+from khop.sampler.pyg_sampler import BatchKey, PygSampler
 from khop.sampler.requests import SeedSet
+from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
-from khop.typing import EDGE, NODE, EdgeType, NodeType
+from khop.typing import Int64Array, NodeType
 
 
-class PartitionSampler(BaseSampler):  # type: ignore[misc]
+class PartitionSampler(PygSampler):
     """Sampler of k-hop neighbourhoods of a partitioned graph, in the calling process.
 
         dataset = DistDataset().load('products-parts', partition_idx=rank)
@@ -88,7 +79,8 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
         tensor([0, 1, 2])
     """
 
-    is_keyed = True  # `sample_from_nodes` takes the key of a batch
+    output_forms = (PartitionSamplerOutput, HeteroPartitionSamplerOutput)
+    _drawer: _PartDrawer
 
     def __init__(
         self,
@@ -108,265 +100,90 @@ class PartitionSampler(BaseSampler):  # type: ignore[misc]
         if not isinstance(data, DistDataset):
             raise TypeError(f"data must be a DistDataset (got '{type(data).__name__}')")
         self.data = data
-        self.replace, _ = as_method(num_neighbors).settle(replace, weight_attr)
-        self.with_edge = with_edge
-        self._options = {
-            "subgraph_type": subgraph_type,
-            "disjoint": disjoint,
-            "temporal_strategy": temporal_strategy,
-            "time_attr": time_attr,
-            "weight_attr": weight_attr,
-        }
-        for name, value in (("seed", seed), ("stream", stream)):
-            check_key_part(name, value)
-        self.seed = seed
-        self.stream = require_context().rank if stream is None else stream
-        self.num_neighbors = num_neighbors
-        self._calls = itertools.count()
+        options = SamplingOptions(
+            replace, with_edge, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr
+        )
+        stream = require_context().rank if stream is None else stream
+        super().__init__(num_neighbors, options, seed, stream)
         if data.num_partitions > 1:
             data.peers()  # before a worker process is forked; all trainers connect at this point
 
-    @property
-    def num_neighbors(self) -> Any:
-        """Fan-out of each hop, for each edge type of a heterogeneous graph; may be set."""
-        return self._num_neighbors
+    def _info_for(self, num_neighbors: Any) -> GraphInfo:
+        return info_for(self.data, num_neighbors, self._options)
 
-    @num_neighbors.setter
-    def num_neighbors(self, value: Any) -> None:
-        meta = self.data.meta
-        edge_types = [t.name for t in meta.edge_types]
-        self._spec = sampling_spec(
-            self.data, value, replace=self.replace, with_edge=self.with_edge, **self._options
-        )
-        hops = [list(fanouts) for fanouts in self._spec.fanouts]
-        by_type = dict(zip(edge_types, hops, strict=False))
-        self._num_neighbors = by_type if meta.heterogeneous else hops[0]
-        self._engine: tuple[PartitionClient | None, Engine] | None = None
-        self._links: tuple[EdgeType | None, LinkOptions, LinkSampler] | None = None
+    def _make_drawer(self) -> _PartDrawer:
+        return _PartDrawer(self.data, self.info, self.spec)
 
-    @property
-    def edge_permutation(self) -> None:
-        """None: `edge` of this sampler's outputs holds original edge ids."""
-        return None
+    def _own_ids(self, node_type: NodeType, seeds: Int64Array) -> Int64Array:
+        return self.data.to_new_ids(seeds, "seeds", node_type)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the kernels' objects, which the other process recreates."""
-        state = self.__dict__.copy()
-        for name in ("_engine", "_links", "_calls"):
-            del state[name]
-        return state
+    def _times_of(self, node_type: NodeType, seeds: Int64Array) -> Int64Array | None:
+        return self.data.times_of(node_type, seeds)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a sampler in another process."""
-        self.__dict__.update(state)
-        self._calls = itertools.count()
-        self._engine = self._links = None
-
-    def sample_from_nodes(
-        self, index: NodeSamplerInput, key: BatchKey | None = None, **kwargs: Any
-    ) -> SamplerOutput | HeteroSamplerOutput:
-        """Draw the neighbourhood of seed nodes.
-
-        Args:
-            index: the seeds, as PyG's loaders pass them.
-            key: key of the draws. If None, derived from `seed`.
-            **kwargs: must be empty.
-
-        Returns:
-            As `khop.sampler.NeighborSampler.sample_from_nodes`, in original ids.
-
-        Raises:
-            IndexError: a seed does not exist.
-            PartitionUnavailableError: the server of another partition cannot be reached.
-        """
-        if kwargs:
-            raise TypeError(f"unexpected arguments {list(kwargs)}")
-        check_request(index, NodeSamplerInput)
-        node_type = self._seed_type(index.input_type)
-        seeds = self.data.to_new_ids(index.node, "seeds", node_type)
-        times = None
-        if self._spec.temporal:
-            times = seed_times(self.data, node_type, seeds, index.time, "input_time")
-        elif index.time is not None:
-            raise ValueError("seeds have times ('input_time'): pass time_attr to the sampler, too")
-        place = [t.name for t in self.data.meta.node_types].index(node_type)
-        run_key, batch = key or next_key(self.seed, self.stream, self._calls)
+    def _nodes_drawn(self, seeds: SeedSet, key: BatchKey | None) -> SampledSubgraph:
+        run_key, batch = self._key(key)
         with self.data.reader.session(self.data.peers) as client:
-            engine = self._engine_of(client)
-            subgraph = run(engine.sample([SeedSet(place, seeds, times)], run_key, batch), client)
-            out = self._output(subgraph, client, (index.input_id, index.time))
+            engine = self._drawer.engine(client)
+            subgraph = run(engine.sample([seeds], run_key, batch), client)
+            drawn = self._drawer.written(subgraph, client)
             engine.release(subgraph)
-        return out
+        return drawn
 
-    def sample_from_edges(
-        self,
-        index: EdgeSamplerInput,
-        neg_sampling: NegativeSampling | None = None,
-        key: BatchKey | None = None,
-        *,
-        strict_negatives: bool = False,
-        exclude_seed_edges: ExcludeSeedEdges = False,
-    ) -> SamplerOutput | HeteroSamplerOutput:
-        """Draw the neighbourhood of the ends of links, and of negatives.
-
-        Args:
-            index: the links, as PyG's loaders pass them.
-            neg_sampling: PyG's description of negatives.
-            key: key of the draws. If None, derived from `seed`.
-            strict_negatives: draw only negatives that are not edges of the graph, in any partition.
-            exclude_seed_edges: leave the links out of the neighbourhood.
-
-        Returns:
-            As `khop.sampler.NeighborSampler.sample_from_edges`, in original ids.
-
-        Raises:
-            IndexError: an end of a link does not exist.
-            ValueError: options that contradict one another; no strict negative exists.
-            PartitionUnavailableError: the server of another partition cannot be reached.
-        """
-        options = LinkOptions(
-            NegativeSampling.cast(neg_sampling), strict_negatives, exclude_seed_edges
-        )
-        check_request(index, EdgeSamplerInput)
-        sampler = self._link_sampler(index.input_type, options)
-        links = self._links_of(index, sampler.spec)
-        run_key, batch = key or next_key(self.seed, self.stream, self._calls)
+    def _links_drawn(
+        self, sampler: LinkSampler, links: Links, key: BatchKey | None
+    ) -> tuple[SampledSubgraph, LinkSeeds]:
+        run_key, batch = self._key(key)
         with self.data.reader.session(self.data.peers) as client:
-            engine = self._engine_of(client)
+            engine = self._drawer.engine(client)
             subgraph, seeds = run(sampler.sample(engine, links, run_key, batch), client)
-            out = self._output(subgraph, client, link_metadata(index, sampler.spec, seeds))
+            drawn = self._drawer.written(subgraph, client)
             engine.release(subgraph)
-        number_by_link(out, seeds.num_links)
-        return out
+        number_by_link(drawn, seeds.num_links)
+        return drawn, seeds
 
-    def check_link_options(self, link_type: EdgeType | None, options: LinkOptions) -> None:
-        """Raise the errors that batches of links of a type would raise for these options."""
-        self._link_sampler(link_type, options)
+    def _make_link_sampler(self, spec: LinkSpec, neg: NegativeSampling | None) -> LinkSampler:
+        return link_sampler(self.data.reader.part, spec, self.spec.temporal, negative_weights(neg))
 
-    def _link_sampler(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
-        kept = self._links
-        # Negatives are compared by identity: the weights in them, already in tables, are not.
-        if (
-            kept is None
-            or kept[1].neg_sampling is not options.neg_sampling
-            or (kept[0], *kept[1][1:]) != (link_type, *options[1:])
-        ):
-            named = EDGE if link_type is None else link_type
-            negatives = options.neg_sampling
-            spec = link_spec(
-                self.data, self._spec, named, negatives, options.strict, options.exclude
-            )
-            weights = negative_weights(self.data, named, negatives)
-            made = link_sampler(self.data.reader.part, spec, self._spec.temporal, weights)
-            kept = self._links = link_type, options, made
-        return kept[2]
 
-    def _links_of(self, index: EdgeSamplerInput, spec: LinkSpec) -> Links:
-        types = self.data.meta.node_types
-        src, dst = to_int64(index.row, "sources"), to_int64(index.col, "destinations")
-        check_range(src, types[spec.src_type].count, "sources of links")
-        check_range(dst, types[spec.dst_type].count, "destinations of links")
-        if self._spec.temporal != (index.time is not None):
-            raise ValueError("times of links and time_attr belong together: pass both or neither")
-        times = None
-        if index.time is not None:
-            place = types[spec.dst_type].name
-            times = seed_times(self.data, place, dst, index.time, "edge_label_time")
-        return Links(src, dst, times)
+class _PartDrawer:
+    """Engine over the trainer's part, and writer of what it draws, by original ids.
 
-    def _seed_type(self, input_type: NodeType | None) -> NodeType:
-        names = [t.name for t in self.data.meta.node_types]
-        if not self.data.meta.heterogeneous:
-            return NODE
-        if input_type not in names:
-            raise ValueError(
-                f"seeds of a heterogeneous graph need a node type of {names} (got {input_type!r})"
-            )
-        return input_type
+    Args:
+        data: the trainer's partition.
+        info: the graph.
+        spec: how neighbours are drawn.
+    """
 
-    def _engine_of(self, client: PartitionClient | None) -> Engine:
+    def __init__(self, data: DistDataset, info: GraphInfo, spec: SamplingSpec) -> None:
+        self._data = data
+        self._spec = spec
+        self._writer = SubgraphWriter([None] * len(info.edge_types), spec)
+        self._engine: tuple[PartitionClient | None, Engine] | None = None
+
+    def engine(self, client: PartitionClient | None) -> Engine:
         """Return the engine that uses a client; a fork has another client than its parent."""
         if self._engine is None or self._engine[0] is not client:
-            view = GraphView.of_part(self.data.reader.part)
+            view = GraphView.of_part(self._data.reader.part)
             self._engine = client, Engine(view, self._spec, client)
         return self._engine[1]
 
-    def _output(
-        self, subgraph: _native.Subgraph, client: PartitionClient | None, metadata: Any
-    ) -> SamplerOutput | HeteroSamplerOutput:
-        meta, reader = self.data.meta, self.data.reader
-        node_types = [t.name for t in meta.node_types]
-        edge_types = [t.name for t in meta.edge_types]
-        new_ids = [_nodes_of(subgraph, i) for i in range(len(node_types))]
-        wanted = [(reader.table("node", i, ["id"]), ids.numpy()) for i, ids in enumerate(new_ids)]
-        recorded = [i for i in range(len(edge_types)) if self._spec.records_edge(i)]
-        wanted += [
-            (reader.table("edge", i, ["edge_id"]), _edges_of(subgraph, i).numpy()) for i in recorded
+    def written(
+        self, subgraph: _native.Subgraph, client: PartitionClient | None
+    ) -> SampledSubgraph:
+        """Return a drawn subgraph by original ids, which may be on other machines."""
+        drawn, reader = self._writer.write(subgraph), self._data.reader
+        wanted = [
+            (reader.table("node", i, ["id"]), new_ids.numpy())
+            for i, new_ids in enumerate(drawn.nodes)
         ]
+        positions = {i: edge.numpy() for i, edge in enumerate(drawn.edges) if edge is not None}
+        wanted += [(reader.table("edge", i, ["edge_id"]), at) for i, at in positions.items()]
         ids = [
             torch.from_numpy(rows[table.names[0]])
             for rows, (table, _) in zip(reader.rows_with(wanted, client), wanted, strict=True)
         ]
-        nodes = dict(zip(node_types, ids, strict=False))
-        edges: dict[Any, Any] = dict.fromkeys(edge_types)
-        for i, edge, (_, positions) in zip(
-            recorded, ids[len(node_types) :], wanted[len(node_types) :], strict=True
-        ):
-            edges[edge_types[i]] = edge
-            remember(edge, StoredEdges(self.data.opened.fingerprint, i, positions))
-        ends = {t: _ends_of(subgraph, i) for i, t in enumerate(edge_types)}
-        num_nodes = num_edges = batch = None
-        if self._spec.counts_hops:
-            num_nodes = {t: subgraph.nodes_per_hop(i) for i, t in enumerate(node_types)}
-            num_edges = {t: subgraph.edges_per_hop(i) for i, t in enumerate(edge_types)}
-        if self._spec.disjoint:
-            batch = {t: _trees_of(subgraph, i) for i, t in enumerate(node_types)}
-        if meta.heterogeneous:
-            return HeteroPartitionSamplerOutput(
-                node=nodes,
-                row={t: row for t, (row, _) in ends.items()},
-                col={t: col for t, (_, col) in ends.items()},
-                edge=edges,
-                batch=batch,
-                num_sampled_nodes=num_nodes,
-                num_sampled_edges=num_edges,
-                metadata=metadata,
-            )
-        (edge_type,) = edge_types
-        return PartitionSamplerOutput(
-            nodes[NODE],
-            *ends[edge_type],
-            edges[edge_type],
-            batch and batch[NODE],
-            num_nodes and num_nodes[NODE],
-            num_edges and num_edges[edge_type],
-            metadata=metadata,
-        )
-
-
-def _nodes_of(subgraph: _native.Subgraph, node_type: int) -> torch.Tensor:
-    """Return the new ids of the sampled nodes."""
-    node = torch.empty(subgraph.num_nodes(node_type), dtype=torch.int64)
-    subgraph.write_nodes(node_type, node.numpy())
-    return node
-
-
-def _trees_of(subgraph: _native.Subgraph, node_type: int) -> torch.Tensor:
-    """Return the seed index (PyG's `batch`) of the sampled nodes of a disjoint batch."""
-    tree = torch.empty(subgraph.num_nodes(node_type), dtype=torch.int64)
-    subgraph.write_trees(node_type, tree.numpy())
-    return tree
-
-
-def _edges_of(subgraph: _native.Subgraph, relation: int) -> torch.Tensor:
-    """Return the storage positions of the sampled edges."""
-    edge = torch.empty(subgraph.num_edges(relation), dtype=torch.int64)
-    subgraph.write_edges(relation, edge.numpy())
-    return edge
-
-
-def _ends_of(subgraph: _native.Subgraph, relation: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sources and destinations of the sampled edges, in the batch's numbering."""
-    edge_index = torch.empty((2, subgraph.num_edges(relation)), dtype=torch.int64)
-    subgraph.write_edge_index(relation, edge_index[0].numpy(), edge_index[1].numpy())
-    return edge_index[0], edge_index[1]
+        nodes, edges = ids[: len(drawn.nodes)], list(drawn.edges)
+        for (i, at), edge in zip(positions.items(), ids[len(nodes) :], strict=True):
+            edges[i] = edge
+            remember(edge, StoredEdges(self._data.opened.fingerprint, i, at))
+        return drawn._replace(nodes=nodes, edges=edges)

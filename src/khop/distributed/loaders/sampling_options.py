@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from khop.data.times import seed_time_keys
+from khop.data.info import GraphInfo
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import get_context
@@ -12,41 +13,34 @@ from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOpti
 from khop.distributed.remote.client.membership import ClientContext
 from khop.sampler.collect import CollectSpec
 from khop.sampler.methods import as_method
+from khop.sampler.options import SamplingOptions
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta
-from khop.typing import Int64Array, NodeType
 
 
-def sampling_spec(
-    data: PartitionedGraph,
-    num_neighbors: Any,
-    *,
-    replace: bool,
-    with_edge: bool,
-    subgraph_type: Any = "directional",
-    disjoint: bool = False,
-    temporal_strategy: str = "uniform",
-    time_attr: str | None = None,
-    weight_attr: str | None = None,
-) -> SamplingSpec:
-    """Return the sampling specification for options of PyG's loaders.
+def info_for(data: PartitionedGraph, num_neighbors: Any, options: SamplingOptions) -> GraphInfo:
+    """Return a partitioned graph as draws with some options see it.
+
+    Args:
+        data: the graph.
+        num_neighbors: fan-outs or a method, as users pass them.
+        options: the other options.
+
+    Returns:
+        The graph, without times and weights that do not matter to the draws.
 
     Raises:
-        ValueError: malformed options; times, weights or neighbours' ids that the folder was not
-            partitioned with.
+        ValueError: times, weights or neighbours' ids that the folder was not partitioned with.
     """
-    method = as_method(num_neighbors)
-    replace, weight_attr = method.settle(replace, weight_attr)
-    meta = data.meta
+    method, options, meta = as_method(num_neighbors), options.settled(num_neighbors), data.meta
     if method.needs_neighbor_ids and not meta.knows_neighbors:
         raise ValueError(
             f"{type(method).__name__} keys draws by neighbours' original ids, but {data.where} was "
             "partitioned without them: partition again with neighbor_ids=True (--neighbor-ids)"
         )
-    edge_types = [t.name for t in meta.edge_types]
     for option, name, known in (
-        ("time_attr", time_attr, meta.time_attr and meta.time_attr.name),
-        ("weight_attr", weight_attr, meta.weight_attr),
+        ("time_attr", options.time_attr, meta.time_attr and meta.time_attr.name),
+        ("weight_attr", options.weight_attr, meta.weight_attr),
     ):
         if name is not None and name != known:
             what = f"with {option}='{known}'" if known else f"without {option}"
@@ -54,18 +48,11 @@ def sampling_spec(
                 f"{option}='{name}', but {data.where} was partitioned {what}: partition "
                 f"again with {option}='{name}' (--{option.replace('_', '-')} {name})"
             )
-    weighted = [weight_attr is not None and t.weighted for t in meta.edge_types]
-    return SamplingSpec.create(
-        num_neighbors,
-        edge_types,
-        replace,
-        with_edge,
-        subgraph_type=subgraph_type,
-        disjoint=disjoint,
-        temporal_strategy=temporal_strategy,
-        temporal=time_attr is not None,
-        weighted=weighted,
-        heterogeneous=meta.heterogeneous,
+    info = data.info
+    return replace(
+        info,
+        timed=None if options.time_attr is None else info.timed,
+        weighted=[options.weight_attr is not None and has for has in info.weighted],
     )
 
 
@@ -79,36 +66,6 @@ def weight_of(data: PartitionedGraph, with_weight: bool, weight_attr: str | None
             "partition again with edge_weights= or weight_attr= (--weight-attr)"
         )
     return data.meta.weight_attr
-
-
-def seed_times(
-    data: PartitionedGraph, node_type: NodeType, new_ids: Int64Array, given: Any, what: str
-) -> Int64Array:
-    """Return the times of seeds, as [n] int64 keys that kernels compare.
-
-    Args:
-        data: the dataset.
-        node_type: the seeds' node type.
-        new_ids: [n] their new ids.
-        given: [n] their times. If None, those of the nodes.
-        what: name of the argument in error messages.
-
-    Raises:
-        ValueError: another number of times than seeds, or no times and nodes without times.
-    """
-    time_attr = data.meta.time_attr
-    assert time_attr is not None
-    if given is not None:
-        keys = seed_time_keys(given, time_attr.floating, what)
-        if len(keys) != len(new_ids):
-            raise ValueError(f"{what} holds {len(keys)} times for {len(new_ids)} seeds")
-        return keys
-    times = data.times_of(node_type, new_ids)
-    if times is None:
-        raise ValueError(
-            f"nodes of type '{node_type}' have no '{time_attr.name}' of their own: pass {what}"
-        )
-    return times
 
 
 def collect_spec(meta: FolderMeta, sampling: SamplingSpec, collect_features: bool) -> CollectSpec:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from khop.distributed.dataset import last_loaded
-from khop.distributed.graph import PartitionedGraph, seeds_of
+from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import get_context
-from khop.distributed.loaders.link_inputs import link_ends
 from khop.distributed.remote.client.membership import ClientContext
+from khop.loader.inputs import checked_links, checked_nodes, split_links, split_nodes
 from khop.storage.book import RangeBook
-from khop.typing import EDGE, ArrayLike, EdgeType, Int64Array, NodeType
+from khop.typing import ArrayLike, EdgeType, Int64Array, NodeType
 
 
 def node_split(
@@ -54,11 +54,12 @@ def node_split(
         [[0, 1], [2, 3]]
     """
     dataset = dataset or _default_graph()
-    node_type, _ = dataset.seed_type(node_type, "node_type")
+    info = dataset.info
+    node_type, _ = split_nodes(info, node_type, "node_type")
     if isinstance(nodes, str):
         new_ids = dataset.split(node_type, nodes)
     else:
-        ids, _ = seeds_of(dataset, nodes, "nodes", node_type)
+        ids = checked_nodes(info, node_type, nodes, "nodes").ids.cpu()
         new_ids = np.sort(dataset.to_new_ids(ids, "nodes", node_type))
     rank, homes = _trainer(dataset, rank, homes)
     share = distribute(new_ids, dataset.meta.node_type(node_type).book, homes)[rank]
@@ -101,15 +102,11 @@ def link_split(
         [3, 3]
     """
     dataset = dataset or _default_graph()
-    if dataset.meta.heterogeneous and (isinstance(link_type, str) or len(link_type or ()) != 3):
-        raise ValueError(
-            "links of a heterogeneous graph need link_type=(source, relation, target) (got "
-            f"{link_type!r})"
-        )
-    link_type = link_type or EDGE
+    info = dataset.info
+    link_type, _ = split_links(info, link_type, "link_type")
     side = 1 if dataset.edge_dir == "in" else 0
     node_type = link_type[2 * side]
-    ends = link_ends(dataset, link_type, edge_label_index)
+    ends = checked_links(info, link_type, edge_label_index).cpu()
     new_ids = dataset.to_new_ids(ends[side], "edge_label_index", node_type)
     order = np.argsort(new_ids, kind="stable")
     bounds = np.searchsorted(new_ids[order], dataset.meta.node_type(node_type).bounds)

@@ -1,0 +1,46 @@
+"""Description of a graph for checks of users' input. Any process; imports no torch.
+
+Graphs in memory (`khop.data.Graph`), users' data that is not sampled by khop (`sampler.source`),
+partitioned and served graphs (`khop.distributed.graph`) describe themselves by it, so that all
+loaders accept and refuse the same input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from khop.typing import EdgeDir, EdgeType, NodeType
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """Types, counts and direction of a graph, and which of its attributes are times and weights.
+
+    Attributes:
+        node_counts: number of nodes of each node type, in the graph's order.
+        edge_types: edge types, in the graph's order.
+        heterogeneous: True if types have names.
+        edge_dir: neighbours are in-neighbours ('in') or out-neighbours ('out').
+        timed: node types whose nodes have times; none of them if edges have. If None, no times.
+        floating_times: keys of times are those of floating-point times.
+        weighted: for each edge type, True if its edges have weights.
+    """
+
+    node_counts: Mapping[NodeType, int]
+    edge_types: Sequence[EdgeType]
+    heterogeneous: bool
+    edge_dir: EdgeDir = "in"
+    timed: Sequence[NodeType] | None = None
+    floating_times: bool = False
+    weighted: Sequence[bool] = ()
+
+    @property
+    def node_types(self) -> list[NodeType]:
+        """Node types, in the graph's order."""
+        return list(self.node_counts)
+
+    @property
+    def is_temporal(self) -> bool:
+        """True if nodes or edges have times."""
+        return self.timed is not None

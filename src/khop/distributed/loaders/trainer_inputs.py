@@ -1,0 +1,195 @@
+"""Seeds and links of one trainer: names of splits, lists for servers, its share of all edges.
+
+Runs in trainers. `khop.loader.inputs` checks what loaders in memory accept as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch_geometric.sampler import NegativeSampling
+
+from khop.data.arrays import to_int64
+from khop.data.info import GraphInfo
+from khop.distributed.graph import PartitionedGraph
+from khop.distributed.loaders.split import node_split
+from khop.distributed.options import WorkerOptions, check_lists
+from khop.loader.inputs import (
+    check_all_edges,
+    checked_links,
+    checked_nodes,
+    split_links,
+    split_nodes,
+)
+from khop.sampler.link_spec import LinkSpec
+from khop.sampler.negative import Candidates
+from khop.sampler.pyg_links import negative_weights
+from khop.typing import Array, EdgeType, Int64Array, NodeType
+
+_NODES, _LINKS = "input_nodes", "edge_label_index"
+
+
+class NodeInput(NamedTuple):
+    """Seeds of a loader.
+
+    Attributes:
+        node_type: their node type.
+        ids: [n] int64 original ids.
+        input_id: [n] int64 PyG's `input_id` of each.
+        lists: lengths of the seed lists, one for each server of the loader; None if there is one
+            list for all.
+    """
+
+    node_type: NodeType
+    ids: Int64Array
+    input_id: Int64Array
+    lists: list[int] | None
+
+
+class LinkInput(NamedTuple):
+    """Links of a loader.
+
+    Attributes:
+        link_type: their edge type, which need not be one of the folder's.
+        ends: [2, num_links] int64 original ids of sources and destinations.
+        lists: lengths of the lists of links, as for seeds.
+    """
+
+    link_type: EdgeType
+    ends: Int64Array
+    lists: list[int] | None
+
+
+def node_input(graph: PartitionedGraph, nodes: Any, options: WorkerOptions | None) -> NodeInput:
+    """Check a loader's seeds and return them.
+
+    Args:
+        graph: the graph.
+        nodes: as `DistNeighborLoader` takes them.
+        options: the loader's worker options; with a list of servers, `nodes` may be a list of seed
+            lists.
+
+    Raises:
+        IndexError, KeyError, TypeError, ValueError: seeds do not exist, or are malformed.
+    """
+    info = graph.info
+    node_type, given = split_nodes(info, nodes)
+    if isinstance(given, str):
+        share = _share_of_split(graph, node_type, given)
+        return NodeInput(node_type, share, share, None)
+    if _has_rows(given):
+        check_lists(given, options, _NODES)
+        ids = [_nodes_of(info, node_type, part, f"{_NODES}[{i}]") for i, part in enumerate(given)]
+        every, lists = np.concatenate([part for part, _ in ids]), [len(part) for part, _ in ids]
+        return NodeInput(node_type, every, np.arange(len(every)), lists)
+    return NodeInput(node_type, *_nodes_of(info, node_type, given, _NODES), None)
+
+
+def _share_of_split(graph: PartitionedGraph, node_type: NodeType, name: str) -> Int64Array:
+    splits = graph.meta.node_type(node_type).splits
+    if name not in splits:
+        raise KeyError(
+            f"{_NODES}={name!r} is no boolean attribute of '{node_type}': there are {splits}. "
+            "Paths are not read: pass what torch.load(path) returns"
+        )
+    share = node_split(name, graph, node_type=node_type if graph.meta.heterogeneous else None)
+    ids: Int64Array = share.numpy()
+    return ids
+
+
+def _nodes_of(
+    info: GraphInfo, node_type: NodeType, given: Any, what: str
+) -> tuple[Int64Array, Int64Array]:
+    """Return the ids of seeds, and PyG's `input_id` of each."""
+    nodes = checked_nodes(info, node_type, given, what)
+    ids = to_int64(nodes.ids.cpu(), what)
+    return ids, np.arange(len(ids)) if nodes.input_id is None else ids
+
+
+def _has_rows(given: Any) -> bool:
+    return isinstance(given, (list, tuple)) and any(
+        isinstance(part, (list, tuple)) or getattr(part, "ndim", 0) > 0 for part in given
+    )
+
+
+def link_input(graph: PartitionedGraph, links: Any, options: WorkerOptions | None) -> LinkInput:
+    """Check a loader's links and return them.
+
+    Args:
+        graph: the graph.
+        links: as `DistLinkNeighborLoader` takes them. If None, this trainer's share of the edges,
+            which may be empty.
+        options: the loader's worker options; with a list of servers, `links` may be a list of lists
+            of links.
+
+    Raises:
+        IndexError, TypeError, ValueError: links do not exist, or are malformed; not one list for
+            each server.
+    """
+    info = graph.info
+    link_type, given = split_links(info, links)
+    if given is None:
+        check_all_edges(info, link_type)
+        return LinkInput(link_type, graph.owned_edges(link_type), None)
+    if not _is_list_of_lists(given):
+        return LinkInput(link_type, link_ends(info, link_type, given), None)
+    check_lists(given, options, _LINKS)
+    parts = [link_ends(info, link_type, part, f"{_LINKS}[{i}]") for i, part in enumerate(given)]
+    return LinkInput(link_type, np.concatenate(parts, axis=1), [part.shape[1] for part in parts])
+
+
+def link_ends(info: GraphInfo, link_type: EdgeType, links: Any, what: str = _LINKS) -> Int64Array:
+    """Return the [2, num_links] int64 ends of links; see `khop.loader.inputs.checked_links`."""
+    ends = checked_links(info, link_type, links, what).cpu()
+    return np.ascontiguousarray(ends.numpy(), np.int64)
+
+
+def _is_list_of_lists(links: Any) -> bool:
+    """Return whether these are lists of links; two rows of ends are one list."""
+    if not isinstance(links, (list, tuple)) or not len(links):
+        return False
+    return all(getattr(part, "ndim", 0) == 2 or _is_pair_of_rows(part) for part in links)
+
+
+def _is_pair_of_rows(part: Any) -> bool:
+    is_pair = isinstance(part, (list, tuple)) and len(part) == 2
+    return is_pair and all(isinstance(r, (list, tuple)) or getattr(r, "ndim", 0) for r in part)
+
+
+def joined(values: Any, lists: Sequence[int] | None, what: str) -> Any:
+    """Concatenate values that come in as many lists as the links; return others as they are.
+
+    Raises:
+        ValueError: the lists have other lengths than those of the links.
+    """
+    if lists is None or not isinstance(values, (list, tuple)) or not len(values):
+        return values
+    if not all(isinstance(part, (list, tuple)) or getattr(part, "ndim", 0) for part in values):
+        return values
+    parts = [torch.as_tensor(part) for part in values]
+    if [len(part) for part in parts] != list(lists):
+        raise ValueError(
+            f"{what} has lists of {[len(part) for part in parts]} entries for lists of "
+            f"{list(lists)} links"
+        )
+    return torch.cat(parts)
+
+
+def checked_weights(
+    info: GraphInfo, spec: LinkSpec, negatives: NegativeSampling | None
+) -> dict[str, Array]:
+    """Return the sampling weights of nodes as ends of negatives, as `negative_weights` does.
+
+    Raises:
+        ValueError: weights of another number than nodes, negative, not finite or all zero.
+    """
+    weights = negative_weights(negatives)
+    counts = list(info.node_counts.values())
+    for side, place in (("dst_weight", spec.dst_type), ("src_weight", spec.src_type)):
+        if side in weights:
+            # Checks the weights here; samplers would fail only when they make a batch.
+            Candidates(counts[place], weights[side], None, side)
+    return weights
