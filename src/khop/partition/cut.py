@@ -61,7 +61,7 @@ def partition_graph(
 
     Example:
         >>> import khop
-        >>> summary = khop.partition(data, path, num_parts=2)
+        >>> summary = khop.partition(data, f"{path}/parts", num_parts=2)
         >>> summary.nodes, summary.edge_dir
         ([3, 3], 'in')
     """

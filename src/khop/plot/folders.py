@@ -74,7 +74,7 @@ def balance(folder: Folder, axes: Any = None) -> Any:
 
     Example:
         >>> axes = balance(folder)  # of a single part
-        >>> [bar.get_height() for bar in axes.patches]
+        >>> [float(bar.get_height()) for bar in axes.patches]
         [1.0, 1.0, 1.0]
     """
     axes, summary = axes_or_new(axes), FolderSummary.of(_opened(folder))

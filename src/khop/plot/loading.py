@@ -25,7 +25,7 @@ def time(stats: LoaderStats, axes: Any = None) -> Any:
     Example:
         >>> stats = LoaderStats(batches=1, trainer_seconds={"waiting": 1.0, "consuming": 3.0})
         >>> axes = time(stats)
-        >>> [bar.get_width() for bar in axes.patches]
+        >>> [float(bar.get_width()) for bar in axes.patches]
         [0.25, 0.75]
     """
     axes = axes_or_new(axes)
