@@ -17,6 +17,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "khop_commands",
+    "khop_docstrings",
 ]
 exclude_patterns = ["_extensions"]
 
@@ -30,6 +31,7 @@ myst_heading_anchors = 3
 
 # Docstrings put names between single backticks.
 default_role = "literal"
+autodoc_mock_imports = ["lightning"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # signatures would be longer than the descriptions
 autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": False}
