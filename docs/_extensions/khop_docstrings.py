@@ -31,13 +31,17 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _stars(lines: Iterable[str]) -> Iterator[str]:
-    """Stars outside of code are stars, not emphasis."""
+    """Stars and final underscores outside of code are no markup; Napoleon sees to an argument's."""
     for line in lines:
-        if line.lstrip().startswith((">>>", "...", "**", "*")):
+        if line.lstrip().startswith((">>>", "...")):
             yield line
         else:
-            parts = re.split(r"(`[^`]*`)", line)
-            yield "".join(p if p.startswith("`") else p.replace("*", "\\*") for p in parts)
+            first = re.match(r"\s*\*{0,2}\w*", line).end()
+            parts = re.split(r"(`[^`]*`)", line[first:])
+            escaped = (
+                p if p.startswith("`") else re.sub(r"\*|_(?!\w)", r"\\\g<0>", p) for p in parts
+            )
+            yield line[:first] + "".join(escaped)
 
 
 def _drawings(lines: Iterable[str]) -> Iterator[str]:
