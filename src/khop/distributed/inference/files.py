@@ -25,7 +25,7 @@ from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.data.files import load_npy
 from khop.distributed.inference.output_client import OutputClient
-from khop.distributed.rpc.partition_connection import Request
+from khop.distributed.rpc.pending import Request
 from khop.storage.folder import safe_name
 from khop.typing import Array, Int64Array, NodeType
 

@@ -15,7 +15,7 @@ from khop.channel.pool import BufferPool
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.distributed.rpc.partition_client import PartitionClient
-from khop.distributed.rpc.partition_connection import Request
+from khop.distributed.rpc.pending import Request
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array
 
