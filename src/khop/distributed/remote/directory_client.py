@@ -12,7 +12,6 @@ thread. If the thread ends all the same, all requests in flight fail at once wit
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import threading
@@ -20,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import zmq
@@ -30,6 +28,7 @@ from khop.channel.message import pack
 from khop.distributed.remote import messages
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.messages import RegisterClient, RegisterServer, Table
+from khop.distributed.rpc import pending
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.protocol import Request, rebuild_error, request_header
@@ -57,16 +56,32 @@ class Reply(NamedTuple):
     arrays: list[Array]
 
 
-@dataclass
-class _PendingRequest:
-    """A request in flight."""
+class _PendingRequest(pending.Request):
+    """A request in flight, whose reply another thread waits for."""
 
-    rank: int | None
-    request: Request
-    arrays: Sequence[Array]
-    deadline: float
-    began: float
-    future: Future[Reply] = field(default_factory=Future)
+    __slots__ = ("arrays", "future", "request")
+
+    def __init__(
+        self, rank: int | None, request: Request, arrays: Sequence[Array], timeout: float
+    ) -> None:
+        super().__init__(rank, [], timeout)
+        self.request = request
+        self.arrays = arrays
+        self.future: Future[Reply] = Future()
+
+    @property
+    def done(self) -> bool:
+        """True if the request has a reply, has failed or was cancelled."""
+        return self.future.done()
+
+    def fail(self, error: Exception) -> None:
+        """Complete the request with an error."""
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+    def pack(self, number: int) -> None:
+        """Make its message, with its number."""
+        self.frames = pack(request_header(self.request, number), self.arrays)
 
 
 class DirectoryClient:
@@ -108,9 +123,8 @@ class DirectoryClient:
         self._submitting = threading.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._links: dict[int | None, Connection] = {}
-        self._asked: dict[int, _PendingRequest] = {}
+        self._pending: pending.PendingRequests[_PendingRequest] = pending.PendingRequests()
         self._submitted: deque[_PendingRequest] = deque()
-        self._ids = itertools.count(1)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = False
         self._owner = os.getpid()
@@ -145,10 +159,9 @@ class DirectoryClient:
             ProtocolError: the request is larger than servers accept.
         """
         check_process(self._owner, "connection to graph servers", "call init_client() there")
-        now = time.monotonic()
         seconds = self.timeout if timeout is None else timeout
-        asked = _PendingRequest(rank, request, list(arrays), now + seconds, now)
-        self._frames(2**53, asked)  # a request that cannot be packed fails here, not in the thread
+        asked = _PendingRequest(rank, request, list(arrays), seconds)
+        asked.pack(2**53)  # a request that cannot be packed fails here, not in the thread
         with self._submitting:
             if self._closing or self._ended is not None:
                 raise self._why_ended()
@@ -308,7 +321,7 @@ class DirectoryClient:
                 self._beat()
                 for rank, link in list(self._links.items()):
                     self._attend(rank, link)
-                self._expire()
+                self._pending.expire(self._unavailable)
         except BaseException as error:
             ended = error if isinstance(error, Exception) else RuntimeError(repr(error))
             _log.error(
@@ -352,36 +365,31 @@ class DirectoryClient:
             self._ask(self._submitted.popleft())
 
     def _ask(self, asked: _PendingRequest) -> None:
-        number = next(self._ids)
+        number = self._pending.next_number()
+        rank = asked.server
         try:
-            link = self._links.get(asked.rank)
+            asked.pack(number)
+            link = self._links.get(rank)
             if link is None:
-                link = self._links[asked.rank] = self._new_link(None)
-                self._locate(asked.rank)
-            link.send(self._frames(number, asked))
+                link = self._links[rank] = self._new_link(None)
+                self._locate(rank)
+            link.send(asked.frames)
         except Exception as error:  # it cannot be packed or sent
-            self._fail(asked, error)
+            asked.fail(error)
             return
-        self._asked[number] = asked
-
-    def _fail(self, asked: _PendingRequest, error: Exception) -> None:
-        if asked.future.set_running_or_notify_cancel():
-            asked.future.set_exception(error)
-
-    def _frames(self, number: int, asked: _PendingRequest) -> list[Any]:
-        return pack(request_header(asked.request, number), asked.arrays)
+        self._pending.add(number, asked)
 
     def _ask_again(self, rank: int | None) -> None:
         """Send again the requests that were lost with a connection; registration first.
 
         A directory that was restarted refuses other requests of processes that have not registered.
         """
-        mine = [(n, a) for n, a in self._asked.items() if a.rank == rank]
+        mine = self._pending.of(rank)
         if rank is None and self._beating is None and self._registration is not None:
             self._register()
-        mine.sort(key=lambda entry: not isinstance(entry[1].request, _REGISTRATIONS))
-        for number, asked in mine:
-            self._links[rank].send(self._frames(number, asked))
+        mine.sort(key=lambda asked: not isinstance(asked.request, _REGISTRATIONS))
+        for asked in mine:
+            self._links[rank].send(asked.frames)
 
     def _locate(self, rank: int | None) -> None:
         """Connect to a server at its address in the directory; refuse an invalid address."""
@@ -394,38 +402,27 @@ class DirectoryClient:
                 link.refuse(f"the directory says it is at {entry.addresses}: {error}")
 
     def _answer(self, rank: int | None, header: dict[str, Any], arrays: list[Array]) -> None:
-        number = header.get("id")
-        asked = self._asked.get(number) if type(number) is int else None
-        if asked is None or asked.rank != rank:  # answered twice, after a reconnection
+        asked = self._pending.answered(rank, header.get("id"))
+        if asked is None:  # answered twice, after a reconnection
             return
-        del self._asked[number]  # type: ignore[arg-type]
         where = self.name_of(rank)
         if "error" in header:
-            self._fail(asked, rebuild_error(header["error"], where))
+            asked.fail(rebuild_error(header["error"], where))
             return
         try:
             reply = Reply(messages.read_reply(asked.request, header, where), arrays)
         except ProtocolError as error:
-            self._fail(asked, error)
+            asked.fail(error)
             return
         if asked.future.set_running_or_notify_cancel():
             asked.future.set_result(reply)
 
-    def _expire(self) -> None:
-        now = time.monotonic()
-        for number, asked in list(self._asked.items()):
-            if asked.future.cancelled():
-                del self._asked[number]
-            elif now > asked.deadline:
-                del self._asked[number]
-                self._fail(asked, self._unavailable(asked))
-
-    def _unavailable(self, asked: _PendingRequest) -> PartitionUnavailableError:
-        link = self._links[asked.rank]
-        who = "the graph servers' directory" if asked.rank is None else f"graph server {asked.rank}"
-        seconds = time.monotonic() - asked.began
+    def _unavailable(self, asked: _PendingRequest, waited: float) -> PartitionUnavailableError:
+        rank = asked.server
+        link = self._links[rank]
+        who = "the graph servers' directory" if rank is None else f"graph server {rank}"
         return PartitionUnavailableError(
-            f"{who} at {link.address} did not answer '{asked.request.op}' in {seconds:.1f} s: it "
+            f"{who} at {link.address} did not answer '{asked.request.op}' in {waited:.1f} s: it "
             f"{link.state()}"
         )
 
@@ -442,11 +439,8 @@ class DirectoryClient:
 
     def _register(self) -> None:
         """Send this process's registration, or a lookup if it has none."""
-        now = time.monotonic()
-        self._beat_at = now + _BEAT
-        asked = _PendingRequest(
-            None, self._identity() or messages.Lookup(), (), now + _BEAT * 5, now
-        )
+        self._beat_at = time.monotonic() + _BEAT
+        asked = _PendingRequest(None, self._identity() or messages.Lookup(), (), _BEAT * 5)
         self._beating = asked.future
         self._ask(asked)
 
@@ -478,11 +472,8 @@ class DirectoryClient:
             if rank is not None:
                 self._locate(rank)
         if is_new and self._registration is not None:  # it has lost the published values
-            now = time.monotonic()
             for name, value in list(self._published.items()):
-                self._ask(
-                    _PendingRequest(None, self._publication(name), [value], now + self.timeout, now)
-                )
+                self._ask(_PendingRequest(None, self._publication(name), [value], self.timeout))
         if self._on_table is not None:
             self._on_table(table)
 
@@ -490,9 +481,9 @@ class DirectoryClient:
         """Fail the requests in flight, and all later ones."""
         with self._submitting:
             self._ended = why
-            waiting = [*self._asked.values(), *self._submitted]
+            waiting = [*self._pending.drain(), *self._submitted]
         for asked in waiting:
-            self._fail(asked, self._why_ended())
+            asked.fail(self._why_ended())
         with self._known:
             self._known.notify_all()
         if self._on_refused is not None and not self._closing:

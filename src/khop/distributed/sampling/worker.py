@@ -123,11 +123,7 @@ class Sampler:
         if self._client is None:
             poller: Any = select.poll()
         else:
-            import zmq
-
-            poller = zmq.Poller()
-            for socket in self._client.sockets():
-                poller.register(socket, zmq.POLLIN)
+            poller = self._client.poller
         poller.register(self._line.fileno(), select.POLLIN)
         return poller
 
@@ -191,8 +187,8 @@ class Sampler:
         part = content["part"]
         if "ended" in content:
             client.give_up(part, content["ended"])
-        elif client.relocate(part, Endpoint(content["address"], content["server_key"])):
-            self._poller = self._make_poller()
+        else:
+            client.relocate(part, Endpoint(content["address"], content["server_key"]))
 
     def _open_epoch(self, message: Message) -> None:
         opened = read_epoch(message)
