@@ -25,7 +25,7 @@ from khop.distributed import (
 from khop.distributed.job.context import get_context
 from khop.distributed.processes.socket_files import lines_path
 from khop.distributed.remote.client.local_sampler import LocalSampler
-from khop.distributed.remote.messages import Ping
+from khop.distributed.remote.graph_messages import Ping
 from khop.errors import PartitionUnavailableError, ProtocolError, SamplerDiedError
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from support.cluster import jobs

@@ -22,9 +22,9 @@ its arenas (`server.local_clients` and `client.local_sampler`).
 
 What is said
 ============
-Requests, replies and events are the dataclasses of `remote.messages` (and, to a partition, of
-`khop.distributed.rpc.protocol`): a JSON header and arrays, as `khop.channel.message` packs them.
-The header of a request has `op`, `protocol` and `id`, an integer of the asker's choice; the reply
+Requests, replies and events are the dataclasses of `directory_messages`, `session_messages` and
+`graph_messages` (and, to a partition, of `khop.distributed.rpc.protocol`): a JSON header and
+arrays, as `khop.channel.message` packs them. The header of a request has `op`, `protocol` and `id`, an integer of the asker's choice; the reply
 has the same `id`, and `error` ({'type', 'message'}) if it was refused. Requests are only ever
 named; those names are all there are. They may be repeated: each says all that its answer depends
 on.

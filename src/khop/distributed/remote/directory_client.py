@@ -25,9 +25,19 @@ import zmq
 
 from khop import log
 from khop.channel.message import pack
-from khop.distributed.remote import messages
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.messages import RegisterClient, RegisterServer, Table
+from khop.distributed.remote.directory_messages import (
+    Goodbye,
+    Lookup,
+    Publish,
+    Published,
+    RegisterClient,
+    RegisterServer,
+    Table,
+    WaitFor,
+)
+from khop.distributed.remote.encoding import read_reply, read_table, text_array, text_bytes
+from khop.distributed.remote.message_fields import new_secret
 from khop.distributed.rpc import pending
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint
@@ -41,7 +51,7 @@ _log = log.get(__name__)
 _BEAT = 1.0
 _CONTENDING_BEAT = 0.25
 _TICK_MS = 250
-_REGISTRATIONS = (RegisterServer, RegisterClient, messages.Lookup)
+_REGISTRATIONS = (RegisterServer, RegisterClient, Lookup)
 
 
 class Reply(NamedTuple):
@@ -96,7 +106,7 @@ class DirectoryClient:
         on_refused: called with the error if the directory refuses the registration.
 
     Attributes:
-        secret: authenticates this process to the directory; see `messages.incarnation_of`.
+        secret: authenticates this process to the directory; see `message_fields.incarnation_of`.
     """
 
     def __init__(
@@ -113,7 +123,7 @@ class DirectoryClient:
         self.timeout = timeout
         self._on_table = on_table
         self._on_refused = on_refused
-        self.secret = messages.new_secret()
+        self.secret = new_secret()
         self._table: Table | None = None
         self._known = threading.Condition()
         self._refused: Exception | None = None
@@ -146,7 +156,7 @@ class DirectoryClient:
 
         Args:
             rank: rank of the server. If None, the directory.
-            request: one of `khop.distributed.remote.messages`.
+            request: one of the `..._messages` modules beside this one.
             arrays: arrays that it carries.
             timeout: seconds that it may take. If None, those of this object.
 
@@ -253,13 +263,13 @@ class DirectoryClient:
 
     def publish(self, name: str, value: Any) -> None:
         """Publish a value of this client; sent again to a directory that was restarted."""
-        self._published[name] = messages.text_array(value)
+        self._published[name] = text_array(value)
         self.request(None, self._publication(name), [self._published[name]])
 
-    def _publication(self, name: str) -> messages.Publish:
+    def _publication(self, name: str) -> Publish:
         own = self._identity()
         assert own is not None, "only what has registered publishes"
-        return messages.Publish(own.rank, self.secret, name)
+        return Publish(own.rank, self.secret, name)
 
     def wait_for(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
         """Return clients' values by rank, as soon as all are published or after `wait` seconds.
@@ -271,10 +281,10 @@ class DirectoryClient:
         """
         own = self._identity()
         rank = 0 if own is None else own.rank
-        request = messages.WaitFor(rank, self.secret, name, list(ranks), wait)
+        request = WaitFor(rank, self.secret, name, list(ranks), wait)
         reply = self.request(None, request, timeout=self.timeout + wait)
-        where, text = self.name_of(None), messages.text_bytes(reply.arrays)
-        published: messages.Published = reply.fields
+        where, text = self.name_of(None), text_bytes(reply.arrays)
+        published: Published = reply.fields
         begins = [0, *published.ends[:-1]]
         found = {}
         try:
@@ -298,7 +308,7 @@ class DirectoryClient:
         if goodbye and own is not None and self._refused is None and self._ended is None:
             # Before `_closing` is set. From here on, the thread does not register this process.
             self._registration = None
-            parting = messages.Goodbye(own.role, own.rank, self.secret)
+            parting = Goodbye(own.role, own.rank, self.secret)
             with contextlib.suppress(Exception):
                 self.submit(None, parting, timeout=1.0).result(1.5)
         self._closing = True
@@ -410,7 +420,7 @@ class DirectoryClient:
             asked.fail(rebuild_error(header["error"], where))
             return
         try:
-            reply = Reply(messages.read_reply(asked.request, header, where), arrays)
+            reply = Reply(read_reply(asked.request, header, where), arrays)
         except ProtocolError as error:
             asked.fail(error)
             return
@@ -440,7 +450,7 @@ class DirectoryClient:
     def _register(self) -> None:
         """Send this process's registration, or a lookup if it has none."""
         self._beat_at = time.monotonic() + _BEAT
-        asked = _PendingRequest(None, self._identity() or messages.Lookup(), (), _BEAT * 5)
+        asked = _PendingRequest(None, self._identity() or Lookup(), (), _BEAT * 5)
         self._beating = asked.future
         self._ask(asked)
 
@@ -456,7 +466,7 @@ class DirectoryClient:
                 self._on_refused(self._refused)
             return
         try:
-            table = messages.read_table(beating.result().arrays, self.name_of(None))
+            table = read_table(beating.result().arrays, self.name_of(None))
         except ProtocolError as malformed:
             self._links[None].refuse(str(malformed))
             return
