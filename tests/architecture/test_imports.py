@@ -44,7 +44,7 @@ TORCH_FREE_MODULES = {
     },
     "distributed.remote": {
         *("addresses", "directory_client", "directory_messages", "encoding", "graph_messages"),
-        *("message_fields", "session_messages"),
+        *("message_fields", "server_client", "session_messages"),
     },
     "distributed.remote.client": {
         *("batch_checks", "local_sampler", "reassembly", "receiver"),

@@ -14,10 +14,11 @@ from typing import Any
 
 from khop.cli.snapshot import check_snapshot, check_table
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.directory_client import DirectoryClient, Reply
+from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.directory_messages import Lookup
 from khop.distributed.remote.encoding import read_text
 from khop.distributed.remote.graph_messages import Statistics
+from khop.distributed.remote.server_client import Reply
 from khop.errors import KhopError, ProtocolError
 
 LOST_AFTER = 3.0

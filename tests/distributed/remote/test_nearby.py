@@ -309,7 +309,7 @@ def test_a_server_without_descriptors_lives(folder_of):
         pid, near = served.processes[0].pid, served.addresses[0]["ipc"]
         remote.wait_for_servers()
         remote.request(0, Ping())
-        link = remote._links[0]  # takes no descriptor from now on
+        link = remote._connections[0]  # takes no descriptor from now on
         wait_until(lambda: link.is_up and link.address == near)
         highest = max(int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir())
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)

@@ -15,9 +15,9 @@ import torch
 
 from khop import codec
 from khop.distributed.remote.client.membership import require_client
-from khop.distributed.remote.directory_client import Reply
 from khop.distributed.remote.encoding import read_text
 from khop.distributed.remote.graph_messages import DescribeGraph, DeviceCount, Ping, Statistics
+from khop.distributed.remote.server_client import Reply
 from khop.errors import ProtocolError
 
 _Read = Callable[[Reply, str], Any]
