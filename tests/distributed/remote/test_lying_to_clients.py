@@ -221,7 +221,7 @@ def test_if_the_thread_ends_nobody_waits(server):
         waiter.start()
         wait_until(lambda: server.count("ping") == 3)
         # As an error in the thread that nobody has thought of.
-        client._expire = lambda: 1 / 0
+        client._beat = lambda: 1 / 0
         with within(10):
             for future in waiting:
                 with pytest.raises(RuntimeError, match="division by zero"):
