@@ -125,6 +125,11 @@ class PartitionClient:
         self._register(part)
         return True
 
+    @property
+    def is_connected(self) -> bool:
+        """True while all connections are up. Lost ones are made again by `pump`, after a pause."""
+        return all(connection.is_up for connection in self._connections.values())
+
     def give_up(self, part: int, why: str) -> None:
         """Fail requests to a partition, later ones included, until its server is back or relocated.
 
