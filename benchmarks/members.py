@@ -43,7 +43,23 @@ from khop.channel.message import pack, unpack
 from khop.codec import to_json
 from khop.distributed.loaders.sampling_options import collect_spec
 from khop.distributed.processes.child import ChildProcess, wait_for_message
-from khop.distributed.remote import messages as m
+from khop.distributed.remote.directory_messages import (
+    Addresses,
+    Goodbye,
+    Publish,
+    RegisterClient,
+    RegisterServer,
+    WaitFor,
+)
+from khop.distributed.remote.graph_messages import Statistics, ToOriginalIds
+from khop.distributed.remote.session_messages import (
+    Acknowledge,
+    Batch,
+    Cancel,
+    Close,
+    Open,
+    SessionSpec,
+)
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.keys import ClientKeys, JobKeys
 from khop.distributed.rpc.protocol import PROTOCOL, request_header
@@ -94,9 +110,9 @@ def _text(content: str) -> Any:
 def nested(members: list[Member], spec: PipelineSpec) -> None:
     """See the module; so are the others."""
     one = members[0]
-    one.ask(m.RegisterClient(5, "h", 1, 0, "hostile", 1))
-    one.ask(m.Publish(5, "h", "n"), [_text("[" * 985 + "]" * 985)])
-    one.ask(m.WaitFor(5, "h", "n", [5, 6], 0.1))
+    one.ask(RegisterClient(5, "h", 1, 0, "hostile", 1))
+    one.ask(Publish(5, "h", "n"), [_text("[" * 985 + "]" * 985)])
+    one.ask(WaitFor(5, "h", "n", [5, 6], 0.1))
     one.ask(
         {"op": "publish", "protocol": PROTOCOL, "id": 1, "v": json.loads("[" * 500 + "]" * 500)}
     )
@@ -113,22 +129,22 @@ def doubled(members: list[Member], spec: PipelineSpec) -> None:
 def servers(members: list[Member], spec: PipelineSpec) -> None:
     """Acts for others."""
     one = members[0]
-    addresses = m.Addresses("tcp://127.0.0.1:1")
-    one.ask(m.RegisterServer(0, "h", 1, 0, [0], addresses, "h", 1, "f", {0: "a"}))
+    addresses = Addresses("tcp://127.0.0.1:1")
+    one.ask(RegisterServer(0, "h", 1, 0, [0], addresses, "h", 1, "f", {0: "a"}))
     for rank in range(3):
-        one.ask(m.Goodbye("client", rank, "h"))
-        one.ask(m.Goodbye("server", rank, "h"))
+        one.ask(Goodbye("client", rank, "h"))
+        one.ask(Goodbye("server", rank, "h"))
     for rank in range(100, 400):
-        one.ask(m.RegisterClient(rank, "h", 1, 0, "\N{PILE OF POO}" * 64, 1))
+        one.ask(RegisterClient(rank, "h", 1, 0, "\N{PILE OF POO}" * 64, 1))
 
 
 def unread(members: list[Member], spec: PipelineSpec) -> None:
     """Asks without reading."""
     one, other = members[:2]
     for rank in range(10, 50):
-        one.ask(m.RegisterClient(rank, "h", 1, 0, "hostile", 1))
-        one.ask(m.Publish(rank, "h", "big"), [_text('"' + "x" * 60_000 + '"')])
-    ask = m.WaitFor(10, "h", "big", list(range(10, 50)), 0.0)
+        one.ask(RegisterClient(rank, "h", 1, 0, "hostile", 1))
+        one.ask(Publish(rank, "h", "big"), [_text('"' + "x" * 60_000 + '"')])
+    ask = WaitFor(10, "h", "big", list(range(10, 50)), 0.0)
     for _ in range(5000):
         other.send(ask)
 
@@ -138,8 +154,8 @@ def crowd(members: list[Member], spec: PipelineSpec) -> None:
     ids = np.zeros(1 << 17, np.int64)
     for member in members:
         for _ in range(8):
-            member.send(m.ToOriginalIds(0), [ids])
-            member.send(m.Statistics())
+            member.send(ToOriginalIds(0), [ids])
+            member.send(Statistics())
     for member in members:
         for _ in range(16):
             with contextlib.suppress(zmq.Again):
@@ -149,12 +165,12 @@ def crowd(members: list[Member], spec: PipelineSpec) -> None:
 def sessions(members: list[Member], spec: PipelineSpec) -> None:
     """Takes what is others'."""
     one = members[0]
-    _, arrays = one.ask(m.Statistics())
+    _, arrays = one.ask(Statistics())
     names = [s["session"] for s in json.loads(arrays[0].tobytes())["sessions"]] if arrays else []
     for name in [*names, "mine"]:
-        one.ask(m.Open(_session(name, spec), [], []))
-        one.send(m.Cancel(name, list(range(64))))
-        one.ask(m.Close(name))
+        one.ask(Open(_session(name, spec), [], []))
+        one.send(Cancel(name, list(range(64))))
+        one.ask(Close(name))
 
 
 ATTACKS: dict[str, Callable[[list[Member], PipelineSpec], None]] = {
@@ -176,8 +192,8 @@ def attack(name: str, address: str, keys: ClientKeys, spec: PipelineSpec, second
 # The honest one -----------------------------------------------------------------------------------
 
 
-def _session(name: str, spec: PipelineSpec) -> m.SessionSpec:
-    return m.SessionSpec(
+def _session(name: str, spec: PipelineSpec) -> SessionSpec:
+    return SessionSpec(
         name, f"secret of {name}", "c", spec, 1, 64 << 20, 2, 64, None, 3, 60.0, 8 << 20
     )
 
@@ -202,7 +218,7 @@ class Honest:
         self._number += 1
         which = self._number % _ROUNDS
         seeds = np.arange(_SEEDS)[None] + which * _SEEDS
-        self._send(m.Batch("honest", self._number, which, 7), [seeds])
+        self._send(Batch("honest", self._number, which, 7), [seeds])
 
     def run(self, seconds: float) -> float:
         """Batches a second."""
@@ -217,7 +233,7 @@ class Honest:
 
     def _pump(self) -> None:
         if self._link.pump():
-            self._send(m.Open(self._spec, [], []))
+            self._send(Open(self._spec, [], []))
         nbytes = 0
         for header, arrays, _ in self._link.receive():
             if header.get("event") == "layout":
@@ -231,11 +247,11 @@ class Honest:
                     self._ask()
             elif header.get("error", {}).get("type") == "LookupError":  # it was silent for long
                 self._arrived.clear()
-                self._send(m.Open(self._spec, [], []))
+                self._send(Open(self._spec, [], []))
             elif "error" in header:
                 raise RuntimeError(header["error"])
         if nbytes:
-            self._send(m.Acknowledge("honest", nbytes))
+            self._send(Acknowledge("honest", nbytes))
 
     def _take(self, header: dict[str, Any], chunk: bytes) -> None:
         number = header["batch_id"]

@@ -46,15 +46,10 @@ from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.local_sampler import LocalSamplerFactory
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.messages import (
-    Acknowledge,
-    Batch,
-    Open,
-    SessionSpec,
-    Statistics,
-    new_secret,
-    read_text,
-)
+from khop.distributed.remote.encoding import read_text
+from khop.distributed.remote.graph_messages import Statistics
+from khop.distributed.remote.message_fields import new_secret
+from khop.distributed.remote.session_messages import Acknowledge, Batch, Open, SessionSpec
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Credentials, Endpoint
 from khop.distributed.rpc.keys import JobKeys

@@ -42,7 +42,10 @@ TORCH_FREE_MODULES = {
         "row_fetcher",
         *("seed_times", "spec", "view"),
     },
-    "distributed.remote": {"addresses", "directory_client", "messages"},
+    "distributed.remote": {
+        *("addresses", "directory_client", "directory_messages", "encoding", "graph_messages"),
+        *("message_fields", "server_client", "session_messages"),
+    },
     "distributed.remote.client": {
         *("batch_checks", "local_sampler", "reassembly", "receiver"),
         "server_session",

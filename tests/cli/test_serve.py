@@ -15,7 +15,9 @@ from torch_geometric.data import Data
 from khop.cli.serve import parse_bytes
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.messages import DescribeGraph, RegisterClient, read_text
+from khop.distributed.remote.directory_messages import RegisterClient
+from khop.distributed.remote.encoding import read_text
+from khop.distributed.remote.graph_messages import DescribeGraph
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.partition import RandomPartitioner

@@ -100,9 +100,12 @@ def run(value, given):
 @contextlib.contextmanager
 def undone():
     """Undoes what an example has configured, and leaves the job that it has joined."""
+    identity = dict(log._WHO)
     try:
         yield
     finally:
         log.reset()
+        log._WHO.clear()
+        log._WHO.update(identity)
         if (context := get_context()) is not None:
             leave(context.role)

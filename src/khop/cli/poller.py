@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from khop.cli.snapshot import check_snapshot, check_table
-from khop.distributed.remote import messages
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.directory_client import DirectoryClient, Reply
+from khop.distributed.remote.directory_client import DirectoryClient
+from khop.distributed.remote.directory_messages import Lookup
+from khop.distributed.remote.encoding import read_text
+from khop.distributed.remote.graph_messages import Statistics
+from khop.distributed.remote.server_client import Reply
 from khop.errors import KhopError, ProtocolError
 
 LOST_AFTER = 3.0
@@ -86,7 +89,7 @@ class Poller:
         self._why: dict[int | None, str] = {}
         self._pictures: dict[int, Snapshot] = {}
         try:
-            reply = self._client.request(None, messages.Lookup(), timeout=timeout)
+            reply = self._client.request(None, Lookup(), timeout=timeout)
             self._table = self._read_table(reply)
         except BaseException as error:
             self.close()
@@ -104,7 +107,7 @@ class Poller:
         ranks = [int(rank) for rank in self._table["servers"]]
         for rank in (None, *ranks):
             if rank not in self._asked:
-                request = messages.Lookup() if rank is None else messages.Statistics()
+                request = Lookup() if rank is None else Statistics()
                 self._asked[rank] = self._client.submit(rank, request)
                 self._heard.setdefault(rank, time.monotonic())
         wait(self._asked.values(), patience)
@@ -132,7 +135,7 @@ class Poller:
             if rank is None:
                 self._table = self._read_table(reply)
             else:
-                content = messages.read_text(reply.arrays, who)
+                content = read_text(reply.arrays, who)
                 self._pictures[rank] = check_snapshot(content, who)
         except ProtocolError as malformed:  # as if it had not replied
             self._why[rank] = str(malformed)
@@ -142,7 +145,7 @@ class Poller:
 
     def _read_table(self, reply: Reply) -> Mapping[str, Any]:
         who = self._name(None)
-        return check_table(messages.read_text(reply.arrays, who), who)
+        return check_table(read_text(reply.arrays, who), who)
 
     def _name(self, rank: int | None) -> str:
         return f"the directory at {self._master}" if rank is None else f"server {rank}"

@@ -7,7 +7,8 @@ import torch
 from khop.channel.shared import share
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.remote.client.batch_checks import BatchSchema
-from khop.distributed.remote.messages import (
+from khop.distributed.remote.encoding import read_text
+from khop.distributed.remote.graph_messages import (
     DescribeGraph,
     DeviceCount,
     HomeEdges,
@@ -15,7 +16,6 @@ from khop.distributed.remote.messages import (
     Split,
     ToNewIds,
     ToOriginalIds,
-    read_text,
 )
 from khop.distributed.remote.server.graph_handler import MAX_ROWS, GraphRequestHandler, with_labels
 from khop.distributed.sampling.pipeline import PipelineSpec

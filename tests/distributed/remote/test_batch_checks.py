@@ -16,7 +16,7 @@ from khop.distributed.partitions.shared_client import run
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
 from khop.distributed.remote.client.server_session import OPEN, ServerSession
-from khop.distributed.remote.messages import SessionSpec
+from khop.distributed.remote.session_messages import SessionSpec
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.errors import ProtocolError

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from khop.channel.message import pack
-from khop.distributed.remote.messages import Ping
+from khop.distributed.remote.graph_messages import Ping
 from khop.distributed.remote.server.identity import Source, Turns
 from khop.distributed.rpc.protocol import request_header
 from support.cluster.control_plane import CLIENTS, RANKS, SOURCES, ControlPlane

@@ -10,15 +10,15 @@ import pytest
 
 from khop import codec
 from khop.distributed.processes.hosts import host_identity
-from khop.distributed.remote.messages import (
+from khop.distributed.remote.directory_messages import (
     Addresses,
     Goodbye,
     Publish,
     RegisterClient,
     RegisterServer,
     WaitFor,
-    incarnation_of,
 )
+from khop.distributed.remote.message_fields import incarnation_of
 from khop.distributed.remote.server import directory as module
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.identity import Source

@@ -17,9 +17,11 @@ import zmq
 
 from khop.channel.message import pack, unpack
 from khop.codec import to_json
-from khop.distributed.remote import messages
+from khop.distributed.remote import directory_messages, graph_messages, session_messages
 from khop.distributed.remote.client.directory_rendezvous import DirectoryRendezvous
-from khop.distributed.remote.messages import Lookup, Ping, RegisterClient, read_table
+from khop.distributed.remote.directory_messages import Lookup, RegisterClient
+from khop.distributed.remote.encoding import read_table
+from khop.distributed.remote.graph_messages import Ping
 from khop.distributed.rpc.keys import JobKeys
 from khop.distributed.rpc.protocol import PROTOCOL, request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
@@ -264,7 +266,8 @@ def test_every_request_gets_an_answer(served, member, honest):
     """Whatever is wrong with it; and the server goes on."""
     kinds = [
         kind
-        for kind in vars(messages).values()
+        for module in (directory_messages, graph_messages, session_messages)
+        for kind in vars(module).values()
         if isinstance(kind, type) and hasattr(kind, "op") and not kind.__name__.startswith("_")
     ]
     assert len(kinds) > 15

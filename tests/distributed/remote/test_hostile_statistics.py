@@ -14,7 +14,7 @@ from khop.cli.main import main
 from khop.cli.poller import Poller
 from khop.cli.view import render
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.messages import text_array
+from khop.distributed.remote.encoding import text_array
 from khop.errors import ProtocolError
 
 ESCAPE = "\x1b]0;pwned\x07\x1b[2J"

@@ -17,7 +17,9 @@ from khop.channel.control import ControlLine, Op, socket_pair
 from khop.distributed import init_client, shutdown_client
 from khop.distributed.processes.hosts import host_identity
 from khop.distributed.remote.client.local_sampler import LocalSampler
-from khop.distributed.remote.messages import Ping, WaitFor, text_array
+from khop.distributed.remote.directory_messages import WaitFor
+from khop.distributed.remote.encoding import text_array
+from khop.distributed.remote.graph_messages import Ping
 from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
 from khop.typing import EDGE, NODE
 from support.cluster import jobs
@@ -219,7 +221,7 @@ def test_if_the_thread_ends_nobody_waits(server):
         waiter.start()
         wait_until(lambda: server.count("ping") == 3)
         # As an error in the thread that nobody has thought of.
-        client._expire = lambda: 1 / 0
+        client._beat = lambda: 1 / 0
         with within(10):
             for future in waiting:
                 with pytest.raises(RuntimeError, match="division by zero"):

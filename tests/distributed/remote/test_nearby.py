@@ -25,7 +25,7 @@ from khop.distributed import (
 from khop.distributed.job.context import get_context
 from khop.distributed.processes.socket_files import lines_path
 from khop.distributed.remote.client.local_sampler import LocalSampler
-from khop.distributed.remote.messages import Ping
+from khop.distributed.remote.graph_messages import Ping
 from khop.errors import PartitionUnavailableError, ProtocolError, SamplerDiedError
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from support.cluster import jobs
@@ -309,7 +309,7 @@ def test_a_server_without_descriptors_lives(folder_of):
         pid, near = served.processes[0].pid, served.addresses[0]["ipc"]
         remote.wait_for_servers()
         remote.request(0, Ping())
-        link = remote._links[0]  # takes no descriptor from now on
+        link = remote._connections[0]  # takes no descriptor from now on
         wait_until(lambda: link.is_up and link.address == near)
         highest = max(int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir())
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)

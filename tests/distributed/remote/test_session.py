@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from khop.channel.control import Op
-from khop.distributed.remote.messages import SessionSpec
 from khop.distributed.remote.server import session
 from khop.distributed.remote.server.send_queue import BatchRequest
 from khop.distributed.remote.server.session import Session, SessionEnvironment
+from khop.distributed.remote.session_messages import SessionSpec
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError

@@ -15,13 +15,14 @@ from torch_geometric.data import Data
 
 from khop.channel.message import pack, unpack
 from khop.distributed.processes.child import ChildProcess
-from khop.distributed.remote.messages import CHUNK_BYTES, Batch, Open, SessionSpec
+from khop.distributed.remote.message_fields import CHUNK_BYTES
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.graph_server import _Peer
 from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
+from khop.distributed.remote.session_messages import Batch, Open, SessionSpec
 from khop.distributed.rpc.limits import SendBacklog
 from khop.distributed.rpc.partition_handler import pack_or_refuse
 from khop.distributed.rpc.protocol import PROTOCOL

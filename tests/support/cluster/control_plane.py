@@ -20,7 +20,18 @@ import numpy as np
 
 from khop import codec
 from khop.channel.message import pack, unpack
-from khop.distributed.remote import messages as m
+from khop.distributed.remote.directory_messages import (
+    Addresses,
+    Goodbye,
+    Lookup,
+    Publish,
+    RegisterClient,
+    RegisterServer,
+    WaitFor,
+)
+from khop.distributed.remote.encoding import read_reply
+from khop.distributed.remote.graph_messages import Ping, Statistics
+from khop.distributed.remote.message_fields import incarnation_of
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.graph_server import GraphServer
@@ -28,6 +39,15 @@ from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
+from khop.distributed.remote.session_messages import (
+    Acknowledge,
+    Alive,
+    Batch,
+    Cancel,
+    Close,
+    Open,
+    SessionSpec,
+)
 from khop.distributed.rpc.protocol import request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.sampler.collect import CollectSpec
@@ -100,8 +120,8 @@ class ControlPlane:
         """A request that makes sense, and the arrays that come with it."""
         rank, secret = random.randrange(RANKS), random.choice(SECRETS)
         session = random.choice(["x", "y"])
-        addresses = m.Addresses(f"tcp://h:{random.randrange(1, 4)}")
-        spec = m.SessionSpec(
+        addresses = Addresses(f"tcp://h:{random.randrange(1, 4)}")
+        spec = SessionSpec(
             session, secret, "client", self.pipeline, 1, 1 << 16, 2, 4, None, 1, 5.0, 1 << 16
         )
         value = [np.frombuffer(json.dumps([rank] * random.choice((1, 9))).encode(), np.uint8)]
@@ -110,22 +130,22 @@ class ControlPlane:
         ranks = random.sample(range(RANKS), random.randrange(RANKS))
         count, parts = self.num_clients, self.num_parts
         made: list[tuple[Any, list[Any]]] = [
-            (m.RegisterServer(random.randrange(2), secret, 2, count, [rank % parts], addresses, "h",
-                              1, "print", {rank: m.incarnation_of(secret)}), []),
-            (m.RegisterClient(rank, secret, 2, count, f"c{rank}", 7), []),
-            (m.RegisterClient(rank, secret, 2, count, f"c{rank}", 7), []),
-            (m.Goodbye(random.choice(("client", "server")), rank, secret), []),
-            (m.Publish(rank, secret, random.choice("pq")), value),
-            (m.WaitFor(rank, secret, random.choice("pq"), ranks, random.choice((0.0, 1.0, 9.0))),
+            (RegisterServer(random.randrange(2), secret, 2, count, [rank % parts], addresses, "h",
+                              1, "print", {rank: incarnation_of(secret)}), []),
+            (RegisterClient(rank, secret, 2, count, f"c{rank}", 7), []),
+            (RegisterClient(rank, secret, 2, count, f"c{rank}", 7), []),
+            (Goodbye(random.choice(("client", "server")), rank, secret), []),
+            (Publish(rank, secret, random.choice("pq")), value),
+            (WaitFor(rank, secret, random.choice("pq"), ranks, random.choice((0.0, 1.0, 9.0))),
              []),
-            (m.Open(spec, ids, []), []),
-            (m.Open(spec, ids, []), []),
-            (m.Batch(session, random.randrange(6), 1, 7), seeds),
-            (m.Cancel(session, ids), []),
-            (m.Acknowledge(session, 1 << 12), []),
-            (m.Alive(session), []),
-            (m.Close(session), []),
-            (m.Lookup(), []), (m.Statistics(), []), (m.Ping(), []),
+            (Open(spec, ids, []), []),
+            (Open(spec, ids, []), []),
+            (Batch(session, random.randrange(6), 1, 7), seeds),
+            (Cancel(session, ids), []),
+            (Acknowledge(session, 1 << 12), []),
+            (Alive(session), []),
+            (Close(session), []),
+            (Lookup(), []), (Statistics(), []), (Ping(), []),
         ]  # fmt: skip
         return random.choice(made)
 
@@ -178,14 +198,14 @@ class ControlPlane:
 
     def _check_replies(self, source: Source, request: Any, mine: list[dict[str, Any]]) -> None:
         answers = [h for h in mine if h.get("id") == self.numbers]
-        if isinstance(request, m.WaitFor):
+        if isinstance(request, WaitFor):
             assert len(answers) <= 1
         elif request.op in QUIET:
             assert all("error" in h for h in answers), (request, mine)
         else:
             assert len(answers) == 1, (request, mine)
             if "error" not in answers[0]:
-                m.read_reply(request, answers[0], "it")
+                read_reply(request, answers[0], "it")
 
     # What may change ----------------------------------------------------------------------------
 
@@ -215,7 +235,7 @@ class ControlPlane:
     def _check_clients(self, before: dict[int, Any], said: bytes, time_passed: bool) -> None:
         after = self._clients()
         for rank, (incarnation, gone, published, heard) in before.items():
-            own = [s for s in SECRETS if m.incarnation_of(s) == incarnation]
+            own = [s for s in SECRETS if incarnation_of(s) == incarnation]
             spoken = any(secret.encode() in said for secret in own)
             if rank not in after:
                 assert time_passed and self.num_clients == 0

@@ -12,7 +12,7 @@ import zmq
 from khop.channel.message import pack, unpack
 from khop.distributed.partitions.shared_client import run
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.messages import text_array
+from khop.distributed.remote.encoding import text_array
 from khop.distributed.remote.server.graph_handler import GraphRequestHandler
 from khop.distributed.sampling.pipeline import Pipeline
 from khop.partition import PartitionFolder

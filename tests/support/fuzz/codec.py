@@ -9,7 +9,25 @@ from random import Random
 from typing import Any
 
 from khop import codec
-from khop.distributed.remote import messages
+from khop.distributed.remote.directory_messages import (
+    Addresses,
+    ClientEntry,
+    Published,
+    RegisterClient,
+    RegisterServer,
+    ServerEntry,
+    Table,
+    WaitFor,
+)
+from khop.distributed.remote.graph_messages import HomeEdges
+from khop.distributed.remote.session_messages import (
+    Batch,
+    Chunk,
+    ErrorText,
+    Failed,
+    Open,
+    SessionSpec,
+)
 from khop.distributed.rpc import protocol as wire
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
@@ -28,24 +46,24 @@ def codec_target(root: Path) -> Run:
     sampling = SamplingSpec(((3, 2), (-1, 0)), weighted=(True, False), reversals=((0, 1, True),))
     collect = CollectSpec([["x", "y"], []], [[], ["w"]], [True, False])
     pipeline = PipelineSpec(sampling, collect, 1, LinkSpec(mode="binary", excluded=((0, True),)))
-    spec = messages.SessionSpec(
+    spec = SessionSpec(
         "s", "secret", "c", pipeline, 2, 1 << 16, 2, 4, [None, "cuda:0"], 1, 5.0, 1 << 16
     )
-    addresses = messages.Addresses("tcp://h:1", "ipc:///s")
-    server = messages.ServerEntry("i", [0, 2], addresses, "h", 7, 0.5)
-    client = messages.ClientEntry("i", "c", 7, 0.25, True)
+    addresses = Addresses("tcp://h:1", "ipc:///s")
+    server = ServerEntry("i", [0, 2], addresses, "h", 7, 0.5)
+    client = ClientEntry("i", "c", 7, 0.25, True)
     valid: list[Any] = [
         pipeline,
-        messages.Open(spec, [1, 2], ["src_weight"]),
-        messages.Table("d", 2, 3, 4, "f", {0: server, 1: server}, {2: client}, False, True),
-        messages.RegisterServer(0, "s", 2, 3, [0], addresses, "h", 7, "f", {1: "x"}),
-        messages.RegisterClient(2047, "s", 2, 0, "c", 7),
-        messages.WaitFor(0, "s", "n", [0, 1, 2], 9.5),
-        messages.Published([2, 0], [5, 9]),
-        messages.Batch("s", 1, 2, 2**64 - 1),
-        messages.Chunk("s", 1, 0, 64, 0, None),
-        messages.Failed("s", 1, messages.ErrorText("ValueError", "no", "")),
-        messages.HomeEdges(0, 1, 2, 3, 4),
+        Open(spec, [1, 2], ["src_weight"]),
+        Table("d", 2, 3, 4, "f", {0: server, 1: server}, {2: client}, False, True),
+        RegisterServer(0, "s", 2, 3, [0], addresses, "h", 7, "f", {1: "x"}),
+        RegisterClient(2047, "s", 2, 0, "c", 7),
+        WaitFor(0, "s", "n", [0, 1, 2], 9.5),
+        Published([2, 0], [5, 9]),
+        Batch("s", 1, 2, 2**64 - 1),
+        Chunk("s", 1, 0, 64, 0, None),
+        Failed("s", 1, ErrorText("ValueError", "no", "")),
+        HomeEdges(0, 1, 2, 3, 4),
         wire.Sample(0, ["trees", "excluded"], HopRequest(-1, True, False, 2**63, last=True)),
         wire.Fetch("node", 0, ["x", "id"]),
     ]

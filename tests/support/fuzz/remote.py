@@ -21,32 +21,25 @@ from khop.codec import to_json
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
 from khop.distributed.remote.client.server_session import OPEN, ServerSession
-from khop.distributed.remote.messages import (
+from khop.distributed.remote.directory_messages import (
     Addresses,
-    Alive,
-    Chunk,
     ClientEntry,
     Goodbye,
-    LayoutEvent,
     Lookup,
-    Open,
-    Ping,
     Publish,
     RegisterClient,
     RegisterServer,
     ServerEntry,
-    SessionSpec,
     Table,
     WaitFor,
-    read_reply,
-    read_table,
-    read_text,
-    text_array,
 )
+from khop.distributed.remote.encoding import read_reply, read_table, read_text, text_array
+from khop.distributed.remote.graph_messages import Ping
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.graph_handler import GraphRequestHandler
 from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.validation import SessionValidator, columns_of
+from khop.distributed.remote.session_messages import Alive, Chunk, LayoutEvent, Open, SessionSpec
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.protocol import PROTOCOL, read_request, request_header
 from khop.distributed.sampling.pipeline import PipelineSpec

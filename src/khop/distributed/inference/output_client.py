@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from khop.distributed.rpc.partition_client import PartitionClient
-from khop.distributed.rpc.partition_connection import Request
+from khop.distributed.rpc.pending import Request
 from khop.distributed.rpc.protocol import OutputRows
 from khop.typing import Int64Array
 

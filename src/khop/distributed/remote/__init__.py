@@ -22,12 +22,12 @@ its arenas (`server.local_clients` and `client.local_sampler`).
 
 What is said
 ============
-Requests, replies and events are the dataclasses of `remote.messages` (and, to a partition, of
-`khop.distributed.rpc.protocol`): a JSON header and arrays, as `khop.channel.message` packs them.
-The header of a request has `op`, `protocol` and `id`, an integer of the asker's choice; the reply
-has the same `id`, and `error` ({'type', 'message'}) if it was refused. Requests are only ever
-named; those names are all there are. They may be repeated: each says all that its answer depends
-on.
+Requests, replies and events are the dataclasses of `directory_messages`, `session_messages` and
+`graph_messages` (and, to a partition, of `khop.distributed.rpc.protocol`): a JSON header and
+arrays, as `khop.channel.message` packs them. The header of a request has `op`, `protocol` and `id`,
+an integer of the asker's choice; the reply has the same `id`, and `error` ({'type', 'message'}) if
+it was refused. Requests are only ever named; those names are all there are. They may be repeated:
+each says all that its answer depends on.
 
 Who may ask what follows from the connection (`remote.server.identity`): its key, or its user here.
 A request for a session that the server does not have, or that another connection has opened, is

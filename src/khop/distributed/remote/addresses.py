@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from khop.distributed.processes.hosts import host_identity
 from khop.distributed.processes.socket_files import is_own_socket
-from khop.distributed.remote.messages import ServerEntry
+from khop.distributed.remote.directory_messages import ServerEntry
 from khop.distributed.rpc.endpoint import Credentials, Endpoint
 
 

@@ -1,75 +1,45 @@
-"""Requests to graph servers and their directory. Imports no torch.
+"""Client of the graph servers' directory, which also sends requests to the servers.
 
-Clients, graph servers and `khop top` use it. A `DirectoryClient` runs a thread, which owns the
-sockets, registers this process with the directory every second, follows servers to new addresses,
-and repeats requests that were lost with a connection. Requests are idempotent, so repeating is
-harmless.
-
-Messages of servers are checked before they are used; a malformed one ends its connection, never the
-thread. If the thread ends all the same, all requests in flight fail at once with its reason.
+Clients, graph servers and `khop top` use it. It registers this process with the directory every
+second, and follows servers to new addresses; `server_client`, its base, has the connections and
+their thread. Imports no torch.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-import zmq
-
-from khop import log
-from khop.channel.message import pack
-from khop.distributed.remote import messages
 from khop.distributed.remote.addresses import Servers
-from khop.distributed.remote.messages import RegisterClient, RegisterServer, Table
-from khop.distributed.rpc.connection import Connection
-from khop.distributed.rpc.endpoint import Endpoint
-from khop.distributed.rpc.protocol import Request, rebuild_error, request_header
+from khop.distributed.remote.directory_messages import (
+    Goodbye,
+    Lookup,
+    Publish,
+    Published,
+    RegisterClient,
+    RegisterServer,
+    Table,
+    WaitFor,
+)
+from khop.distributed.remote.encoding import read_table, text_array, text_bytes
+from khop.distributed.remote.message_fields import new_secret
+from khop.distributed.remote.server_client import PendingRequest, Reply, ServerClient
+from khop.distributed.rpc.protocol import Request
 from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
-from khop.forks import check_process
 from khop.typing import Array
-
-_log = log.get(__name__)
 
 _BEAT = 1.0
 _CONTENDING_BEAT = 0.25
-_TICK_MS = 250
-_REGISTRATIONS = (RegisterServer, RegisterClient, messages.Lookup)
+_REGISTRATIONS = (RegisterServer, RegisterClient, Lookup)
 
 
-class Reply(NamedTuple):
-    """Reply of a server.
-
-    Attributes:
-        fields: an instance of the request's `reply`.
-        arrays: the arrays that it carries.
-    """
-
-    fields: Any
-    arrays: list[Array]
-
-
-@dataclass
-class _PendingRequest:
-    """A request in flight."""
-
-    rank: int | None
-    request: Request
-    arrays: Sequence[Array]
-    deadline: float
-    began: float
-    future: Future[Reply] = field(default_factory=Future)
-
-
-class DirectoryClient:
+class DirectoryClient(ServerClient):
     """Connections to graph servers and their directory.
 
     Args:
@@ -81,7 +51,7 @@ class DirectoryClient:
         on_refused: called with the error if the directory refuses the registration.
 
     Attributes:
-        secret: authenticates this process to the directory; see `messages.incarnation_of`.
+        secret: authenticates this process to the directory; see `message_fields.incarnation_of`.
     """
 
     def __init__(
@@ -92,87 +62,18 @@ class DirectoryClient:
         on_table: Callable[[Table], None] | None = None,
         on_refused: Callable[[Exception], None] | None = None,
     ) -> None:
-        self._servers = servers
-        self.master = servers.master
+        super().__init__(servers, timeout)
         self._registration = registration
-        self.timeout = timeout
         self._on_table = on_table
         self._on_refused = on_refused
-        self.secret = messages.new_secret()
+        self.secret = new_secret()
         self._table: Table | None = None
         self._known = threading.Condition()
         self._refused: Exception | None = None
         self._published: dict[str, Array] = {}
-        # The reason for which the thread has ended, if it has: it would not send further requests.
-        self._ended: Exception | None = None
-        self._submitting = threading.Lock()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._links: dict[int | None, Connection] = {}
-        self._asked: dict[int, _PendingRequest] = {}
-        self._submitted: deque[_PendingRequest] = deque()
-        self._ids = itertools.count(1)
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._closing = False
-        self._owner = os.getpid()
         self._beat_at = 0.0
         self._beating: Future[Reply] | None = None
-        self._thread = threading.Thread(target=self._run, name="khop-remote", daemon=True)
-        self._thread.start()
-
-    # Called by other threads --------------------------------------------------------------------
-
-    def submit(
-        self,
-        rank: int | None,
-        request: Request,
-        arrays: Sequence[Array] = (),
-        timeout: float | None = None,
-    ) -> Future[Reply]:
-        """Send a request to a server.
-
-        Args:
-            rank: rank of the server. If None, the directory.
-            request: one of `khop.distributed.remote.messages`.
-            arrays: arrays that it carries.
-            timeout: seconds that it may take. If None, those of this object.
-
-        Returns:
-            A future of the reply. It raises the server's error, ProtocolError if the reply is
-            malformed, or PartitionUnavailableError that names server, address and elapsed time.
-
-        Raises:
-            RuntimeError: this client has been closed or has failed, or this process is a fork.
-            ProtocolError: the request is larger than servers accept.
-        """
-        check_process(self._owner, "connection to graph servers", "call init_client() there")
-        now = time.monotonic()
-        seconds = self.timeout if timeout is None else timeout
-        asked = _PendingRequest(rank, request, list(arrays), now + seconds, now)
-        self._frames(2**53, asked)  # a request that cannot be packed fails here, not in the thread
-        with self._submitting:
-            if self._closing or self._ended is not None:
-                raise self._why_ended()
-            self._submitted.append(asked)
-        self._notify()
-        return asked.future
-
-    def request(
-        self,
-        rank: int | None,
-        request: Request,
-        arrays: Sequence[Array] = (),
-        timeout: float | None = None,
-    ) -> Reply:
-        """Send a request to a server and return its reply; arguments and errors as of `submit`."""
-        return self.submit(rank, request, arrays, timeout).result()
-
-    def _notify(self) -> None:
-        with contextlib.suppress(OSError):  # closed meanwhile
-            os.eventfd_write(self._wake, 1)
-
-    def _why_ended(self) -> RuntimeError:
-        said = "the connection to the graph servers has been closed"
-        return RuntimeError(said if self._closing else f"{said}: {self._ended!r}")
+        self._start()
 
     @property
     def table(self) -> Table | None:
@@ -208,7 +109,7 @@ class DirectoryClient:
                 return self._table
             if self._ended is not None:
                 raise self._why_ended()
-        master = self._links.get(None)
+        master = self._connections.get(None)
         state = (
             "" if self._table is not None or master is None else f"; the directory {master.state()}"
         )
@@ -240,13 +141,13 @@ class DirectoryClient:
 
     def publish(self, name: str, value: Any) -> None:
         """Publish a value of this client; sent again to a directory that was restarted."""
-        self._published[name] = messages.text_array(value)
+        self._published[name] = text_array(value)
         self.request(None, self._publication(name), [self._published[name]])
 
-    def _publication(self, name: str) -> messages.Publish:
+    def _publication(self, name: str) -> Publish:
         own = self._identity()
         assert own is not None, "only what has registered publishes"
-        return messages.Publish(own.rank, self.secret, name)
+        return Publish(own.rank, self.secret, name)
 
     def wait_for(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
         """Return clients' values by rank, as soon as all are published or after `wait` seconds.
@@ -258,10 +159,10 @@ class DirectoryClient:
         """
         own = self._identity()
         rank = 0 if own is None else own.rank
-        request = messages.WaitFor(rank, self.secret, name, list(ranks), wait)
+        request = WaitFor(rank, self.secret, name, list(ranks), wait)
         reply = self.request(None, request, timeout=self.timeout + wait)
-        where, text = self.name_of(None), messages.text_bytes(reply.arrays)
-        published: messages.Published = reply.fields
+        where, text = self.name_of(None), text_bytes(reply.arrays)
+        published: Published = reply.fields
         begins = [0, *published.ends[:-1]]
         found = {}
         try:
@@ -285,151 +186,25 @@ class DirectoryClient:
         if goodbye and own is not None and self._refused is None and self._ended is None:
             # Before `_closing` is set. From here on, the thread does not register this process.
             self._registration = None
-            parting = messages.Goodbye(own.role, own.rank, self.secret)
+            parting = Goodbye(own.role, own.rank, self.secret)
             with contextlib.suppress(Exception):
                 self.submit(None, parting, timeout=1.0).result(1.5)
-        self._closing = True
-        self._notify()
-        self._thread.join()
-        os.close(self._wake)
+        self._stop()
 
     # The thread ---------------------------------------------------------------------------------
 
     def _identity(self) -> RegisterServer | RegisterClient | None:
         return None if self._registration is None else self._registration(self.secret)
 
-    def _run(self) -> None:
-        ended: Exception = RuntimeError("it was closed")
-        try:
-            self._links[None] = self._new_link(self._servers.directory)
-            while not self._closing:
-                self._sleep()
-                self._take_submitted()
-                self._beat()
-                for rank, link in list(self._links.items()):
-                    self._attend(rank, link)
-                self._expire()
-        except BaseException as error:
-            ended = error if isinstance(error, Exception) else RuntimeError(repr(error))
-            _log.error(
-                "client-failed", f"asking graph servers has failed: {error!r}", exc_info=error
-            )
-        finally:
-            self._end(ended)
-
-    def _attend(self, rank: int | None, link: Connection) -> None:
-        """Process a connection's events and messages. An error ends the connection."""
-        try:
-            if link.pump():
-                self._ask_again(rank)
-            for header, arrays, _ in link.receive():
-                self._answer(rank, header, arrays)
-        except Exception as error:
-            link.refuse(f"it cannot be used: {error}")
-            _log.warning("server-refused", f"{self.name_of(rank)}: {error!r}")
-
-    def name_of(self, rank: int | None) -> str:
-        """Return name and address of a server, for messages. If None, those of the directory."""
-        link = self._links.get(rank)
-        where = "" if link is None else f" at {link.address}"
-        return ("the directory" if rank is None else f"graph server {rank}") + where
-
-    def _new_link(self, endpoint: Endpoint | None) -> Connection:
-        return Connection(self._context, self._servers.credentials, endpoint)
-
-    def _sleep(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._wake, zmq.POLLIN)
-        for link in self._links.values():
-            for socket in link.sockets():
-                poller.register(socket, zmq.POLLIN)
-        poller.poll(_TICK_MS)
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
-
-    def _take_submitted(self) -> None:
-        while self._submitted:
-            self._ask(self._submitted.popleft())
-
-    def _ask(self, asked: _PendingRequest) -> None:
-        number = next(self._ids)
-        try:
-            link = self._links.get(asked.rank)
-            if link is None:
-                link = self._links[asked.rank] = self._new_link(None)
-                self._locate(asked.rank)
-            link.send(self._frames(number, asked))
-        except Exception as error:  # it cannot be packed or sent
-            self._fail(asked, error)
-            return
-        self._asked[number] = asked
-
-    def _fail(self, asked: _PendingRequest, error: Exception) -> None:
-        if asked.future.set_running_or_notify_cancel():
-            asked.future.set_exception(error)
-
-    def _frames(self, number: int, asked: _PendingRequest) -> list[Any]:
-        return pack(request_header(asked.request, number), asked.arrays)
-
-    def _ask_again(self, rank: int | None) -> None:
-        """Send again the requests that were lost with a connection; registration first.
-
-        A directory that was restarted refuses other requests of processes that have not registered.
-        """
-        mine = [(n, a) for n, a in self._asked.items() if a.rank == rank]
-        if rank is None and self._beating is None and self._registration is not None:
-            self._register()
-        mine.sort(key=lambda entry: not isinstance(entry[1].request, _REGISTRATIONS))
-        for number, asked in mine:
-            self._links[rank].send(self._frames(number, asked))
-
-    def _locate(self, rank: int | None) -> None:
+    def _locate(self, rank: int) -> None:
         """Connect to a server at its address in the directory; refuse an invalid address."""
-        entry = None if self._table is None or rank is None else self._table.servers.get(rank)
+        entry = None if self._table is None else self._table.servers.get(rank)
         if entry is not None:
-            link = self._links[rank]
+            link = self._connections[rank]
             try:
                 link.relocate(self._servers.endpoint(entry))
             except Exception as error:
                 link.refuse(f"the directory says it is at {entry.addresses}: {error}")
-
-    def _answer(self, rank: int | None, header: dict[str, Any], arrays: list[Array]) -> None:
-        number = header.get("id")
-        asked = self._asked.get(number) if type(number) is int else None
-        if asked is None or asked.rank != rank:  # answered twice, after a reconnection
-            return
-        del self._asked[number]  # type: ignore[arg-type]
-        where = self.name_of(rank)
-        if "error" in header:
-            self._fail(asked, rebuild_error(header["error"], where))
-            return
-        try:
-            reply = Reply(messages.read_reply(asked.request, header, where), arrays)
-        except ProtocolError as error:
-            self._fail(asked, error)
-            return
-        if asked.future.set_running_or_notify_cancel():
-            asked.future.set_result(reply)
-
-    def _expire(self) -> None:
-        now = time.monotonic()
-        for number, asked in list(self._asked.items()):
-            if asked.future.cancelled():
-                del self._asked[number]
-            elif now > asked.deadline:
-                del self._asked[number]
-                self._fail(asked, self._unavailable(asked))
-
-    def _unavailable(self, asked: _PendingRequest) -> PartitionUnavailableError:
-        link = self._links[asked.rank]
-        who = "the graph servers' directory" if asked.rank is None else f"graph server {asked.rank}"
-        seconds = time.monotonic() - asked.began
-        return PartitionUnavailableError(
-            f"{who} at {link.address} did not answer '{asked.request.op}' in {seconds:.1f} s: it "
-            f"{link.state()}"
-        )
-
-    # Registering --------------------------------------------------------------------------------
 
     def _beat(self) -> None:
         """Send a heartbeat to the directory when one is due, and process its last reply."""
@@ -442,11 +217,8 @@ class DirectoryClient:
 
     def _register(self) -> None:
         """Send this process's registration, or a lookup if it has none."""
-        now = time.monotonic()
-        self._beat_at = now + _BEAT
-        asked = _PendingRequest(
-            None, self._identity() or messages.Lookup(), (), now + _BEAT * 5, now
-        )
+        self._beat_at = time.monotonic() + _BEAT
+        asked = PendingRequest(None, self._identity() or Lookup(), (), _BEAT * 5)
         self._beating = asked.future
         self._ask(asked)
 
@@ -462,9 +234,9 @@ class DirectoryClient:
                 self._on_refused(self._refused)
             return
         try:
-            table = messages.read_table(beating.result().arrays, self.name_of(None))
+            table = read_table(beating.result().arrays, self.name_of(None))
         except ProtocolError as malformed:
-            self._links[None].refuse(str(malformed))
+            self._connections[None].refuse(str(malformed))
             return
         if table.contending:  # another process has this rank, and may be dead
             self._beat_at = time.monotonic() + _CONTENDING_BEAT
@@ -474,29 +246,25 @@ class DirectoryClient:
             self._refused = None
             self._table = table
             self._known.notify_all()
-        for rank in self._links:
+        for rank in self._connections:
             if rank is not None:
                 self._locate(rank)
         if is_new and self._registration is not None:  # it has lost the published values
-            now = time.monotonic()
             for name, value in list(self._published.items()):
-                self._ask(
-                    _PendingRequest(None, self._publication(name), [value], now + self.timeout, now)
-                )
+                self._ask(PendingRequest(None, self._publication(name), [value], self.timeout))
         if self._on_table is not None:
             self._on_table(table)
 
-    def _end(self, why: Exception) -> None:
-        """Fail the requests in flight, and all later ones."""
-        with self._submitting:
-            self._ended = why
-            waiting = [*self._asked.values(), *self._submitted]
-        for asked in waiting:
-            self._fail(asked, self._why_ended())
+    def _is_first(self, request: Request) -> bool:
+        # A directory that was restarted refuses others of processes that have not registered.
+        return isinstance(request, _REGISTRATIONS)
+
+    def _on_directory_back(self) -> None:
+        if self._beating is None and self._registration is not None:
+            self._register()
+
+    def _on_end(self) -> None:
         with self._known:
             self._known.notify_all()
         if self._on_refused is not None and not self._closing:
             self._on_refused(self._why_ended())  # a server that needs the directory ends, too
-        for link in self._links.values():
-            link.close()
-        self._context.destroy(0)

@@ -1,7 +1,7 @@
 """Requests between processes: protocol, connections, keys, limits, and the partition server.
 
 Imports no torch: servers and samplers run it. Samplers, trainers, receivers and graph servers send
-requests (`partition_client`, `partition_connection`, `connection`). Servers reply
+requests (`partition_client`, `connection`, `pending`). Servers reply
 (`partition_server`, `listener`, `partition_handler`). `protocol` has the messages, `endpoint` the
 addresses, `limits` the bounds for each peer, `keys` and `key_files` the CURVE keys.
 """

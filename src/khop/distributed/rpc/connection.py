@@ -1,15 +1,21 @@
-"""A connection to one graph server or directory, made again whenever it is lost.
+"""A connection to one server of any kind, made again whenever it is lost. Imports no torch.
 
-Receivers, clients and graph servers use it. Requests in flight are lost with a connection: the
-caller sends them again when `pump` reports that it is up. Messages are dropped while it is down, so
-none is delivered late, to a server that was restarted meanwhile. Imports no torch.
+Samplers, trainers, receivers and graph servers use it. A monitor reports when the connection is up
+and when it is lost, and heartbeats detect half-open ones. Requests in flight are lost with a
+connection: the caller sends them again when `pump` reports that it is up (`pending` keeps them).
+Messages are dropped while it is down, so none is delivered late, to a server that was restarted
+meanwhile: ZeroMQ would queue them, so each connection has a socket of its own.
+
+The next connection is made after a pause, which doubles while connections bring no message. A
+handshake that fails counts as such a connection: ZeroMQ itself never tries again after some.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import zmq
@@ -31,9 +37,13 @@ _EVENTS = (
 _EVENT = struct.Struct("=Hi")
 _HEARTBEAT_MS = 1000
 _HEARTBEAT_TIMEOUT_MS = 3000
-# Pause, in seconds, before a connection that ended at once is made again; doubles each time.
+_CONNECT_TIMEOUT_MS = 1000
+# Limit of a handshake, for a server that is stopped or cut off in the middle of one.
+_HANDSHAKE_MS = 3000
+_RECONNECT_MS = 50, 500
+# Pause, in seconds, before a connection that brought nothing is made again; doubles each time.
 _MIN_PAUSE = 0.05
-_MAX_PAUSE = 1.0
+_MAX_PAUSE = 2.0
 _LINGER_MS = 500
 # Messages received in one call, so that other connections are read, too.
 _MOST_AT_ONCE = 256
@@ -46,6 +56,7 @@ class Connection:
         context: context of the sockets.
         credentials: keys of this process; needed for endpoints with a server key.
         endpoint: address and key of the server. If None, it is not known yet: see `relocate`.
+        clock: source of time, in seconds, for tests.
 
     Attributes:
         endpoint: as above.
@@ -54,6 +65,9 @@ class Connection:
         heard: when the last message of the server arrived, or the connection was made
             (`time.monotonic`).
         refused: reason for which the server, or `refuse`, rejected the connection, if known.
+        final: reason for which requests cannot succeed until the connection is up again, in words
+            that follow the server's name: it refused the key, or see `give_up`. None if none.
+        has_returned: True once a connection is up that is not the first at this endpoint.
     """
 
     def __init__(
@@ -61,15 +75,21 @@ class Connection:
         context: zmq.Context[zmq.Socket[bytes]],
         credentials: Credentials | None = None,
         endpoint: Endpoint | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._context = context
         self._credentials = credentials
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self.endpoint: Endpoint | None = None
-        self.lost_since: float | None = time.monotonic()
+        self.lost_since: float | None = clock()
         self.heard = 0.0
         self.refused: str | None = None
+        self.final: str | None = None
+        self.has_returned = False
+        self._has_been_up = False
+        self._unread: deque[list[zmq.Frame]] = deque()
         self._pause = _MIN_PAUSE
         self._connect_at = 0.0
         self._up_since = 0.0
@@ -102,7 +122,9 @@ class Connection:
             )
         self._drop()
         self.endpoint = endpoint
-        self.refused = None
+        self.refused = self.final = None
+        self.has_returned = self._has_been_up = False
+        self._pause = _MIN_PAUSE
         # Not pump(): its caller must get the report that the connection is up.
         self._connect(endpoint)
 
@@ -113,37 +135,56 @@ class Connection:
     def pump(self) -> bool:
         """Process connection events, and reconnect; return whether the connection just came up."""
         if self._socket is None and self.endpoint is not None:
-            if time.monotonic() < self._connect_at:
+            if self._clock() < self._connect_at:
                 return False
             self._connect(self.endpoint)
         came_up = False
         while self._monitor is not None and self._monitor.poll(0):
             event = _EVENT.unpack(self._monitor.recv_multipart()[0])[0]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.lost_since, self.refused = None, None
-                self.heard = self._up_since = time.monotonic()
-                came_up = True
-            elif event == zmq.EVENT_DISCONNECTED:
-                if self.is_up:  # else ZeroMQ retries by itself
-                    self._drop()
-                    came_up = False
-            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                self.refused = "it refuses this process's key"
-            else:
-                self.refused = "it speaks with other keys, or with none, or is no graph server"
-        return came_up
+            came_up = self._take_event(event) or came_up
+        return came_up and self.is_up
+
+    def _take_event(self, event: int) -> bool:
+        """Process an event of the monitor; return whether the connection is up by it."""
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.lost_since = self.refused = self.final = None
+            self.heard = self._up_since = self._clock()
+            self.has_returned, self._has_been_up = self._has_been_up, True
+            return True
+        if event == zmq.EVENT_DISCONNECTED:
+            if self.is_up:  # else the handshake has failed, which is reported by itself
+                self._keep_unread()
+                self._drop()
+            return False
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            self.refused = "it refuses this process's key"
+            self.final = "refused this process's key"
+        else:
+            self.refused = "it speaks with other keys, or with none, or is no server of khop"
+        self._drop()
+        return False
+
+    def _keep_unread(self) -> None:
+        """Keep messages that arrived before the connection was lost: a server's goodbye."""
+        while self._socket is not None and self._socket.poll(0):
+            self._unread.append(self._socket.recv_multipart(copy=False))
 
     def _connect(self, endpoint: Endpoint) -> None:
+        self._unread.clear()  # what is left of the last connection is not mixed with the next
         socket = self._context.socket(zmq.DEALER)
         try:
             socket.linger = 0
             socket.sndhwm = socket.rcvhwm = 0  # bounded by the requests in flight
-            socket.setsockopt(zmq.MAXMSGSIZE, ENVELOPE_BYTES)
-            socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
-            socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)
-            socket.setsockopt(zmq.RECONNECT_IVL, 50)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+            for option, value in (
+                (zmq.MAXMSGSIZE, ENVELOPE_BYTES),
+                (zmq.HEARTBEAT_IVL, _HEARTBEAT_MS),
+                (zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS),
+                (zmq.CONNECT_TIMEOUT, _CONNECT_TIMEOUT_MS),
+                (zmq.HANDSHAKE_IVL, _HANDSHAKE_MS),
+                (zmq.RECONNECT_IVL, _RECONNECT_MS[0]),
+                (zmq.RECONNECT_IVL_MAX, _RECONNECT_MS[1]),
+            ):
+                socket.setsockopt(option, value)
             if endpoint.server_key is not None and self._credentials is not None:
                 socket.curve_serverkey = endpoint.server_key.encode()
                 socket.curve_publickey = self._credentials.public.encode()
@@ -158,14 +199,17 @@ class Connection:
 
     def _drop(self) -> None:
         """Close the connection; `pump` makes the next."""
-        now = time.monotonic()
-        lasted = self.is_up and now - self._up_since > _MAX_PAUSE
-        self._pause = _MIN_PAUSE if lasted else min(2 * self._pause, _MAX_PAUSE)
+        now = self._clock()
+        served = self.heard > self._up_since or now - self._up_since > _MAX_PAUSE
+        if self.is_up and served:
+            self._pause = _MIN_PAUSE
         self._connect_at = now + self._pause
+        self._pause = min(2 * self._pause, _MAX_PAUSE)
         if self.lost_since is None:
             self.lost_since = now
         if self._socket is not None:
-            self._socket.disable_monitor()
+            if not self._socket.closed:  # at the interpreter's end ZeroMQ may have closed it before
+                self._socket.disable_monitor()
             self._socket.close(None if self._lingers else 0)
         if self._monitor is not None:
             self._monitor.close(0)
@@ -183,10 +227,13 @@ class Connection:
             ProtocolError: a message is malformed. The caller should `refuse` the connection.
         """
         for _ in range(_MOST_AT_ONCE):
-            if self._socket is None or not self._socket.poll(0):
+            if self._unread:
+                frames = self._unread.popleft()
+            elif self._socket is not None and self._socket.poll(0):
+                frames = self._socket.recv_multipart(copy=False)
+                self.heard = self._clock()
+            else:
                 return
-            frames = self._socket.recv_multipart(copy=False)
-            self.heard = time.monotonic()
             try:
                 header, arrays = unpack([frame.buffer for frame in frames])
             except ProtocolError as error:
@@ -201,8 +248,13 @@ class Connection:
             pause: minimum seconds before the next connection.
         """
         self._drop()
-        self._connect_at = max(self._connect_at, time.monotonic() + pause)
+        self._unread.clear()
+        self._connect_at = max(self._connect_at, self._clock() + pause)
         self.refused = why
+
+    def give_up(self, why: str) -> None:
+        """Set the final state of the server: 'has ended'."""
+        self.final = why
 
     def finish(self) -> None:
         """Let messages that were sent leave after the connection is closed, for up to 0.5 s."""
@@ -215,11 +267,12 @@ class Connection:
         if self.endpoint is None:
             return "has not registered with the directory"
         if self.lost_since is None:
-            return f"is connected, but was last heard of {time.monotonic() - self.heard:.1f} s ago"
-        lost = f"has been unreachable for {time.monotonic() - self.lost_since:.1f} s"
+            return f"is connected, but was last heard of {self._clock() - self.heard:.1f} s ago"
+        lost = f"has been unreachable for {self._clock() - self.lost_since:.1f} s"
         return lost if self.refused is None else f"{lost}: {self.refused}"
 
     def close(self) -> None:
         """End the connection."""
         self._drop()
+        self._unread.clear()
         self.endpoint = None

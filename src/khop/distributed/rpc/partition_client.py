@@ -9,7 +9,6 @@ that names partition, address and time.
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +17,10 @@ from typing import Any
 import zmq
 
 from khop import log
-from khop.channel.message import pack, unpack
+from khop.channel.message import pack
+from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Credentials, Endpoint
-from khop.distributed.rpc.partition_connection import PartitionConnection, Request
+from khop.distributed.rpc.pending import PendingRequests, Request
 from khop.distributed.rpc.protocol import (
     Fetch,
     HasEdges,
@@ -30,7 +30,7 @@ from khop.distributed.rpc.protocol import (
     rebuild_error,
     request_header,
 )
-from khop.errors import ProtocolError
+from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.forks import check_process
 from khop.sampler.requests import HopRequest, RowSet
 from khop.trace.requests import RequestLog
@@ -54,6 +54,8 @@ class PartitionClient:
 
     Attributes:
         bytes_received: bytes of all replies.
+        poller: polls the sockets of all connections, which `pump` and `relocate` change. Who waits
+            for something else, too, registers it here.
         on_lost: called with a partition and the time when its connection was lost
             (`time.monotonic`), repeatedly while requests wait for it; may call `relocate` and
             `give_up`.
@@ -73,26 +75,33 @@ class PartitionClient:
         self._timeout = timeout
         self._credentials = credentials
         self.on_lost = on_lost
-        self._connections: dict[int, PartitionConnection] = {}
-        self._ids = itertools.count()
+        self._connections: dict[int, Connection] = {}
+        self._pending: PendingRequests[Request] = PendingRequests()
         self.bytes_received = 0
         self.log: RequestLog | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._owner = os.getpid()
-        self._poller = zmq.Poller()
+        self.poller = zmq.Poller()
+        self._registered: dict[int, list[zmq.Socket[bytes]]] = {}
         for part, endpoint in endpoints.items():
-            self._connections[part] = self._connect(part, endpoint)
+            if endpoint.server_key is not None and credentials is None:
+                raise ValueError(f"{self.what} {part} is served with CURVE, but no keys are given")
+            self._connections[part] = Connection(self._context, credentials, endpoint)
+            self._register(part)
 
-    def _connect(self, part: int, endpoint: Endpoint) -> PartitionConnection:
-        connection = PartitionConnection(
-            self._context, f"{self.what} {part}", endpoint, self._credentials
-        )
-        for socket in (connection.socket, connection.monitor):
-            self._poller.register(socket, zmq.POLLIN)
-        return connection
+    def _register(self, part: int) -> None:
+        """Register the sockets of a connection with the poller, if they are others than before."""
+        old, new = self._registered.get(part, []), self._connections[part].sockets()
+        if old == new:
+            return
+        for socket in old:
+            self.poller.unregister(socket)
+        for socket in new:
+            self.poller.register(socket, zmq.POLLIN)
+        self._registered[part] = new
 
     def relocate(self, part: int, endpoint: Endpoint) -> bool:
-        """Set the endpoint of a partition's server, and send requests in flight there.
+        """Set the endpoint of a partition's server; requests in flight are sent there.
 
         Args:
             part: the partition.
@@ -100,24 +109,26 @@ class PartitionClient:
                 returns by itself.
 
         Returns:
-            True if the endpoint changed. The sockets of `sockets` have then changed, too.
+            True if the endpoint changed.
         """
-        old = self._connections[part]
-        if endpoint == old.endpoint:
+        connection = self._connections[part]
+        if endpoint == connection.endpoint:
             return False
+        pending = len(self._pending.of(part))
         _log.info(
             "partition-moved",
-            f"{old.what} is at {endpoint.address} now, not at {old.endpoint.address}",
+            f"{self.what} {part} is at {endpoint.address} now, not at {connection.address}",
             address=endpoint.address,
-            pending=len(old.pending),
+            pending=pending,
         )
-        new = self._connect(part, endpoint)
-        new.take_over(old.pending)
-        self._connections[part] = new
-        for socket in (old.socket, old.monitor):
-            self._poller.unregister(socket)
-        old.close()
+        connection.relocate(endpoint)
+        self._register(part)
         return True
+
+    @property
+    def is_connected(self) -> bool:
+        """True while all connections are up. Lost ones are made again by `pump`, after a pause."""
+        return all(connection.is_up for connection in self._connections.values())
 
     def give_up(self, part: int, why: str) -> None:
         """Fail requests to a partition, later ones included, until its server is back or relocated.
@@ -127,11 +138,17 @@ class PartitionClient:
             why: state of its server: 'has ended'.
         """
         self._connections[part].give_up(why)
+        self._fail_all(part, why)
 
-    def sockets(self) -> list[zmq.Socket[bytes]]:
-        """Return the sockets to poll before `pump`."""
-        connections = self._connections.values()
-        return [c.socket for c in connections] + [c.monitor for c in connections]
+    def _fail_all(self, part: int, why: str) -> None:
+        def explain(_: Request, waited: float) -> PartitionUnavailableError:
+            return self._unavailable(part, f"{why} ({waited:.1f} s after it was asked)")
+
+        self._pending.fail_all(part, explain)
+
+    def _unavailable(self, part: int, why: str) -> PartitionUnavailableError:
+        address = self._connections[part].address
+        return PartitionUnavailableError(f"{self.what} {part} at {address} {why}")
 
     def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Request:
         """Request neighbours of a part's nodes."""
@@ -160,57 +177,100 @@ class PartitionClient:
 
     def _send(self, part: int, asked: Any, arrays: list[Array]) -> Request:
         check_process(self._owner, "connection to other partitions", "make a loader there")
-        number = next(self._ids)
+        number = self._pending.next_number()
         timed = {} if self.log is None else {"timed": True}
         header = request_header(asked, number, part=part, **timed)
         request = Request(part, pack(header, arrays), self._timeout)
         if self.log is not None:
             request.asked = self.log.ask(part, asked.op, len(arrays[0]))
-        self._connections[part].send(number, request)
+        connection = self._connections[part]
+        if connection.final is not None:
+            request.fail(self._unavailable(part, connection.final))
+            return request
+        self._pending.add(number, request)
+        connection.send(request.frames)
         return request
 
     def wait(self, tickets: Sequence[Request]) -> None:
         """Wait until all tickets are done."""
         while not all(ticket.done for ticket in tickets):
-            self._poller.poll(_TICK_MS)
+            self.poller.poll(_TICK_MS)
             self.pump()
 
     def pump(self) -> None:
         """Process replies and connection events; fail requests that are late or cannot succeed."""
         for part, connection in list(self._connections.items()):
+            self._watch(part, connection)
             self._receive(part, connection)
-            connection.watch()
-            connection.expire()
+            if connection.final is not None:
+                self._fail_all(part, connection.final)
+            self._register(part)
             lost = connection.lost_since
-            if lost is None or not connection.pending or self.on_lost is None:
+            if lost is None or self.on_lost is None or not self._pending.has(part):
                 continue
             if time.monotonic() - lost > _LOST_AFTER:
                 self.on_lost(part, lost)
+        self._pending.expire(self._late)
 
-    def _receive(self, part: int, connection: PartitionConnection) -> None:
-        while connection.socket.poll(0):
-            frames = connection.socket.recv_multipart(copy=False)
-            try:
-                header, arrays = unpack([frame.buffer for frame in frames])
-            except ProtocolError as error:
-                connection.fail_all(f"sent a malformed reply: {error}")
-                continue
-            if "goodbye" in header:
-                connection.give_up(f"has ended: {str(header['goodbye'])[:1000]}")
-                continue
-            number = header.get("id")
-            request = connection.answered(number) if type(number) is int else None
-            if request is None:  # answered twice, after a reconnection
-                continue
-            nbytes = sum(map(len, frames))
-            self.bytes_received += nbytes
-            if request.asked is not None and self.log is not None:
-                self.log.answer(request.asked, header.get("served"), nbytes)
-            if "error" in header:
-                where = f"the server of {self.what} {part}"
-                request.fail(rebuild_error(header["error"], where))
-            else:
-                request.succeed(arrays)
+    def _watch(self, part: int, connection: Connection) -> None:
+        """Process connection events; send requests in flight again if the connection is up."""
+        before = connection.lost_since
+        if connection.pump():
+            if connection.has_returned and before is not None:
+                lost = time.monotonic() - before
+                self._say(part, "partition-returned", f"connected again after {lost:.1f} s")
+            for request in self._pending.of(part):
+                connection.send(request.frames)
+        elif before is None and not connection.is_up:
+            self._say(part, "partition-lost", "connection lost")
+
+    def _say(self, part: int, event: str, what: str) -> None:
+        """Log a connection event: as a warning if requests are in flight, else as information."""
+        address, pending = self._connections[part].address, len(self._pending.of(part))
+        say = _log.warning if pending else _log.info
+        say(event, f"{self.what} {part} at {address}: {what}", address=address, pending=pending)
+
+    def _receive(self, part: int, connection: Connection) -> None:
+        try:
+            for header, arrays, nbytes in connection.receive():
+                self._take(part, header, arrays, nbytes)
+        except ProtocolError as error:
+            self._fail_all(part, f"cannot be used: {error}")
+            connection.refuse(f"it cannot be used: {error}")
+
+    def _take(self, part: int, header: dict[str, Any], arrays: list[Array], nbytes: int) -> None:
+        if "goodbye" in header:
+            self.give_up(part, f"has ended: {str(header['goodbye'])[:1000]}")
+            return
+        request = self._pending.answered(part, header.get("id"))
+        if request is None:  # answered twice, after a reconnection
+            return
+        self.bytes_received += nbytes
+        if request.asked is not None and self.log is not None:
+            self.log.answer(request.asked, header.get("served"), nbytes)
+        if "error" in header:
+            where = f"the server of {self.what} {part}"
+            request.fail(rebuild_error(header["error"], where))
+        else:
+            request.succeed(arrays)
+
+    def _late(self, request: Request, waited: float) -> Exception:
+        """Return the error of a request past its deadline."""
+        connection = self._connections[request.server]
+        limit = f"{request.deadline - request.begun:g} s that a request may take (rpc_timeout)"
+        if connection.lost_since is None:
+            why = (
+                f"is connected, but gave no answer in {waited:.1f} s, more than the {limit}: it is "
+                "stuck, or has too much to do"
+            )
+        else:
+            lost = time.monotonic() - connection.lost_since
+            trouble = connection.refused or "its server has ended, or the network is down"
+            why = (
+                f"has been unreachable for {lost:.1f} s, and a request has waited {waited:.1f} s, "
+                f"more than the {limit}: {trouble}"
+            )
+        return self._unavailable(request.server, why)
 
     def __del__(self) -> None:
         # If sockets are left open, ZeroMQ blocks when the process ends.

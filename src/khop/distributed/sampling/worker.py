@@ -123,11 +123,7 @@ class Sampler:
         if self._client is None:
             poller: Any = select.poll()
         else:
-            import zmq
-
-            poller = zmq.Poller()
-            for socket in self._client.sockets():
-                poller.register(socket, zmq.POLLIN)
+            poller = self._client.poller
         poller.register(self._line.fileno(), select.POLLIN)
         return poller
 
@@ -144,11 +140,15 @@ class Sampler:
             progressed = self._advance()
             if self._start_next() or progressed:
                 continue
-            # Idle until a message arrives; a tick lets requests in flight expire.
+            # Idle until a message arrives; a tick lets requests in flight expire, and lost
+            # connections be made again.
             idle = Phase.IDLE if self._epochs else Phase.CLOSED
             self._clock.enter(Phase.REMOTE if self._tasks else idle)
-            self._poller.poll(_TICK_MS if self._tasks else None)
+            self._poller.poll(_TICK_MS if self._needs_tick() else None)
             self._clock.enter(Phase.OTHER)
+
+    def _needs_tick(self) -> bool:
+        return bool(self._tasks) or (self._client is not None and not self._client.is_connected)
 
     def _listen(self) -> None:
         while (message := self._line.receive()) is not None:
@@ -191,8 +191,8 @@ class Sampler:
         part = content["part"]
         if "ended" in content:
             client.give_up(part, content["ended"])
-        elif client.relocate(part, Endpoint(content["address"], content["server_key"])):
-            self._poller = self._make_poller()
+        else:
+            client.relocate(part, Endpoint(content["address"], content["server_key"]))
 
     def _open_epoch(self, message: Message) -> None:
         opened = read_epoch(message)

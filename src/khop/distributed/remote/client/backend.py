@@ -19,7 +19,7 @@ from khop.distributed.remote.client.batch_checks import BatchSchema
 from khop.distributed.remote.client.local_sampler import LocalSamplerFactory
 from khop.distributed.remote.client.membership import require_client
 from khop.distributed.remote.client.served_graph import ServedGraph
-from khop.distributed.remote.messages import new_secret
+from khop.distributed.remote.message_fields import new_secret
 from khop.distributed.sampling.buffer_plan import RingPlan, plan_memory
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.sampling.pipeline import PipelineSpec

@@ -24,7 +24,8 @@ from khop.distributed.processes.child import ChildProcess
 from khop.distributed.processes.socket_files import is_own_socket, lines_path, peer_of
 from khop.distributed.remote.addresses import local_socket
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.messages import SamplerEnded, SamplerStarted, ServerEntry
+from khop.distributed.remote.directory_messages import ServerEntry
+from khop.distributed.remote.session_messages import SamplerEnded, SamplerStarted
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.distributed.sampling.process_handle import Process
 from khop.errors import PartitionUnavailableError, ProtocolError

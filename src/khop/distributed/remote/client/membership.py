@@ -17,7 +17,7 @@ from khop.distributed.remote.addresses import Servers, address_of, check_place
 from khop.distributed.remote.client.directory_rendezvous import DirectoryRendezvous
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.messages import RegisterClient
+from khop.distributed.remote.directory_messages import RegisterClient
 from khop.distributed.rpc.key_files import read_client_keys
 from khop.distributed.rpc.keys import check_secured
 

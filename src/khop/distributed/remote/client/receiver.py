@@ -36,8 +36,10 @@ from khop.distributed.remote.client.server_session import (
     PendingBatch,
     ServerSession,
 )
-from khop.distributed.remote.messages import (
-    LEAST_CHUNK,
+from khop.distributed.remote.directory_messages import Lookup, Table
+from khop.distributed.remote.encoding import read_table, read_text
+from khop.distributed.remote.message_fields import LEAST_CHUNK
+from khop.distributed.remote.session_messages import (
     Alive,
     Batch,
     Cancel,
@@ -47,12 +49,8 @@ from khop.distributed.remote.messages import (
     Failed,
     Held,
     LayoutEvent,
-    Lookup,
     Progress,
     SessionSpec,
-    Table,
-    read_table,
-    read_text,
 )
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Credentials, Endpoint

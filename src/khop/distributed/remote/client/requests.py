@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from khop import codec
-from khop.distributed.remote import messages
 from khop.distributed.remote.client.membership import require_client
-from khop.distributed.remote.directory_client import Reply
+from khop.distributed.remote.encoding import read_text
+from khop.distributed.remote.graph_messages import DescribeGraph, DeviceCount, Ping, Statistics
+from khop.distributed.remote.server_client import Reply
 from khop.errors import ProtocolError
 
 _Read = Callable[[Reply, str], Any]
@@ -24,7 +25,7 @@ _Read = Callable[[Reply, str], Any]
 
 
 def _json(reply: Reply, where: str) -> Any:
-    return messages.read_text(reply.arrays, where)
+    return read_text(reply.arrays, where)
 
 
 def _count(reply: Reply, where: str) -> int:
@@ -36,10 +37,10 @@ def _count(reply: Reply, where: str) -> int:
 
 
 _REQUESTS: dict[str, tuple[Any, _Read]] = {
-    "device_count": (messages.DeviceCount(), _count),
-    "graph": (messages.DescribeGraph(), _json),
-    "ping": (messages.Ping(), lambda reply, where: codec.to_json(reply.fields)),
-    "statistics": (messages.Statistics(), _json),
+    "device_count": (DeviceCount(), _count),
+    "graph": (DescribeGraph(), _json),
+    "ping": (Ping(), lambda reply, where: codec.to_json(reply.fields)),
+    "statistics": (Statistics(), _json),
 }
 _FUNCTIONS: dict[Any, str] = {torch.cuda.device_count: "device_count"}
 

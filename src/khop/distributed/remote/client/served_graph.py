@@ -11,9 +11,17 @@ import numpy as np
 
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import TrainerContext
-from khop.distributed.remote import messages
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.messages import MAX_ROWS
+from khop.distributed.remote.encoding import read_text
+from khop.distributed.remote.graph_messages import (
+    DescribeGraph,
+    HomeEdges,
+    NodeTimes,
+    Split,
+    ToNewIds,
+    ToOriginalIds,
+)
+from khop.distributed.remote.message_fields import MAX_ROWS
 from khop.errors import ProtocolError
 from khop.storage.folder import FolderMeta
 from khop.storage.folder.meta import meta_of
@@ -53,9 +61,9 @@ class ServedGraph(PartitionedGraph):
         self.node_labels = {}
         servers.wait_for_servers()
         server = self._server()
-        reply = servers.request(server, messages.DescribeGraph())
+        reply = servers.request(server, DescribeGraph())
         where = servers.name_of(server)
-        content = messages.read_text(reply.arrays, where)
+        content = read_text(reply.arrays, where)
         try:
             self._meta = meta_of(content["meta"])
             table = servers.table
@@ -156,7 +164,7 @@ class ServedGraph(PartitionedGraph):
         while True:
             for begin in itertools.islice(begins, _MOST_ASKED - len(waiting)):
                 end = min(begin + step * MAX_ROWS, count)
-                request = messages.HomeEdges(place, part, begin, end, step)
+                request = HomeEdges(place, part, begin, end, step)
                 wanted = len(range(begin, end, step))
                 waiting.append((wanted, self._servers.submit(server, request)))
             if not waiting:
@@ -211,7 +219,7 @@ class ServedGraph(PartitionedGraph):
         pieces = [np.empty(0, np.int64)]
         begin, total, last = 0, None, -1
         while total is None or begin < total:
-            server, request = self._server(), messages.Split(place, name, begin)
+            server, request = self._server(), Split(place, name, begin)
             arrays = self._servers.request(server, request).arrays
             (says,), ids, _ = self._checked(server, "split", arrays, [(1,), (None,), (None,)])
             total = int(says) if total is None else total
@@ -236,14 +244,14 @@ class ServedGraph(PartitionedGraph):
         """Return the times of nodes, as [n] int64 keys; None if their type has no times."""
         if not self._meta.node_type(node_type).timed:
             return None
-        return self._translated(messages.NodeTimes, new_ids, node_type)
+        return self._translated(NodeTimes, new_ids, node_type)
 
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
         """Return the original ids, [n] int64, of ids of the folder's numbering."""
-        return self._translated(messages.ToOriginalIds, new_ids, node_type)
+        return self._translated(ToOriginalIds, new_ids, node_type)
 
     def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
-        return self._translated(messages.ToNewIds, original, node_type)
+        return self._translated(ToNewIds, original, node_type)
 
     def _translated(self, kind: Any, ids: IntArray, node_type: NodeType) -> Int64Array:
         """Return the servers' value for each id, requested in pieces."""
@@ -259,7 +267,7 @@ class ServedGraph(PartitionedGraph):
             piece, future = waiting.popleft()
             arrays = future.result().arrays
             (answer,) = self._checked(server, request.op, arrays, [(len(piece),)])
-            if kind is not messages.NodeTimes:
+            if kind is not NodeTimes:
                 self._check_ids(server, request.op, answer, self._meta.node_type(node_type).count)
             answers.append(answer)
         return np.concatenate([np.empty(0, np.int64), *answers])

@@ -13,8 +13,9 @@ from khop import codec, log
 from khop.channel.layout import Layout
 from khop.channel.message import pack
 from khop.distributed.remote.client.reassembly import BatchReassembler
-from khop.distributed.remote.messages import (
-    CHUNK_BYTES,
+from khop.distributed.remote.encoding import read_event, read_reply
+from khop.distributed.remote.message_fields import CHUNK_BYTES
+from khop.distributed.remote.session_messages import (
     Acknowledge,
     Alive,
     Chunk,
@@ -22,8 +23,6 @@ from khop.distributed.remote.messages import (
     Failed,
     Open,
     SessionSpec,
-    read_event,
-    read_reply,
 )
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.protocol import request_header

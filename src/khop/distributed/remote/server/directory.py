@@ -23,8 +23,7 @@ import numpy as np
 
 from khop import log
 from khop.distributed.processes.hosts import host_identity
-from khop.distributed.remote.messages import (
-    MAX_CLIENTS,
+from khop.distributed.remote.directory_messages import (
     ClientEntry,
     Goodbye,
     Publish,
@@ -34,8 +33,8 @@ from khop.distributed.remote.messages import (
     ServerEntry,
     Table,
     WaitFor,
-    incarnation_of,
 )
+from khop.distributed.remote.message_fields import MAX_CLIENTS, incarnation_of
 from khop.distributed.remote.server.identity import Source
 from khop.errors import RendezvousError, SecurityError
 from khop.typing import Array

@@ -1,7 +1,7 @@
 """Answers to requests about the graph, and to partition requests of all parts of a graph server.
 
 Stateless. Runs in separate threads of the graph server, so requests do not wait for batches in
-flight to clients. Each reply has at most `messages.MAX_ROWS` rows; more are requested in pieces.
+flight to clients. Each reply has at most `MAX_ROWS` rows; more are requested in pieces.
 """
 
 from __future__ import annotations
@@ -14,8 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from khop.distributed.remote import messages
-from khop.distributed.remote.messages import MAX_ROWS
+from khop.distributed.remote.encoding import text_array
+from khop.distributed.remote.graph_messages import (
+    DescribeGraph,
+    DeviceCount,
+    HomeEdges,
+    NodeTimes,
+    Split,
+    ToNewIds,
+    ToOriginalIds,
+)
+from khop.distributed.remote.message_fields import MAX_ROWS
 from khop.distributed.remote.server.counters import OTHER, ServerCounters
 from khop.distributed.rpc.partition_handler import Answer, FrameHandler, RequestHandler
 from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
@@ -64,13 +73,13 @@ class GraphRequestHandler(FrameHandler):
         self, folder: PartitionFolder, meta: FolderMeta, rank: int, parts: Sequence[int]
     ) -> None:
         answers: dict[Any, Answer] = {
-            messages.DescribeGraph: self._graph,
-            messages.ToNewIds: self._to_new_ids,
-            messages.ToOriginalIds: self._to_original_ids,
-            messages.NodeTimes: self._node_times,
-            messages.Split: self._split,
-            messages.HomeEdges: self._home_edges,
-            messages.DeviceCount: self._device_count,
+            DescribeGraph: self._graph,
+            ToNewIds: self._to_new_ids,
+            ToOriginalIds: self._to_original_ids,
+            NodeTimes: self._node_times,
+            Split: self._split,
+            HomeEdges: self._home_edges,
+            DeviceCount: self._device_count,
         }
         super().__init__(f"graph server {rank}, of partitions {list(parts)}", None, answers)
         self._folder = folder
@@ -78,7 +87,7 @@ class GraphRequestHandler(FrameHandler):
         self._rank = rank
         self._parts = list(parts)
 
-    def _graph(self, asked: messages.DescribeGraph, arrays: list[Array]) -> list[Array]:
+    def _graph(self, asked: DescribeGraph, arrays: list[Array]) -> list[Array]:
         check_empty(arrays)
         content = {
             "meta": asdict(self._meta),
@@ -87,24 +96,24 @@ class GraphRequestHandler(FrameHandler):
             "rank": self._rank,
             "parts": self._parts,
         }
-        return [messages.text_array(content)]
+        return [text_array(content)]
 
-    def _to_new_ids(self, asked: messages.ToNewIds, arrays: list[Array]) -> list[Array]:
+    def _to_new_ids(self, asked: ToNewIds, arrays: list[Array]) -> list[Array]:
         name, wanted = self._nodes(asked.node_type, arrays)
         return [self._folder.id_map(name)[wanted].astype(np.int64)]
 
-    def _to_original_ids(self, asked: messages.ToOriginalIds, arrays: list[Array]) -> list[Array]:
+    def _to_original_ids(self, asked: ToOriginalIds, arrays: list[Array]) -> list[Array]:
         name, wanted = self._nodes(asked.node_type, arrays)
         return [self._original(name, wanted)]
 
-    def _node_times(self, asked: messages.NodeTimes, arrays: list[Array]) -> list[Array]:
+    def _node_times(self, asked: NodeTimes, arrays: list[Array]) -> list[Array]:
         name, wanted = self._nodes(asked.node_type, arrays)
         times = self._folder.node_times(name)
         if times is None:
             raise KeyError(f"nodes of type '{name}' have no times of their own")
         return [times[wanted].astype(np.int64)]
 
-    def _split(self, asked: messages.Split, arrays: list[Array]) -> list[Array]:
+    def _split(self, asked: Split, arrays: list[Array]) -> list[Array]:
         check_empty(arrays)
         types = self._meta.node_types
         node_type = types[check_index(asked.node_type, len(types), "node_type")]
@@ -114,7 +123,7 @@ class GraphRequestHandler(FrameHandler):
         total = np.array([len(new_ids)], np.int64)
         return [total, piece, self._original(node_type.name, piece)]
 
-    def _home_edges(self, asked: messages.HomeEdges, arrays: list[Array]) -> list[Array]:
+    def _home_edges(self, asked: HomeEdges, arrays: list[Array]) -> list[Array]:
         check_empty(arrays)
         types = self._meta.edge_types
         place = check_index(asked.edge_type, len(types), "edge_type")
@@ -129,7 +138,7 @@ class GraphRequestHandler(FrameHandler):
         places = np.arange(begin, end, step)
         return [Part(self._folder, part).edge_ends(place, places)]
 
-    def _device_count(self, asked: messages.DeviceCount, arrays: list[Array]) -> list[Array]:
+    def _device_count(self, asked: DeviceCount, arrays: list[Array]) -> list[Array]:
         from khop import _native
 
         check_empty(arrays)

@@ -26,9 +26,20 @@ import zmq
 from khop import codec, log
 from khop.channel.control import ControlLine
 from khop.channel.message import unpack
-from khop.distributed.remote import messages
 from khop.distributed.remote.addresses import endpoint_of
-from khop.distributed.remote.messages import Table
+from khop.distributed.remote.directory_messages import (
+    Done,
+    Goodbye,
+    Lookup,
+    Publish,
+    Published,
+    RegisterClient,
+    RegisterServer,
+    Table,
+    WaitFor,
+)
+from khop.distributed.remote.encoding import text_array, text_bytes
+from khop.distributed.remote.graph_messages import Ping, Pong, Statistics
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.graph_handler import peek_op
@@ -36,6 +47,7 @@ from khop.distributed.remote.server.identity import Source, Turns, source_of
 from khop.distributed.remote.server.local_clients import LocalSamplerService
 from khop.distributed.remote.server.session import Session
 from khop.distributed.remote.server.session_table import Asker, SessionTable
+from khop.distributed.remote.session_messages import Acknowledge, Batch, Cancel
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.limits import RateLimiter
 from khop.distributed.rpc.partition_handler import pack_or_refuse, refusal
@@ -55,7 +67,7 @@ _FAREWELL = 5.0
 # Unexpected failures that are logged at once, and per second, so that they cannot fill a disk.
 _LOGGED_BURST, _LOGGED_RATE = 50, 1.0
 
-_QUIET = (messages.Batch, messages.Cancel, messages.Acknowledge)
+_QUIET = (Batch, Cancel, Acknowledge)
 """Requests whose only reply is an error."""
 
 _TOO_MANY = "too many requests of yours wait here: wait for answers before you ask again"
@@ -136,14 +148,14 @@ class GraphServer(PartitionServer):
         self.finished = False
         self.gone: dict[int, str] = {}
         answers: dict[Any, _Answer] = {
-            messages.Statistics: self._statistics,
-            messages.Ping: self._ping,
-            messages.Lookup: self._lookup,
-            messages.RegisterServer: self._register_server,
-            messages.RegisterClient: self._register_client,
-            messages.Goodbye: self._goodbye,
-            messages.Publish: self._publish,
-            messages.WaitFor: self._wait_for,
+            Statistics: self._statistics,
+            Ping: self._ping,
+            Lookup: self._lookup,
+            RegisterServer: self._register_server,
+            RegisterClient: self._register_client,
+            Goodbye: self._goodbye,
+            Publish: self._publish,
+            WaitFor: self._wait_for,
             **sessions.answers,
         }
         self._answers = {kind.op: (kind, answer) for kind, answer in answers.items()}
@@ -342,36 +354,36 @@ class GraphServer(PartitionServer):
             raise ProtocolError("this is not server 0, which has the directory")
         return self._directory
 
-    def _lookup(self, request: messages.Lookup, arrays: list[Array], asker: Asker) -> _Reply:
+    def _lookup(self, request: Lookup, arrays: list[Array], asker: Asker) -> _Reply:
         check_empty(arrays)
         return _table_reply(self._the_directory().lookup())
 
     def _register_server(
-        self, request: messages.RegisterServer, arrays: list[Array], asker: Asker
+        self, request: RegisterServer, arrays: list[Array], asker: Asker
     ) -> _Reply:
         check_empty(arrays)
         return _table_reply(self._the_directory().register_server(request, asker.source))
 
     def _register_client(
-        self, request: messages.RegisterClient, arrays: list[Array], asker: Asker
+        self, request: RegisterClient, arrays: list[Array], asker: Asker
     ) -> _Reply:
         check_empty(arrays)
         return _table_reply(self._the_directory().register_client(request, asker.source))
 
-    def _goodbye(self, request: messages.Goodbye, arrays: list[Array], asker: Asker) -> _Reply:
+    def _goodbye(self, request: Goodbye, arrays: list[Array], asker: Asker) -> _Reply:
         check_empty(arrays)
         self._the_directory().goodbye(request, asker.source)
-        return messages.Done(), ()
+        return Done(), ()
 
-    def _publish(self, request: messages.Publish, arrays: list[Array], asker: Asker) -> _Reply:
-        self._the_directory().publish(request, messages.text_bytes(arrays))
-        return messages.Done(), ()
+    def _publish(self, request: Publish, arrays: list[Array], asker: Asker) -> _Reply:
+        self._the_directory().publish(request, text_bytes(arrays))
+        return Done(), ()
 
-    def _wait_for(self, request: messages.WaitFor, arrays: list[Array], asker: Asker) -> None:
+    def _wait_for(self, request: WaitFor, arrays: list[Array], asker: Asker) -> None:
         check_empty(arrays)
         number = asker.number
 
-        def send(published: messages.Published, values: Sequence[Array]) -> None:
+        def send(published: Published, values: Sequence[Array]) -> None:
             asker.send({"id": number, **codec.to_json(published)}, values)
 
         self._the_directory().wait_for(request, asker.source, send)
@@ -410,15 +422,13 @@ class GraphServer(PartitionServer):
 
     # This server -------------------------------------------------------------------------------
 
-    def _statistics(
-        self, request: messages.Statistics, arrays: list[Array], asker: Asker
-    ) -> _Reply:
+    def _statistics(self, request: Statistics, arrays: list[Array], asker: Asker) -> _Reply:
         check_empty(arrays)
-        return messages.Done(), [messages.text_array(self._counters.snapshot())]
+        return Done(), [text_array(self._counters.snapshot())]
 
-    def _ping(self, request: messages.Ping, arrays: list[Array], asker: Asker) -> _Reply:
+    def _ping(self, request: Ping, arrays: list[Array], asker: Asker) -> _Reply:
         check_empty(arrays)
-        return messages.Pong(self._rank), ()
+        return Pong(self._rank), ()
 
     def close(self) -> None:
         """End the sessions and close the sockets."""
@@ -430,7 +440,7 @@ class GraphServer(PartitionServer):
 
 def _table_reply(table: Table) -> _Reply:
     # As an array: a table with thousands of clients is longer than a header may be.
-    return messages.Done(), [messages.text_array(codec.to_json(table))]
+    return Done(), [text_array(codec.to_json(table))]
 
 
 def _has_ended(line: ControlLine) -> bool:

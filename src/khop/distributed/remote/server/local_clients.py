@@ -27,10 +27,10 @@ from pathlib import Path
 from khop import codec, log
 from khop.channel.control import MAX_PAYLOAD, ControlLine, Message, Op
 from khop.distributed.processes.socket_files import peer_of
-from khop.distributed.remote.messages import HostedSampler, SessionSpec
 from khop.distributed.remote.server.counters import SessionState
 from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.validation import SessionValidator
+from khop.distributed.remote.session_messages import HostedSampler, SessionSpec
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.sampling.process_handle import Process, end_process, send_endpoint

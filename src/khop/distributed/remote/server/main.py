@@ -45,7 +45,7 @@ from khop.distributed.processes.hosts import host_address, host_identity
 from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
-from khop.distributed.remote.messages import Addresses, RegisterServer
+from khop.distributed.remote.directory_messages import Addresses, RegisterServer
 from khop.distributed.remote.server.counters import ServerCounters, joined
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.graph_handler import (

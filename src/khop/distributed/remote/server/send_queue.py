@@ -13,16 +13,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from khop.channel.layout import Layout
-from khop.distributed.remote.messages import (
-    CHUNK_BYTES,
-    LEAST_CHUNK,
-    Chunk,
-    ErrorText,
-    Failed,
-    LayoutEvent,
-    event_header,
-    text_array,
-)
+from khop.distributed.remote.encoding import event_header, text_array
+from khop.distributed.remote.message_fields import CHUNK_BYTES, LEAST_CHUNK
+from khop.distributed.remote.session_messages import Chunk, ErrorText, Failed, LayoutEvent
 from khop.typing import Array, Int64Array
 
 Send = Callable[[Mapping[str, Any], Sequence[Array]], None]

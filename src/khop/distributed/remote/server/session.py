@@ -22,9 +22,9 @@ from khop import log
 from khop.channel.control import ONE, Message, Op
 from khop.channel.layout import layout_of
 from khop.channel.shared import share
-from khop.distributed.remote.messages import SessionSpec
 from khop.distributed.remote.server.counters import SessionState
 from khop.distributed.remote.server.send_queue import BatchRequest, EncodedBatch, Send, SendQueue
+from khop.distributed.remote.session_messages import SessionSpec
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.sampling.control_messages import BatchKey, send_request
 from khop.distributed.sampling.process_handle import (

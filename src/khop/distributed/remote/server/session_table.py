@@ -14,13 +14,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from khop import log
-from khop.distributed.remote import messages
-from khop.distributed.remote.messages import SessionSpec
+from khop.distributed.remote.directory_messages import Done
 from khop.distributed.remote.server.counters import ServerCounters, ServerState
 from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.send_queue import BatchRequest
 from khop.distributed.remote.server.session import Session, SessionEnvironment
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator, columns_of
+from khop.distributed.remote.session_messages import (
+    Acknowledge,
+    Alive,
+    Batch,
+    Cancel,
+    Close,
+    Held,
+    Open,
+    Progress,
+    SessionSpec,
+)
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.limits import RateLimiter
 from khop.distributed.rpc.protocol import check_empty, describe_error
@@ -84,12 +94,12 @@ class SessionTable:
         self._turns: deque[Session] = deque()
         self._starts = RateLimiter(_STARTS_RATE, _STARTS_BURST)
         self.answers: dict[type, Answer] = {
-            messages.Open: self._open,
-            messages.Batch: self._batch,
-            messages.Cancel: self._cancel,
-            messages.Acknowledge: self._acknowledge,
-            messages.Alive: self._alive,
-            messages.Close: self._close,
+            Open: self._open,
+            Batch: self._batch,
+            Cancel: self._cancel,
+            Acknowledge: self._acknowledge,
+            Alive: self._alive,
+            Close: self._close,
         }
 
     @property
@@ -177,8 +187,8 @@ class SessionTable:
         return session
 
     def _open(
-        self, request: messages.Open, arrays: list[Array], asker: Asker
-    ) -> tuple[messages.Held, Sequence[Array]]:
+        self, request: Open, arrays: list[Array], asker: Asker
+    ) -> tuple[Held, Sequence[Array]]:
         spec = request.spec
         known = self._sessions.get((spec.session, spec.secret))
         if known is not None and known.spec == spec:
@@ -186,7 +196,7 @@ class SessionTable:
             held = known.reattach(request.outstanding, asker.send)
             self._belongs_to(known, asker)
             self._give_turn(known)
-            return messages.Held(held), ()
+            return Held(held), ()
         if known is not None:
             self._end(known)
         self._checks.pipeline(spec.pipeline)
@@ -209,7 +219,7 @@ class SessionTable:
             samplers=spec.num_workers,
             buffer_bytes=spec.buffer_bytes,
         )
-        return messages.Held([]), ()
+        return Held([]), ()
 
     def _belongs_to(self, session: Session, asker: Asker) -> None:
         """Accept requests for a session from this connection only."""
@@ -236,7 +246,7 @@ class SessionTable:
                 f"{len(known)} sessions: pass a smaller buffer_size, or raise the limit"
             )
 
-    def _batch(self, request: messages.Batch, arrays: list[Array], asker: Asker) -> None:
+    def _batch(self, request: Batch, arrays: list[Array], asker: Asker) -> None:
         session = self._session(request.session, asker)
         try:
             columns = columns_of(arrays)
@@ -249,34 +259,32 @@ class SessionTable:
             session.send_error(request.batch_id, {**describe_error(error), "traceback": ""})
         self._give_turn(session)
 
-    def _cancel(self, request: messages.Cancel, arrays: list[Array], asker: Asker) -> None:
+    def _cancel(self, request: Cancel, arrays: list[Array], asker: Asker) -> None:
         check_empty(arrays)
         self._session(request.session, asker).cancel(request.ids)
 
-    def _acknowledge(
-        self, request: messages.Acknowledge, arrays: list[Array], asker: Asker
-    ) -> None:
+    def _acknowledge(self, request: Acknowledge, arrays: list[Array], asker: Asker) -> None:
         check_empty(arrays)
         session = self._session(request.session, asker)
         session.acknowledge(request.bytes)
         self._give_turn(session)
 
     def _alive(
-        self, request: messages.Alive, arrays: list[Array], asker: Asker
-    ) -> tuple[messages.Progress, Sequence[Array]]:
+        self, request: Alive, arrays: list[Array], asker: Asker
+    ) -> tuple[Progress, Sequence[Array]]:
         check_empty(arrays)
         session = self._session(request.session, asker)
         waiting_for = session.waiting_for
-        return messages.Progress(request.session, session.made, waiting_for), ()
+        return Progress(request.session, session.made, waiting_for), ()
 
     def _close(
-        self, request: messages.Close, arrays: list[Array], asker: Asker
-    ) -> tuple[messages.Done, Sequence[Array]]:
+        self, request: Close, arrays: list[Array], asker: Asker
+    ) -> tuple[Done, Sequence[Array]]:
         check_empty(arrays)
         session = self._opened.get((asker.source.connection, request.session))
         if session is not None:
             self._end(session)
-        return messages.Done(), ()
+        return Done(), ()
 
     def _end(self, session: Session, expired: bool = False) -> None:
         name = session.spec.session

@@ -1,0 +1,311 @@
+"""Requests to graph servers: connections, a thread that owns them, and requests in flight.
+
+Base of `DirectoryClient`. Requests are idempotent: those that were lost with a connection are
+repeated. Messages of servers are checked before they are used; a malformed one ends its connection,
+never the thread. If the thread ends all the same, all requests in flight fail at once with its
+reason. Clients, graph servers and `khop top` run it. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import zmq
+
+from khop import log
+from khop.channel.message import pack
+from khop.distributed.remote.addresses import Servers
+from khop.distributed.remote.encoding import read_reply
+from khop.distributed.rpc.connection import Connection
+from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.pending import PendingRequests
+from khop.distributed.rpc.pending import Request as Ticket
+from khop.distributed.rpc.protocol import Request, rebuild_error, request_header
+from khop.errors import PartitionUnavailableError, ProtocolError
+from khop.forks import check_process
+from khop.typing import Array
+
+_log = log.get(__name__)
+
+_TICK_MS = 250
+
+
+class Reply(NamedTuple):
+    """Reply of a server.
+
+    Attributes:
+        fields: an instance of the request's `reply`.
+        arrays: the arrays that it carries.
+    """
+
+    fields: Any
+    arrays: list[Array]
+
+
+class PendingRequest(Ticket):
+    """A request in flight, whose reply another thread waits for."""
+
+    __slots__ = ("arrays", "future", "request")
+
+    def __init__(
+        self, rank: int | None, request: Request, arrays: Sequence[Array], timeout: float
+    ) -> None:
+        super().__init__(rank, [], timeout)
+        self.request = request
+        self.arrays = arrays
+        self.future: Future[Reply] = Future()
+
+    @property
+    def done(self) -> bool:
+        """True if the request has a reply, has failed or was cancelled."""
+        return self.future.done()
+
+    def fail(self, error: Exception) -> None:
+        """Complete the request with an error."""
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+    def pack(self, number: int) -> None:
+        """Make its message, with its number."""
+        self.frames = pack(request_header(self.request, number), self.arrays)
+
+
+class ServerClient(abc.ABC):
+    """Connections to graph servers, by rank, and to their directory.
+
+    Subclasses call `_start` when they have made their own state.
+
+    Args:
+        servers: address of the servers, and keys.
+        timeout: seconds that a request may take by default.
+    """
+
+    def __init__(self, servers: Servers, timeout: float) -> None:
+        self._servers = servers
+        self.master = servers.master
+        self.timeout = timeout
+        # The reason for which the thread has ended, if it has: it would not send further requests.
+        self._ended: Exception | None = None
+        self._submitting = threading.Lock()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._connections: dict[int | None, Connection] = {}
+        self._pending: PendingRequests[PendingRequest] = PendingRequests()
+        self._submitted: deque[PendingRequest] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closing = False
+        self._owner = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="khop-remote", daemon=True)
+
+    def _start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    # Called by other threads --------------------------------------------------------------------
+
+    def submit(
+        self,
+        rank: int | None,
+        request: Request,
+        arrays: Sequence[Array] = (),
+        timeout: float | None = None,
+    ) -> Future[Reply]:
+        """Send a request to a server.
+
+        Args:
+            rank: rank of the server. If None, the directory.
+            request: one of the `..._messages` modules beside this one.
+            arrays: arrays that it carries.
+            timeout: seconds that it may take. If None, those of this object.
+
+        Returns:
+            A future of the reply. It raises the server's error, ProtocolError if the reply is
+            malformed, or PartitionUnavailableError that names server, address and elapsed time.
+
+        Raises:
+            RuntimeError: this client has been closed or has failed, or this process is a fork.
+            ProtocolError: the request is larger than servers accept.
+        """
+        check_process(self._owner, "connection to graph servers", "call init_client() there")
+        seconds = self.timeout if timeout is None else timeout
+        asked = PendingRequest(rank, request, list(arrays), seconds)
+        asked.pack(2**53)  # a request that cannot be packed fails here, not in the thread
+        with self._submitting:
+            if self._closing or self._ended is not None:
+                raise self._why_ended()
+            self._submitted.append(asked)
+        self._notify()
+        return asked.future
+
+    def request(
+        self,
+        rank: int | None,
+        request: Request,
+        arrays: Sequence[Array] = (),
+        timeout: float | None = None,
+    ) -> Reply:
+        """Send a request to a server and return its reply; arguments and errors as of `submit`."""
+        return self.submit(rank, request, arrays, timeout).result()
+
+    def _notify(self) -> None:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            os.eventfd_write(self._wake, 1)
+
+    def _why_ended(self) -> RuntimeError:
+        said = "the connection to the graph servers has been closed"
+        return RuntimeError(said if self._closing else f"{said}: {self._ended!r}")
+
+    def _stop(self) -> None:
+        """End the thread; requests in flight fail."""
+        self._closing = True
+        self._notify()
+        self._thread.join()
+        os.close(self._wake)
+
+    # What subclasses do in the thread -----------------------------------------------------------
+
+    @abc.abstractmethod
+    def _beat(self) -> None:
+        """Do what is due; called several times a second."""
+
+    @abc.abstractmethod
+    def _locate(self, rank: int) -> None:
+        """Set the endpoint of the connection to a server, if it is known."""
+
+    @abc.abstractmethod
+    def _is_first(self, request: Request) -> bool:
+        """Return whether a request goes before others over a connection that was made again."""
+
+    @abc.abstractmethod
+    def _on_directory_back(self) -> None:
+        """Add what the directory must get first over a connection that was made again."""
+
+    @abc.abstractmethod
+    def _on_end(self) -> None:
+        """Wake other threads that wait; the thread has ended, and `_why_ended` is its reason."""
+
+    # The thread ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        ended: Exception = RuntimeError("it was closed")
+        try:
+            self._connections[None] = self._new_connection(self._servers.directory)
+            while not self._closing:
+                self._sleep()
+                self._take_submitted()
+                self._beat()
+                for rank, link in list(self._connections.items()):
+                    self._attend(rank, link)
+                self._pending.expire(self._unavailable)
+        except BaseException as error:
+            ended = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            _log.error(
+                "client-failed", f"asking graph servers has failed: {error!r}", exc_info=error
+            )
+        finally:
+            self._end(ended)
+
+    def _attend(self, rank: int | None, link: Connection) -> None:
+        """Process a connection's events and messages. An error ends the connection."""
+        try:
+            if link.pump():
+                self._ask_again(rank)
+            for header, arrays, _ in link.receive():
+                self._answer(rank, header, arrays)
+        except Exception as error:
+            link.refuse(f"it cannot be used: {error}")
+            _log.warning("server-refused", f"{self.name_of(rank)}: {error!r}")
+
+    def name_of(self, rank: int | None) -> str:
+        """Return name and address of a server, for messages. If None, those of the directory."""
+        link = self._connections.get(rank)
+        where = "" if link is None else f" at {link.address}"
+        return ("the directory" if rank is None else f"graph server {rank}") + where
+
+    def _new_connection(self, endpoint: Endpoint | None) -> Connection:
+        return Connection(self._context, self._servers.credentials, endpoint)
+
+    def _sleep(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._wake, zmq.POLLIN)
+        for link in self._connections.values():
+            for socket in link.sockets():
+                poller.register(socket, zmq.POLLIN)
+        poller.poll(_TICK_MS)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def _take_submitted(self) -> None:
+        while self._submitted:
+            self._ask(self._submitted.popleft())
+
+    def _ask(self, asked: PendingRequest) -> None:
+        number = self._pending.next_number()
+        rank = asked.server
+        try:
+            asked.pack(number)
+            link = self._connections.get(rank)
+            if link is None:
+                link = self._connections[rank] = self._new_connection(None)
+                if rank is not None:
+                    self._locate(rank)
+            link.send(asked.frames)
+        except Exception as error:  # it cannot be packed or sent
+            asked.fail(error)
+            return
+        self._pending.add(number, asked)
+
+    def _ask_again(self, rank: int | None) -> None:
+        """Send again the requests that were lost with a connection.
+
+        A directory that was restarted refuses other requests of processes that have not registered.
+        """
+        mine = self._pending.of(rank)
+        if rank is None:
+            self._on_directory_back()
+        mine.sort(key=lambda asked: not self._is_first(asked.request))
+        for asked in mine:
+            self._connections[rank].send(asked.frames)
+
+    def _answer(self, rank: int | None, header: dict[str, Any], arrays: list[Array]) -> None:
+        asked = self._pending.answered(rank, header.get("id"))
+        if asked is None:  # answered twice, after a reconnection
+            return
+        where = self.name_of(rank)
+        if "error" in header:
+            asked.fail(rebuild_error(header["error"], where))
+            return
+        try:
+            reply = Reply(read_reply(asked.request, header, where), arrays)
+        except ProtocolError as error:
+            asked.fail(error)
+            return
+        if asked.future.set_running_or_notify_cancel():
+            asked.future.set_result(reply)
+
+    def _unavailable(self, asked: PendingRequest, waited: float) -> PartitionUnavailableError:
+        rank = asked.server
+        link = self._connections[rank]
+        who = "the graph servers' directory" if rank is None else f"graph server {rank}"
+        return PartitionUnavailableError(
+            f"{who} at {link.address} did not answer '{asked.request.op}' in {waited:.1f} s: it "
+            f"{link.state()}"
+        )
+
+    def _end(self, why: Exception) -> None:
+        """Fail the requests in flight, and all later ones."""
+        with self._submitting:
+            self._ended = why
+            waiting = [*self._pending.drain(), *self._submitted]
+        for asked in waiting:
+            asked.fail(self._why_ended())
+        self._on_end()
+        for link in self._connections.values():
+            link.close()
+        self._context.destroy(0)

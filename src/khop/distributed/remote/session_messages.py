@@ -1,0 +1,248 @@
+"""Requests about a loader's session on a graph server, and its events. Imports no torch.
+
+Graph servers, clients and receivers use it; see `directory_messages` for how they are sent. A
+client on the server's machine asks for a sampler of its own with `HostedSampler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from khop.codec import AtMost, Between, Distinct, Id, Name, Word
+from khop.distributed.remote.directory_messages import Done
+from khop.distributed.remote.message_fields import MAX_DEPTH, MAX_WORKERS, BatchIds, Digest, Pid
+from khop.distributed.sampling.pipeline import PipelineSpec
+
+
+@dataclass(frozen=True)
+class SessionSpec:
+    """Specification of a session, a loader's state on a server. Equal ones are the same session.
+
+    Attributes:
+        session: its name, 'loader/number'.
+        secret: secret of the loader, needed to take the session over; never published.
+        client: name of the client.
+        pipeline: specification of the batches.
+        num_workers: number of sampler processes.
+        buffer_bytes: bytes of batches that may be made and not sent.
+        concurrency: batches in flight in each sampler.
+        depth: maximum number of batches in flight.
+        worker_devices: device of each sampler; None for the CPU.
+        max_restarts: maximum number of restarts of samplers.
+        timeout: seconds that samplers wait for other servers.
+        credits: bytes that may be in flight without an acknowledgement.
+    """
+
+    session: Name
+    secret: Digest
+    client: Name
+    pipeline: PipelineSpec
+    num_workers: Annotated[int, Between(1, MAX_WORKERS)]
+    buffer_bytes: Annotated[int, Between(1 << 16, 1 << 50)]
+    concurrency: Annotated[int, Between(1, 256)]
+    depth: Annotated[int, Between(1, MAX_DEPTH)]
+    worker_devices: Annotated[list[Name | None], AtMost(MAX_WORKERS)] | None
+    max_restarts: Annotated[int, Between(0, 1 << 20)]
+    timeout: Annotated[float, Between(0.1, 1e6)]
+    credits: Annotated[int, Between(1 << 16, 1 << 30)]
+
+    def __post_init__(self) -> None:
+        devices = self.worker_devices
+        if devices is not None and len(devices) != self.num_workers:
+            raise ValueError(f"names {len(devices)} worker_devices for {self.num_workers} samplers")
+
+    def device(self, number: int) -> str | None:
+        """Return the device of a sampler; None for the CPU."""
+        return None if self.worker_devices is None else self.worker_devices[number]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Reply to `Open`: the outstanding batches that the session has already."""
+
+    held: BatchIds
+
+
+@dataclass(frozen=True)
+class Open:
+    """Request to open a session, or to take one over to this connection.
+
+    Carries the arrays of `names`: sampling weights of negative endpoints, float64.
+
+    Attributes:
+        spec: specification of the session.
+        outstanding: ids of the batches that the client waits for; all others are dropped.
+        names: names of the arrays.
+    """
+
+    op: ClassVar[str] = "open"
+    reply: ClassVar[type] = Held
+
+    spec: SessionSpec
+    outstanding: BatchIds
+    names: Annotated[list[Literal["src_weight", "dst_weight"]], Distinct()]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Request for a batch; carries [num_columns, n] int64. No reply: events follow."""
+
+    op: ClassVar[str] = "batch"
+    reply: ClassVar[type] = Done
+
+    session: Name
+    batch_id: Id
+    batch: Id
+    run_key: Word
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Request to drop batches. No reply."""
+
+    op: ClassVar[str] = "cancel"
+    reply: ClassVar[type] = Done
+
+    session: Name
+    ids: BatchIds
+
+
+@dataclass(frozen=True)
+class Acknowledge:
+    """Acknowledgement of bytes that have arrived: as many more may be sent. No reply."""
+
+    op: ClassVar[str] = "ack"
+    reply: ClassVar[type] = Done
+
+    session: Name
+    bytes: Id
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a session; the reply to `Alive`.
+
+    Attributes:
+        made: batches that its samplers have made so far.
+        waiting_for: reason for which no sampler can be started, in words, if there is one.
+    """
+
+    session: Name
+    made: Id
+    waiting_for: str | None
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Heartbeat of a session's client, every second. A session that is silent for 10 s ends."""
+
+    op: ClassVar[str] = "alive"
+    reply: ClassVar[type] = Progress
+
+    session: Name
+
+
+@dataclass(frozen=True)
+class Close:
+    """Request to end a session."""
+
+    op: ClassVar[str] = "close"
+    reply: ClassVar[type] = Done
+
+    session: Name
+
+
+@dataclass(frozen=True)
+class ErrorText:
+    """An exception: the name of its type, its text, and its traceback if known."""
+
+    type: Name
+    message: Annotated[str, AtMost(120_000)]
+    traceback: Annotated[str, AtMost(120_000)] = ""
+
+
+@dataclass(frozen=True)
+class LayoutEvent:
+    """A layout, sent before the first batch that has it; carries its JSON text, uint8."""
+
+    event: ClassVar[str] = "layout"
+
+    session: Name
+    number: Annotated[int, Between(0, 1 << 20)]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Bytes of a batch, in order; carries them, uint8, at most `CHUNK_BYTES`.
+
+    Attributes:
+        session: name of the session.
+        batch_id: id of the batch, chosen by the client.
+        offset: offset of the bytes in the batch.
+        nbytes: size of the whole batch.
+        layout: number of its layout, as in `LayoutEvent`.
+        extras: JSON of the batch's extras; in the last chunk only.
+    """
+
+    event: ClassVar[str] = "chunk"
+
+    session: Name
+    batch_id: Id
+    offset: Annotated[int, Between(0, 1 << 40)]
+    nbytes: Annotated[int, Between(16, 1 << 40)]
+    layout: Annotated[int, Between(0, 1 << 20)]
+    extras: Annotated[str, AtMost(1 << 20)] | None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Notice that a batch cannot be made."""
+
+    event: ClassVar[str] = "failed"
+
+    session: Name
+    batch_id: Id
+    error: ErrorText
+
+
+EVENTS: Mapping[str, type] = {e.event: e for e in (LayoutEvent, Chunk, Failed)}
+"""Events of a session, by name."""
+
+
+@dataclass(frozen=True)
+class HostedSampler:
+    """Request of a client on the server's machine for a sampler; see `server.local_clients`.
+
+    Attributes:
+        spec: specification of the session; `secret` is ignored.
+        number: index of the sampler in its loader.
+        has_arrays: whether arrays are passed along.
+    """
+
+    spec: SessionSpec
+    number: Annotated[int, Between(0, 1 << 16)]
+    has_arrays: bool
+
+
+@dataclass(frozen=True)
+class SamplerStarted:
+    """Reply to `HostedSampler`: the sampler was started. Passes an end of its control line."""
+
+    pid: Pid
+
+
+@dataclass(frozen=True)
+class SamplerEnded:
+    """Notice that a client's sampler has ended.
+
+    Attributes:
+        status: how it ended, in words.
+        task: (epoch, batch) that it worked on last, if known.
+        log: the end of its log.
+    """
+
+    status: Annotated[str, AtMost(4096)]
+    task: tuple[Word, Word] | None
+    log: Annotated[str, AtMost(120_000)]

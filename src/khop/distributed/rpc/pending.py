@@ -1,0 +1,130 @@
+"""Requests in flight on connections to several servers, with deadlines. Imports no torch.
+
+A request is a ticket that its caller waits for. It stays in the table while connections come and
+go: requests are idempotent, and their sender sends them again over each new connection.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from khop.trace.requests import Asked
+from khop.typing import Array
+
+Clock = Callable[[], float]
+"""Seconds, as of `time.monotonic`."""
+
+
+class Request:
+    """A request in flight: the ticket that the engine waits for.
+
+    Attributes:
+        server: key of the server: a partition, a rank; None is the directory.
+        frames: the message.
+        begun: when it was made.
+        deadline: when it fails without a reply.
+        asked: its entry in a log of requests.
+    """
+
+    __slots__ = ("_error", "_result", "asked", "begun", "deadline", "frames", "server")
+
+    def __init__(
+        self, server: Any, frames: list[Any], timeout: float, clock: Clock = time.monotonic
+    ) -> None:
+        self.server = server
+        self.frames = frames
+        self.begun = clock()
+        self.deadline = self.begun + timeout
+        self.asked: Asked | None = None
+        self._result: list[Array] | None = None
+        self._error: Exception | None = None
+
+    @property
+    def done(self) -> bool:
+        """True if the request has a reply or has failed."""
+        return self._result is not None or self._error is not None
+
+    def result(self) -> list[Array]:
+        """Return the reply's arrays; raises the error with which the request failed."""
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    def succeed(self, arrays: list[Array]) -> None:
+        """Complete the request with the arrays of its reply."""
+        self._result = arrays
+
+    def fail(self, error: Exception) -> None:
+        """Complete the request with an error."""
+        self._error = error
+
+
+R = TypeVar("R", bound=Request)
+
+
+class PendingRequests(Generic[R]):
+    """Table of the requests in flight. For one thread.
+
+    Args:
+        clock: source of time.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self._requests: dict[int, R] = {}
+
+    def next_number(self) -> int:
+        """Return a number that no other request has."""
+        return next(self._numbers)
+
+    def add(self, number: int, request: R) -> None:
+        """Add a request under its number."""
+        self._requests[number] = request
+
+    def of(self, server: Any) -> list[R]:
+        """Return the requests to a server, in the order in which they were added."""
+        return [r for r in self._requests.values() if r.server == server]
+
+    def has(self, server: Any) -> bool:
+        """Return whether a request to a server is in flight."""
+        return any(r.server == server for r in self._requests.values())
+
+    def answered(self, server: Any, number: Any) -> R | None:
+        """Return and remove the request of a reply; None if it had one before, or is another's."""
+        request = self._requests.get(number) if type(number) is int else None
+        if request is None or request.server != server:
+            return None
+        return self._requests.pop(number)
+
+    def expire(self, explain: Callable[[R, float], Exception]) -> None:
+        """Fail the requests past their deadline, and forget those that are done already.
+
+        Args:
+            explain: returns the error of a request, given the seconds that it has waited.
+        """
+        now = self._clock()
+        for number, request in list(self._requests.items()):
+            if request.done:  # cancelled
+                del self._requests[number]
+            elif now > request.deadline:
+                del self._requests[number]
+                request.fail(explain(request, now - request.begun))
+
+    def fail_all(self, server: Any, explain: Callable[[R, float], Exception]) -> None:
+        """Fail all requests to a server; `explain` as of `expire`."""
+        now = self._clock()
+        for number, request in list(self._requests.items()):
+            if request.server == server:
+                del self._requests[number]
+                request.fail(explain(request, now - request.begun))
+
+    def drain(self) -> list[R]:
+        """Return and remove all requests."""
+        requests = list(self._requests.values())
+        self._requests.clear()
+        return requests
