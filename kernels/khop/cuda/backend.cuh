@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
 }
 
 template <class Step>
-__global__ void __launch_bounds__(kThreads) run_step_on_threads(device::Count items, Step step) {
+__global__ void __launch_bounds__(kThreads, kBlocksAtATime)
+    run_step_on_threads(device::Count items, Step step) {
   const int64_t count = items.value();
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
