@@ -99,6 +99,8 @@ def test_lists_by_edge_type():
             sample(**changed)
     with pytest.raises(ValueError, match="differ in the number of hops"):
         sample(hops=[one, two])
+    with pytest.raises(ValueError, match="differ in the sampling method of a hop"):
+        sample(hops=[one, [_native.HopOptions(1, method="labor")]])
     with pytest.raises(TypeError, match="must hold a Csr for each"):
         sample(graphs=[graph, None])
     for changed in ({"graphs": [graph, 3]}, {"hops": [one, [1]]}, {"hops": [1, 1]}):

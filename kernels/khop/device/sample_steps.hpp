@@ -69,7 +69,11 @@ class BatchSteps {
       FilteredRows filtered{nullptr, nullptr, 0};
       if (b.is_filtered) num_candidates = find_candidates(batch, steps, rows, filtered);
       const int64_t threads = b.words_per_thread > 0 ? memory_.threads() : rows.most;
-      backend_.run_on_threads(rows, threads, PickRows{batch, steps, filtered, scratch, edges.rows});
+      if (is_labor(h, batch.num_relations)) {
+        pick_rows<KeyedByNeighbor>(rows, threads, {batch, steps, filtered, scratch, edges.rows});
+      } else {
+        pick_rows<KeyedByRow>(rows, threads, {batch, steps, filtered, scratch, edges.rows});
+      }
       sum(backend_, rows, CountOf64{memory_.counts()}, memory_.offsets());
       append(edges, Count{b.edges, memory_.offsets() + rows.most});
     }
@@ -77,6 +81,17 @@ class BatchSteps {
                                   scratch, head_.records.device + h * batch.num_relations,
                                   head_.hop_sizes.device + h * batch.num_types,
                                   plan_rows(h + 1, batch, head_.steps.device)});
+  }
+
+  // All edge types of a hop are drawn by the same method.
+  bool is_labor(std::size_t h, int64_t num_relations) const {
+    return num_relations > 0 &&
+           head_.steps.host[h * num_relations].options.method == HopMethod::kLabor;
+  }
+
+  template <class Keys>
+  void pick_rows(Count rows, int64_t threads, const PickRows<Keys>& step) {
+    backend_.run_on_threads(rows, threads, step);
   }
 
   // Of rows that are taken whole, the edges that are drawn. Returns how many edges they have.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "khop/core/labor.hpp"
 #include "khop/core/pick.hpp"
@@ -77,7 +78,12 @@ struct HopRows {
   }
 };
 
+// What a draw's random numbers belong to. A kernel each, as LABOR's takes more registers.
+struct KeyedByRow {};       // HopMethod::kNeighbor
+struct KeyedByNeighbor {};  // HopMethod::kLabor
+
 // One row of an edge type that picks.
+template <class Keys>
 class RowPicker {
  public:
   KHOP_HD RowPicker(const RelationView& relation, const HopOptions& options, const Scratch& scratch,
@@ -96,17 +102,18 @@ class RowPicker {
       edges.take(begin, [&](int64_t edge) { out[count++] = edge; });
       return count;
     }
-    if (options_.method == HopMethod::kLabor) {
+    if constexpr (std::is_same_v<Keys, KeyedByNeighbor>) {
       uint64_t* const words =
           scratch_.take(thread_, labor_words(options_.fanout, options_.weighted));
       if (words == nullptr) return 0;
       return pick_labor(relation_.graph, row, all_excluded, options_.key, options_.fanout,
                         options_.weighted, words, out);
+    } else {
+      if (options_.weighted) {
+        return begin < row.end ? pick_by_weight(row, begin, edges, left_out, out) : 0;
+      }
+      return degree > 0 ? pick_uniformly(row, begin, degree, left_out, out) : 0;
     }
-    if (options_.weighted) {
-      return begin < row.end ? pick_by_weight(row, begin, edges, left_out, out) : 0;
-    }
-    return degree > 0 ? pick_uniformly(row, begin, degree, left_out, out) : 0;
   }
 
  private:
@@ -192,6 +199,7 @@ class RowPicker {
   int64_t thread_;
 };
 
+template <class Keys>
 struct PickRows {
   BatchView batch;
   const HopStep* steps;
@@ -218,7 +226,7 @@ struct PickRows {
     const int64_t first = batch.pick_starts[k] + place * step.options.fanout;
     rows.begins[i] = first;
     rows.counts[i] =
-        RowPicker(relation, step.options, scratch, thread).pick(row, rows.picks + first);
+        RowPicker<Keys>(relation, step.options, scratch, thread).pick(row, rows.picks + first);
   }
 };
 
