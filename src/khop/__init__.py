@@ -7,10 +7,12 @@ PyG `Data` batches through shared memory. `khop.loader.NeighborLoader` replaces 
 Importing khop imports no torch: names are imported when first used.
 """
 
+from typing import Any
+
 from khop._lazy import attach
 from khop._version import __version__
 
-__getattr__, __dir__, _names = attach(
+_attribute, __dir__, _names = attach(
     __name__,
     {
         name: name
@@ -35,3 +37,14 @@ __getattr__, __dir__, _names = attach(
     },
 )
 __all__ = [*_names, "__version__"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public module; of what a module below has, say where it is."""
+    try:
+        return _attribute(name)
+    except AttributeError as error:
+        for module in () if name.startswith("_") else ("loader", "distributed", "sampler", "data"):
+            if name in _attribute(module).__all__:
+                raise AttributeError(f"{error}: it is khop.{module}.{name}") from None
+        raise

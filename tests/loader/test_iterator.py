@@ -2,10 +2,14 @@
 
 import contextlib
 import gc
+import io
 import weakref
 
 import pytest
+import torch
+from torch_geometric.data import Data
 
+from khop.loader import NeighborLoader
 from khop.loader.iterator import BatchSource, EpochIterator
 from khop.loader.resume import EpochProgress
 from khop.metrics.loader_stats import StatsAccumulator
@@ -234,3 +238,19 @@ def test_iterators_count_each_their_own_epoch():
     assert results(one) == [2, 3, 4]
     assert [progress.ended for progress in progresses] == [True, False]
     assert tally.snapshot().batches == 6
+
+
+def test_progress_bar_counts_batches_and_begins_where_the_epoch_was():
+    data = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=20)
+    loader, text = NeighborLoader(data, [1], batch_size=2, seed=0), io.StringIO()
+    for number, _ in enumerate(loader.progress(file=text, mininterval=0)):
+        if number == 3:
+            state = loader.state_dict()
+            break
+    assert "4/10" not in text.getvalue()  # a batch counts when the next is asked for
+    assert "3/10" in text.getvalue()
+    other, text = NeighborLoader(data, [1], batch_size=2, seed=0), io.StringIO()
+    other.load_state_dict(state)
+    assert len(list(other.progress(file=text, mininterval=0))) == 6
+    assert "4/10" in text.getvalue()
+    assert "10/10" in text.getvalue()

@@ -292,6 +292,24 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return labels
 
 
+def check_dataset(data: Any, name: str = "data") -> DistDataset:
+    """Return an argument that must be a dataset.
+
+    Args:
+        data: the argument.
+        name: its name.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(data, DistDataset):
+        return data
+    remedy = "of a folder, pass DistDataset().load(folder)"
+    if not isinstance(data, (str, os.PathLike)):
+        remedy += "; graphs in memory have loaders in khop.loader"
+    raise TypeError(f"{name} must be a DistDataset (got '{type(data).__name__}'): {remedy}")
+
+
 _loaded: list[weakref.ref[DistDataset]] = []
 
 

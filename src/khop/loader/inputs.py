@@ -84,7 +84,10 @@ def checked_nodes(
         raise ValueError(f"{what} must have one dimension (got shape {list(ids.shape)})")
     if ids.dtype == torch.bool:
         if ids.numel() != count:
-            raise ValueError(f"{what} is a mask of {ids.numel()} entries for {count} nodes")
+            raise ValueError(
+                f"{what} is a mask of {ids.numel()} entries for {count} nodes: it needs one for "
+                "each, or pass ids"
+            )
         ids = ids.nonzero().view(-1)
         return CheckedNodes(ids, ids)
     _check_ids(ids, what)
@@ -268,7 +271,10 @@ def _over(array: np.ndarray[Any, Any]) -> Tensor:
 
 def _check_ids(values: Tensor, what: str) -> None:
     if values.dtype == torch.bool or values.dtype.is_floating_point or values.dtype.is_complex:
-        raise TypeError(f"{what} must hold integers (got '{values.dtype}')")
+        raise TypeError(
+            f"{what} must hold integers (got '{values.dtype}'): pass ids as .long(), a mask as "
+            ".bool()"
+        )
 
 
 def _check_no_type(given: Any, what: str, unit: str) -> None:

@@ -84,6 +84,11 @@ class EpochIterator(Iterator[Any]):
         self._next = progress.delivered  # index of the next batch to take
         self._prefetched: Taken | Exception | None = None
 
+    @property
+    def delivered(self) -> int:
+        """Number of the epoch's batches that have been delivered, by a stopped loader included."""
+        return self._progress.delivered
+
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch."""
         return len(self._loader)

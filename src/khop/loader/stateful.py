@@ -6,7 +6,8 @@ keeps statistics. What it makes batches of, and where, is up to the `BatchSource
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -70,6 +71,29 @@ class StatefulLoader:
         """Begin an epoch. Several may run at the same time; an epoch may be left early."""
         progress = self._cursor.begin()
         return EpochIterator(self, self._open(progress), progress, self._tally)
+
+    def progress(self, **options: Any) -> Iterator[Any]:
+        """Begin an epoch, and show a progress bar of `tqdm` for it.
+
+        Args:
+            **options: arguments of `tqdm`: `desc`, `leave`, `disable`, ...
+
+        Yields:
+            The batches. After `load_state_dict` the bar begins where the epoch was.
+
+        Example:
+            >>> loader = khop.loader.NeighborLoader(data, [2], batch_size=3)
+            >>> sum(batch.batch_size for batch in loader.progress(disable=True))
+            6
+        """
+        from tqdm.auto import tqdm
+
+        with contextlib.closing(iter(self)) as epoch:
+            shown = {"unit": "batch", "total": len(self), "initial": epoch.delivered}
+            with tqdm(**{**shown, **options}) as bar:
+                for batch in epoch:
+                    yield batch
+                    bar.update()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's progress: a small dictionary of plain values, for checkpoints.

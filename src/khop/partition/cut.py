@@ -10,7 +10,7 @@ from khop.partition.random import RandomPartitioner
 from khop.partition.seeded import frequency_partition
 from khop.partition.source import GraphSource
 from khop.partition.summary import FolderSummary
-from khop.storage.folder import PartitionFolder
+from khop.storage.folder import PartitionFolder, check_output
 
 _MAX_PARTS = 4096
 _ADVICE = (
@@ -67,6 +67,7 @@ def partition_graph(
     """
     if edge_dir not in ("in", "out"):
         raise ValueError(f"edge_dir must be 'in' or 'out' (got {edge_dir!r})")
+    check_output(output_dir, bool(options.get("overwrite")))
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     check_num_parts(num_parts, sum(node.count for node in source.nodes.values()))
     options["edge_assign_strategy"] = "by_dst" if edge_dir == "in" else "by_src"

@@ -157,7 +157,10 @@ class GraphSource:
             for kind, source in sources.items():
                 source.left_out = _left_out(data[kind], source.attrs)
             return cls(nodes, edges, True)
-        raise TypeError(f"expected a PyG Data or HeteroData object (got '{type(data)}')")
+        raise TypeError(
+            f"expected a PyG Data or HeteroData object (got '{type(data)}'): of a data set pass "
+            "its graph, dataset[0]; files are read by the command `khop partition`"
+        )
 
 
 def _count(store: Any, node_type: NodeType) -> int:

@@ -75,7 +75,7 @@ def as_input(data: Any) -> Any:
         )
     raise TypeError(
         "expected a PyG Data or HeteroData object, or a (FeatureStore, GraphStore) pair (got "
-        f"'{type(data)}')"
+        f"'{type(data)}'): of a data set pass its graph, dataset[0]"
     )
 
 
@@ -173,9 +173,10 @@ def times_of(
     nodes, edges = source.node_attribute(name), source.edge_attribute(name)
     if bool(nodes) == bool(edges):
         raise ValueError(
-            f"time_attr='{name}' is an attribute both of nodes and of edges"
+            f"time_attr='{name}' is an attribute both of nodes and of edges: rename one of them"
             if nodes
-            else f"time_attr='{name}' is an attribute neither of nodes nor of edges"
+            else f"time_attr='{name}' is an attribute neither of nodes nor of edges: set it, as in "
+            f"data.{name} = ..."
         )
     floating = any(is_floating(values) for values in (*nodes.values(), *edges.values()))
     what = f"time_attr='{name}'"
@@ -201,7 +202,10 @@ def weights_of(source: GraphInput, name: str | None) -> dict[EdgeType, Array]:
         if values is not None and len(values) == source.edges[EDGE].num_edges:
             weights = {EDGE: values}
     if not weights:
-        raise ValueError(f"weight_attr='{name}' is not an attribute of edges")
+        raise ValueError(
+            f"weight_attr='{name}' is not an attribute of edges: set it, a number for each, as in "
+            f"data.{name} = ..."
+        )
     what = f"weight_attr='{name}'"
     return {t: weight_values(values, _of_type(what, t)) for t, values in weights.items()}
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from khop.distributed.dataset import DistDataset
+from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.inference.files import RowSpec, ShareRows, output_file, remove_outputs
 from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, NodeInputs
 from khop.distributed.inference.layer_runner import LayerRunner
@@ -147,8 +147,7 @@ def _discard(peers: InferencePeers, num_layers: int) -> None:
 
 
 def _check_arguments(data: Any, batch_size: Any, max_edges: Any) -> None:
-    if not isinstance(data, DistDataset):
-        raise TypeError(f"data must be a DistDataset (got '{type(data).__name__}')")
+    check_dataset(data)
     for name, value in (("batch_size", batch_size), ("max_edges", max_edges)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} must be an integer (got {value!r})")

@@ -12,7 +12,7 @@ from torch_geometric.sampler import NegativeSampling
 
 from khop import _native
 from khop.data.info import GraphInfo
-from khop.distributed.dataset import DistDataset
+from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.context import require_context
 from khop.distributed.loaders.sampling_options import info_for
 from khop.distributed.partitions.shared_client import run
@@ -97,9 +97,7 @@ class PartitionSampler(PygSampler):
         seed: int | None = None,
         stream: int | None = None,
     ) -> None:
-        if not isinstance(data, DistDataset):
-            raise TypeError(f"data must be a DistDataset (got '{type(data).__name__}')")
-        self.data = data
+        self.data = check_dataset(data)
         options = SamplingOptions(
             replace, with_edge, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr
         )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from khop.data.info import GraphInfo
-from khop.distributed.dataset import DistDataset
+from khop.distributed.dataset import check_dataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import get_context
 from khop.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
@@ -124,11 +124,10 @@ def _graph_of(data: Any, options: WorkerOptions | None) -> PartitionedGraph:
                 "pass a DistDataset"
             )
         return context.graph
-    if not isinstance(data, DistDataset):
-        raise TypeError(f"data must be a DistDataset (got '{type(data).__name__}')")
+    dataset = check_dataset(data)
     if is_remote:
         raise ValueError(
             "RemoteDistSamplingWorkerOptions sample what graph servers serve: pass data=None, or "
             "other worker_options"
         )
-    return data
+    return dataset

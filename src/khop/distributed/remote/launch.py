@@ -12,7 +12,7 @@ from typing import Any
 
 from khop.channel.control import Op
 from khop.channel.shared import share
-from khop.distributed.dataset import DistDataset
+from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.context import DistContext, DistRole, enter, get_context, leave
 from khop.distributed.processes.child import ChildProcess, wait_for_message
 from khop.distributed.processes.socket_files import remove_socket
@@ -199,8 +199,7 @@ def start_server(
         insecure: listen at other addresses than loopback without keys.
         host: address at which others reach this server.
     """
-    if not isinstance(dataset, DistDataset):
-        raise TypeError(f"dataset must be a DistDataset (got '{type(dataset).__name__}')")
+    check_dataset(dataset, "dataset")
     check_place(num_servers, num_clients, "server", server_rank)
     keys = read_server_keys(key_file)
     for address in (master.rpartition(":")[0], host):
