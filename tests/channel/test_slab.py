@@ -9,7 +9,13 @@ import pytest
 from torch.utils.dlpack import from_dlpack
 
 from khop import _native
-from khop.channel.device_arena import DeviceArenaReader, DeviceArray, Scratch, arrays_of, open_slab
+from khop.channel.device_arena import (
+    DeviceArenaReader,
+    DeviceArray,
+    Scratch,
+    arrays_of,
+    open_device_arena,
+)
 from khop.channel.layout import ArrayLayout, CounterLayout, Layout, Record
 from khop.errors import ProtocolError
 
@@ -40,7 +46,7 @@ def make_device_arena(device, mark=lambda: ()):
     """Both sides of a slab."""
     reader = DeviceArenaReader(device, CAPACITY, mark)
     descriptors = [os.dup(d) for d in reader.descriptors]
-    writer = open_slab(device, reader.described, descriptors)
+    writer = open_device_arena(device, reader.described, descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
     reader.passed_on()

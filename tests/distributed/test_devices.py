@@ -107,7 +107,11 @@ def test_mixed_samplers(parts_of, device):
     with node_loaders(
         "homogeneous", parts_of("homogeneous", 1), SEEDS, devices, to_device=device
     ) as (loader, twin):
-        assert [s.slab is not None for s in loader._backend._pool.samplers] == [True, False, False]
+        assert [s.device_arena is not None for s in loader._backend._pool.samplers] == [
+            True,
+            False,
+            False,
+        ]
         for _ in range(2):
             same_epoch(loader, twin)
 
@@ -222,7 +226,7 @@ def reference(graph):
 def test_kept_batches(graph, folder_of):
     """Batches outlive their loader and its samplers, also those that found no room in the slab."""
     loader = make_loader(folder_of("random", 1), "emulated", channel_size="200KB")
-    slab = loader._backend._pool.samplers[0].slab
+    slab = loader._backend._pool.samplers[0].device_arena
     kept = list(loader)
     assert 0 < slab.bytes_leased <= slab.capacity
     loader.shutdown()
@@ -237,9 +241,9 @@ def test_slots_come_back(graph, folder_of):
     for _ in range(3):
         assert jobs.same_batches(loader, twin) == len(twin)
     sampler = loader._backend._pool.samplers[0]
-    assert sampler.ring.bytes_leased == 0
-    sampler.slab.give_back()
-    assert sampler.slab.bytes_leased == 0
+    assert sampler.arena.bytes_leased == 0
+    sampler.device_arena.give_back()
+    assert sampler.device_arena.bytes_leased == 0
     loader.shutdown()
 
 
@@ -256,7 +260,7 @@ def test_no_room_in_the_slab(graph, folder_of, size):
 def test_locked_rings(graph, folder_of):
     """A sampler's device copies to pages that the sampler has locked."""
     loader = make_loader(folder_of("random", 1), "emulated:3", pin_memory=True)
-    assert loader._backend._pool.samplers[0].slab is None  # the trainer's is another device
+    assert loader._backend._pool.samplers[0].device_arena is None  # the trainer's is another device
     assert jobs.same_batches(loader, reference(graph)) == len(loader)
     loader.shutdown()
 

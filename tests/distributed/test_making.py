@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
-from khop.distributed.loaders.backends import plan_ring
+from khop.distributed.loaders.backends import plan_arena
 from khop.distributed.loaders.sampling_options import collect_spec, info_for
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.sampler.options import SamplingOptions
@@ -17,7 +17,7 @@ def plan_of(root, batch_size, **options):
     info = info_for(data, jobs.FANOUTS, sampling_options)
     sampling = sampling_options.spec(jobs.FANOUTS, info)
     spec = PipelineSpec(sampling, collect_spec(data.meta, sampling, True))
-    return plan_ring(data.meta, spec, MpDistSamplingWorkerOptions(**options), batch_size)
+    return plan_arena(data.meta, spec, MpDistSamplingWorkerOptions(**options), batch_size)
 
 
 def test_small_batches_are_made_ahead_in_bulk(folder_of):

@@ -136,7 +136,7 @@ def test_copies_that_the_user_does_not_wait_for(gpu, graph, folder_of, to_device
     for batch in loader:
         copies.append(gpu.copy(batch.x))
         del batch
-    assert loader._backend._pool.samplers[0].ring.bytes_leased == 0
+    assert loader._backend._pool.samplers[0].arena.bytes_leased == 0
     gpu.finish()
     twin = NeighborLoader(graph, jobs.FANOUTS, SEEDS, batch_size=16, seed=5)
     assert len(copies) == len(twin)

@@ -142,7 +142,7 @@ class DeviceArenaWriter:
         self._slots.free(offset)
 
 
-def open_slab(
+def open_device_arena(
     device: _native.Device, described: Mapping[str, Any], descriptors: Sequence[int]
 ) -> DeviceArenaWriter:
     """Open the device arena that a trainer created.

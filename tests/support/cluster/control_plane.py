@@ -171,7 +171,7 @@ class ControlPlane:
         """Time passes, and the server notices."""
         self.now += seconds
         for session in self.sessions._sessions.values():
-            session.heard -= seconds
+            session.last_message_at -= seconds
         self._checked(None, None, self.server_ticks)
 
     def server_ticks(self) -> None:
@@ -228,7 +228,7 @@ class ControlPlane:
 
     def _clients(self) -> dict[int, Any]:
         return {
-            rank: (peer.entry.incarnation, peer.gone, dict(peer.published), peer.heard)
+            rank: (peer.entry.incarnation, peer.gone, dict(peer.published), peer.last_message_at)
             for rank, peer in self.directory._clients.items()
         }
 

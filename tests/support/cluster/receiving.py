@@ -51,7 +51,7 @@ class Trainer:
         config = {
             "number": 0,
             "device": None,
-            "slab": None,
+            "device_arena": None,
             "has_arrays": arrays is not None,
             "master": {
                 "address": f"tcp://{graph.master}",

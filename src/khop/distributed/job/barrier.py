@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from khop.distributed.job.rendezvous import StoreRendezvous
 from khop.distributed.rpc.protocol import describe_error
@@ -20,6 +20,8 @@ from khop.errors import RendezvousError
 
 _BEAT_SECONDS = 1.0
 _LONGEST_PAUSE = 0.2
+_Beats: TypeAlias = "dict[int, tuple[int | None, float]]"
+"""Last heartbeat of trainers, by rank, and when it was seen to have changed."""
 
 
 class MonitoredBarrier:
@@ -117,25 +119,25 @@ class MonitoredBarrier:
         except RuntimeError as error:
             raise self._store_has_gone(error) from None
         pause, last_look = 0.005, time.monotonic()
-        heard: dict[int, tuple[int | None, float]] = dict.fromkeys(self._others, (None, last_look))
+        last_beats: _Beats = dict.fromkeys(self._others, (None, last_look))
         while not self._rendezvous.all_published(name):
             self.check()
             self._stop.wait(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
             if time.monotonic() - last_look > _BEAT_SECONDS:
                 last_look = time.monotonic()
-                self._look_for_silence(name, heard)
+                self._look_for_silence(name, last_beats)
         told = self._rendezvous.poll(name, range(self._rendezvous.world_size))
         return [told[rank] for rank in sorted(told)]
 
-    def _look_for_silence(self, name: str, heard: dict[int, tuple[int | None, float]]) -> None:
+    def _look_for_silence(self, name: str, last_beats: _Beats) -> None:
         """Raise RendezvousError if a missing trainer has sent no heartbeat for the timeout."""
         now = time.monotonic()
         arrived = self._rendezvous.poll(name, self._others)
         beats = self._rendezvous.poll(f"{self._name}/alive", self._others)
-        for rank, (beat, since) in heard.items():
+        for rank, (beat, since) in last_beats.items():
             if beats.get(rank) != beat or rank in arrived:
-                heard[rank] = (beats.get(rank), now)
+                last_beats[rank] = (beats.get(rank), now)
             elif now - since > self._rendezvous.timeout:
                 self._failure = RendezvousError(
                     f"trainer {self._rendezvous.rank} waits in {self._name} for trainer {rank}, "

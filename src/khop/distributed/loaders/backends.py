@@ -31,7 +31,7 @@ from khop.distributed.options import (
 from khop.distributed.remote.client.backend import create_remote_backend
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.rpc.partition_client import PartitionClient
-from khop.distributed.sampling.buffer_plan import RingPlan, plan_memory
+from khop.distributed.sampling.buffer_plan import ArenaPlan, plan_memory
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.pool import SamplerPool
@@ -200,19 +200,19 @@ def _make_samplers(
         "feature_mode": data.feature_mode,
         "pin_memory": options.pin_memory,
     }
-    ring = plan_ring(data.meta, spec, options, plan.batch_size)
+    arena = plan_arena(data.meta, spec, options, plan.batch_size)
     num_sharing = sum(d is not None and d == destination.device for d in devices)
     return SamplerPool(
         config,
         devices,
-        ring.depth,
-        ring.in_bulk,
-        ring.nbytes,
+        arena.depth,
+        arena.in_bulk,
+        arena.nbytes,
         options.max_restarts,
         service.endpoint_registry.subscribe(),
         pinning(destination),
         weights,
-        DeviceArenaFactory(destination, ring.nbytes, num_sharing, transfer),
+        DeviceArenaFactory(destination, arena.nbytes, num_sharing, transfer),
         program=_program(options, bool(endpoints)),
     )
 
@@ -255,9 +255,9 @@ def _devices(
     return devices
 
 
-def plan_ring(
+def plan_arena(
     meta: FolderMeta, spec: PipelineSpec, options: MpDistSamplingWorkerOptions, batch_size: int
-) -> RingPlan:
+) -> ArenaPlan:
     """Return the plan of each sampler's arena."""
     size = options.channel_size
     nbytes = None if size is None else max(int(size) // options.num_workers, 1 << 16)

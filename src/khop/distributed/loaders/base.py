@@ -244,15 +244,15 @@ def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool)
     """Return the plan with a number of batches that is the same for all trainers."""
     name = f"loader-{context.number('loader')}"
     context.rendezvous.publish(name, [plan.num_batches_alone, plan.num_seeds])
-    heard = context.rendezvous.all_gather(
+    gathered = context.rendezvous.all_gather(
         name,
         "make this loader (pass even_batches=False to loaders that only some trainers make)",
     )
-    counts = [batches for batches, _ in heard]
+    counts = [batches for batches, _ in gathered]
     agreed = min(counts) if drop_last else max(counts)
-    if not drop_last and any(seeds < agreed for _, seeds in heard):
+    if not drop_last and any(seeds < agreed for _, seeds in gathered):
         raise ValueError(
-            f"trainers have {[seeds for _, seeds in heard]} seeds: some have fewer than the "
+            f"trainers have {[seeds for _, seeds in gathered]} seeds: some have fewer than the "
             f"{agreed} batches that the others make. Divide the seeds with node_split, or pass "
             "even_batches=False"
         )

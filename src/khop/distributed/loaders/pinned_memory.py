@@ -27,7 +27,7 @@ def pinning(destination: TargetDevice) -> Callable[[ArenaReader], None] | None:
     return partial(_pin, device)
 
 
-def _pin(device: torch.device, ring: ArenaReader) -> None:
+def _pin(device: torch.device, arena: ArenaReader) -> None:
     """Register an arena with CUDA, for all GPUs, as long as it is mapped.
 
     Raises:
@@ -35,15 +35,15 @@ def _pin(device: torch.device, ring: ArenaReader) -> None:
     """
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     with torch.cuda.device(device):  # the call would take half a GB of whichever GPU is current
-        error = runtime.cudaHostRegister(ring.address, ring.capacity, 0)
+        error = runtime.cudaHostRegister(arena.address, arena.capacity, 0)
     if int(error) != 0:
         _clear_error(device)
         raise RuntimeError(
-            f"pin_memory=True: cudaHostRegister failed for {ring.capacity} bytes ({error}); a "
+            f"pin_memory=True: cudaHostRegister failed for {arena.capacity} bytes ({error}); a "
             "smaller channel_size (of clients: buffer_size) may do"
         )
     # The arena's memory is unmapped after its finalizers have run.
-    unpin = weakref.finalize(ring, _unpin, device, ring.address, os.getpid())
+    unpin = weakref.finalize(arena, _unpin, device, arena.address, os.getpid())
     unpin.atexit = False  # registrations end with the process
 
 

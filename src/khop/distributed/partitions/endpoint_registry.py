@@ -28,7 +28,7 @@ class EndpointWatcher:
 
     def __init__(self, endpoint_registry: EndpointRegistry) -> None:
         self._endpoint_registry = endpoint_registry
-        self._news = endpoint_registry.news
+        self._updates = endpoint_registry.updates
         self._seen: dict[int, EndpointUpdate] = {}
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         weakref.finalize(self, os.close, self._event)
@@ -47,13 +47,17 @@ class EndpointWatcher:
             os.eventfd_read(self._event)
         except BlockingIOError:
             return {}
-        new = {key: news for key, news in list(self._news.items()) if self._seen.get(key) != news}
+        new = {
+            key: update
+            for key, update in list(self._updates.items())
+            if self._seen.get(key) != update
+        }
         self._seen.update(new)
         return new
 
     def latest(self, key: int) -> EndpointUpdate | None:
         """Return the last update of a server; None if it has its first endpoint."""
-        return self._news.get(key)
+        return self._updates.get(key)
 
     def look_for(self, key: int) -> None:
         """Start a search for a lost server, as `EndpointRegistry.look_for`."""
@@ -72,7 +76,7 @@ class EndpointRegistry:
         name: name of the service, unique in the group.
 
     Attributes:
-        news: last update of every server that has moved or ended, by key.
+        updates: last update of every server that has moved or ended, by key.
         supervisor: supervisor of this trainer's servers.
     """
 
@@ -83,7 +87,7 @@ class EndpointRegistry:
         self._served: dict[int, str] = {}
         self._owners: dict[int, int] = {}
         self._is_near: dict[int, bool] = {}
-        self.news: dict[int, EndpointUpdate] = {}
+        self.updates: dict[int, EndpointUpdate] = {}
         self._own_failure: str | None = None
         self._subscriptions: weakref.WeakSet[EndpointWatcher] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -119,10 +123,10 @@ class EndpointRegistry:
 
         def look(key: int, since: float) -> None:
             del since
-            news = self.news.get(key)
-            if news is not None and applied.get(key) != news:
-                applied[key] = news
-                apply(client, key, news)
+            update = self.updates.get(key)
+            if update is not None and applied.get(key) != update:
+                applied[key] = update
+                apply(client, key, update)
             elif time.monotonic() - looked.get(key, 0.0) > 1.0:
                 looked[key] = time.monotonic()
                 self.look_for(key)
@@ -134,7 +138,7 @@ class EndpointRegistry:
         subscription = EndpointWatcher(self)
         with self._lock:
             self._subscriptions.add(subscription)
-        if self.news:
+        if self.updates:
             subscription.notify()
         return subscription
 
@@ -145,14 +149,14 @@ class EndpointRegistry:
                 f"{self._own_failure}: other trainers cannot go on without it"
             )
 
-    def _on_update(self, key: int, news: Mapping[str, Any]) -> None:
-        if "ended" in news:
-            self._publish(key, str(news["ended"]))
+    def _on_update(self, key: int, update: Mapping[str, Any]) -> None:
+        if "ended" in update:
+            self._publish(key, str(update["ended"]))
         else:
-            self._publish(key, endpoint_of(news["moved"], self._is_near[key]))
+            self._publish(key, endpoint_of(update["moved"], self._is_near[key]))
 
-    def _publish(self, key: int, news: EndpointUpdate) -> None:
-        self.news[key] = news
+    def _publish(self, key: int, update: EndpointUpdate) -> None:
+        self.updates[key] = update
         self._notify()
 
     def _notify(self) -> None:
@@ -169,7 +173,7 @@ class EndpointRegistry:
         self._failure_detector.publish(key, {"ended": why})
         self._own_failure = f"the server of {self._served[key]} {why}"
         if self._owners.get(key) == self._context.rank:
-            self.news[key] = why
+            self.updates[key] = why
         self._notify()
 
     def close(self, why: str) -> None:
@@ -183,9 +187,9 @@ class EndpointRegistry:
         self.supervisor.close()
 
 
-def apply(client: PartitionClient, key: int, news: EndpointUpdate) -> None:
+def apply(client: PartitionClient, key: int, update: EndpointUpdate) -> None:
     """Apply an update of a server to a client."""
-    if isinstance(news, Endpoint):
-        client.relocate(key, news)
+    if isinstance(update, Endpoint):
+        client.relocate(key, update)
     else:
-        client.give_up(key, news)
+        client.give_up(key, update)

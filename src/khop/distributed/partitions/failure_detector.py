@@ -37,7 +37,7 @@ class _Wanted:
     rank: int
     until: float
     beat: int | None
-    heard: float
+    last_beat_at: float
 
 
 class FailureDetector:
@@ -57,7 +57,7 @@ class FailureDetector:
     ) -> None:
         self._rendezvous = rendezvous
         self._name = name
-        self._on_news = on_news
+        self._on_update = on_news
         self._own: dict[str, Mapping[str, Any]] = {}
         self._told: dict[str, Mapping[str, Any]] = {}
         self._wanted: dict[int, _Wanted] = {}
@@ -77,15 +77,15 @@ class FailureDetector:
         self._has_servers = True
         self._wake()
 
-    def publish(self, key: int, news: Mapping[str, Any]) -> None:
+    def publish(self, key: int, update: Mapping[str, Any]) -> None:
         """Publish an update of one of this trainer's servers.
 
         Args:
             key: key of the server.
-            news: {'moved': its announcement} or {'ended': reason}.
+            update: {'moved': its announcement} or {'ended': reason}.
         """
         with self._changed:
-            self._own[str(key)] = news
+            self._own[str(key)] = update
         self._wake()
 
     def look_for(self, key: int, rank: int) -> None:
@@ -160,23 +160,23 @@ class FailureDetector:
         beats = rendezvous.poll(f"{self._name}/alive", ranks)
         now = time.monotonic()
         for key, w in wanted.items():
-            news = told.get(w.rank, {}).get(str(key))
-            if news is not None and self._known.get(key) != news:
-                self._known[key] = news
-                self._on_news(key, news)
+            update = told.get(w.rank, {}).get(str(key))
+            if update is not None and self._known.get(key) != update:
+                self._known[key] = update
+                self._on_update(key, update)
             if beats.get(w.rank) != w.beat:
-                w.beat, w.heard = beats.get(w.rank), now
+                w.beat, w.last_beat_at = beats.get(w.rank), now
 
     def _give_up_silent(self, wanted: Mapping[int, _Wanted]) -> None:
         now = time.monotonic()
         limit = _SILENCE_SECONDS if self._has_store else _SILENCE_WITHOUT_STORE
         for key, w in wanted.items():
-            if now - w.heard > limit and key not in self._given_up:
+            if now - w.last_beat_at > limit and key not in self._given_up:
                 self._given_up.add(key)
-                silent = f"which keeps it, has not been heard of for {now - w.heard:.0f} s"
+                silent = f"which keeps it, has not been heard of for {now - w.last_beat_at:.0f} s"
                 gone = "" if self._has_store else ", and the job's store has gone"
                 why = f"cannot be reached; trainer {w.rank}, {silent}{gone}: it has ended"
-                self._on_news(key, {"ended": why})
+                self._on_update(key, {"ended": why})
 
     def close(self, reasons: Mapping[int, str]) -> None:
         """Publish the last updates and end the thread.

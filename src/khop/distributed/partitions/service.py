@@ -57,10 +57,10 @@ class PartitionService:
             context.host, context.address, folder.fingerprint, home, sorted({home, *also_serve})
         )
         context.rendezvous.publish(f"{self._name}/claim", asdict(claim))
-        heard = context.rendezvous.all_gather(
+        gathered = context.rendezvous.all_gather(
             f"{self._name}/claim", "make a loader or node split of its DistDataset"
         )
-        self._claims = [Claim(**c) for c in heard]
+        self._claims = [Claim(**c) for c in gathered]
         self._check_claims()
         self._endpoints: dict[int, Endpoint] | None = None
         self.credentials: Credentials | None = None
@@ -108,8 +108,8 @@ class PartitionService:
         if self._endpoints is None:
             self._start_servers()
             self._endpoints = self._find_endpoints()
-        news = self.endpoint_registry.news
-        return {part: _newest(news.get(part), e) for part, e in self._endpoints.items()}
+        updates = self.endpoint_registry.updates
+        return {part: _newest(updates.get(part), e) for part, e in self._endpoints.items()}
 
     def client(self, timeout: float) -> PartitionClient | None:
         """Connect to the other partitions; None if there are none.
@@ -165,8 +165,8 @@ class PartitionService:
             public, secret = zmq.curve_keypair()
             key = Credentials(public.decode(), secret.decode())
             self._context.rendezvous.publish(f"{self._name}/key", asdict(key))
-        heard = self._context.rendezvous.wait_for(f"{self._name}/key", [0], "make the job's key")
-        return Credentials(**heard[0])
+        gathered = self._context.rendezvous.wait_for(f"{self._name}/key", [0], "make the job's key")
+        return Credentials(**gathered[0])
 
     def _start_server(self, part: int, near: bool, far: bool) -> dict[str, str | None]:
         server = PartitionServerProcess(
@@ -188,14 +188,14 @@ class PartitionService:
             for part in range(self._folder.num_parts)
             if part != self.home
         }
-        heard = self._context.rendezvous.wait_for(
+        gathered = self._context.rendezvous.wait_for(
             f"{self._name}/servers", set(wanted.values()), "start a partition server"
         )
         found = {}
         for part, server in wanted.items():
             is_near = self._claims[server].host == self._context.host
             self.endpoint_registry.assign(part, server, is_near)
-            found[part] = endpoint_of(heard[server][str(part)], is_near)
+            found[part] = endpoint_of(gathered[server][str(part)], is_near)
         return found
 
     def close(self) -> None:
@@ -205,5 +205,5 @@ class PartitionService:
         )
 
 
-def _newest(news: Endpoint | str | None, at_first: Endpoint) -> Endpoint:
-    return news if isinstance(news, Endpoint) else at_first
+def _newest(update: Endpoint | str | None, at_first: Endpoint) -> Endpoint:
+    return update if isinstance(update, Endpoint) else at_first

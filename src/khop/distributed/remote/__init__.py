@@ -1,7 +1,7 @@
 """Graph servers, and trainers ("clients") that load no partition themselves.
 
 `server` runs in graph servers and imports no torch. `client` runs in trainers and their receivers.
-Both use `messages`, `addresses` and `directory_client`, which import no torch. `launch` has
+Both use the messages, `addresses` and `directory_client`, which import no torch. `launch` has
 `init_server`.
 
 A *graph server* (`server.main`, `khop serve`) answers the partition requests of other servers'
@@ -44,7 +44,7 @@ JSON of Op.CONFIG; its first descriptor is the arena, then `share()`d arrays if 
     servers         ranks, in order of preference. Batches of an epoch go to the least busy of them,
                     those of a lost one to the others; but if its plan has lists of seeds, those of
                     list i to server i of these and nowhere else
-    session         `messages.SessionSpec` but for what receivers know themselves, and 'loader', hex
+    session         `session_messages.SessionSpec` but for what receivers know themselves, and 'loader', hex
                     text: sessions are called 'loader/number'
     schema          `BatchSchema`: what batches are checked against
     depth           batches that may be asked for at a time
@@ -52,5 +52,5 @@ JSON of Op.CONFIG; its first descriptor is the arena, then `share()`d arrays if 
                     PartitionUnavailableError, or ProtocolError if its server has sent nonsense
     has_arrays      whether weights of negatives come along
 
-`SamplerPool` adds `device` and `slab`, which receivers ignore.
+`SamplerPool` adds `device` and `device_arena`, which receivers ignore.
 """

@@ -62,7 +62,7 @@ class Connection:
         endpoint: as above.
         lost_since: when the connection was lost (`time.monotonic`), or when this object was made.
             None while the connection is up.
-        heard: when the last message of the server arrived, or the connection was made
+        last_message_at: when the last message of the server arrived, or the connection was made
             (`time.monotonic`).
         refused: reason for which the server, or `refuse`, rejected the connection, if known.
         final: reason for which requests cannot succeed until the connection is up again, in words
@@ -84,7 +84,7 @@ class Connection:
         self._monitor: zmq.Socket[bytes] | None = None
         self.endpoint: Endpoint | None = None
         self.lost_since: float | None = clock()
-        self.heard = 0.0
+        self.last_message_at = 0.0
         self.refused: str | None = None
         self.final: str | None = None
         self.has_returned = False
@@ -148,7 +148,7 @@ class Connection:
         """Process an event of the monitor; return whether the connection is up by it."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.lost_since = self.refused = self.final = None
-            self.heard = self._up_since = self._clock()
+            self.last_message_at = self._up_since = self._clock()
             self.has_returned, self._has_been_up = self._has_been_up, True
             return True
         if event == zmq.EVENT_DISCONNECTED:
@@ -200,7 +200,7 @@ class Connection:
     def _drop(self) -> None:
         """Close the connection; `pump` makes the next."""
         now = self._clock()
-        served = self.heard > self._up_since or now - self._up_since > _MAX_PAUSE
+        served = self.last_message_at > self._up_since or now - self._up_since > _MAX_PAUSE
         if self.is_up and served:
             self._pause = _MIN_PAUSE
         self._connect_at = now + self._pause
@@ -231,7 +231,7 @@ class Connection:
                 frames = self._unread.popleft()
             elif self._socket is not None and self._socket.poll(0):
                 frames = self._socket.recv_multipart(copy=False)
-                self.heard = self._clock()
+                self.last_message_at = self._clock()
             else:
                 return
             try:
@@ -267,7 +267,8 @@ class Connection:
         if self.endpoint is None:
             return "has not registered with the directory"
         if self.lost_since is None:
-            return f"is connected, but was last heard of {self._clock() - self.heard:.1f} s ago"
+            silent = self._clock() - self.last_message_at
+            return f"is connected, but was last heard of {silent:.1f} s ago"
         lost = f"has been unreachable for {self._clock() - self.lost_since:.1f} s"
         return lost if self.refused is None else f"{lost}: {self.refused}"
 

@@ -18,7 +18,7 @@ _AHEAD_BYTES = 32 << 20
 _MAX_AHEAD = 64
 
 
-class RingPlan(NamedTuple):
+class ArenaPlan(NamedTuple):
     """Plan of a sampler's arena.
 
     Attributes:
@@ -39,7 +39,7 @@ def plan_memory(
     concurrency: int,
     num_rings: int,
     nbytes: int | None,
-) -> RingPlan:
+) -> ArenaPlan:
     """Plan an arena of the requested size, or with room for the batches in flight.
 
     The size of a batch is estimated from its fan-outs (-1 counts as twice the mean degree) and
@@ -65,8 +65,8 @@ def plan_memory(
         small = _AHEAD_BYTES // batch_bytes
     depth = min(small, _MAX_AHEAD)
     if depth <= concurrency:
-        return RingPlan(nbytes, concurrency, False)
-    return RingPlan(max(nbytes, 2 * depth * batch_bytes), depth, True)
+        return ArenaPlan(nbytes, concurrency, False)
+    return ArenaPlan(max(nbytes, 2 * depth * batch_bytes), depth, True)
 
 
 def _batch_bytes(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from khop import _native
 from khop.channel.arena import ArenaWriter
 from khop.channel.control import MAX_PAYLOAD, ON_DEVICE, ONE
-from khop.channel.device_arena import DeviceArenaWriter, Scratch, arrays_of, open_slab
+from khop.channel.device_arena import DeviceArenaWriter, Scratch, arrays_of, open_device_arena
 from khop.channel.layout import Record
 from khop.distributed.sampling.slots import Announce, Slot
 
@@ -42,28 +42,30 @@ class DeviceSlots:
     """Slots in the memory of a device, and of the host.
 
     Args:
-        ring: descriptor of the host arena's memory; left open.
+        arena: descriptor of the host arena's memory; left open.
         device: the device that writes batches.
-        slab: the trainer's description of the device arena. If None, the trainer does not use
-            batches on this device.
+        device_arena: the trainer's description of the device arena. If None, the trainer does not
+            use batches on this device.
         descriptors: descriptors that came with the device arena; left open.
         pinned: lock the host arena's pages, so that copies to it are direct. Allocates all of them.
     """
 
     def __init__(
         self,
-        ring: int,
+        arena: int,
         device: _native.Device,
-        slab: Mapping[str, Any] | None,
+        device_arena: Mapping[str, Any] | None,
         descriptors: Sequence[int],
         pinned: bool,
     ) -> None:
         self.device = device
-        self.ring = ArenaWriter(ring)
-        self.slab = None if slab is None else open_slab(device, slab, descriptors)
+        self.arena = ArenaWriter(arena)
+        self.device_arena = (
+            None if device_arena is None else open_device_arena(device, device_arena, descriptors)
+        )
         self.scratch = Scratch(device)
         # If the driver refuses, copies are slower.
-        self._locked = self.ring.lock_pages(device) if pinned else None
+        self._locked = self.arena.lock_pages(device) if pinned else None
 
     def new(self, announce: Announce) -> Slot:
         """Return a slot for a batch. Its memory is allocated when its size is known."""
@@ -72,10 +74,10 @@ class DeviceSlots:
     def free(self, offset: int) -> None:
         """Free a slot that the trainer no longer uses."""
         if offset & ON_DEVICE:
-            assert self.slab is not None
-            self.slab.free(offset - ON_DEVICE)
+            assert self.device_arena is not None
+            self.device_arena.free(offset - ON_DEVICE)
         else:
-            self.ring.free(offset)
+            self.arena.free(offset)
 
 
 class DeviceSlot(Slot):
@@ -87,33 +89,33 @@ class DeviceSlot(Slot):
     """
 
     def __init__(self, slots: DeviceSlots, announce: Announce) -> None:
-        super().__init__(slots.ring, announce)
+        super().__init__(slots.arena, announce)
         self._slots = slots
-        self._slab: DeviceArenaWriter | None = None
+        self._device_arena: DeviceArenaWriter | None = None
         self._head = bytearray()
         self._host: memoryview | None = None
 
     @property
     def header(self) -> bytes:
         """Length and numbers of a batch in the device arena; empty if it lies elsewhere."""
-        return b"" if self._slab is None else ONE.pack(len(self._head)) + self._head
+        return b"" if self._device_arena is None else ONE.pack(len(self._head)) + self._head
 
     def allocate(self, record: Record) -> Mapping[str, Any]:
         """Allocate memory for a batch and write its numbers; return the arrays to fill."""
-        slab, head_bytes = self._slots.slab, record.layout.head_bytes
+        device_arena, head_bytes = self._slots.device_arena, record.layout.head_bytes
         offset = None
-        if slab is not None and head_bytes <= _MAX_HEAD:
-            offset = slab.allocate(record.nbytes)
-        if slab is None or offset is None:
+        if device_arena is not None and head_bytes <= _MAX_HEAD:
+            offset = device_arena.allocate(record.nbytes)
+        if device_arena is None or offset is None:
             self._host = self._take(record)
             record.write_head(self._host)
             return arrays_of(record, self._slots.scratch.take(record.nbytes), 0)
-        self._slab, self.record, self.nbytes = slab, record, record.nbytes
+        self._device_arena, self.record, self.nbytes = device_arena, record, record.nbytes
         self.offset = offset | ON_DEVICE
         self._announce(record.layout)
         self._head = bytearray(head_bytes)
         record.write_head(memoryview(self._head))
-        return arrays_of(record, slab.memory, offset)
+        return arrays_of(record, device_arena.memory, offset)
 
     def finish(self) -> None:
         """Wait until the arrays are written; copy them to the host if the batch's slot is there.
@@ -132,6 +134,6 @@ class DeviceSlot(Slot):
     def abandon(self) -> None:
         """Free the memory: the batch failed or is no longer needed."""
         super().abandon()
-        if self._slab is not None:
-            self._slab.free(self.offset - ON_DEVICE)
-            self._slab = None
+        if self._device_arena is not None:
+            self._device_arena.free(self.offset - ON_DEVICE)
+            self._device_arena = None

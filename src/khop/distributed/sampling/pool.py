@@ -131,14 +131,18 @@ class SamplerPool:
     def _start(self, number: int) -> SamplerProcess:
         """Start a process and open the epochs there."""
         device = self._devices[number]
-        slab = self._make_device_arena(device)
+        device_arena = self._make_device_arena(device)
         sampler = start_process(
             self._program,
             number,
-            {**self._config, "device": device, "slab": None if slab is None else slab.described},
+            {
+                **self._config,
+                "device": device,
+                "device_arena": None if device_arena is None else device_arena.described,
+            },
             self._ring_bytes,
             [] if self._shared is None else [self._shared],
-            slab,
+            device_arena,
             self._in_bulk,
             self._pin,
         )
@@ -242,8 +246,8 @@ class SamplerPool:
     def _reclaim_slots(self) -> None:
         """Free slots of device arenas when the device has finished with them."""
         for sampler in self._pool.samplers:
-            if sampler.slab is not None:
-                sampler.slab.give_back()
+            if sampler.device_arena is not None:
+                sampler.device_arena.give_back()
 
     def _follow_recording(self) -> None:
         """Notify samplers when a recording begins or ends; it applies to their next requests."""

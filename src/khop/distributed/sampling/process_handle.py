@@ -72,7 +72,7 @@ def start_process(
     config: Mapping[str, Any],
     ring_bytes: int,
     shared: Sequence[int],
-    slab: DeviceArenaReader | None = None,
+    device_arena: DeviceArenaReader | None = None,
     in_bulk: bool = False,
     pin: Callable[[ArenaReader], None] | None = None,
 ) -> SamplerProcess:
@@ -81,10 +81,10 @@ def start_process(
     Args:
         program: starts it.
         number: index of the sampler in its loader.
-        config: configuration, `slab` included if there is one; see `worker.Sampler`.
+        config: configuration, `device_arena` included if there is one; see `worker.Sampler`.
         ring_bytes: bytes of its arena.
         shared: descriptors of arrays that it reads; left open.
-        slab: device arena that it shares with this process, if any.
+        device_arena: device arena that it shares with this process, if any.
         in_bulk: slots are freed with the next request, not at once.
         pin: called with the arena, to register it with CUDA. If None, it is not registered.
 
@@ -93,17 +93,17 @@ def start_process(
     """
     memory = create_memory(ring_bytes, f"khop-ring-{number}")
     try:
-        ring = ArenaReader(memory)
+        arena = ArenaReader(memory)
         if pin is not None:
-            pin(ring)
+            pin(arena)
         own = {"number": number, "has_arrays": bool(shared), "num_shared": len(shared)}
-        on_device = [] if slab is None else slab.descriptors
+        on_device = [] if device_arena is None else device_arena.descriptors
         process = program({**config, **own}, [memory, *on_device, *shared])
     finally:
         os.close(memory)
-        if slab is not None:
-            slab.passed_on()
-    return SamplerProcess(number, process, ring, slab, in_bulk)
+        if device_arena is not None:
+            device_arena.passed_on()
+    return SamplerProcess(number, process, arena, device_arena, in_bulk)
 
 
 def end_process(process: Process) -> None:
@@ -124,8 +124,8 @@ class SamplerProcess:
     Args:
         number: index of the sampler in its loader.
         process: the process.
-        ring: its arena.
-        slab: the device arena that it shares with this process, if any.
+        arena: its arena.
+        device_arena: the device arena that it shares with this process, if any.
         in_bulk: slots are freed with the next request, not at once.
 
     Attributes:
@@ -139,15 +139,15 @@ class SamplerProcess:
         self,
         number: int,
         process: Process,
-        ring: ArenaReader,
-        slab: DeviceArenaReader | None,
+        arena: ArenaReader,
+        device_arena: DeviceArenaReader | None,
         in_bulk: bool,
     ) -> None:
         self.is_starting = False
         self.number = number
         self.process = process
-        self.ring = ring
-        self.slab = slab
+        self.arena = arena
+        self.device_arena = device_arena
         self.in_flight: dict[BatchKey, None] = {}
         self.layouts: dict[int, Layout] = {}
         self.num_made = self.nbytes_made = 0
@@ -185,7 +185,7 @@ class SamplerProcess:
             if offset & ON_DEVICE:
                 received, rest = self._lease_on_device(rest, offset, nbytes)
             else:
-                is_short = self.ring.bytes_leased > self.ring.capacity // 2
+                is_short = self.arena.bytes_leased > self.arena.capacity // 2
                 raw = self._lease(message, offset, nbytes)
                 if is_short and not message.descriptors:
                     raw = raw.copy()
@@ -236,15 +236,15 @@ class SamplerProcess:
     def _lease(self, message: Message, offset: int, nbytes: int) -> Array:
         if message.descriptors:  # the arena had no room
             return ArenaReader(message.descriptor()).lease(0, nbytes, None)
-        return self.ring.lease(offset, nbytes, self._free)
+        return self.arena.lease(offset, nbytes, self._free)
 
     def _lease_on_device(self, told: bytes, offset: int, nbytes: int) -> tuple[Received, bytes]:
         """Return a batch in the device arena, and the rest of its message."""
-        if self.slab is None or len(told) < ONE.size:
+        if self.device_arena is None or len(told) < ONE.size:
             raise ProtocolError("a batch lies in the memory of a device, but there is no slab")
         end = ONE.size + ONE.unpack_from(told)[0]
         free = self._free
-        received = self.slab.lease(
+        received = self.device_arena.lease(
             offset - ON_DEVICE,
             nbytes,
             told[ONE.size : end],

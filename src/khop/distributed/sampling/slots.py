@@ -17,7 +17,7 @@ class Slot:
     """Memory of one batch: a slot of the arena, or separate memory if the arena has no room.
 
     Args:
-        ring: the arena.
+        arena: the arena.
         announce: called with the batch's layout before anything is written.
 
     Attributes:
@@ -27,8 +27,8 @@ class Slot:
         own_memory: descriptor of the batch's separate memory, if it is not in the arena.
     """
 
-    def __init__(self, ring: ArenaWriter, announce: Announce) -> None:
-        self._ring = ring
+    def __init__(self, arena: ArenaWriter, announce: Announce) -> None:
+        self._arena = arena
         self._announce = announce
         self.record: Record | None = None
         self.offset = 0
@@ -53,7 +53,7 @@ class Slot:
         self._announce(record.layout)
         self.record = record
         self.nbytes = record.nbytes
-        slot = self._ring.allocate(record.nbytes)
+        slot = self._arena.allocate(record.nbytes)
         if slot is not None:
             self.offset, memory = slot
             self._is_taken = True
@@ -65,7 +65,7 @@ class Slot:
     def abandon(self) -> None:
         """Free the memory: the batch failed or is no longer needed."""
         if self._is_taken:
-            self._ring.free(self.offset)
+            self._arena.free(self.offset)
             self._is_taken = False
         if self.own_memory is not None:
             os.close(self.own_memory)
@@ -86,16 +86,16 @@ class HostSlots:
     """Slots of an arena of the host.
 
     Args:
-        ring: descriptor of the arena's memory; left open.
+        arena: descriptor of the arena's memory; left open.
     """
 
-    def __init__(self, ring: int) -> None:
-        self._ring = ArenaWriter(ring)
+    def __init__(self, arena: int) -> None:
+        self._arena = ArenaWriter(arena)
 
     def new(self, announce: Announce) -> Slot:
         """Return a slot for a batch. Its memory is allocated when its size is known."""
-        return Slot(self._ring, announce)
+        return Slot(self._arena, announce)
 
     def free(self, offset: int) -> None:
         """Free a slot that the trainer no longer uses."""
-        self._ring.free(offset)
+        self._arena.free(offset)

@@ -357,13 +357,15 @@ def _slots(
     config: Mapping[str, Any], memory: Sequence[int], device: DeviceOfSampler | None
 ) -> Slots:
     """Return the memory that batches are written to."""
-    ring, *slab = memory
+    arena, *device_arena = memory
     if device is None:
-        slots: Slots = HostSlots(ring)
+        slots: Slots = HostSlots(arena)
     else:
         from khop.distributed.sampling.device_slots import DeviceSlots
 
-        slots = DeviceSlots(ring, device.native, config["slab"], slab, config["pin_memory"])
+        slots = DeviceSlots(
+            arena, device.native, config["device_arena"], device_arena, config["pin_memory"]
+        )
     for descriptor in memory:
         os.close(descriptor)
     return slots

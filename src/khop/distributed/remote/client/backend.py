@@ -20,7 +20,7 @@ from khop.distributed.remote.client.local_sampler import LocalSamplerFactory
 from khop.distributed.remote.client.membership import require_client
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.remote.message_fields import new_secret
-from khop.distributed.sampling.buffer_plan import RingPlan, plan_memory
+from khop.distributed.sampling.buffer_plan import ArenaPlan, plan_memory
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.pool import SamplerPool
@@ -64,14 +64,14 @@ def create_remote_backend(
         concurrency = max(options.prefetch_size, in_flight)
     size = None if options.buffer_size is None or not is_near else int(options.buffer_size)
     nbytes = None if size is None else max(size // num_processes, 1 << 16)
-    ring = plan_memory(graph.meta, spec, plan.batch_size, concurrency, num_processes, nbytes)
+    arena = plan_memory(graph.meta, spec, plan.batch_size, concurrency, num_processes, nbytes)
     near: dict[str, Any] = {"program": starter, "is_fallback": starter.is_fallback}
     group = SamplerPool(
-        _config(graph, spec, options, ranks, ring, 1 if is_near else options.num_workers),
+        _config(graph, spec, options, ranks, arena, 1 if is_near else options.num_workers),
         [None] * num_processes,
-        ring.depth,
-        ring.in_bulk,
-        ring.nbytes,
+        arena.depth,
+        arena.in_bulk,
+        arena.nbytes,
         options.max_restarts,
         None,
         pin,
@@ -87,7 +87,7 @@ def _config(
     spec: PipelineSpec,
     options: RemoteDistSamplingWorkerOptions,
     ranks: Sequence[int],
-    ring: RingPlan,
+    arena: ArenaPlan,
     num_workers: int,
 ) -> dict[str, Any]:
     """Return the configuration of a receiver; see `khop.distributed.remote`."""
@@ -103,13 +103,13 @@ def _config(
             "client": context.worker_name,
             "pipeline": spec.to_json(),
             "num_workers": num_workers,
-            "buffer_bytes": options.buffer_size or ring.nbytes,
+            "buffer_bytes": options.buffer_size or arena.nbytes,
             "concurrency": options.worker_concurrency,
             "worker_devices": devices if any(devices) else None,
             "max_restarts": options.max_restarts,
         },
         "schema": codec.to_json(BatchSchema.create(graph.meta, spec)),
-        "depth": ring.depth,
+        "depth": arena.depth,
         "timeout": options.rpc_timeout,
     }
 

@@ -32,7 +32,7 @@ class BatchReassembler:
     """The memory of a batch that arrives in chunks.
 
     Args:
-        ring: the receiver's arena. If it has no room for the batch, separate memory is created.
+        arena: the receiver's arena. If it has no room for the batch, separate memory is created.
         nbytes: size of the batch, as sent by the server.
 
     Attributes:
@@ -44,14 +44,14 @@ class BatchReassembler:
         MemoryError: there is no memory for it.
     """
 
-    def __init__(self, ring: ArenaWriter, nbytes: int) -> None:
+    def __init__(self, arena: ArenaWriter, nbytes: int) -> None:
         if not 2 * _HEAD <= nbytes <= _MAX_BATCH:
             raise ProtocolError(f"a batch of {nbytes} bytes")
-        self._ring = ring
+        self._arena = arena
         self.nbytes = nbytes
         self.arrived = 0
         self._own_memory: int | None = None
-        slot = ring.allocate(nbytes)
+        slot = arena.allocate(nbytes)
         if slot is not None:
             self._offset, self._memory = slot
         else:
@@ -124,7 +124,7 @@ class BatchReassembler:
     def abandon(self) -> None:
         """Release the memory of a batch that is dropped, or that another server will send."""
         if self._own_memory is None:
-            self._ring.free(self._offset)
+            self._arena.free(self._offset)
         else:
             os.close(self._own_memory)
             self._own_memory = None

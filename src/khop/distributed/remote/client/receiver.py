@@ -75,15 +75,15 @@ class Receiver:
     Args:
         line: the control line.
         config: configuration from the trainer; see `khop.distributed.remote`.
-        ring: descriptor of the arena's memory; left open.
+        arena: descriptor of the arena's memory; left open.
         arrays: sampling weights of negative endpoints, by name.
     """
 
     def __init__(
-        self, line: ControlLine, config: Mapping[str, Any], ring: int, arrays: Mapping[str, Array]
+        self, line: ControlLine, config: Mapping[str, Any], arena: int, arrays: Mapping[str, Array]
     ) -> None:
         self._line = line
-        self._ring = ArenaWriter(ring)
+        self._arena = ArenaWriter(arena)
         self._arrays = dict(arrays)
         self._timeout: float = config["timeout"]
         self._depth: int = config["depth"]
@@ -146,10 +146,10 @@ class Receiver:
         if message.op is Op.SAMPLE:
             freed, asked = decode_sample_request(message.payload)
             for offset in freed:
-                self._ring.free(offset)
+                self._arena.free(offset)
             self._asked.extend(asked)
         elif message.op is Op.FREE:
-            self._ring.free(ONE.unpack(message.payload)[0])
+            self._arena.free(ONE.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
             self._open_epoch(message)
         elif message.op is Op.CLOSE_EPOCH:
@@ -296,7 +296,7 @@ class Receiver:
         if pending is None:  # of an epoch that was closed
             return
         if pending.incoming is None:
-            pending.incoming = BatchReassembler(self._ring, chunk.nbytes)
+            pending.incoming = BatchReassembler(self._arena, chunk.nbytes)
         if pending.incoming.nbytes != chunk.nbytes:
             raise ProtocolError(f"{chunk.nbytes} bytes for a batch of {pending.incoming.nbytes}")
         is_whole = pending.incoming.write(chunk.offset, raw)

@@ -64,7 +64,7 @@ class _Peer:
         entry: its entry, which others get.
         source: sender of its last registration.
         since: time of its first registration.
-        heard: time of its last message.
+        last_message_at: time of its last message.
         gone: whether it has left, or was silent for too long.
         contender: incarnation of another process that claims this rank, and since when.
         published: {name: JSON text} of a client, the oldest first.
@@ -74,7 +74,7 @@ class _Peer:
     entry: ServerEntry | ClientEntry
     source: Source
     since: float
-    heard: float
+    last_message_at: float
     gone: bool = False
     contender: tuple[str, float] | None = None
     published: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
@@ -151,7 +151,7 @@ class Directory:
         """Return the table."""
         now = self._clock()
         clients: dict[int, Any] = {
-            rank: replace(peer.entry, silent=_seconds(now - peer.heard), gone=peer.gone)  # type: ignore[arg-type]
+            rank: replace(peer.entry, silent=_seconds(now - peer.last_message_at), gone=peer.gone)  # type: ignore[arg-type]
             for rank, peer in sorted(self._clients.items())
         }
         return replace(self._table(), clients=clients)
@@ -160,7 +160,7 @@ class Directory:
         """Return the table without the clients, which may be thousands."""
         now = self._clock()
         servers: dict[int, Any] = {
-            rank: replace(peer.entry, silent=_seconds(now - peer.heard))
+            rank: replace(peer.entry, silent=_seconds(now - peer.last_message_at))
             for rank, peer in sorted(self._servers.items())
         }
         return Table(
@@ -256,7 +256,7 @@ class Directory:
         """Enter a peer; return False if another process may still have its rank."""
         now, known = self._clock(), peers.get(rank)
         if known is not None and known.entry.incarnation == entry.incarnation:
-            known.entry, known.source, known.heard, known.gone = entry, source, now, False
+            known.entry, known.source, known.last_message_at, known.gone = entry, source, now, False
             return True
         if known is not None and not known.gone and not self._may_replace(known, entry, source):
             return self._contend(role, rank, known, entry.incarnation)
@@ -268,7 +268,7 @@ class Directory:
 
     def _may_replace(self, known: _Peer, entry: ServerEntry | ClientEntry, source: Source) -> bool:
         """Return whether another process may take the rank of one that is not gone."""
-        silent = self._clock() - known.heard
+        silent = self._clock() - known.last_message_at
         if isinstance(known.entry, ServerEntry) and isinstance(entry, ServerEntry):
             # Two processes cannot listen at one address, so the earlier one has ended. Without keys
             # any process can claim this, but for one of this machine it can be checked.
@@ -283,7 +283,7 @@ class Directory:
         """Return False while a rank may be in use; RendezvousError if its process is alive."""
         if known.contender is None or known.contender[0] != incarnation:
             known.contender = incarnation, self._clock()
-        elif known.heard > known.contender[1]:
+        elif known.last_message_at > known.contender[1]:
             raise RendezvousError(
                 f"there is a {role} {rank} already, which is alive (pid {known.entry.pid}): each "
                 "must have a rank of its own"
@@ -329,7 +329,7 @@ class Directory:
             raise RendezvousError(f"client {request.rank} publishes before it has registered")
         if client.entry.incarnation != incarnation_of(request.secret):
             raise RendezvousError(f"another process is client {request.rank} by now")
-        client.heard = self._clock()
+        client.last_message_at = self._clock()
         name = request.name
         if len(value) > _MAX_VALUE:
             raise RendezvousError(
@@ -379,7 +379,7 @@ class Directory:
     def _value(self, rank: int, waiter: _Waiter) -> bytes | None:
         """Return a client's value for a waiter; None if there is none that counts."""
         client = self._clients.get(rank)
-        if client is None or client.heard < waiter.since:
+        if client is None or client.last_message_at < waiter.since:
             return None
         return client.published.get(waiter.request.name)
 
@@ -408,7 +408,7 @@ class Directory:
         for waiter in [w for w in self._waiters if now >= w.until or self._is_done(w)]:
             self._answer(waiter)
         for rank, client in list(self._clients.items()):
-            silent = now - client.heard
+            silent = now - client.last_message_at
             if not client.gone and silent > self._lost_after:
                 client.gone = True
                 _log.warning("client-lost", f"client {rank} is lost: silent for {silent:.0f} s")

@@ -7,7 +7,7 @@ of the control line to the client: from then on client and sampler communicate a
 and nothing is copied. The server keeps this end open, too, only to send endpoints of other servers.
 It ends the sampler when the client's connection closes, however the client ends, or with itself.
 
-    client -> server   CONFIG   `messages.HostedSampler`; arena, arrays
+    client -> server   CONFIG   `session_messages.HostedSampler`; arena, arrays
     server -> client   READY    {'pid'}; the sampler's control line
                        ERROR    {'type', 'message'}: refused; the connection is closed
                        ERROR    {'status', 'task', 'log'}: how the sampler has ended; the batch that
@@ -184,14 +184,14 @@ class LocalSamplerService:
             return False
         if len(message.descriptors) != 1 + asked.has_arrays:
             raise ProtocolError("a client of this machine passes a ring, and arrays if it has some")
-        ring, *own = message.descriptors
+        arena, *own = message.descriptors
         shared = [*([] if self._host.labels is None else [self._host.labels]), *own]
         config = {
             **self._host.sampler_config(spec, number, spec.device(0)),
             "number": number,
             "num_shared": len(shared),
         }
-        process = self._host.program(config, [ring, *shared])
+        process = self._host.program(config, [arena, *shared])
         try:
             guest.end = os.pidfd_open(process.pid)
         except OSError:  # no descriptor is left

@@ -91,7 +91,7 @@ class SessionEnvironment:
             "timeout": spec.timeout,
             "concurrency": spec.concurrency,
             "device": device,
-            "slab": None,
+            "device_arena": None,
         }
 
 
@@ -106,7 +106,7 @@ class Session:
         clock: current time in seconds.
 
     Attributes:
-        heard: time of the client's last message (`time.monotonic`).
+        last_message_at: time of the client's last message (`time.monotonic`).
         made: batches that its samplers have made so far.
         opened_by: connection that opened it last, and its name.
         promised_bytes: memory that it may take: its buffer, and arrays that its samplers read.
@@ -126,7 +126,7 @@ class Session:
         self._shared = share(arrays) if arrays else None
         self.promised_bytes = spec.buffer_bytes + sum(a.nbytes for a in arrays.values())
         self._clock = clock
-        self.heard = clock()
+        self.last_message_at = clock()
         self.made = 0
         self._made_bytes = 0
         self._num_requests = 0
@@ -359,7 +359,7 @@ class Session:
             "restarts": self.num_restarts,
             "buffered_bytes": self._send_queue.nbytes,
             "unsent_chunks": self._send_queue.num_chunks,
-            "ring_bytes": sum(sampler.ring.capacity for sampler in samplers),
+            "ring_bytes": sum(sampler.arena.capacity for sampler in samplers),
         }
 
     def close(self) -> None:

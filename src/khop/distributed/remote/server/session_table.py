@@ -151,7 +151,7 @@ class SessionTable:
         now = time.monotonic()
         for session in list(self._sessions.values()):
             with self._guarded(session):
-                silent = now - session.heard
+                silent = now - session.last_message_at
                 if silent > self._allowed.lease:
                     name = session.spec.session
                     said = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
@@ -183,7 +183,7 @@ class SessionTable:
         session = self._opened.get((asker.source.connection, name))
         if session is None:
             raise LookupError(f"no session '{name}': open it")
-        session.heard = time.monotonic()
+        session.last_message_at = time.monotonic()
         return session
 
     def _open(
@@ -192,7 +192,7 @@ class SessionTable:
         spec = request.spec
         known = self._sessions.get((spec.session, spec.secret))
         if known is not None and known.spec == spec:
-            known.heard = time.monotonic()
+            known.last_message_at = time.monotonic()
             held = known.reattach(request.outstanding, asker.send)
             self._belongs_to(known, asker)
             self._give_turn(known)
