@@ -44,8 +44,8 @@ JSON of Op.CONFIG; its first descriptor is the arena, then `share()`d arrays if 
     servers         ranks, in order of preference. Batches of an epoch go to the least busy of them,
                     those of a lost one to the others; but if its plan has lists of seeds, those of
                     list i to server i of these and nowhere else
-    session         `session_messages.SessionSpec` but for what receivers know themselves, and 'loader', hex
-                    text: sessions are called 'loader/number'
+    session         `session_messages.SessionSpec` but for what receivers know themselves, and
+                    'loader', hex text: sessions are called 'loader/number'
     schema          `BatchSchema`: what batches are checked against
     depth           batches that may be asked for at a time
     timeout         seconds without any progress after which a batch fails with
