@@ -40,11 +40,12 @@ __all__ = [*_names, "__version__"]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public module; of what a module below has, say where it is."""
+    """Return a public module; of a class that a module below has, say where it is."""
     try:
         return _attribute(name)
     except AttributeError as error:
-        for module in () if name.startswith("_") else ("loader", "distributed", "sampler", "data"):
+        # Classes alone: Python also asks here for submodules, before it imports them.
+        for module in ("loader", "distributed", "sampler", "data") if name[:1].isupper() else ():
             if name in _attribute(module).__all__:
                 raise AttributeError(f"{error}: it is khop.{module}.{name}") from None
         raise
