@@ -17,8 +17,8 @@ EVENTS = log.get("khop.some.module")
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
-    """Leaves the tree of loggers and this process's identity as they were."""
-    monkeypatch.setattr(log, "_WHO", dict(log._WHO))
+    """Leaves the tree of loggers and this process's identity as they were; tests are a trainer's."""
+    monkeypatch.setattr(log, "_WHO", {**log._WHO, "role": "trainer"})
     root = logging.getLogger()
     before = list(root.handlers), root.level
     yield
