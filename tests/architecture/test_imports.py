@@ -37,9 +37,9 @@ TORCH_FREE = [
 # trainers.
 TORCH_FREE_MODULES = {
     "sampler": {
-        *("arguments", "collect", "collect_device", "device_engine", "engine", "hotness", "link"),
-        *("link_spec", "methods", "negative", "options", "plan", "replies", "requests"),
-        "row_fetcher",
+        *("arguments", "batch_draw", "collect", "collect_device", "device_engine", "engine"),
+        *("graph_rows", "hotness", "link", "link_spec", "methods", "negative", "options", "plan"),
+        *("replies", "requests", "row_fetcher"),
         *("seed_times", "spec", "view"),
     },
     "distributed.remote": {

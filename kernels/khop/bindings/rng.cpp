@@ -24,6 +24,19 @@ NumpyArray<int64_t> permutation_of(int64_t count, uint64_t key) {
   return to_numpy(std::move(order));
 }
 
+NumpyArray<uint64_t> draw_words(uint64_t key, const In<int64_t>& ids) {
+  const auto count = static_cast<int64_t>(ids.shape(0));
+  const int64_t* const nodes = ids.data();
+  cpu::Buffer<uint64_t> words(count);
+  {
+    nb::gil_scoped_release release;
+    for (int64_t i = 0; i < count; ++i) {
+      words[i] = first_64_bits(NodeDraws{key, static_cast<uint64_t>(nodes[i]), 0}.block(0));
+    }
+  }
+  return to_numpy(std::move(words));
+}
+
 nb::list simd_instructions() {
   nb::list names;
   for (const cpu::SimdPicker& picker : cpu::simd_pickers()) names.append(picker.instructions);
@@ -72,6 +85,10 @@ void bind_rng(nb::module_& m) {
         "Key of one epoch of one trainer.");
   m.def("step_key", &step_key, nb::arg("run"), nb::arg("batch"), nb::arg("hop"),
         nb::arg("edge_type"), "Key of one hop over one edge type in one batch.");
+  m.def("program_key", &program_key, nb::arg("run"), nb::arg("batch"), nb::arg("purpose"),
+        nb::arg("step"), nb::arg("type"), "Key of what a sampling method in Python draws.");
+  m.def("draw_words", &draw_words, nb::arg("key"), nb::arg("ids").noconvert(),
+        "A random uint64 for each int64 id, which depends on the key and the id alone.");
   m.def("permutation", &permutation_of, nb::arg("count"), nb::arg("key"),
         "A permutation of 0 .. count - 1 that depends on the key alone.");
   m.def("simd_instructions", &simd_instructions,

@@ -254,7 +254,8 @@ std::vector<int64_t> edges_per_hop(const cpu::Subgraph& self, int64_t relation) 
 
 void bind_subgraph(nb::module_& m) {
   using Relations = std::vector<std::pair<int32_t, int32_t>>;
-  nb::class_<cpu::Subgraph>(m, "Subgraph", kSubgraphDoc)
+  // Engines attach a program's arrays to it, as `values`.
+  nb::class_<cpu::Subgraph>(m, "Subgraph", nb::dynamic_attr(), kSubgraphDoc)
       .def(
           "__init__",
           [](cpu::Subgraph* self, const std::vector<int64_t>& num_nodes, const Relations& relations,
@@ -281,7 +282,8 @@ void bind_subgraph(nb::module_& m) {
            "options of hop h over edge type r, whose keys follow from run_key and batch.")
       .def("merge", &merge, nb::arg("relation"), nb::arg("owners").noconvert(), nb::arg("replies"),
            "Takes neighbours that owners drew: replies[p] = (counts, neighbors, edges or None).")
-      .def("end_hop", &cpu::Subgraph::end_hop, "Makes what the hop found the next frontier.")
+      .def("end_hop", &cpu::Subgraph::end_hop, nb::arg("all") = false,
+           "Makes what the hop found the next frontier, or all nodes.")
       .def("induce", &induce, nb::arg("graphs"),
            "Replaces the edges by all edges among the batch's nodes.")
       .def("merge_induced", &merge_induced, nb::arg("relation"), nb::arg("owners").noconvert(),

@@ -63,11 +63,20 @@ KHOP_HD uint64_t run_key(uint64_t seed, uint64_t epoch, uint64_t stream) {
 // Hop numbers that no sampler reaches name the other users of a run key.
 constexpr uint32_t kShuffleHop = 0xFFFFFFFFu;
 constexpr uint32_t kNegativeHop = 0xFFFFFFFEu;
+// 0xFFFFFFFD is LABOR's (labor.hpp).
+constexpr uint32_t kProgramHop = 0xFFFFFFFCu;  // sampling methods in Python (program_key)
 
 // Keys the draws of one hop over one edge type in one batch.
 KHOP_HD uint64_t step_key(uint64_t run, uint64_t batch, uint32_t hop, uint32_t edge_type) {
   return first_64_bits(philox(run, static_cast<uint32_t>(batch), static_cast<uint32_t>(batch >> 32),
                               hop, edge_type));
+}
+
+// Keys what a sampling method in Python draws in a batch: for which purpose, in which step (hop or
+// round), over which edge or node type.
+KHOP_HD uint64_t program_key(uint64_t run, uint64_t batch, uint32_t purpose, uint32_t step,
+                             uint32_t type) {
+  return step_key(step_key(run, batch, kProgramHop, purpose), 0, step, type);
 }
 
 // The draws of one node in one step: word j of the sequence, or 64-bit word j of the same sequence.

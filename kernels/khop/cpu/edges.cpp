@@ -8,6 +8,7 @@
 #include "khop/core/node_table.hpp"
 #include "khop/cpu/buffer.hpp"
 #include "khop/cpu/row_errors.hpp"
+#include "khop/cpu/rows.hpp"
 
 namespace khop::cpu {
 namespace {
@@ -169,9 +170,21 @@ void has_edges(const CsrView<Ptr, Col>& graph, const int64_t* rows, const int64_
   EdgeFinder<Ptr, Col>(graph, rows, neighbors, count, exists).find_all();
 }
 
+template <class Ptr, class Col>
+void degrees(const CsrView<Ptr, Col>& graph, const int64_t* rows, int64_t count, int64_t* degrees) {
+  const RowFinder<Ptr, Col> finder(graph);
+  const RowSet all{rows, nullptr, nullptr};
+  for (int64_t i = 0; i < count; ++i) {
+    if (i % kAhead == 0) finder.prefetch_rows(rows + i, std::min(2 * kAhead, count - i));
+    const Row row = finder.find(all, i);
+    degrees[i] = row.end - row.begin;
+  }
+}
+
 #define KHOP_INSTANTIATE(Ptr, Col)                                                            \
   template void has_edges<Ptr, Col>(const CsrView<Ptr, Col>&, const int64_t*, const int64_t*, \
-                                    int64_t, bool*);
+                                    int64_t, bool*);                                          \
+  template void degrees<Ptr, Col>(const CsrView<Ptr, Col>&, const int64_t*, int64_t, int64_t*);
 KHOP_INSTANTIATE(int32_t, int32_t)
 KHOP_INSTANTIATE(int32_t, int64_t)
 KHOP_INSTANTIATE(int64_t, int32_t)

@@ -15,4 +15,8 @@ template <class Ptr, class Col>
 void has_edges(const CsrView<Ptr, Col>& graph, const int64_t* rows, const int64_t* neighbors,
                int64_t count, bool* exists);
 
+// degrees[i] = how many neighbours row `rows[i]` has. Throws as has_edges.
+template <class Ptr, class Col>
+void degrees(const CsrView<Ptr, Col>& graph, const int64_t* rows, int64_t count, int64_t* degrees);
+
 }  // namespace khop::cpu

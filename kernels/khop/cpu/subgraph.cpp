@@ -62,10 +62,12 @@ void Subgraph::exclude(int32_t relation, const int64_t* rows, const int64_t* nei
   excluded_[index(relation)].add(rows, neighbors, count);
 }
 
-void Subgraph::end_hop() {
+void Subgraph::end_hop(bool all) {
   for (std::size_t t = 0; t < nodes_.size(); ++t) {
-    frontiers_[t] = {frontiers_[t].end, nodes_[t].size()};
-    nodes_per_hop_[t].push_back(frontiers_[t].end - frontiers_[t].begin);
+    const int64_t before = frontiers_[t].end;
+    const int64_t size = nodes_[t].size();
+    frontiers_[t] = {all ? 0 : before, size};
+    nodes_per_hop_[t].push_back(size - before);
   }
 }
 

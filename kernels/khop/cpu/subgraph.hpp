@@ -48,8 +48,9 @@ class Subgraph {
               sources_of(relation), edges_[index(relation)]);
   }
 
-  // What the hop found becomes the next frontier.
-  void end_hop();
+  // What the hop found becomes the next frontier; with `all`, all nodes do, so that nodes draw anew
+  // in each hop (layers).
+  void end_hop(bool all = false);
 
   // Replaces an edge type's edges by all edges among the batch's nodes.
   template <class Ptr, class Col>

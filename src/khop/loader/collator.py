@@ -9,6 +9,7 @@ attributes one by one, which takes longer than sampling and copying a small batc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -60,6 +61,8 @@ class Collator:
         mapping = plan.template.copy()
         plan.put_nodes(mapping, node)
         plan.put_edges(mapping, edge_index, edge, (len(node), len(node)))
+        for name, value in drawn.values.items():
+            mapping[name.partition(".")[2]] = value
         # If the sample has none, PyG removes the attributes of the whole graph.
         _put(mapping, "batch", drawn.trees and drawn.trees[0])
         _put(mapping, "num_sampled_nodes", drawn.nodes_per_hop and drawn.nodes_per_hop[0])
@@ -89,6 +92,8 @@ class Collator:
             size = sizes[edge_type[0]], sizes[edge_type[2]]
             plan.put_edges(mapping, drawn.edge_index[i], drawn.edges[i], size)
             _put_ith(mapping, "num_sampled_edges", drawn.edges_per_hop, i)
+        _put_values(nodes, "n", drawn.values)
+        _put_values(edges, "e", drawn.values)
         return hetero_data_around(data, nodes, edges)
 
     def _plan(
@@ -299,6 +304,18 @@ def _put(mapping: dict[str, Any], name: str, value: Any) -> None:
 def _put_ith(mapping: dict[str, Any], name: str, values: list[Any] | None, i: int) -> None:
     if values is not None and values[i] is not None:
         mapping[name] = values[i]
+
+
+def _put_values(
+    mappings: Mapping[Any, dict[str, Any]], prefix: str, values: Mapping[str, Tensor]
+) -> None:
+    """Add what the sampling method says of types: 'e1.edge_norm' to the second edge type."""
+    if values:
+        stores = {f"{prefix}{i}": mapping for i, mapping in enumerate(mappings.values())}
+        for name, value in values.items():
+            kind, _, attribute = name.partition(".")
+            if kind in stores:
+                stores[kind][attribute] = value
 
 
 def drawn_of_data(out: SamplerOutput) -> SampledSubgraph:

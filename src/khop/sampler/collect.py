@@ -4,10 +4,11 @@ Rows come from three places: the local part, its copies of other parts' hot rows
 the rest. Requests to owners are sent before anything is copied here. Arrays are named
 `n<type>.<attribute>` and `e<type>.<attribute>`; `id` holds original node ids, `edge_id` original
 edge ids, `edge_index` the endpoints' numbers in the batch, `t<type>` the trees of a disjoint
-batch's nodes, and `s.<name>` further arrays of the caller, seeds' positions for example. Counters
-of a batch: `batch` (its index), `nodes` and `edges` (their numbers), `rows` (see
-`khop.trace.clock.ROWS`), `made` (see `khop.trace.clock.BatchTimings`), and `n<type>.hops` and
-`e<type>.hops`, the nodes and edges of each hop.
+batch's nodes, and `s.<name>` what concerns seeds, the positions of links' ends for example. A
+sampling method may add values of nodes or edges: `e<type>.edge_norm`. Counters of a batch: `batch`
+(its index), `nodes` and `edges` (their numbers), `rows` (see `khop.trace.clock.ROWS`), `made` (see
+`khop.trace.clock.BatchTimings`), and `n<type>.hops` and `e<type>.hops`, the nodes and edges of each
+hop.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ class Collector:
             subgraph: as the engine returned it.
             allocate: called once with the batch's layout and sizes; returns the arrays to fill.
             batch: index of the batch.
-            extras: further arrays of the batch, by name.
+            extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape;
+                'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
 
         Returns:
             The batch.
@@ -126,7 +128,7 @@ class Collector:
         arrays = allocate(record)
         self._count(record, subgraph, batch, self._origins(fetches))
         for name, values in extras.items():
-            np.copyto(arrays[f"s.{name}"], values)
+            np.copyto(arrays[name], values)
         for i in range(len(self._part.meta.edge_types)):
             edge_index = arrays[f"e{i}.edge_index"]
             subgraph.write_edge_index(i, edge_index[0], edge_index[1])
@@ -169,8 +171,9 @@ class Collector:
         meta = self._part.meta
         sizes = [subgraph.num_nodes(i) for i in range(len(meta.node_types))]
         sizes += [subgraph.num_edges(i) for i in range(len(meta.edge_types))]
-        for array in extras.values():
-            sizes += array.shape
+        for name, array in extras.items():
+            if name.startswith("s."):
+                sizes += array.shape
         return Record(layout, sizes)
 
     def _count(
@@ -192,7 +195,7 @@ class Collector:
     def _layout(
         self, number: int, subgraph: _native.Subgraph, extras: Mapping[str, Array]
     ) -> Layout:
-        """Return the layout; its sizes are nodes of each type, edges, the axes of `extras`."""
+        """Return the layout; its sizes are nodes of each type, edges, axes of what seeds have."""
         num_nodes, num_edges = len(self._part.meta.node_types), len(self._part.meta.edge_types)
         node_axes = [-1 - i for i in range(num_nodes)]
         edge_axes = [-1 - num_nodes - i for i in range(num_edges)]
@@ -212,9 +215,12 @@ class Collector:
             arrays.append(ArrayLayout(f"n{i}.y", labels.dtype, shape))
         used = num_nodes + num_edges
         for name, array in extras.items():
-            axes = [-1 - used - i for i in range(array.ndim)]
-            used += array.ndim
-            arrays.append(ArrayLayout(f"s.{name}", array.dtype.name, tuple(axes)))
+            if name.startswith("s."):
+                axes = [-1 - used - i for i in range(array.ndim)]
+                used += array.ndim
+            else:  # of a type: 'e0.edge_norm'
+                axes = [(node_axes if name[0] == "n" else edge_axes)[_type_of(name)]]
+            arrays.append(ArrayLayout(name, array.dtype.name, tuple(axes)))
         counters = [
             CounterLayout("batch", 1),
             CounterLayout("nodes", 1),
@@ -232,3 +238,8 @@ class Collector:
                 for i in range(num_edges)
             ]
         return Layout(number, arrays, counters)
+
+
+def _type_of(name: str) -> int:
+    """Return the type in the name of an array: 1 of 'e1.edge_norm'."""
+    return int(name[1:].partition(".")[0])

@@ -108,7 +108,7 @@ class DeviceCollector(Collector):
             subgraph: as the device's engine returned it.
             allocate: called once with the batch's layout and sizes; returns `DeviceArray`s to fill.
             batch: index of the batch.
-            extras: further arrays of the batch, by name.
+            extras: further arrays of the batch, as of `Collector.collect`.
 
         Returns:
             The batch; the device is still writing it.
@@ -121,7 +121,7 @@ class DeviceCollector(Collector):
         local = sum(subgraph.num_nodes(i) for i in nodes)
         self._count(record, subgraph, batch, (local, 0, 0))
         for name, values in extras.items():
-            arrays[f"s.{name}"].upload(values)
+            arrays[name].upload(values)
         rows = self._write_ids(subgraph, arrays)
         for table, names, features in zip(self._tables, self._names, self._features, strict=True):
             for name, feature in zip(names[1:], features, strict=True):
@@ -227,7 +227,7 @@ class StagedCollector(Collector):
         arrays: Mapping[str, Any] = allocate(record)
         self._count(record, subgraph, batch, self._origins(fetches))
         for name, values in extras.items():
-            arrays[f"s.{name}"].upload(values)
+            arrays[name].upload(values)
         for i in range(len(self._part.meta.edge_types)):
             ends = np.empty((2, subgraph.num_edges(i)), np.int64)
             subgraph.write_edge_index(i, ends[0], ends[1])

@@ -42,8 +42,14 @@ class SamplingOptions:
         Raises:
             ValueError: an option and the method's differ, or the method knows no such.
         """
-        replace, weight_attr = as_method(num_neighbors).settle(self.replace, self.weight_attr)
-        return dataclasses.replace(self, replace=replace, weight_attr=weight_attr)
+        method = as_method(num_neighbors)
+        replace, weight_attr = method.settle(self.replace, self.weight_attr)
+        return dataclasses.replace(
+            self,
+            replace=replace,
+            weight_attr=weight_attr,
+            subgraph_type=method.settle_subgraph_type(self.subgraph_type),
+        )
 
     def spec(self, num_neighbors: Any, info: GraphInfo) -> SamplingSpec:
         """Return the checked specification of draws from a graph.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +33,8 @@ class SampledSubgraph(NamedTuple):
         nodes_per_hop: number of seeds, then of the nodes that each hop added; None where hops
             cannot be told apart.
         edges_per_hop: number of edges that each hop added, likewise.
+        values: what the sampling method says of nodes and edges, by name: 'e0.edge_norm' is
+            [num_edges] float32 of edge type 0.
         written: event after which a device has written the tensors, for
             `khop.sampler.device.wait_and_record_stream`. If None, they are written.
     """
@@ -41,6 +45,7 @@ class SampledSubgraph(NamedTuple):
     trees: list[Tensor] | None
     nodes_per_hop: list[list[int]] | None
     edges_per_hop: list[list[int]] | None
+    values: Mapping[str, Tensor] = MappingProxyType({})
     written: Any = None
 
 
@@ -79,6 +84,7 @@ class SubgraphWriter:
             None if trees is None else [wrap(t) for t in trees],
             node_hops if counts_hops else None,
             edge_hops if counts_hops else None,
+            {name: wrap(array) for name, array in subgraph.values.items()},
         )
 
     def _empty(self, *shape: int) -> Int64Array:
@@ -105,7 +111,7 @@ def to_pyg(
         metadata: metadata of the output, for a loader.
         forms: classes of homogeneous and of heterogeneous outputs.
     """
-    nodes, _, edges, trees, node_hops, edge_hops, _ = drawn
+    nodes, _, edges, trees, node_hops, edge_hops, *_ = drawn
     # Halves of one tensor, which loaders need not stack again.
     ends = [edge_index.unbind() for edge_index in drawn.edge_index]
     rows, cols = [row for row, _ in ends], [col for _, col in ends]

@@ -15,7 +15,7 @@ from khop.data.arrays import storage_dtype
 from khop.errors import ProtocolError
 from khop.sampler.requests import Drawn
 from khop.storage.folder import AttrMeta
-from khop.typing import Array, BoolArray
+from khop.typing import Array, BoolArray, Int64Array
 
 
 def check_drawn(
@@ -58,6 +58,16 @@ def check_found(arrays: list[Array], part: int, count: int) -> BoolArray:
     if len(arrays) != 1:
         raise ProtocolError(f"{sender} sent {len(arrays)} arrays for one")
     _check_vector(arrays[0], sender, ("bool",), count, "answers")
+    return arrays[0]
+
+
+def check_degrees(arrays: list[Array], part: int, count: int, most: int) -> Int64Array:
+    """Check another partition's reply with numbers of neighbours, which are `most` at most."""
+    sender = f"partition {part}"
+    if len(arrays) != 1:
+        raise ProtocolError(f"{sender} sent {len(arrays)} arrays for one")
+    _check_vector(arrays[0], sender, ("int64",), count, "degrees")
+    _check_range(arrays[0], sender, 0, most + 1, "degree")
     return arrays[0]
 
 

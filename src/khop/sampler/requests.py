@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple, Protocol
 
+import numpy as np
+
 from khop import _native
 from khop.codec import INT64, Between, Word
 from khop.sampler.methods import NEIGHBOR, MethodSpec
@@ -72,6 +74,9 @@ class RemoteParts(Protocol):
     ) -> Ticket:
         """Request which pairs of a part's nodes and others are joined."""
 
+    def degrees(self, part: int, relation: int, rows: Int64Array) -> Ticket:
+        """Request the numbers of neighbours of a part's nodes."""
+
     def fetch(
         self, part: int, kind: str, index: int, ids: Int64Array, names: Sequence[str]
     ) -> Ticket:
@@ -118,6 +123,26 @@ class RowSet:
     trees: Int32Array | None = None
     times: Int64Array | None = None
     excluded: tuple[Int64Array, Int64Array] | None = None
+
+    @classmethod
+    def around(
+        cls,
+        members: tuple[Int64Array, Int32Array | None, Int64Array | None],
+        relation: int,
+        exclude: Sequence[Exclusion],
+    ) -> RowSet:
+        """Return nodes as rows of an edge type, with the edges that a batch excludes.
+
+        Args:
+            members: ids, trees and times, as `_native.Subgraph.frontier` returns them.
+            relation: index of the edge type.
+            exclude: of the batch, over all edge types.
+        """
+        pairs = [(e.rows, e.neighbors) for e in exclude if e.relation == relation]
+        if not pairs:
+            return cls(*members)
+        rows = np.concatenate([p[0] for p in pairs])
+        return cls(*members, (rows, np.concatenate([p[1] for p in pairs])))
 
     def share(self, places: Int64Array, low: int, high: int) -> RowSet:
         """Return the rows at `places`, which are all that lie in low .. high - 1."""

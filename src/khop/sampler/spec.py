@@ -78,8 +78,9 @@ class SamplingSpec:
     def hop_requests(self, relation: int) -> list[HopRequest]:
         """Return the parameters of each hop over an edge type, without keys, which batches have."""
         weighted = self.is_weighted(relation)
+        method = self.method if self.method.program is None else NEIGHBOR
         return [
-            HopRequest(fanout, self.replace, self.with_edge, 0, weighted, self.last, self.method)
+            HopRequest(fanout, self.replace, self.with_edge, 0, weighted, self.last, method)
             for fanout in self.fanouts[relation]
         ]
 

@@ -18,6 +18,7 @@ class GraphView:
         bounds: range bounds of the parts, for each node type.
         edge_bounds: the same of edges, for each edge type.
         part: index of the local part.
+        storage: the local part, if the graph is a partition.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class GraphView:
         bounds: list[list[int]],
         edge_bounds: list[list[int]],
         part: int,
+        storage: Part | None = None,
     ) -> None:
         self.num_nodes = num_nodes
         self.relations = relations
@@ -35,6 +37,7 @@ class GraphView:
         self.bounds = bounds
         self.edge_bounds = edge_bounds
         self.part = part
+        self.storage = storage
 
     @property
     def is_whole(self) -> bool:
@@ -68,4 +71,5 @@ class GraphView:
             [t.bounds for t in part.meta.node_types],
             [t.bounds for t in part.meta.edge_types],
             part.part,
+            part,
         )

@@ -91,7 +91,8 @@ class DistLoader(StatefulLoader, abc.ABC):
         self._transfer = DeviceTransfer(self._destination)
         self.transform = options.transform
         self._columns = columns
-        self._assembler = Assembler(data.meta, self._labels(), batch_edge_types(data.meta))
+        edge_types, method = batch_edge_types(data.meta), spec.sampling.method
+        self._assembler = Assembler(data.meta, self._labels(), edge_types, method)
         context = data.context
         self._set_up_epochs(seed, options.stream, None, context.rank)
         self._spec, self._weights = spec, weights or {}

@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from khop.channel.device_arena import DeviceArray
 from khop.channel.layout import Layout, Received
 from khop.loader.collate import to_tensor
+from khop.sampler.methods import NEIGHBOR, MethodSpec
 from khop.storage.folder import FolderMeta
 from khop.typing import EdgeType, NodeType
 
@@ -88,6 +89,7 @@ class Assembler:
         folder: metadata of the folder.
         labels: {node type: [num_nodes, ...]} labels that the folder does not hold, by original id.
         edge_types: names of the folder's edge types in batches; see `batch_edge_types`.
+        method: sampling method, whose values batches have.
     """
 
     def __init__(
@@ -95,8 +97,10 @@ class Assembler:
         folder: FolderMeta,
         labels: Mapping[NodeType, Tensor],
         edge_types: Sequence[EdgeType],
+        method: MethodSpec = NEIGHBOR,
     ) -> None:
         self._folder = folder
+        self._method = method
         self._labels = labels
         self._edge_types = edge_types
         self._recipes: dict[Layout, _Recipe] = {}
@@ -146,6 +150,7 @@ class Assembler:
             found["y"] = derive(lambda tensors, _: labels[tensors[ids]])
         if "x" not in found:  # PyG cannot infer it
             found["num_nodes"] = derive(lambda tensors, _: tensors[ids].numel())
+        found.update(_delivered(layout, f"n{i}", self._method.value_names("n")))
         if f"t{i}" in layout.index:
             found["batch"] = layout.index[f"t{i}"]
         if f"n{i}.hops" in layout.places:
@@ -156,6 +161,7 @@ class Assembler:
         """Return {attribute of an edge type: its position}."""
         attrs = _delivered(layout, f"e{i}", self._folder.edge_types[i].attrs)
         found = {"edge_index": layout.index[f"e{i}.edge_index"], **attrs}
+        found.update(_delivered(layout, f"e{i}", self._method.value_names("e")))
         if f"e{i}.edge_id" in layout.index:
             found["e_id"] = layout.index[f"e{i}.edge_id"]
         if f"e{i}.hops" in layout.places:

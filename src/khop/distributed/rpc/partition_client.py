@@ -22,6 +22,7 @@ from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Credentials, Endpoint
 from khop.distributed.rpc.pending import PendingRequests, Request
 from khop.distributed.rpc.protocol import (
+    Degrees,
     Fetch,
     HasEdges,
     Induce,
@@ -168,6 +169,10 @@ class PartitionClient:
         """Request whether edges join pairs of a part's nodes and other nodes."""
         names, arrays = pack_rows(RowSet(rows))
         return self._send(part, HasEdges(relation, names), [*arrays, neighbors])
+
+    def degrees(self, part: int, relation: int, rows: Int64Array) -> Request:
+        """Request the numbers of neighbours of a part's nodes."""
+        return self._send(part, Degrees(relation), [rows])
 
     def fetch(
         self, part: int, kind: str, index: int, ids: Int64Array, names: Sequence[str]

@@ -21,6 +21,7 @@ from khop.channel.pool import BufferPool
 from khop.codec import INT64
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes, degrees_of, pieces
 from khop.distributed.rpc.protocol import (
+    Degrees,
     Fetch,
     HasEdges,
     Induce,
@@ -123,6 +124,7 @@ class RequestHandler(FrameHandler):
             Sample: self._sample,
             Induce: self._induce,
             HasEdges: self._has_edges,
+            Degrees: self._answer_degrees,
             Fetch: self._fetch,
         }
         super().__init__("partition", part.part, answers)
@@ -190,6 +192,14 @@ class RequestHandler(FrameHandler):
         if len(neighbors) != len(rows.ids):
             raise ProtocolError("a question for edges names other numbers of rows and neighbours")
         return [_native.has_edges(csr, rows.ids, neighbors)]
+
+    def _answer_degrees(self, asked: Degrees, arrays: list[Array]) -> list[Array]:
+        relation = check_index(asked.relation, len(self._part.csrs), "relation")
+        ids = ids_of(arrays)
+        degrees = self._degrees(relation, RowSet(ids))
+        if len(degrees) != len(ids):
+            raise IndexError(f"partition {self._part.part} does not own all nodes of a request")
+        return [degrees]
 
     def _csr(self, relation: int) -> _native.Csr:
         return self._part.csrs[check_index(relation, len(self._part.csrs), "relation")]

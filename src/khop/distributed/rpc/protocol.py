@@ -79,6 +79,15 @@ class HasEdges:
 
 
 @dataclass(frozen=True)
+class Degrees:
+    """Request for numbers of neighbours of nodes. Arrays: int64 ids."""
+
+    op: ClassVar[str] = "degrees"
+
+    relation: Id
+
+
+@dataclass(frozen=True)
 class Fetch:
     """Request for attributes of nodes or edges. Arrays: int64 ids."""
 

@@ -109,15 +109,16 @@ class Pipeline:
         Returns:
             The batch.
         """
-        extras: Mapping[str, Int64Array] = {}
+        extras: dict[str, Array] = {}
         subgraph: _native.Subgraph
         if self._links is not None:
             links = self._links_of(*columns)
             subgraph, seeds = yield from self._links.sample(self._engine, links, run_key, batch)
-            extras = seeds.index
+            extras.update({f"s.{name}": places for name, places in seeds.index.items()})
         else:
             nodes = [SeedSet(self._spec.seed_type, *columns)]
             subgraph = yield from self._engine.sample(nodes, run_key, batch)
+        extras.update(getattr(subgraph, "values", {}))  # a device's subgraph has none
         self._clock.enter(Phase.GATHERING)
         record = yield from self._collector.collect(subgraph, allocate, batch, extras)
         self._engine.release(subgraph)

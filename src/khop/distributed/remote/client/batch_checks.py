@@ -81,9 +81,13 @@ def _stored_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str,
         for name in collect.node_attrs[i]:
             attr = node_type.attrs[name]
             arrays.append((f"n{i}.{name}", attr.dtype, [-1 - i, *attr.shape]))
+        for name in spec.sampling.method.value_names("n"):
+            arrays.append((f"n{i}.{name}", "float32", [-1 - i]))
     for i, edge_type in enumerate(meta.edge_types):
         axis = -1 - num_types - i
         arrays.append((f"e{i}.edge_index", "int64", [2, axis]))
+        for name in spec.sampling.method.value_names("e"):
+            arrays.append((f"e{i}.{name}", "float32", [axis]))
         if collect.with_edge[i]:
             arrays.append((f"e{i}.edge_id", "int64", [axis]))
             for name in collect.edge_attrs[i]:

@@ -1,0 +1,28 @@
+"""Sampling methods: what a loader takes where it takes `num_neighbors`. A method is a module here.
+
+`base` has the registry, a method's description as it travels, and the two kinds of methods: those
+that the kernels draw hop by hop, and programs, which ask the graph themselves (`access`).
+Imports no torch.
+"""
+
+from khop.sampler.methods.base import (
+    METHODS,
+    MethodSpec,
+    ProgramMethod,
+    SamplingMethod,
+    register,
+)
+from khop.sampler.methods.labor import Labor
+from khop.sampler.methods.neighbor import NEIGHBOR, NeighborSampling, as_method
+
+__all__ = [
+    "METHODS",
+    "NEIGHBOR",
+    "Labor",
+    "MethodSpec",
+    "NeighborSampling",
+    "ProgramMethod",
+    "SamplingMethod",
+    "as_method",
+    "register",
+]

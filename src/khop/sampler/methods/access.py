@@ -1,0 +1,103 @@
+"""The graph as programs see it while they draw a batch. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Protocol
+
+from khop import _native
+from khop.typing import Array, Int32Array, Int64Array
+
+Rows = tuple[Int32Array, Int64Array, "Int64Array | None"]
+"""Counts per row, neighbours row by row, and their edges if they were asked for."""
+
+Waiting = Generator[list[Any], None, Any]
+"""A generator that yields what it waits for; to be run with `yield from`."""
+
+
+class GraphAccess(Protocol):
+    """The graph, whole or a part of it, and the batch that is being drawn.
+
+    Nodes are named by the engine's ids. Draws must not depend on these: a folder renumbers nodes.
+    `words` and `neighbors` draw by original ids.
+
+    Attributes:
+        seeds: (index of the node type, [n] int64 ids, [n] int64 times or None) of the batch.
+        num_nodes: number of nodes of each node type.
+        relations: (node type of neighbours, node type whose neighbours are drawn) of each edge
+            type, as indices.
+        subgraph: the batch: nodes and edges are added here.
+        values: arrays of the batch beside its nodes and edges, by name: 'e0.edge_norm' is
+            [num_edges] of edge type 0, 'n0.node_norm' [num_nodes] of node type 0.
+    """
+
+    num_nodes: list[int]
+    relations: list[tuple[int, int]]
+    subgraph: _native.Subgraph
+    values: dict[str, Array]
+
+    @property
+    def seeds(self) -> Sequence[tuple[int, Int64Array, Int64Array | None]]:
+        """See above."""
+
+    def key(self, purpose: int, step: int = 0, index: int = 0) -> int:
+        """Return a key of random numbers of this batch, a different one for each three numbers.
+
+        Args:
+            purpose: below 2^32; what the numbers are for.
+            step: below 2^32; hop, step or round.
+            index: below 2^32; edge or node type.
+        """
+
+    def words(self, key: int, node_type: int, ids: Int64Array) -> Waiting:
+        """Draw a random word for each of some nodes, by their original ids.
+
+        Args:
+            key: from `key`.
+            node_type: index of the nodes' type.
+            ids: [n] int64.
+
+        Returns:
+            [n] uint64.
+        """
+
+    def neighbors(
+        self,
+        relation: int,
+        ids: Int64Array,
+        fanout: int = -1,
+        *,
+        key: int = 0,
+        replace: bool = False,
+        trees: Int32Array | None = None,
+        with_edge: bool = True,
+    ) -> Waiting:
+        """Draw neighbours of nodes, or take all.
+
+        Args:
+            relation: index of the edge type.
+            ids: [n] int64, nodes of the type whose neighbours are drawn.
+            fanout: how many for each; -1 takes all.
+            key: from `key`; of the draws.
+            replace: draw with replacement.
+            trees: [n] int32, numbers that tell draws from the same node apart.
+            with_edge: return edges, too.
+
+        Returns:
+            `Rows`: in the order of `ids`; excluded edges are not among them.
+        """
+
+    def degrees(self, relation: int, ids: Int64Array) -> Waiting:
+        """Return the number of neighbours of nodes over an edge type, [n] int64."""
+
+    def has_edges(self, relation: int, rows: Int64Array, neighbors: Int64Array) -> Waiting:
+        """Return which pairs of nodes are joined, [n] bool."""
+
+    def original_ids(self, node_type: int, ids: Int64Array) -> Waiting:
+        """Return the original ids of nodes, [n] int64."""
+
+    def engine_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
+        """Return the engine's ids of nodes, given their original ids."""
+
+    def add_hop(self, relation: int, rows: Rows) -> None:
+        """Add neighbours of all nodes of the frontier, in its order, over one edge type."""

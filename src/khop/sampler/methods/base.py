@@ -1,0 +1,182 @@
+"""The registry of sampling methods, and their base classes. Imports no torch.
+
+Methods that the kernels draw are a class here and a value of `HopMethod` in the kernels
+(`khop/core/hop_options.hpp`), known by one name on both sides. A *program* draws a batch with
+requests of its own (`ProgramMethod`). What engines and servers need of either is its `MethodSpec`,
+which is part of `SamplingSpec` and of every request for neighbours, and so of fingerprints.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass, is_dataclass
+from typing import Any, ClassVar, TypeVar
+
+from khop import codec
+from khop.codec import Name
+from khop.sampler.methods.access import GraphAccess
+
+METHODS: dict[str, type[SamplingMethod]] = {}
+"""All methods, by name."""
+
+_M = TypeVar("_M", bound="type[SamplingMethod]")
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSpec:
+    """A method's name and options, as they travel; the kernels' `HopOptions` has the same fields.
+
+    Attributes:
+        name: of a registered method.
+        layer_dependency: of LABOR: all hops share the numbers that decide.
+        program: of a program: the method itself. In JSON: its fields.
+    """
+
+    name: Name = "neighbor"
+    layer_dependency: bool = False
+    program: Any = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if no method has this name, ProtocolError for malformed options."""
+        if self.name not in METHODS:
+            raise ValueError(f"no sampling method '{self.name}': there are {sorted(METHODS)}")
+        kind = METHODS[self.name]
+        if issubclass(kind, ProgramMethod) and not isinstance(self.program, kind):
+            program = codec.from_json(kind, self.program, f"method '{self.name}'")
+            object.__setattr__(self, "program", program)
+        elif self.program is not None and not issubclass(kind, ProgramMethod):
+            raise ValueError(f"the method '{self.name}' is no program, and has no options of one")
+
+    def value_names(self, prefix: str) -> tuple[str, ...]:
+        """Return the names of what batches have beside nodes ('n') and edges ('e'), float32."""
+        return () if self.program is None else self.program.value_names(prefix)
+
+    @property
+    def needs_neighbor_ids(self) -> bool:
+        """True if draws are keyed by neighbours' original ids, which a folder has on request."""
+        return METHODS[self.name].needs_neighbor_ids
+
+    def kernel_options(self) -> dict[str, Any]:
+        """Keyword arguments of `_native.HopOptions`."""
+        return {"method": self.name, "layer_dependency": self.layer_dependency}
+
+
+class SamplingMethod(ABC):
+    """Base of all sampling methods.
+
+    Attributes:
+        name: the method's name, in specs and kernels.
+        needs_neighbor_ids: whether draws are keyed by neighbours' original ids.
+        subgraph_type: the only `subgraph_type` that the method makes; None: all of them.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+
+    Example:
+        >>> method = METHODS["labor"]([15, 10])
+        >>> isinstance(method, SamplingMethod), method.needs_neighbor_ids
+        (True, True)
+    """
+
+    name: ClassVar[str]
+    needs_neighbor_ids: ClassVar[bool] = False
+    subgraph_type: ClassVar[str | None] = None
+    num_neighbors: Any
+
+    @abstractmethod
+    def spec(self) -> MethodSpec:
+        """Return what engines and servers need of the method."""
+
+    def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
+        """Return whether to draw with replacement, and by which weights.
+
+        Args:
+            replace: what the loader was asked for.
+            weight_attr: likewise.
+
+        Raises:
+            ValueError: the loader's option and the method's differ, or the method knows no such.
+        """
+        return replace, weight_attr
+
+    def settle_subgraph_type(self, subgraph_type: Any) -> Any:
+        """Return the type of subgraphs to make, given what the loader was asked for.
+
+        Raises:
+            ValueError: the method makes others.
+        """
+        asked = getattr(subgraph_type, "value", subgraph_type)
+        if self.subgraph_type is None or asked == self.subgraph_type:
+            return subgraph_type
+        if asked != "directional":  # the loaders' default
+            raise ValueError(
+                f"{type(self).__name__} makes '{self.subgraph_type}' subgraphs (got subgraph_type="
+                f"{asked!r}): leave it out"
+            )
+        return self.subgraph_type
+
+    def check_strategy(self, temporal_strategy: str) -> None:  # noqa: B027 (most go with all)
+        """Raises ValueError if the method does not go with a loader's `temporal_strategy`."""
+
+
+class ProgramMethod(SamplingMethod):
+    """Base of methods that draw a batch with requests of their own.
+
+    A program is a frozen dataclass whose annotations `khop.codec` can check: it travels to samplers
+    and graph servers as it is. `draw` runs there, over whatever part of the graph they have. It
+    must be a function of the batch's key, of original ids and of the graph alone; see
+    `docs/extending.md`.
+
+    Attributes:
+        edge_values: names of the [num_edges] float32 arrays that batches have for each edge type.
+        node_values: likewise of nodes.
+    """
+
+    edge_values: ClassVar[tuple[str, ...]] = ()
+    node_values: ClassVar[tuple[str, ...]] = ()
+
+    def value_names(self, prefix: str) -> tuple[str, ...]:
+        """Return the names of a batch's values, of edges ('e') or of nodes ('n')."""
+        return self.edge_values if prefix == "e" else self.node_values
+
+    @abstractmethod
+    def draw(self, graph: GraphAccess) -> Generator[list[Any], None, None]:
+        """Draw a batch: add its nodes and edges to `graph.subgraph`; yield what it waits for."""
+
+    def spec(self) -> MethodSpec:
+        """See `SamplingMethod`."""
+        return MethodSpec(self.name, program=self)
+
+    def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
+        """See `SamplingMethod`."""
+        for option, value in (("replace", replace), ("weight_attr", weight_attr)):
+            if value:
+                raise ValueError(
+                    f"{type(self).__name__} has no {option} (got {value!r}): leave it out"
+                )
+        return False, None
+
+    def settle_subgraph_type(self, subgraph_type: Any) -> Any:
+        """See `SamplingMethod`; values of edges belong to those that the program adds."""
+        settled = super().settle_subgraph_type(subgraph_type)
+        if self.edge_values and getattr(settled, "value", settled) != "directional":
+            raise ValueError(
+                f"{type(self).__name__} makes 'directional' subgraphs (got subgraph_type="
+                f"{subgraph_type!r}): leave it out"
+            )
+        return settled
+
+    def check_strategy(self, temporal_strategy: str) -> None:
+        """See `SamplingMethod`."""
+        if temporal_strategy != "uniform":
+            raise ValueError(
+                f"{type(self).__name__} has no temporal_strategy (got {temporal_strategy!r}): "
+                "leave it out"
+            )
+
+
+def register(method: _M) -> _M:
+    """Adds a class of methods to the registry; a decorator."""
+    if issubclass(method, ProgramMethod) and not is_dataclass(method):
+        raise TypeError(f"{method.__name__} is no dataclass: a program travels by its fields")
+    METHODS[method.name] = method
+    return method

@@ -1,0 +1,47 @@
+"""`NeighborSampling`: GraphSAGE's method, which a list of fan-outs stands for. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from khop.sampler.methods.base import MethodSpec, SamplingMethod, register
+
+
+@register
+@dataclass(frozen=True)
+class NeighborSampling(SamplingMethod):
+    """Neighbours drawn for each row by itself, uniformly or by weight; what a list stands for.
+
+    Method: GraphSAGE (https://arxiv.org/abs/1706.02216).
+
+    Args:
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+
+    Example:
+        >>> loader = NeighborLoader(data, NeighborSampling([2, 2]), batch_size=6)
+        >>> next(iter(loader)).num_edges  # as with [2, 2]
+        12
+    """
+
+    name: ClassVar[str] = "neighbor"
+
+    num_neighbors: Any
+
+    def spec(self) -> MethodSpec:
+        """See `SamplingMethod`."""
+        return MethodSpec(self.name)
+
+
+NEIGHBOR = MethodSpec()
+"""That of `NeighborSampling`."""
+
+
+def as_method(num_neighbors: Any) -> SamplingMethod:
+    """Return the method that a loader's `num_neighbors` is: itself, or neighbour sampling."""
+    if isinstance(num_neighbors, SamplingMethod):
+        return num_neighbors
+    if isinstance(num_neighbors, type) and issubclass(num_neighbors, SamplingMethod):
+        name = num_neighbors.__name__
+        raise TypeError(f"num_neighbors is the class {name}: pass an object, {name}([15, 10])")
+    return NeighborSampling(num_neighbors)

@@ -1,0 +1,76 @@
+"""Programs over partitions: the batches of the in-memory loader, bit for bit."""
+
+import numpy as np
+import pytest
+import torch
+
+from khop.channel.message import pack, unpack
+from khop.distributed import DistLinkNeighborLoader, DistNeighborLoader
+from khop.distributed.rpc.partition_handler import RequestHandler
+from khop.distributed.rpc.protocol import Degrees, request_header
+from khop.errors import ProtocolError
+from khop.loader import LinkNeighborLoader, NeighborLoader
+from khop.sampler.replies import check_degrees
+from khop.storage.folder import PartitionFolder
+from khop.storage.part import Part
+from support.cluster import twins
+from support.programs import OneHop, Smallest
+
+SEEDS = torch.tensor([*range(0, 60, 3), 149, 11])
+COMMON = {"batch_size": 8, "shuffle": True, "seed": 7}
+ALL = {"collect_features": True, "with_edge": True}
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory):
+    """Returns folder_of(graph, num_parts, kind, strategy): a partitioning of a fixed graph."""
+    return twins.partitions_in(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.mark.parametrize("method", [Smallest(3, 2), OneHop()])
+def test_homogeneous(folder_of, method):
+    for num_parts in (1, 2, 3, 5):
+        root = folder_of("homogeneous", num_parts)
+        with twins.open_dataset(root, num_parts) as dataset:
+            ours = DistNeighborLoader(dataset, method, SEEDS, **ALL, **COMMON)
+            twin = NeighborLoader(twins.homogeneous(), method, SEEDS, **COMMON)
+            twins.same_epochs(ours, twin, 2)
+
+
+def test_heterogeneous_links(folder_of):
+    data, links = twins.heterogeneous(), torch.stack([torch.arange(20), torch.arange(20) % 7])
+    given = {"edge_label_index": (twins.CITES, links), "neg_sampling": "binary"}
+    with twins.open_dataset(folder_of("heterogeneous", 3), 3) as dataset:
+        ours = DistLinkNeighborLoader(dataset, Smallest(2, 1), **given, **ALL, **COMMON)
+        twin = LinkNeighborLoader(data, Smallest(2, 1), **given, **COMMON)
+        for a, b in zip(ours, twin, strict=True):
+            twins.same_batch(a, b)
+            for edge_type in data.edge_types:
+                assert "edge_norm" in a[edge_type]
+
+
+def test_requests_for_degrees(folder_of):
+    """They are answered for the part's own nodes, and refused for others; replies are checked."""
+    part = Part(PartitionFolder(folder_of("homogeneous", 2)), 1)
+    handler = RequestHandler(part)
+    low, high = part.meta.node_types[0].bounds[1:3]
+
+    def ask(ids, relation=0):
+        header = request_header(Degrees(relation), 1, part=1)
+        return unpack(handler(pack(header, [np.asarray(ids, np.int64)])))
+
+    _, (degrees,) = ask(range(low, high))
+    assert degrees.tolist() == np.diff(part.indptr(0)).tolist()
+    for ids, relation in (([low - 1], 0), ([high], 0), ([-1], 0), ([low], 1)):
+        header, arrays = ask(ids, relation)
+        assert "error" in header
+        assert arrays == []
+    for wrong in (
+        [],
+        [degrees, degrees],
+        [degrees[:-1]],
+        [degrees.astype(np.int32)],
+        [degrees - 9],
+    ):
+        with pytest.raises(ProtocolError, match="partition 1"):
+            check_degrees(wrong, 1, len(degrees), int(degrees.max()))
