@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""LABOR against uniform sampling: nodes of a batch, time of a batch of hubs, accuracy.
+"""LABOR against uniform sampling: nodes of a batch, LABOR-i, time of hubs, accuracy.
 
     python benchmarks/labor.py nodes       # seconds: Debian's packages, and a graph of heavy tails
+    python benchmarks/labor.py importance  # a minute: LABOR-i on Debian's packages
     python benchmarks/labor.py hubs        # seconds
     python benchmarks/labor.py accuracy    # minutes: GraphSAGE on Debian's packages
 
 All in memory and in this process. `nodes` prints the nodes and edges of batches of 1024 seeds, and
-their ratios. `hubs` prints the time of drawing a batch whose seeds have the most neighbours:
+their ratios. `importance` prints these and the time of a batch for LABOR-0, -1, -3 and -*, in
+sequential and in Poisson draws. `hubs` prints the time of drawing a batch whose seeds have the most neighbours:
 LABOR reads whole rows, uniform sampling reads as many entries as it draws. Cases take turns, and
 the median ratio is given with the smallest and largest. `accuracy` trains the quickstart's model
 with one trainer, with either method at the same fan-outs, and prints accuracy on the test nodes.
@@ -78,6 +80,36 @@ def seconds(loader: NeighborLoader) -> float:
     return (time.perf_counter() - begun) / batches
 
 
+def compare_importance() -> None:
+    """Prints nodes, edges and time of a batch by fan-outs, form of draws and iterations."""
+    data = graphs()["Debian"]
+    order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))
+    print("| fan-outs | method | nodes | edges | ms |")
+    print("|---|---|---|---|---|")
+    forms = [
+        ("LABOR", {}),
+        ("LABOR, hops apart", {"layer_dependency": False}),
+        ("Poisson", {"sequential": False}),
+        ("Poisson, hops apart", {"sequential": False, "layer_dependency": False}),
+    ]
+    for fanouts in ([10, 10, 10], [15, 10, 5]):
+        methods: dict[str, Any] = {"uniform": fanouts}
+        for form, options in forms:
+            for i in (0, 1, 3, -1):
+                method = Labor(fanouts, importance=i, **options)
+                methods[f"{form}, importance={i}"] = method
+        for name, method in methods.items():
+            seeds = order[: _BATCH * _BATCHES]
+            loader = NeighborLoader(data, method, seeds, batch_size=_BATCH, seed=1)
+            time_each = seconds(loader)
+            stats = loader.stats()
+            print(
+                f"| {', '.join(map(str, fanouts))} | {name} | {stats.nodes / stats.batches:,.0f} | "
+                f"{stats.edges / stats.batches:,.0f} | {1000 * time_each:.0f} |",
+                flush=True,
+            )
+
+
 def compare_hubs(turns: int) -> None:
     """Prints the time of batches whose seeds have the most neighbours, and of random seeds."""
     data = PowerLaw(200_000, 10_000_000, max_degree=50_000, exponent=2.2).data()
@@ -139,13 +171,15 @@ def compare_accuracy(epochs: int, runs: int) -> None:
 def main() -> None:
     """Runs what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("case", choices=("nodes", "hubs", "accuracy"))
+    parser.add_argument("case", choices=("nodes", "importance", "hubs", "accuracy"))
     parser.add_argument("--epochs", type=int, default=3, help="of `accuracy`")
     parser.add_argument("--runs", type=int, default=3, help="seeds of `accuracy`")
     parser.add_argument("--turns", type=int, default=7, help="of `hubs`")
     args = parser.parse_args()
     if args.case == "nodes":
         compare_nodes()
+    elif args.case == "importance":
+        compare_importance()
     elif args.case == "hubs":
         compare_hubs(args.turns)
     else:

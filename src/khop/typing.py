@@ -25,6 +25,7 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
+Float64Array: TypeAlias = npt.NDArray[np.float64]
 
 ArrayLike: TypeAlias = Any
 """A NumPy array, a CPU torch tensor, or a sequence of numbers."""

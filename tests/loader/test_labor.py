@@ -116,9 +116,6 @@ def test_weights_are_named_once(graph):
 
 
 def test_what_it_does_not_do(graph):
-    for importance in (1, -1, True):
-        with pytest.raises(ValueError, match=rf"importance=0 alone .*\(got {importance}\)"):
-            Labor([3], importance=importance)
     with pytest.raises(ValueError, match="draws without replacement alone"):
         Labor([3], replace=True)
     with pytest.raises(ValueError, match="Labor draws without replacement"):

@@ -27,6 +27,7 @@ class BatchDraw:
         exclude: edges that must not be in the batch.
         place: (key of the epoch, index of the batch).
         with_edge: the batch records edges.
+        fanouts: of each hop, an edge type each.
     """
 
     def __init__(
@@ -37,20 +38,23 @@ class BatchDraw:
         exclude: Sequence[Exclusion],
         place: tuple[int, int],
         with_edge: bool,
+        fanouts: Sequence[Sequence[int]] = (),
     ) -> None:
         self._rows = rows
         self._exclude = exclude
-        self._place = place
+        self._run_key, self.batch = place
         self._with_edge = with_edge
+        self.fanouts = fanouts
         self.subgraph = subgraph
         self.seeds = seeds
         self.num_nodes = rows.view.num_nodes
         self.relations = rows.view.relations
         self.values: dict[str, Array] = {}
 
-    def key(self, purpose: int, step: int = 0, index: int = 0) -> int:
+    def key(self, purpose: int, step: int = 0, index: int = 0, batch: int | None = None) -> int:
         """See `GraphAccess`."""
-        return _native.program_key(*self._place, purpose, step, index)
+        batch = self.batch if batch is None else batch
+        return _native.program_key(self._run_key, batch, purpose, step, index)
 
     def words(
         self, key: int, node_type: int, ids: Int64Array

@@ -94,7 +94,9 @@ class Engine:
         if self._program is not None:
             subgraph = self._begin((), exclude)
             place = run_key, batch
-            drawn = BatchDraw(self.rows, subgraph, seeds, exclude, place, spec.with_edge)
+            drawn = BatchDraw(
+                self.rows, subgraph, seeds, exclude, place, spec.with_edge, spec.fanouts
+            )
             yield from self._program.draw(drawn)
             subgraph.values = drawn.values
             yield from self._complete(subgraph, exclude)

@@ -33,7 +33,7 @@ def info_for(data: PartitionedGraph, num_neighbors: Any, options: SamplingOption
         ValueError: times, weights or neighbours' ids that the folder was not partitioned with.
     """
     method, options, meta = as_method(num_neighbors), options.settled(num_neighbors), data.meta
-    if method.needs_neighbor_ids and not meta.knows_neighbors:
+    if method.spec().needs_neighbor_ids and not meta.knows_neighbors:
         raise ValueError(
             f"{type(method).__name__} keys draws by neighbours' original ids, but {data.where} was "
             "partitioned without them: partition again with neighbor_ids=True (--neighbor-ids)"

@@ -22,6 +22,8 @@ class GraphAccess(Protocol):
     `words` and `neighbors` draw by original ids.
 
     Attributes:
+        batch: index of the batch in its epoch.
+        fanouts: fan-out of each hop, for each edge type, as `num_neighbors` gives them.
         seeds: (index of the node type, [n] int64 ids, [n] int64 times or None) of the batch.
         num_nodes: number of nodes of each node type.
         relations: (node type of neighbours, node type whose neighbours are drawn) of each edge
@@ -31,6 +33,8 @@ class GraphAccess(Protocol):
             [num_edges] of edge type 0, 'n0.node_norm' [num_nodes] of node type 0.
     """
 
+    batch: int
+    fanouts: Sequence[Sequence[int]]
     num_nodes: list[int]
     relations: list[tuple[int, int]]
     subgraph: _native.Subgraph
@@ -40,13 +44,14 @@ class GraphAccess(Protocol):
     def seeds(self) -> Sequence[tuple[int, Int64Array, Int64Array | None]]:
         """See above."""
 
-    def key(self, purpose: int, step: int = 0, index: int = 0) -> int:
-        """Return a key of random numbers of this batch, a different one for each three numbers.
+    def key(self, purpose: int, step: int = 0, index: int = 0, batch: int | None = None) -> int:
+        """Return a key of random numbers of a batch, a different one for each three numbers.
 
         Args:
             purpose: below 2^32; what the numbers are for.
             step: below 2^32; hop, step or round.
             index: below 2^32; edge or node type.
+            batch: index of the batch. If None, this one; others share their numbers with it.
         """
 
     def words(self, key: int, node_type: int, ids: Int64Array) -> Waiting:

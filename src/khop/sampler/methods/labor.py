@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from khop.sampler.methods.base import MethodSpec, SamplingMethod, register
+from khop.sampler.methods.labor_importance import MAX_ITERATIONS, EdgeNorm, LaborImportance
 
 
 @register
@@ -24,18 +25,37 @@ class Labor(SamplingMethod):
     a batch against less than 1 ms); fewer nodes save time in gathering, copying and the model.
     `docs/extending.md` has measurements.
 
-    Method: LABOR-0 with sequential Poisson sampling (https://arxiv.org/abs/2210.13339).
+    Importance sampling (LABOR-i) gives each neighbour a mass pi_t besides, which is larger the more
+    rows it serves, so that batches have fewer nodes still. This and the options after it are drawn
+    by a program, in NumPy: rows travel whole to whoever asks for them and no neighbours' ids are
+    needed, but no weights, times, disjoint batches or devices are supported.
+
+    Method: LABOR (https://arxiv.org/abs/2210.13339). Sequential Poisson sampling and dependent
+    batches are as in GraphBolt's `LayerNeighborSampler`.
 
     Args:
-        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
-        importance: iterations of importance sampling; 0, none, is what there is.
+        num_neighbors: fan-out k of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        importance: iterations that compute the masses pi_t: 0, all are 1 (LABOR-0); i, LABOR-i; -1,
+            until fewer than 1 in 10,000 expected nodes are saved (LABOR-*). At most 100.
         layer_dependency: use the same numbers in all hops, so that hops, too, tend to take the same
             nodes; False: each hop has numbers of its own, and hops are independent.
         replace: False; draws with replacement are not supported.
         weight_attr: edge attribute to draw by; edges of weight 0 are never drawn. As the loader's
             own `weight_attr`.
+        sequential: take the min(k, degree) neighbours of smallest r_t / pi_t. False: Poisson
+            sampling, the paper's: all with r_t < c_s pi_t, where c_s gives a row's mean the
+            variance of k uniform draws. Their number varies; its mean is min(k, degree) without
+            importance sampling, and more with it.
+        edge_norm: weights of edges, `batch.edge_norm`, [num_edges] float32. 'ht' (Horvitz and
+            Thompson): 1 / chance, so that a row's weighted sum is that over all its neighbours,
+            without bias if hops are independent. 'hajek': these, scaled so that they add up to the
+            number of edges of the row: for means. If None, none.
+        batch_dependency: K: numbers change slowly, over K batches, so that successive batches share
+            nodes, and caches of attributes are hit more often. Each batch by itself is drawn as
+            with K = 1. 0: the numbers of an epoch never change.
 
     Raises:
+        TypeError: a number that is no integer.
         ValueError: an option that is not supported.
 
     Example:
@@ -54,20 +74,53 @@ class Labor(SamplingMethod):
     layer_dependency: bool = True
     replace: bool = False
     weight_attr: str | None = None
+    sequential: bool = True
+    edge_norm: EdgeNorm | None = None
+    batch_dependency: int = 1
 
     def __post_init__(self) -> None:
         """Checks options."""
-        if self.importance != 0:
+        for option, low, high, meaning in (
+            ("importance", -1, MAX_ITERATIONS, "iterations, or -1 for as many as it takes"),
+            ("batch_dependency", 0, 2**31, "batches, or 0 for the same numbers in all"),
+        ):
+            value = getattr(self, option)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"Labor: {option} must be an integer (got {value!r})")
+            if not low <= value <= high:
+                raise ValueError(
+                    f"Labor: {option} must be from {low} to {high}: {meaning} (got {value})"
+                )
+        if self.edge_norm not in (None, "ht", "hajek"):
             raise ValueError(
-                "Labor has importance=0 alone (LABOR-0), no iterations of importance sampling (got "
-                f"{self.importance!r})"
+                f"Labor: edge_norm must be 'ht', 'hajek' or None (got {self.edge_norm!r})"
             )
         if self.replace:
             raise ValueError("Labor draws without replacement alone: leave replace=True out")
+        self._check_weights(self.weight_attr)
+
+    @property
+    def _special(self) -> str:
+        """The options that a program draws, as text; empty if the kernels draw."""
+        plain = {"importance": 0, "sequential": True, "edge_norm": None, "batch_dependency": 1}
+        return ", ".join(
+            f"{option}={getattr(self, option)!r}"
+            for option, value in plain.items()
+            if getattr(self, option) != value
+        )
 
     def spec(self) -> MethodSpec:
         """See `SamplingMethod`."""
-        return MethodSpec(self.name, bool(self.layer_dependency))
+        if not self._special:
+            return MethodSpec(self.name, bool(self.layer_dependency))
+        program = LaborImportance(
+            self.importance,
+            bool(self.layer_dependency),
+            bool(self.sequential),
+            self.edge_norm,
+            self.batch_dependency,
+        )
+        return MethodSpec(program.name, program=program)
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
         """See `SamplingMethod`."""
@@ -78,7 +131,25 @@ class Labor(SamplingMethod):
                 f"weight_attr is '{weight_attr}' of the loader and '{self.weight_attr}' of Labor: "
                 "name it once"
             )
+        self._check_weights(weight_attr)
         return replace, weight_attr if self.weight_attr is None else self.weight_attr
+
+    def _check_weights(self, weight_attr: str | None) -> None:
+        if weight_attr is not None and self._special:
+            raise ValueError(
+                f"Labor draws by weight with none of its other options (got weight_attr="
+                f"'{weight_attr}' and {self._special}): leave one or the other out"
+            )
+
+    def settle_subgraph_type(self, subgraph_type: Any) -> Any:
+        """See `SamplingMethod`; weights belong to the edges that were drawn."""
+        asked = getattr(subgraph_type, "value", subgraph_type)
+        if self.edge_norm is not None and asked != "directional":
+            raise ValueError(
+                f"Labor with edge_norm makes 'directional' subgraphs (got subgraph_type={asked!r}):"
+                " leave one or the other out"
+            )
+        return super().settle_subgraph_type(subgraph_type)
 
     def check_strategy(self, temporal_strategy: str) -> None:
         """See `SamplingMethod`."""
@@ -86,4 +157,12 @@ class Labor(SamplingMethod):
             raise ValueError(
                 "Labor draws at random among the neighbours that a seed may see: with "
                 "temporal_strategy='last', which takes the latest, pass a list"
+            )
+
+    def check_form(self, heterogeneous: bool, disjoint: bool) -> None:
+        """See `SamplingMethod`."""
+        if disjoint and self._special:
+            raise ValueError(
+                f"Labor with {self._special} draws one subgraph for all seeds of a batch, at no "
+                "time: leave disjoint=True and time_attr out"
             )

@@ -1,0 +1,64 @@
+"""LABOR's program over partitions: the batches of the in-memory loader, bit for bit."""
+
+import pytest
+import torch
+
+from khop.distributed import DistNeighborLoader
+from khop.loader import NeighborLoader
+from khop.sampler import Labor
+from support.cluster import twins
+
+SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])
+COMMON = {"batch_size": 8, "shuffle": True, "seed": 7}
+ALL = {"collect_features": True, "with_edge": True}
+
+METHODS = [
+    Labor([4, 3], importance=-1, edge_norm="ht"),
+    Labor([4, -1], importance=2, sequential=False, layer_dependency=False, edge_norm="hajek"),
+    Labor([3, 3], batch_dependency=2),
+]
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory):
+    """Returns folder_of(graph, num_parts): a partitioning without neighbours' ids."""
+    return twins.partitions_in(tmp_path_factory.mktemp("labor_importance"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_homogeneous(folder_of, method):
+    data = twins.homogeneous()
+    for num_parts in (1, 2, 3, 5):
+        with twins.open_dataset(folder_of("homogeneous", num_parts), num_parts) as dataset:
+            ours = DistNeighborLoader(dataset, method, SEEDS, **ALL, **COMMON)
+            batches = twins.same_epochs(ours, NeighborLoader(data, method, SEEDS, **COMMON), 2)
+        assert sum(batch.edge_index.size(1) for batch in batches) > 50
+
+
+def test_heterogeneous(folder_of):
+    data, seeds = twins.heterogeneous(), ("paper", torch.tensor([3, 3, 119, *range(20)]))
+    fanouts = {t: [3, 2] for t in data.edge_types} | {twins.CITES: [0, 2], twins.WRITES: [2, -1]}
+    method = Labor(fanouts, importance=1, edge_norm="hajek")
+    with twins.open_dataset(folder_of("heterogeneous", 3), 3) as dataset:
+        ours = DistNeighborLoader(dataset, method, seeds, **ALL, **COMMON)
+        twins.same_epochs(ours, NeighborLoader(data, method, seeds, **COMMON))
+
+
+def test_samplers_and_resume(folder_of):
+    """A sampler process draws; the state of a loader is taken up by another."""
+    data, method = twins.homogeneous(), METHODS[0]
+    with twins.open_dataset(folder_of("homogeneous", 3), 3) as dataset:
+        options = {"worker_options": twins.workers(1), **ALL, **COMMON}
+        ours = DistNeighborLoader(dataset, method, SEEDS, **options)
+        twins.same_epochs(ours, NeighborLoader(data, method, SEEDS, **COMMON))
+        ours.shutdown()
+    want = list(NeighborLoader(data, method, SEEDS, **COMMON))
+    first = NeighborLoader(data, method, SEEDS, **COMMON)
+    next(iter(first))
+    resumed = NeighborLoader(data, method, SEEDS, **COMMON)
+    resumed.load_state_dict(first.state_dict())
+    for batch, other in zip(resumed, want[1:], strict=True):
+        twins.same_batch(batch, other)
+    unweighted = NeighborLoader(data, Labor([4, 3], importance=-1), SEEDS, **COMMON)
+    with pytest.raises(ValueError, match="other options of sampling"):
+        unweighted.load_state_dict(first.state_dict())
