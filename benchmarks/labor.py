@@ -8,10 +8,11 @@
 
 All in memory and in this process. `nodes` prints the nodes and edges of batches of 1024 seeds, and
 their ratios. `importance` prints these and the time of a batch for LABOR-0, -1, -3 and -*, in
-sequential and in Poisson draws. `hubs` prints the time of drawing a batch whose seeds have the most neighbours:
-LABOR reads whole rows, uniform sampling reads as many entries as it draws. Cases take turns, and
-the median ratio is given with the smallest and largest. `accuracy` trains the quickstart's model
-with one trainer, with either method at the same fan-outs, and prints accuracy on the test nodes.
+sequential and in Poisson draws. `hubs` prints the time of drawing a batch whose seeds have the most
+neighbours: LABOR reads whole rows, uniform sampling reads as many entries as it draws. Cases take
+turns, and the median ratio is given with the smallest and largest. `accuracy` trains the
+quickstart's model with one trainer, with either method at the same fan-outs, and prints accuracy on
+the test nodes.
 """
 
 from __future__ import annotations

@@ -137,21 +137,24 @@ def test_partition_sampler(folder_of):
 
 
 def test_clients_of_graph_servers(tmp_path):
-    """Two servers draw for a client that passes the method along."""
+    """Two servers draw for a client that passes the method along, of kernels or a program."""
     data, root = twins.homogeneous(), tmp_path / "parts"
     twins.partitioned(data, root, 3, "labor")
     with cluster.cluster(root, [[0, 2], [1]], 1) as servers, servers.client():
-        ours = DistNeighborLoader(
-            None,
+        for method in (
             Labor([3, 2], weight_attr="edge_weight"),
-            SEEDS,
-            worker_options=RemoteDistSamplingWorkerOptions(num_workers=1),
-            **ALL,
-            **COMMON,
-        )
-        method = Labor([3, 2], weight_attr="edge_weight")
-        twins.same_epochs(ours, NeighborLoader(data, method, SEEDS, **COMMON))
-        ours.shutdown()
+            Labor([3, 2], importance=1, sequential=False, edge_norm="ht"),
+        ):
+            ours = DistNeighborLoader(
+                None,
+                method,
+                SEEDS,
+                worker_options=RemoteDistSamplingWorkerOptions(num_workers=1),
+                **ALL,
+                **COMMON,
+            )
+            twins.same_epochs(ours, NeighborLoader(data, method, SEEDS, **COMMON))
+            ours.shutdown()
 
 
 def test_folders_without_neighbours_ids(folder_of):

@@ -24,6 +24,9 @@ class DeviceEngine(Engine):
         device: the device that draws.
         graphs: the graph on the device, for each edge type.
         cuda_graph: record a batch's kernels and replay them.
+
+    Raises:
+        ValueError: the method is a program.
     """
 
     def __init__(
@@ -34,6 +37,11 @@ class DeviceEngine(Engine):
         graphs: list[_native.DeviceGraph],
         cuda_graph: bool,
     ) -> None:
+        if spec.method.program is not None:
+            raise ValueError(
+                f"{type(spec.method.program).__name__} asks the graph in Python, which a device "
+                "does not run: leave device out"
+            )
         super().__init__(view, spec)
         self._device = device
         self._graphs = graphs
