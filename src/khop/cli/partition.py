@@ -31,6 +31,15 @@ Links in a DIRECTORY, and to files, are followed: look at those of a stranger's 
 """
 
 
+# Which methods know which options.
+_OPTIONS_OF = {
+    ("fanout", "batch_size", "cache_ratio", "cache_budget", "seed_type"): ("frequency",),
+    ("balance", "slack"): ("stream", "metis", "cluster-metis"),
+    ("passes",): ("stream",),
+    ("clusters",): ("cluster-metis",),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -41,9 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-parts", type=int, required=True, metavar="P", help="number of parts")
     add(
         "--method",
-        choices=["random", "frequency"],
+        choices=["random", "frequency", "stream", "metis", "cluster-metis"],
         default="random",
-        help="random, or by how likely each part's batches touch a node (default: random)",
+        help="random; by how likely each part's batches touch a node (frequency); or so that few "
+        "edges are cut: nodes one after the other (stream), METIS (metis, needs pymetis), METIS of "
+        "clusters, for large graphs (default: random)",
+    )
+    add(
+        "--assignment",
+        metavar="DIR",
+        help="take the part of each node from DIR/TYPE.npy or DIR/TYPE.txt (of a homogeneous graph "
+        "node.npy), in place of --method",
     )
     add(
         "--edge-dir",
@@ -93,6 +110,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE",
         help="node type that is trained on (default: the one that has a train_mask)",
     )
+    few = parser.add_argument_group("with --method stream, metis or cluster-metis")
+    few.add_argument(
+        "--balance",
+        type=lambda text: text.split(","),
+        metavar="NAME,...",
+        help="what parts get even shares of: nodes (of each type), edges, train (nodes of "
+        "train_mask), bytes, or node attributes (default: nodes)",
+    )
+    few.add_argument(
+        "--slack",
+        type=float,
+        metavar="SHARE",
+        help="how much more than the mean of each a part may hold (default: 0.03)",
+    )
+    few.add_argument(
+        "--passes", type=int, metavar="N", help="of stream: passes over the nodes (default: 10)"
+    )
+    few.add_argument(
+        "--clusters",
+        type=int,
+        metavar="N",
+        help="of cluster-metis: about how many clusters METIS gets (default: 1000000)",
+    )
     add("--overwrite", action="store_true", help="replace a partition folder at OUTPUT")
     add("--quiet", action="store_true", help="no progress bar, no summary")
     add("--json", action="store_true", help="print the summary as JSON")
@@ -135,6 +175,11 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
             "cache_memory_budget": arguments.cache_budget,
         }
         options |= {name: value for name, value in given.items() if value is not None}
+    for name in ("balance", "slack", "passes", "clusters"):
+        if getattr(arguments, name) is not None:
+            options[name] = getattr(arguments, name)
+    if arguments.assignment is not None:
+        options |= {"method": "assigned", "owners": arguments.assignment}
     return options
 
 
@@ -142,10 +187,16 @@ def _check_options(arguments: argparse.Namespace) -> None:
     from khop.partition.cut import check_num_parts
 
     check_num_parts(arguments.num_parts, name="--num-parts")
-    if arguments.method == "random":
-        for name in ("fanout", "batch_size", "cache_ratio", "cache_budget", "seed_type"):
-            if getattr(arguments, name) is not None:
-                raise ValueError(f"--{name.replace('_', '-')} needs --method frequency")
+    method = arguments.method
+    if arguments.assignment is not None and method != "random":
+        raise ValueError(
+            f"--assignment takes the place of --method {method}: leave one of them out"
+        )
+    for names, methods in _OPTIONS_OF.items():
+        for name in names:
+            if getattr(arguments, name) is not None and method not in methods:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} needs --method {' or '.join(methods)}")
 
 
 def _fanouts(text: str) -> list[int]:

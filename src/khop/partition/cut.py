@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from khop.partition.assigned import AssignedPartitioner
 from khop.partition.base import PartitionerBase
+from khop.partition.metis import ClusterMetisPartitioner, MetisPartitioner
 from khop.partition.random import RandomPartitioner
 from khop.partition.seeded import frequency_partition
 from khop.partition.source import GraphSource
+from khop.partition.stream import StreamPartitioner
 from khop.partition.summary import FolderSummary
 from khop.storage.folder import PartitionFolder, check_output
 
@@ -17,6 +20,13 @@ _ADVICE = (
     "a part is what one machine or GPU samples, and has some 20 files of its own; ask for as many "
     "as you will train with"
 )
+METHODS: dict[str, type[PartitionerBase]] = {
+    "assigned": AssignedPartitioner,
+    "cluster-metis": ClusterMetisPartitioner,
+    "metis": MetisPartitioner,
+    "random": RandomPartitioner,
+    "stream": StreamPartitioner,
+}
 # Options that have a meaning with method 'frequency' alone, and its defaults.
 FREQUENCY_OPTIONS: dict[str, Any] = {
     "num_neighbors": (15, 10, 5),
@@ -46,8 +56,10 @@ def partition_graph(
         num_parts: number of parts, 1 to 4,096, at most one for each node.
         method: 'random'; 'frequency', by how likely each part's batches touch a node, with options
             `num_neighbors` (default: [15, 10, 5]), `batch_size` (1,024), `seeds`, `cache_ratio` and
-            `cache_memory_budget` (see `frequency_partition`); or a subclass of `PartitionerBase`,
-            with its own.
+            `cache_memory_budget` (see `frequency_partition`); 'stream', 'metis' or 'cluster-metis',
+            by the edges that are cut, with `balance`, `slack` and more (see `StreamPartitioner`,
+            `MetisPartitioner`, `ClusterMetisPartitioner`); 'assigned', with `owners` (see
+            `AssignedPartitioner`); or a subclass of `PartitionerBase`, with its own.
         edge_dir: neighbours are drawn against the edges ('in', as PyG does) or along them ('out').
         **options: `time_attr`, `weight_attr`, `neighbor_ids`, `seed`, `overwrite`, `progress`: see
             `PartitionerBase`; and those of the method.
@@ -76,21 +88,21 @@ def partition_graph(
         chosen["num_neighbors"] = _as_list(chosen["num_neighbors"])
         frequency_partition(source, output_dir, num_parts, **chosen)
     else:
-        if method == "random":
+        if isinstance(method, str):
             for name in FREQUENCY_OPTIONS.keys() & options.keys():
-                raise ValueError(f"{name} needs method='frequency' (got method='random')")
+                raise ValueError(f"{name} needs method='frequency' (got method='{method}')")
         _partitioner(method).from_data(source, output_dir, num_parts, **options).partition()
     return FolderSummary.of(PartitionFolder(output_dir))
 
 
 def _partitioner(method: Any) -> type[PartitionerBase]:
-    if method == "random":
-        return RandomPartitioner
+    if isinstance(method, str) and method in METHODS:
+        return METHODS[method]
     if isinstance(method, type) and issubclass(method, PartitionerBase):
         return method
     raise ValueError(
-        "method must be 'random', 'frequency' or a subclass of khop.partition.PartitionerBase "
-        f"(got {method!r})"
+        f"method must be one of {', '.join(map(repr, sorted([*METHODS, 'frequency'])))}, or a "
+        f"subclass of khop.partition.PartitionerBase (got {method!r})"
     )
 
 
