@@ -203,6 +203,31 @@ def test_cut_counts_edges_once():
     assert graph.cut(np.array([0, 0, 1, 0])) == 2
 
 
+# Hotness on top of a cut ------------------------------------------------------------------------
+
+
+def test_hotness_on_top_of_a_cut(tmp_path):
+    """Nodes stay where the base put them, but for seeds; copies are the hottest of the others."""
+    data = DebianPackages(undirected=True)[0]
+    options = {"num_neighbors": [3], "batch_size": 4096, "cache_ratio": 0.02, "seed": 3}
+    parts = str(tmp_path / "parts")
+    made = khop.partition(data, parts, 2, method="frequency", base="stream", **options)
+    assert made.method["base"] == "StreamPartitioner"
+    assert max(made.train_seeds) - min(made.train_seeds) <= 1
+    assert made.cached == [1273, 1273]
+    bare = StreamPartitioner.from_data(data, tmp_path / "bare", 2, seed=3).assign_nodes("node")
+    folder = PartitionFolder(parts)
+    owners = np.zeros(data.num_nodes, np.int32)
+    owners[folder.node_ids(1, "node")] = 1
+    moved = np.flatnonzero(owners != bare)
+    assert data.train_mask[moved].all()
+    for wrong in ("random", 7):
+        with pytest.raises(ValueError, match="base must be 'stream', 'metis' or 'cluster-metis'"):
+            khop.partition(data, tmp_path / "x", 2, method="frequency", base=wrong)
+    with pytest.raises(ValueError, match="base needs method='frequency'"):
+        khop.partition(data, tmp_path / "x", 2, method="stream", base="metis")
+
+
 # Somebody else's assignment ---------------------------------------------------------------------
 
 
@@ -260,6 +285,7 @@ def graph(tmp_path):
     "method,options",
     [
         ("stream", ["--balance", "nodes,edges,train", "--slack", "0.2", "--passes", "3"]),
+        ("frequency", ["--base", "stream", "--fanout", "3"]),
         pytest.param("metis", ["--slack", "0.1"], marks=needs_metis),
         pytest.param("cluster-metis", ["--clusters", "20"], marks=needs_metis),
     ],
@@ -289,6 +315,7 @@ def test_an_assignment_for_the_command(graph, tmp_path):
         (["--method", "stream", "--clusters", "9"], "--clusters needs --method cluster-metis"),
         (["--method", "stream", "--assignment", "."], "--assignment takes the place of --method"),
         (["--method", "stream", "--fanout", "3"], "--fanout needs --method frequency"),
+        (["--method", "metis", "--base", "stream"], "--base needs --method frequency"),
     ],
 )
 def test_options_of_other_methods(graph, tmp_path, capsys, options, message):

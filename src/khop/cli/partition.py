@@ -33,7 +33,7 @@ Links in a DIRECTORY, and to files, are followed: look at those of a stranger's 
 
 # Which methods know which options.
 _OPTIONS_OF = {
-    ("fanout", "batch_size", "cache_ratio", "cache_budget", "seed_type"): ("frequency",),
+    ("fanout", "base", "batch_size", "cache_ratio", "cache_budget", "seed_type"): ("frequency",),
     ("balance", "slack"): ("stream", "metis", "cluster-metis"),
     ("passes",): ("stream",),
     ("clusters",): ("cluster-metis",),
@@ -92,6 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_fanouts,
         metavar="K,K,...",
         help="neighbours drawn in each hop of training, -1 for all (default: 15,10,5)",
+    )
+    hot.add_argument(
+        "--base",
+        choices=["stream", "metis", "cluster-metis"],
+        help="place nodes by this method, and copies by how likely batches touch them",
     )
     hot.add_argument(
         "--batch-size", type=int, metavar="N", help="seeds in a batch of training (default: 1024)"
@@ -173,6 +178,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
             "seeds": None if arguments.seed_type is None else (arguments.seed_type, None),
             "cache_ratio": arguments.cache_ratio,
             "cache_memory_budget": arguments.cache_budget,
+            "base": arguments.base,
         }
         options |= {name: value for name, value in given.items() if value is not None}
     for name in ("balance", "slack", "passes", "clusters"):

@@ -12,6 +12,7 @@ from khop.partition.random import RandomPartitioner
 from khop.partition.seeded import frequency_partition
 from khop.partition.source import GraphSource
 from khop.partition.stream import StreamPartitioner
+from khop.partition.structure import StructuralPartitioner
 from khop.partition.summary import FolderSummary
 from khop.storage.folder import PartitionFolder, check_output
 
@@ -34,6 +35,7 @@ FREQUENCY_OPTIONS: dict[str, Any] = {
     "seeds": None,
     "cache_ratio": None,
     "cache_memory_budget": None,
+    "base": None,
 }
 
 
@@ -55,8 +57,9 @@ def partition_graph(
         output_dir: the partition folder to write.
         num_parts: number of parts, 1 to 4,096, at most one for each node.
         method: 'random'; 'frequency', by how likely each part's batches touch a node, with options
-            `num_neighbors` (default: [15, 10, 5]), `batch_size` (1,024), `seeds`, `cache_ratio` and
-            `cache_memory_budget` (see `frequency_partition`); 'stream', 'metis' or 'cluster-metis',
+            `num_neighbors` (default: [15, 10, 5]), `batch_size` (1,024), `seeds`, `cache_ratio`,
+            `cache_memory_budget` and `base`, the method that places nodes ('stream', 'metis',
+            'cluster-metis'; see `frequency_partition`); 'stream', 'metis' or 'cluster-metis',
             by the edges that are cut, with `balance`, `slack` and more (see `StreamPartitioner`,
             `MetisPartitioner`, `ClusterMetisPartitioner`); 'assigned', with `owners` (see
             `AssignedPartitioner`); or a subclass of `PartitionerBase`, with its own.
@@ -86,6 +89,8 @@ def partition_graph(
     if method == "frequency":
         chosen = {**FREQUENCY_OPTIONS, **options}
         chosen["num_neighbors"] = _as_list(chosen["num_neighbors"])
+        if chosen["base"] is not None:
+            chosen["base"] = _base(chosen["base"])
         frequency_partition(source, output_dir, num_parts, **chosen)
     else:
         if isinstance(method, str):
@@ -93,6 +98,13 @@ def partition_graph(
                 raise ValueError(f"{name} needs method='frequency' (got method='{method}')")
         _partitioner(method).from_data(source, output_dir, num_parts, **options).partition()
     return FolderSummary.of(PartitionFolder(output_dir))
+
+
+def _base(name: Any) -> type[StructuralPartitioner]:
+    kind = METHODS.get(name) if isinstance(name, str) else name
+    if not (isinstance(kind, type) and issubclass(kind, StructuralPartitioner)):
+        raise ValueError(f"base must be 'stream', 'metis' or 'cluster-metis' (got {name!r})")
+    return kind
 
 
 def _partitioner(method: Any) -> type[PartitionerBase]:

@@ -8,7 +8,6 @@ hardest, and passes of `StreamPartitioner` then even out the others.
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 import tempfile
@@ -193,7 +192,7 @@ def run_metis(
             [
                 sys.executable,
                 "-c",
-                _PROGRAM.format([p for p in sys.path if os.path.isabs(p)]),
+                _PROGRAM.format([p for p in sys.path if Path(p).is_absolute()]),
                 folder,
                 *numbers,
             ],
