@@ -17,7 +17,7 @@ EVENTS = log.get("khop.some.module")
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
-    """Leaves the tree of loggers and this process's identity as they were; tests are a trainer's."""
+    """Leaves the tree of loggers and the process's identity as they were; tests are a trainer's."""
     monkeypatch.setattr(log, "_WHO", {**log._WHO, "role": "trainer"})
     root = logging.getLogger()
     before = list(root.handlers), root.level

@@ -309,11 +309,11 @@ def test_a_peer_that_does_not_read_is_refused(part, repeats, count, bound):
             for _ in range(count):
                 send_message(raw, big)
             deadline = time.monotonic() + 20
-            while not any(w.nbytes > bound for w in list(server._backlog._peers.values())):
+            while not any(w.nbytes > bound for w in list(server.sockets.backlog._peers.values())):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             time.sleep(0.5)
-            waiting = sum(w.nbytes for w in list(server._backlog._peers.values()))
+            waiting = sum(w.nbytes for w in list(server.sockets.backlog._peers.values()))
             reply = sum(map(len, RequestHandler(part)(big)))
             refusals = 512 * count
             assert waiting <= bound + 2 * max(reply, SendBacklog.STEP) + refusals

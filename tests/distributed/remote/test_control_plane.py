@@ -50,11 +50,11 @@ def test_users_take_turns(folder_of):
         crowd = [Source((0, f"crowd{i}".encode()), "crowd") for i in range(40)]
         for number in range(1000):
             source = crowd[number % 40]
-            plane.server._own.put(source.user, (source, frames_of(Ping(), number)), 100)
+            plane.handler.put(source, frames_of(Ping(), number), 100)
         other = CLIENTS[0]
-        plane.server._own.put(other.user, (other, frames_of(Ping(), 7)), 100)
-        plane.server._answer_some()
-        answered = [peer for peer, _ in plane.server.replies]
+        plane.handler.put(other, frames_of(Ping(), 7), 100)
+        plane.handler.answer_some()
+        answered = [peer for peer, _ in plane.replies]
         assert answered.index(other.connection[1]) <= 1
         assert len(answered) < 100
     finally:

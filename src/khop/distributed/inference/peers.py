@@ -19,7 +19,7 @@ from khop.distributed.inference.output_client import OutputClient
 from khop.distributed.job.barrier import MonitoredBarrier
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.partitions.endpoint_registry import EndpointRegistry
-from khop.distributed.partitions.server_process import PartitionServerProcess, endpoint_of
+from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
 from khop.distributed.partitions.service import PartitionService
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import RendezvousError
@@ -172,7 +172,7 @@ class InferencePeers:
             if other not in self.visible:
                 is_near = hosts[other] == context.host
                 self._endpoint_registry.assign(other, other, is_near)
-                endpoints[other] = endpoint_of(said[other], is_near)
+                endpoints[other] = announced_endpoint(said[other], is_near)
         if endpoints:
             self.output_client = OutputClient(endpoints, self._service.credentials, timeout)
             self._endpoint_registry.follow(self.output_client)

@@ -19,7 +19,7 @@ import zmq
 from khop import log
 from khop.channel.message import pack
 from khop.distributed.rpc.connection import Connection
-from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.pending import PendingRequests, Request
 from khop.distributed.rpc.protocol import (
     Degrees,
@@ -69,7 +69,7 @@ class PartitionClient:
     def __init__(
         self,
         endpoints: Mapping[int, Endpoint],
-        credentials: Credentials | None = None,
+        credentials: KeyPair | None = None,
         timeout: float = 180.0,
         on_lost: Callable[[int, float], None] | None = None,
     ) -> None:

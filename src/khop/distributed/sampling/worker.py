@@ -330,13 +330,13 @@ def _client(
     if not config["endpoints"]:
         return None
     # Imported here: without other partitions, a sampler without ZeroMQ starts 60 ms earlier.
-    from khop.distributed.rpc.endpoint import Credentials, Endpoint
+    from khop.distributed.rpc.endpoint import Endpoint, KeyPair
     from khop.distributed.rpc.partition_client import PartitionClient
 
     credentials = config["credentials"]
     return PartitionClient(
         {int(part): Endpoint(**e) for part, e in config["endpoints"].items()},
-        None if credentials is None else Credentials(**credentials),
+        None if credentials is None else KeyPair(**credentials),
         config["timeout"],
         on_lost,
     )

@@ -53,7 +53,7 @@ from khop.distributed.remote.session_messages import (
     SessionSpec,
 )
 from khop.distributed.rpc.connection import Connection
-from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.protocol import describe_error, request_header
 from khop.distributed.sampling.control_messages import EpochInfo, decode_sample_request, read_epoch
 from khop.distributed.sampling.worker import described_error
@@ -100,7 +100,7 @@ class Receiver:
         self._checks = BatchChecks(schema, self._spec.pipeline)
         self._layouts = Layouts(line, self._checks.check_layout)
         credentials = config["credentials"]
-        given = None if credentials is None else Credentials(**credentials)
+        given = None if credentials is None else KeyPair(**credentials)
         self._server_key = config["master"]["server_key"]
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._directory = Connection(self._context, given, Endpoint(**config["master"]))
