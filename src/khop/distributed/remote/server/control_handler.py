@@ -31,7 +31,7 @@ from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.identity import Requester, Source, Turns
 from khop.distributed.remote.server.session_table import Answer, SessionTable
 from khop.distributed.remote.session_messages import Acknowledge, Batch, Cancel
-from khop.distributed.rpc.limits import DEFAULT, Limits
+from khop.distributed.rpc.limits import DEFAULT, ErrorLog, Limits
 from khop.distributed.rpc.protocol import check_empty, describe_error, read_request
 from khop.errors import ProtocolError
 from khop.typing import Array
@@ -71,6 +71,7 @@ class ControlHandler:
     ) -> None:
         self._directory = directory
         self._counters = counters
+        self._errors = ErrorLog(lambda: counters.refused("unexpected"))
         self._rank = rank
         self._send = send
         self._queues: Turns[tuple[Source, list[Any]]] = Turns(limits.waiting, limits.waiting_bytes)
@@ -114,7 +115,7 @@ class ControlHandler:
             if entry is None:
                 return
             source, frames = entry
-            with self._counters.guarded(f"a request of {source.user}"):
+            with self._errors.guarded(f"a request of {source.user}"):
                 self._answer(source, frames)
 
     def _answer(self, source: Source, frames: list[Any]) -> None:

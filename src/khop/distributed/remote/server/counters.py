@@ -13,15 +13,13 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-from khop import log
 from khop._version import __version__
-from khop.distributed.rpc.limits import RateLimiter
 from khop.metrics.buckets import REQUEST_BUCKETS
 
 OTHER = "other"
@@ -29,9 +27,6 @@ OTHER = "other"
 
 _MAX_NAMES = 64
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# Unexpected failures that are logged at once, and per second, so that they cannot fill a disk.
-_LOGGED_BURST, _LOGGED_RATE = 50, 1.0
-_log = log.get(__name__)
 
 
 class SamplerState(TypedDict):
@@ -161,7 +156,6 @@ class ServerCounters:
         self._of_sessions: dict[str, _Batches] = {}
         self._sessions = {"opened": 0, "closed": 0, "expired": 0}
         self._restarts = 0
-        self._logged = RateLimiter(_LOGGED_RATE, _LOGGED_BURST)
 
     def located(self, address: str) -> None:
         """Set the server's address, once it is known."""
@@ -196,20 +190,6 @@ class ServerCounters:
         with self._lock:
             name = _admitted(reason, self._refused)
             self._refused[name] = self._refused.get(name, 0) + 1
-
-    @contextmanager
-    def guarded(self, what: str) -> Iterator[None]:
-        """Log and count unexpected errors in the block, so that its caller continues.
-
-        Args:
-            what: name of the work in the block, for the log.
-        """
-        try:
-            yield
-        except Exception as error:
-            self.refused("unexpected")
-            if self._logged.admit(b""):
-                _log.error("unexpected", f"{what} failed: {error!r}", exc_info=error)
 
     def session_opened(self, session: str) -> None:
         """Count a session, and its batches from now on."""

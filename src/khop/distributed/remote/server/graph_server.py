@@ -8,7 +8,7 @@ wait for batches. One more thread (`DirectoryClient`) registers this server with
 second, and gets the other servers' addresses.
 
 An error in the work for one peer, session or sampler does not end the loop: it is logged with its
-origin and fails that item alone (`ServerCounters.guarded`).
+origin and fails that item alone (`ErrorLog`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from khop.distributed.remote.server.local_clients import LocalSamplerService
 from khop.distributed.remote.server.session import Session
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.rpc.limits import ErrorLog
 from khop.distributed.rpc.partition_handler import refusal
 from khop.distributed.rpc.server_sockets import HandlerThreads, ServerSockets
 from khop.distributed.sampling.process_handle import SamplerProcess
@@ -91,6 +92,7 @@ class GraphServer:
         self._parts = parts
         self._endpoints = endpoints
         self._counters = counters
+        self._errors = ErrorLog(lambda: counters.refused("unexpected"))
         self._directory = directory
         self._tables: deque[Table] = deque()
         # Requests for the threads, while these have no room.
@@ -141,7 +143,7 @@ class GraphServer:
             if self._refused is not None:
                 raise self._refused
             while self._tables:
-                with self._counters.guarded("the directory's table"):
+                with self._errors.guarded("the directory's table"):
                     self._follow_table(self._tables.popleft())
             self._control.answer_some()
             self._sessions.stream()
@@ -154,13 +156,13 @@ class GraphServer:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
         elif ready is self._threads.socket:
-            with self._counters.guarded("a reply"):
+            with self._errors.guarded("a reply"):
                 self._send_reply()
         elif isinstance(ready, int):
-            with self._counters.guarded("a client of this machine"):
+            with self._errors.guarded("a client of this machine"):
                 self._local_samplers.look_at(ready)
         else:
-            with self._counters.guarded("what has arrived"):
+            with self._errors.guarded("what has arrived"):
                 self._queue_requests(self._sockets.fronts.index(ready))
 
     def _follow_lines(
@@ -228,10 +230,10 @@ class GraphServer:
             self._pass_on()
 
     def _tick(self) -> None:
-        with self._counters.guarded("samplers of this machine"):
+        with self._errors.guarded("samplers of this machine"):
             self._local_samplers.flush()
         if self._directory is not None:
-            with self._counters.guarded("the directory"):
+            with self._errors.guarded("the directory"):
                 self._directory.tick()
         self._sessions.tick()
 
