@@ -48,7 +48,7 @@ TORCH_FREE_MODULES = {
     },
     "distributed.remote.client": {
         *("batch_checks", "local_sampler", "reassembly", "receiver"),
-        "server_session",
+        *("server_locator", "server_session"),
     },
     "distributed.inference": {"files", "neighborhoods", "output_client", "output_server", "rows"},
 }

@@ -19,7 +19,7 @@ from khop.distributed.remote.directory_messages import (
     WaitFor,
 )
 from khop.distributed.remote.message_fields import incarnation_of
-from khop.distributed.remote.server import directory as module
+from khop.distributed.remote.server import published_values as module
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.identity import Source
 from khop.errors import ProtocolError, RendezvousError, SecurityError
@@ -340,7 +340,7 @@ def test_clients_that_come_and_go_leave_nothing(clock):
     clock.now += 1000
     told.directory.tick()
     assert told.directory.lookup().clients == {}
-    assert told.directory._published_bytes == 0
+    assert told.directory._values._nbytes == 0
 
 
 def test_registrations_are_bounded(clock):
@@ -416,4 +416,4 @@ def test_what_is_published_is_bounded(clock, monkeypatch):
     assert kept == [0] * 11 + [1] * 9
     told.wait(0, [1])
     assert told.heard.pop() == {1: "y" * 98}
-    assert told.directory._published_bytes == np.sum(kept) * 100 + 100
+    assert told.directory._values._nbytes == np.sum(kept) * 100 + 100

@@ -207,10 +207,10 @@ class ControlPlane:
         self._check_sessions(sessions, source, said, frames is None)
         directory = self.directory
         peers = directory._clients.values()
-        assert directory._published_bytes == sum(peer.nbytes for peer in peers)
+        assert directory._values._nbytes == sum(peer.nbytes for peer in peers)
         for peer in peers:
             assert peer.nbytes == sum(map(len, peer.published.values()))
-        assert len(directory._waiters) < 2000
+        assert len(directory._values._waiters) < 2000
         assert not self.handler.has_requests
         assert len(self.sessions._sessions) <= 8
         assert set(self.sessions._opened.values()) <= set(self.sessions._sessions.values())

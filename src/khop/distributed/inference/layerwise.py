@@ -30,7 +30,7 @@ from khop.distributed.inference.peers import InferencePeers
 from khop.distributed.inference.result import LayerwiseOutputs, NodeOutputs
 from khop.distributed.inference.rows import RowReader
 from khop.distributed.job.barrier import MonitoredBarrier
-from khop.distributed.job.context import require_context
+from khop.distributed.job.worker_group import require_context
 from khop.typing import NodeType
 
 
