@@ -281,12 +281,12 @@ def _clients(poll: Poll) -> Table:
     )
     for rank, client in sorted(poll.table["clients"].items(), key=lambda item: int(item[0])):
         if client["gone"]:
-            heard = "has left"
+            last_message = "has left"
         else:
-            heard = f"{duration(client['silent'])} ago"
+            last_message = f"{duration(client['silent'])} ago"
             if client["silent"] > 3:
                 table.alarms.add(len(table.rows))
-        table.rows.append([str(rank), str(client["name"]), str(client["pid"]), heard])
+        table.rows.append([str(rank), str(client["name"]), str(client["pid"]), last_message])
     return table
 
 

@@ -184,10 +184,10 @@ class ProcessPool:
         where = "" if self._session is None else " of the graph server"
         last = "It had worked on none" if task is None else f"It worked on batch {task[1]} last"
         due = sorted(batch for _, batch in dead.in_flight)
-        asked = f"batches {due} were due" if due else "no batch was due"
+        lost = f"batches {due} were due" if due else "no batch was due"
         return (
             f"sampler process {dead.number} (pid {dead.process.pid}){where} {status} while "
-            f"{asked}, and {why}. {last}. Killed processes often mean that memory ran out."
+            f"{lost}, and {why}. {last}. Killed processes often mean that memory ran out."
             + (f"\nThe end of its log:\n{tail}" if tail else "")
         )
 

@@ -107,7 +107,7 @@ class Receiver:
             for rank in config["servers"]
         ]
         self._epochs: dict[int, EpochInfo] = {}
-        self._asked: deque[tuple[int, int]] = deque()
+        self._requested: deque[tuple[int, int]] = deque()
         # Not used by an earlier receiver: a server may still have batches for it.
         self._ids = int.from_bytes(os.urandom(5), "little") << 22
         self._beat_at = 0.0
@@ -142,10 +142,10 @@ class Receiver:
 
     def _handle(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
-            freed, asked = decode_sample_request(message.payload)
+            freed, requested = decode_sample_request(message.payload)
             for offset in freed:
                 self._arena.free(offset)
-            self._asked.extend(asked)
+            self._requested.extend(requested)
         elif message.op is Op.FREE:
             self._arena.free(ONE.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
@@ -159,7 +159,7 @@ class Receiver:
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
-        self._asked = deque(a for a in self._asked if a[0] != epoch)
+        self._requested = deque(a for a in self._requested if a[0] != epoch)
         for remote in self._remotes:
             unwanted = [w for w in remote.pending.values() if w.epoch == epoch]
             for pending in unwanted:
@@ -176,8 +176,8 @@ class Receiver:
 
     def _assign_pending(self) -> None:
         """Request the trainer's batches from servers, at most `depth` in flight."""
-        while self._asked and sum(len(r.pending) for r in self._remotes) < self._depth:
-            epoch, batch = self._asked.popleft()
+        while self._requested and sum(len(r.pending) for r in self._remotes) < self._depth:
+            epoch, batch = self._requested.popleft()
             self._ids += 1
             place = self._epochs[epoch].plan.list_of(batch)
             pending = PendingBatch(self._ids, epoch, batch, place, time.monotonic())
@@ -326,14 +326,16 @@ class Receiver:
         now = time.monotonic()
         for remote in self._remotes:
             for pending in list(remote.pending.values()):
-                if now - max(pending.asked, remote.progress) > self._timeout:
+                if now - max(pending.requested_at, remote.progress) > self._timeout:
                     del remote.pending[pending.id]
                     remote.send(Cancel(remote.name, [pending.id]))
                     self._fail(pending, describe_error(self._unavailable(remote, pending)))
 
     def _unavailable(self, remote: ServerSession, pending: PendingBatch) -> Exception:
         """Return the error of a batch that timed out."""
-        waited = f"{time.monotonic() - pending.asked:.1f} s (rpc_timeout is {self._timeout:g} s)"
+        waited = (
+            f"{time.monotonic() - pending.requested_at:.1f} s (rpc_timeout is {self._timeout:g} s)"
+        )
         if remote.fault is not None:
             return ProtocolError(
                 f"{remote.where} has not made batch {pending.batch} in {waited}: what it sent "

@@ -52,7 +52,7 @@ class PendingBatch:
 
     Attributes:
         server: index of the only server that may make it. If None, any.
-        asked: when it was requested (`time.monotonic`).
+        requested_at: when it was requested (`time.monotonic`).
         incoming: its memory, once bytes have arrived.
         most_arrived: maximum number of bytes that have arrived, over all connections.
     """
@@ -61,7 +61,7 @@ class PendingBatch:
     epoch: int
     batch: int
     server: int | None
-    asked: float
+    requested_at: float
     incoming: BatchReassembler | None = None
     most_arrived: int = 0
 

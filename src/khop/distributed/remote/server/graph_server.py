@@ -160,7 +160,7 @@ class GraphServer:
                 self._send_reply()
         elif isinstance(ready, int):
             with self._errors.guarded("a client of this machine"):
-                self._local_samplers.look_at(ready)
+                self._local_samplers.process_ready(ready)
         else:
             with self._errors.guarded("what has arrived"):
                 self._queue_requests(self._sockets.fronts.index(ready))

@@ -140,8 +140,8 @@ class SessionTable:
                 silent = now - session.last_message_at
                 if silent > self._allowed.lease:
                     name = session.spec.session
-                    said = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
-                    _log.warning("session-expired", said, session=name)
+                    text = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
+                    _log.warning("session-expired", text, session=name)
                     self._end(session, expired=True)
 
     def close(self) -> None:
