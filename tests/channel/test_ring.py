@@ -64,7 +64,7 @@ class Slots(RuleBasedStateMachine):
 
 
 TestSlots = Slots.TestCase
-TestSlots.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSlots.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_slots_that_are_not_in_use():

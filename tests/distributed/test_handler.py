@@ -262,7 +262,7 @@ def any_request(draw):
 
 
 @given(st.data(), any_request())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_any_request(part, data, header):
     """Whatever is asked gets an answer of the right form or an error that is no accident."""
     handler = RequestHandler(part)
@@ -286,7 +286,7 @@ def test_any_request(part, data, header):
 
 
 @given(st.lists(st.binary(max_size=64), max_size=4), st.sampled_from(["sample", "induce"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes(part, frames, op):
     """A good header before frames of any bytes."""
     handler = RequestHandler(part)

@@ -376,7 +376,7 @@ def compare(data, partitioning, fanouts, seeds, options):
 
 
 @given(st.data(), twins.homogeneous_graphs(), PARTITIONINGS, FANOUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_homogeneous_graph(data, graph, partitioning, fanouts):
     """Random graphs, random options, random parts."""
     seeds = data.draw(seed_lists(graph.num_nodes))
@@ -385,7 +385,7 @@ def test_any_homogeneous_graph(data, graph, partitioning, fanouts):
 
 
 @given(st.data(), twins.heterogeneous_graphs(), PARTITIONINGS, FANOUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_heterogeneous_graph(data, graph, partitioning, fanouts):
     """Random types and relations, too."""
     node_type = data.draw(st.sampled_from([t for t in graph.node_types if graph[t].num_nodes]))

@@ -173,7 +173,7 @@ def test_hostile_requests(part, change):
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_frames(frames):
     """Frames of any bytes are answered with an error."""
     handler = RequestHandler.__new__(RequestHandler)

@@ -385,7 +385,7 @@ def test_masks_and_views(graph, dataset, typed, typed_dataset):
     assert isinstance(array, np.ndarray) and array.tolist() == [3.0]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(picks=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 89)), max_size=30))
 def test_many_at_once(typed, picks, tmp_path_factory):
     """multi_get_tensor over types with different indices, with repeats."""

@@ -32,7 +32,7 @@ def draw_alone(key, node, tree, degree, count, replace):
 
 
 @pytest.mark.parametrize("instructions", _native.simd_instructions())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_every_lane_is_a_row_alone(instructions, data):
     """Also for ids of more than 32 bits, trees, degrees of all sizes, and repeated picks."""

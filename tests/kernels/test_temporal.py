@@ -96,7 +96,7 @@ def test_uniform_over_the_visible_prefix(replace):
     assert_true_hypotheses(ps)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.integers(0, 4), max_size=12), st.integers(-1, 5), st.data())
 def test_a_row_in_the_past_is_the_row_as_it_was(times, now, data):
     """Bit for bit what a graph gives that ends at that time, and of it the last ones."""

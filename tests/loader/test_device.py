@@ -56,7 +56,7 @@ def assert_same_epochs(on_cpu, on_device, epochs=2):
 
 
 @DEVICES
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(
     cases.cases(),
     st.integers(0, 2**32),

@@ -94,7 +94,7 @@ def expected(whole, num_epochs, num_batches):
 # Exactness ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     kind=st.sampled_from([NeighborLoader, LinkNeighborLoader, SubGraphLoader]),
     seed=st.sampled_from([7, None, "generator"]),

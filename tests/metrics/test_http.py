@@ -168,9 +168,7 @@ def test_nobody_else_may_read_unless_told_so():
 
 
 @given(st.binary(max_size=300), st.booleans())
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes(server, data, is_head):
     """Whatever arrives gets one answer in HTTP, or none if it is no whole request; nobody dies."""
     sent = (b"GET /metrics HTTP/1.1\r\n" if is_head else b"") + data

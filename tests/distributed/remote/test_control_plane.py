@@ -39,7 +39,7 @@ def test_any_messages(folder_of, num_clients):
         def teardown(self):
             self.plane.close()
 
-    examples = settings(max_examples=40, stateful_step_count=60, deadline=None)
+    examples = settings(max_examples=40, stateful_step_count=60)
     run_state_machine_as_test(Machine, settings=examples)
 
 
