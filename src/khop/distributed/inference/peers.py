@@ -15,7 +15,7 @@ from pathlib import Path
 from khop.distributed.dataset import DistDataset
 from khop.distributed.inference.files import PROBE, Share, check_shares, clear_folder
 from khop.distributed.inference.neighborhoods import FullNeighbors
-from khop.distributed.inference.output_client import OutputClient
+from khop.distributed.inference.rows import OutputClient
 from khop.distributed.job.barrier import MonitoredBarrier
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.partitions.endpoint_registry import EndpointRegistry
