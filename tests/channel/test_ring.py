@@ -87,7 +87,7 @@ def ring():
         os.close(descriptor)  # mappings outlive it
 
 
-def test_what_is_written_is_read(ring):
+def test_reader_sees_what_the_writer_wrote_uncopied(ring):
     """Uncopied: writes after the lease was taken are seen too."""
     writer, reader = ring
     offset, memory = writer.allocate(100)

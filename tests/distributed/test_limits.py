@@ -62,7 +62,7 @@ def test_huge_fanouts_are_refused_before_memory_is_taken(part, fanout):
 
 
 @pytest.mark.parametrize("fanout", [3, 2**62, -1])
-def test_what_rows_do_not_have_does_not_count(part, fanout):
+def test_huge_fanout_costs_only_the_degrees_of_its_rows(part, fanout):
     """Without replacement a fan-out of 2^62 is no more than the rows' neighbours."""
     error, (counts, *_) = ask(RequestHandler(part), "sample", own_rows(part), **hop(fanout))
     assert error is None and counts.sum() > 0

@@ -216,7 +216,7 @@ def test_answers_that_are_wrong(folder, tmp_path, lie):
             run(engine.has_edges(0, *pairs), client)
 
 
-def test_what_is_right_passes():
+def test_valid_replies_pass():
     counts, neighbors = np.array([2, 0], np.int32), np.array([3, 9], np.int32)
     edges = np.array([5, 6])
     assert check_drawn([counts, neighbors], 1, 2, False, 10, [5, 7])[2] is None

@@ -152,7 +152,9 @@ def test_heterogeneous_samplers(folder_of):
 
 @pytest.mark.parametrize("options", [{"with_edge": False}, {"collect_features": False}])
 @pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
-def test_what_is_left_out(folder_of, options, subgraph_type):
+def test_batches_without_edge_ids_or_features_are_otherwise_equal(
+    folder_of, options, subgraph_type
+):
     """Without edge ids, or without features, the rest of a batch is what it is with them."""
     data = twins.homogeneous()
     left_out = ["e_id", "edge_attr", "edge_weight", "edge_time"]

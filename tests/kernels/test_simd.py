@@ -66,7 +66,7 @@ def test_the_portable_way_is_always_there():
     assert _native.simd_instructions()[-1] == "portable"
 
 
-def test_what_lanes_do_not_draw():
+def test_rows_out_of_range_of_simd_are_refused():
     """Rows that are taken whole or too wide for 32-bit words, and too many picks."""
     ids, trees = np.zeros(16, np.uint64), np.zeros(16, np.uint32)
     for degree, count, replace in ((5, 5, False), (2**16 + 1, 5, True), (100, 49, True)):

@@ -26,7 +26,7 @@ TIMES = [1, 1, 2, 4]
     [(INT64.min, 0), (0, 0), (1, 2), (2, 3), (3, 3), (4, 4), (INT64.max, 4), (None, 4)],
 )
 @pytest.mark.parametrize("replace", [False, True])
-def test_what_a_seed_sees(time, seen, replace):
+def test_seed_sees_only_times_not_after_its_own(time, seen, replace):
     """Times not after its own; everything without a time. Ties are all in or all out."""
     graph, ids = shared_rows(500, 4, times=TIMES)
     assert draw(graph, ids, -1, replace, 1, times=time).tolist() == [list(range(seen))] * 500

@@ -61,7 +61,7 @@ def test_users_take_turns(folder_of):
         plane.close()
 
 
-def test_what_waits_for_a_turn_is_bounded():
+def test_queue_of_each_user_is_bounded():
     """By number and by bytes; one of any size may wait."""
     turns = Turns(3, 100)
     assert turns.put("a", 1, 1000)
