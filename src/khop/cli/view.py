@@ -277,7 +277,7 @@ def _of_session(session: Mapping[str, Any], rate: Mapping[str, float] | None) ->
 
 def _clients(poll: Poll) -> Table:
     table = Table(
-        [Column("TRAINER"), Column("NAME", is_text=True), Column("PID", 2), Column("HEARD OF", 1)]
+        [Column("TRAINER"), Column("NAME", is_text=True), Column("PID", 2), Column("LAST SEEN", 1)]
     )
     for rank, client in sorted(poll.table["clients"].items(), key=lambda item: int(item[0])):
         if client["gone"]:

@@ -1,4 +1,4 @@
-"""Barrier for trainers that detects failed and dead trainers.
+"""Barrier for trainers that detects trainers that have failed or ended.
 
 A step may take one trainer hours longer than another, so a fixed timeout, as in a rendezvous, does
 not work. Each trainer publishes a heartbeat every second. A wait ends when all trainers have

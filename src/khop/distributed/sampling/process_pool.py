@@ -1,9 +1,9 @@
-"""Pool of sampler processes: assigns batches to them, and restarts those that die.
+"""Pool of sampler processes: assigns batches to them, and restarts those that end.
 
 Run by trainers (`sampling.pool`) and, for each session, by graph servers (`remote.server.session`),
 which start processes and decide what is requested. Imports no torch.
 
-When a sampler dies, its batches in flight are requested from the others at once: batches are
+When a sampler ends, its batches in flight are requested from the others at once: batches are
 functions of their requests, so they are the same. A new process with a new arena replaces it. It
 gets batches when it is ready, or at once if it is the only one.
 """
@@ -24,7 +24,7 @@ from khop.errors import SamplerDiedError
 
 _log = log.get(__name__)
 
-# Deaths on the same batch that end the loader. A second may happen by chance, if batches take long
+# Exits on the same batch that end the loader. A second may happen by chance, if batches take long
 # or samplers are killed often; a fourth does not.
 _MAX_AT_A_BATCH = 4
 
@@ -53,12 +53,12 @@ class RestartPolicy:
     def record_exit(
         self, task: Hashable | None, in_flight: Collection[Hashable], name: str = ""
     ) -> str | None:
-        """Record that a sampler has died, and decide whether another is started in its place.
+        """Record that a sampler has ended, and decide whether another is started in its place.
 
         Args:
             task: batch that it worked on last, by any key that stays the same when the batch is
                 requested again. If None, that is not known.
-            in_flight: keys of all batches in flight; deaths on others are forgotten.
+            in_flight: keys of all batches in flight; exits on others are forgotten.
             name: name of the batch for the reason.
 
         Returns:
@@ -102,9 +102,9 @@ class ProcessPool:
         self._request = request
         self._session = session
         self._restart_policy = RestartPolicy(max_restarts)
-        # Processes to start: number, and whether it replaces one that has died.
+        # Processes to start: number, and whether it replaces one that has ended.
         self._missing = deque((number, False) for number in range(num_samplers))
-        # Batches in flight at samplers that have died, while there is no other.
+        # Batches in flight at samplers that have ended, while there is no other.
         self._unassigned: dict[BatchKey, None] = {}
 
     @property
@@ -203,7 +203,7 @@ class ProcessPool:
             self._reap(sampler)
 
     def _reap(self, dead: SamplerProcess) -> None:
-        """Remove a sampler that has died; raise SamplerDiedError if it is not to be replaced."""
+        """Remove a sampler that has ended; raise SamplerDiedError if it is not to be replaced."""
         process = dead.process
         status = process.exit_status()
         end_process(process)
