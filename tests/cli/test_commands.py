@@ -112,7 +112,7 @@ def test_the_bundled_graph_with_its_types(command, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["edge_index.npy", "edges.csv", "edges.parquet"])
-def test_a_directory(command, tmp_path, name):
+def test_folder_of_files_is_partitioned(command, tmp_path, name):
     folder = tmp_path / "in"
     folder.mkdir()
     edges = np.array([[0, 1, 2], [1, 2, 0]])
@@ -336,7 +336,7 @@ def test_as_a_module(command):
         (["inspect", "\x1b]0;x\x07", "b\x1b[2J"], "arguments: b\\x1b[2J", "khop inspect"),
     ],
 )
-def test_what_was_probably_meant(command, words, message, usage):
+def test_misspelt_option_gets_a_suggestion(command, words, message, usage):
     done = command(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
@@ -349,7 +349,7 @@ def test_the_beginning_of_an_option_will_do(command, graph):
 
 
 @pytest.mark.parametrize("name", ["verify", "inspect"])
-def test_no_folder(fails, graph, name):
+def test_missing_folder_is_bad_input(fails, graph, name):
     """A missing folder is bad input, not a problem of a folder."""
     assert "no partition folder at" in fails(name, "nosuch")
     assert "is not a partition folder: it has no meta.json" in fails(name, graph)
