@@ -409,3 +409,21 @@ def test_an_argument_named_like_a_command(command, tmp_path):
     done = command("inspect", "verify")
     assert done.returncode == 2
     assert "no partition folder at" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["partition", "verify", "inspect"])
+def test_progress_is_for_terminals(terminal, graph, command, name):
+    """A bar on standard error if that is a terminal, and never on standard output."""
+    command("partition", graph, "parts", "--num-parts", 2, "--quiet")
+    words = {
+        "partition": ["partition", graph, "out", "--num-parts", 2, "--json"],
+        "verify": ["verify", "parts", "--json"],
+        "inspect": ["inspect", "parts", "--plot", "p.svg", "--json"],
+    }[name]
+    if name == "inspect":
+        pytest.importorskip("matplotlib")
+    code, out, shown = terminal(*words)
+    assert code == 0, shown
+    assert isinstance(json.loads(out), dict)
+    step = {"partition": "checksums", "verify": "edges of type", "inspect": "drawing p.svg"}[name]
+    assert step in shown

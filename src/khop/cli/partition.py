@@ -6,12 +6,9 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from khop.log import printable
-from khop.partition.base import Progress
+from khop.cli.progress import progress_bar
 
 _SOURCES = """\
 SOURCE is one of
@@ -153,7 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.cli.sources import read_source
     from khop.partition import partition_graph
 
-    with _progress_bar(arguments.quiet) as progress:
+    with progress_bar(arguments.quiet) as progress:
         progress(f"reading {arguments.source}", 0, 1)
         source = read_source(arguments.source, arguments.root, arguments.undirected)
         progress(f"reading {arguments.source}", 1, 1)
@@ -220,18 +217,3 @@ def _fanouts(text: str) -> list[int]:
 def _clean_up_when_terminated() -> None:
     """Unwind the stack on SIGTERM, so that no temporary folder stays behind."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-
-
-@contextmanager
-def _progress_bar(quiet: bool) -> Iterator[Progress]:
-    """Show one bar for all steps; a step that is done leaves no line behind."""
-    from tqdm import tqdm
-
-    with tqdm(disable=quiet or None, leave=False, bar_format="{l_bar}{bar}| {elapsed}") as bar:
-
-        def show(what: str, done: int, total: int) -> None:
-            bar.set_description(printable(what), refresh=False)
-            bar.n, bar.total = done, total
-            bar.refresh()
-
-        yield show

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import operator
 import reprlib
 from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any, Literal, TypeAlias
 
+from torch.utils.data import DataLoader
 from torch_geometric.sampler import NegativeSampling
 
 from khop.loader.inputs import as_tensor
@@ -28,6 +31,7 @@ def check_loader_options(worker_type: Any, kwargs: dict[str, Any]) -> None:
     """
     if worker_type not in (None, "thread", "process"):
         raise ValueError(f"worker_type must be 'thread' or 'process' (got {worker_type!r})")
+    _check_names(kwargs)
     if "batch_size" in kwargs and kwargs["batch_size"] is None and not kwargs.get("batch_sampler"):
         raise ValueError("batch_size=None makes no batches: give a number or a batch_sampler")
     if "num_workers" in kwargs:
@@ -46,6 +50,14 @@ def check_loader_options(worker_type: Any, kwargs: dict[str, Any]) -> None:
                     f"{name} is for worker processes: pass worker_type='process', or leave "
                     "worker_type out"
                 )
+
+
+def _check_names(kwargs: dict[str, Any]) -> None:
+    """Refuse mistyped options of torch's loader."""
+    known = inspect.signature(DataLoader).parameters
+    for name in kwargs.keys() - known.keys():
+        if close := difflib.get_close_matches(name, known, n=1, cutoff=0.8):
+            raise TypeError(f"no option {name!r}: did you mean {close[0]!r}?")
 
 
 def _check_index(value: Any, what: str) -> None:

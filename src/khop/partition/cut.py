@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import operator
 import os
+from collections.abc import Callable
 from typing import Any
 
 from khop.partition.assigned import AssignedPartitioner
@@ -82,6 +85,13 @@ def partition_graph(
     """
     if edge_dir not in ("in", "out"):
         raise ValueError(f"edge_dir must be 'in' or 'out' (got {edge_dir!r})")
+    if not isinstance(output_dir, (str, os.PathLike)):
+        raise TypeError(
+            f"output_dir must be the path of the folder to write (got {type(output_dir)}): call "
+            "khop.partition(data, 'parts', num_parts=2)"
+        )
+    check_num_parts(num_parts)
+    _check_options(method, options)
     check_output(output_dir, bool(options.get("overwrite")))
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     check_num_parts(num_parts, sum(node.count for node in source.nodes.values()))
@@ -93,9 +103,6 @@ def partition_graph(
             chosen["base"] = _base(chosen["base"])
         frequency_partition(source, output_dir, num_parts, **chosen)
     else:
-        if isinstance(method, str):
-            for name in FREQUENCY_OPTIONS.keys() & options.keys():
-                raise ValueError(f"{name} needs method='frequency' (got method='{method}')")
         _partitioner(method).from_data(source, output_dir, num_parts, **options).partition()
     return FolderSummary.of(PartitionFolder(output_dir))
 
@@ -105,6 +112,29 @@ def _base(name: Any) -> type[StructuralPartitioner]:
     if not (isinstance(kind, type) and issubclass(kind, StructuralPartitioner)):
         raise ValueError(f"base must be 'stream', 'metis' or 'cluster-metis' (got {name!r})")
     return kind
+
+
+def _check_options(method: Any, options: dict[str, Any]) -> None:
+    """Refuse options that a method does not have."""
+    if method == "frequency":
+        known = {*FREQUENCY_OPTIONS, *_keywords(PartitionerBase.from_data)}
+    else:
+        partitioner = _partitioner(method)
+        of_its_own = inspect.signature(partitioner._configure).parameters.values()
+        if any(p.kind is p.VAR_KEYWORD for p in of_its_own):
+            return  # it checks them itself
+        known = _keywords(partitioner.from_data) | _keywords(partitioner._configure)
+    for name in options.keys() - known:
+        if name in FREQUENCY_OPTIONS:
+            raise ValueError(f"{name} needs method='frequency' (got method={method!r})")
+        raise TypeError(f"no option {name!r} of method={method!r}: there are {sorted(known)}")
+
+
+def _keywords(function: Callable[..., Any]) -> set[str]:
+    """Return the options of `from_data`, or of a `_configure`, that a caller may name."""
+    parameters = inspect.signature(function).parameters.values()
+    given = {"self", "data", "output_dir", "num_parts", "edge_assign_strategy"}
+    return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - given
 
 
 def _partitioner(method: Any) -> type[PartitionerBase]:
@@ -122,8 +152,13 @@ def check_num_parts(num_parts: int, num_nodes: int | None = None, name: str = "n
     """Check a number of parts, if `num_nodes` is given against the number of nodes, too.
 
     Raises:
+        TypeError: it is no integer.
         ValueError: it is not positive, above 4,096, or above the number of nodes.
     """
+    try:
+        operator.index(num_parts)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, 2 for example (got {num_parts!r})") from None
     if num_parts < 1:
         raise ValueError(f"{name} must be at least 1 (got {num_parts})")
     if num_parts > _MAX_PARTS:
