@@ -32,7 +32,8 @@ RUNS = [
     "partition types.pt {out} --num-parts 2 --method frequency --edge-dir out --fanout 2,-1 "
     "--batch-size 4 --cache-ratio 0.5 --cache-budget 1MB --seed-type b --quiet",
     "partition ring old --num-parts 2 --overwrite --quiet",
-    "partition ring {out} --num-parts 2 --method stream --balance nodes,edges --slack 0.1 --passes 2",
+    "partition ring {out} --num-parts 2 --method stream --balance nodes,edges --slack 0.1 "
+    "--passes 2",
     "partition ring {out} --num-parts 2 --assignment owners",
     "partition ring {out} --num-parts 2 --method frequency --base stream",
     "inspect parts --json --debug",
