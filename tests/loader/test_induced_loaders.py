@@ -3,13 +3,16 @@
 And `RandomNodeLoader`, the least of them.
 """
 
+import inspect
 import json
 
 import pytest
 import torch
+import torch_geometric.loader
 from torch_geometric.data import Data
 from torch_geometric.loader import RandomNodeLoader as PygRandomNodeLoader
 
+import khop
 from khop.loader import (
     ClusterData,
     ClusterLoader,
@@ -93,6 +96,24 @@ def test_torchs_seed_and_transforms(make):
     torch.manual_seed(3)
     assert same(list(make(transform=mark)), first)
     assert all(batch.marked for batch in first)
+
+
+PYGS = (
+    *("ClusterData", "ClusterLoader", "GraphSAINTNodeSampler", "GraphSAINTEdgeSampler"),
+    *("GraphSAINTRandomWalkSampler", "RandomNodeLoader", "ShaDowKHopSampler"),
+)
+
+
+@pytest.mark.parametrize("name", PYGS)
+def test_arguments_are_pygs(name):
+    """All of PyG's arguments in PyG's order, with PyG's defaults; khop's own by name alone."""
+    ours, theirs = (
+        inspect.signature(getattr(module, name)).parameters.values()
+        for module in (khop.loader, torch_geometric.loader)
+    )
+    theirs = [(p.name, p.default) for p in theirs if p.kind is not p.VAR_KEYWORD]
+    ours = [(p.name, p.default) for p in ours if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert ours == theirs
 
 
 def test_states_tell_loaders_apart():

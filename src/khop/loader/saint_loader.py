@@ -41,8 +41,9 @@ class GraphSAINTSampler(InducedLoader, abc.ABC):
     """Base of GraphSAINT's samplers: an epoch is `num_steps` subgraphs, each drawn by itself.
 
     A batch has the drawn nodes, ascending and without repetition, all edges among them sorted by
-    source, `n_id` and `e_id`. With `sample_coverage` it has `node_norm`, whose sum over a batch is
-    1 in the mean, to weigh the loss with, and `edge_norm`, to multiply messages with.
+    source, `n_id` and `e_id`. With `sample_coverage` it has `node_norm`, to weigh the loss with
+    (the mean of its sum over a batch tends to 1 as the coverage grows), and `edge_norm`, to
+    multiply messages with.
 
     Norms are counted in S subgraphs drawn beforehand, of at least `sample_coverage` times as many
     nodes as the graph has, in integers: C_v subgraphs have node v, C_e edge e = (u, v). `node_norm`
