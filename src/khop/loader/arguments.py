@@ -67,6 +67,14 @@ def _check_index(value: Any, what: str) -> None:
         raise TypeError(f"{what} must be an integer (got {value!r})") from None
 
 
+def check_positive(value: Any, what: str) -> None:
+    """Raise TypeError unless an argument is an integer, ValueError unless it is positive."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an integer (got {value!r})")
+    if value < 1:
+        raise ValueError(f"{what} must be at least 1 (got {value})")
+
+
 def wants_processes(loader: Any) -> bool:
     """Return True if a loader with `worker_type` None has an argument that only processes use.
 

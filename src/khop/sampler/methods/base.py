@@ -117,6 +117,9 @@ class SamplingMethod(ABC):
     def check_strategy(self, temporal_strategy: str) -> None:  # noqa: B027 (most go with all)
         """Raises ValueError if the method does not go with a loader's `temporal_strategy`."""
 
+    def check_form(self, heterogeneous: bool, disjoint: bool) -> None:  # noqa: B027
+        """Raises ValueError if the method makes no batches of such a graph, or of this form."""
+
 
 class ProgramMethod(SamplingMethod):
     """Base of methods that draw a batch with requests of their own.
