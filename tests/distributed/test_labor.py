@@ -20,7 +20,7 @@ from khop.distributed.rpc.protocol import Sample, pack_rows, request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
-from khop.sampler import Labor, NeighborSampler, SamplingSpec
+from khop.sampler import Labor, NeighborSampler, SaintWalks, SamplingSpec
 from khop.sampler.collect import CollectSpec
 from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.requests import HopRequest, RowSet
@@ -137,13 +137,14 @@ def test_partition_sampler(folder_of):
 
 
 def test_clients_of_graph_servers(tmp_path):
-    """Two servers draw for a client that passes the method along, of kernels or a program."""
+    """Two servers draw for a client that passes the method along, of the kernels or a program."""
     data, root = twins.homogeneous(), tmp_path / "parts"
     twins.partitioned(data, root, 3, "labor")
     with cluster.cluster(root, [[0, 2], [1]], 1) as servers, servers.client():
         for method in (
             Labor([3, 2], weight_attr="edge_weight"),
             Labor([3, 2], importance=1, sequential=False, edge_norm="ht"),
+            SaintWalks(3),
         ):
             ours = DistNeighborLoader(
                 None,

@@ -115,7 +115,7 @@ def test_weights_are_named_once(graph):
         NeighborSampler(graph, Labor([3], weight_attr="edge_weight"), weight_attr="other")
 
 
-def test_what_it_does_not_do(graph):
+def test_unsupported_combinations_of_labor_are_refused(graph):
     with pytest.raises(ValueError, match="draws without replacement alone"):
         Labor([3], replace=True)
     with pytest.raises(ValueError, match="Labor draws without replacement"):

@@ -15,6 +15,8 @@ __getattr__, __dir__, __all__ = attach(
         "METHODS": "methods",
         "NeighborSampler": "neighbor",
         "NeighborSampling": "methods",
+        "SaintEdges": "methods",
+        "SaintWalks": "methods",
         "SamplingMethod": "methods",
         "SamplingSpec": "spec",
         "sample_prob": "hotness",

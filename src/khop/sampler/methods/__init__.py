@@ -14,6 +14,7 @@ from khop.sampler.methods.base import (
 )
 from khop.sampler.methods.labor import Labor
 from khop.sampler.methods.neighbor import NEIGHBOR, NeighborSampling, as_method
+from khop.sampler.methods.saint import SaintEdges, SaintWalks
 
 __all__ = [
     "METHODS",
@@ -22,6 +23,8 @@ __all__ = [
     "MethodSpec",
     "NeighborSampling",
     "ProgramMethod",
+    "SaintEdges",
+    "SaintWalks",
     "SamplingMethod",
     "as_method",
     "register",
