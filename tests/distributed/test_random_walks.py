@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from khop.loader import Node2VecLoader
 from khop.sampler import random_walk
 from support.cluster import twins
 
@@ -36,6 +37,16 @@ def test_metapaths(folder_of):
     data, path = twins.heterogeneous(), [twins.WRITES, twins.CITES, twins.WRITTEN]
     with twins.open_dataset(folder_of("heterogeneous", 3, strategy="by_src"), 3) as dataset:
         same_walks(dataset, data, torch.arange(80), 7, metapath=path)
+
+
+def test_windows_of_walks(folder_of):
+    options = {"q": 2, "batch_size": 64, "shuffle": True, "seed": 3}
+    with twins.open_dataset(folder_of("homogeneous", 2, strategy="by_src"), 2) as dataset:
+        ours = Node2VecLoader(dataset, 4, 3, **options)
+        twin = Node2VecLoader(twins.homogeneous(), 4, 3, **options)
+        for mine, other in zip(ours, twin, strict=True):
+            assert torch.equal(mine[0], other[0])
+            assert torch.equal(mine[1], other[1])
 
 
 def test_a_folder_of_in_neighbours_is_refused(folder_of):
