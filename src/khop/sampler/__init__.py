@@ -15,6 +15,8 @@ __getattr__, __dir__, __all__ = attach(
         "METHODS": "methods",
         "NeighborSampler": "neighbor",
         "NeighborSampling": "methods",
+        "PinSage": "methods",
+        "Ppr": "methods",
         "SamplingMethod": "methods",
         "SamplingSpec": "spec",
         "random_walk": "random_walks",

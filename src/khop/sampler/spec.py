@@ -148,6 +148,7 @@ class SamplingSpec:
                 f"temporal_strategy must be of {_STRATEGIES} (got {temporal_strategy!r})"
             )
         method.check_strategy(temporal_strategy)
+        method.check_form(heterogeneous, bool(disjoint) or temporal)
         if temporal_strategy == "last" and not temporal:
             raise ValueError("temporal_strategy='last' needs times: pass time_attr, too")
         reversals: tuple[tuple[int, int, bool], ...] = ()

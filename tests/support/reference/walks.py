@@ -27,14 +27,14 @@ def rows_of(edge_index):
     return rows
 
 
-def walk(relations, start, index, run_key, p=1, q=1, stops=None, batch=0):
+def walk(relations, start, index, run_key, p=1, q=1, stops=None, batch=0, first_step=0):
     """Nodes and edges of one walk; `relations` has the rows of each step, `stops` 2^32 * chance."""
     weights = 1 / p, 1, 1 / q
     back, near, far = (max(1, round(w / max(weights) * 2**32)) for w in weights)
     nodes, edges = [start], []
 
     def key(purpose, index=0):
-        return key_of(run_key, purpose, len(edges), index, batch)
+        return key_of(run_key, purpose, first_step + len(edges), index, batch)
 
     for step, rows in enumerate(relations):
         row = rows.get(nodes[-1], [])

@@ -37,6 +37,7 @@ class WalkPlan:
         back: chance to accept the previous node as the next one, of 2^32.
         near: likewise a neighbour of the previous node.
         far: likewise any other node.
+        first_step: number of the first step in keys.
     """
 
     relations: tuple[int, ...]
@@ -44,6 +45,7 @@ class WalkPlan:
     back: int = ONE
     near: int = ONE
     far: int = ONE
+    first_step: int = 0
 
     @property
     def is_biased(self) -> bool:
@@ -77,7 +79,9 @@ def walks(graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: boo
     going = np.arange(len(starts))
     for step in range(length):
         if plan.stops[step]:
-            words = _native.draw_words(graph.key(STOP, step), going) >> np.uint64(32)
+            words = _native.draw_words(graph.key(STOP, plan.first_step + step), going) >> np.uint64(
+                32
+            )
             going = going[words >= plan.stops[step]]
         biased = plan.is_biased and step > 0
         take = _biased_step if biased else _uniform_step
@@ -105,7 +109,7 @@ def _uniform_step(
         plan.relations[step],
         nodes[going, step],
         1,
-        key=graph.key(STEP, step, trial),
+        key=graph.key(STEP, plan.first_step + step, trial),
         replace=True,
         trees=going.astype(np.int32),
         with_edge=with_edge,
@@ -130,7 +134,9 @@ def _biased_step(
         waiting, found, edges = yield from _uniform_step(
             graph, plan, step, waiting, nodes, with_edge, trial
         )
-        words = _native.draw_words(graph.key(ACCEPT, step, trial), waiting) >> np.uint64(32)
+        words = _native.draw_words(
+            graph.key(ACCEPT, plan.first_step + step, trial), waiting
+        ) >> np.uint64(32)
         before = nodes[waiting, step - 1]
         chances = yield from _chances(graph, plan, step, before, found, words)
         kept = words < chances
@@ -185,7 +191,7 @@ def _whole_row_step(
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(chances, dtype=np.uint64)])
     ends = np.cumsum(counts, dtype=np.int64)
     low, high = sums[ends - counts], sums[ends]
-    words = _native.draw_words(graph.key(ACCEPT, step, TRIALS), going)
+    words = _native.draw_words(graph.key(ACCEPT, plan.first_step + step, TRIALS), going)
     place = np.searchsorted(sums, low + below(words, high - low), side="right") - 1
     return going, found[place], (found if edges is None else edges)[place]
 
