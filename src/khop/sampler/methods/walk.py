@@ -73,9 +73,10 @@ def walks(graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: boo
         ([n, L + 1] int64 nodes, [n, L] int64 edges or None); -1 where a walk has ended.
     """
     length = len(plan.relations)
-    nodes = np.full((len(starts), length + 1), -1, np.int64)
-    edges = np.full((len(starts), length), -1, np.int64) if with_edge else None
-    nodes[:, 0] = starts
+    # Step by step while walks are made: a row each, so that what a step reads lies together.
+    nodes = np.full((length + 1, len(starts)), -1, np.int64)
+    edges = np.full((length, len(starts)), -1, np.int64) if with_edge else None
+    nodes[0] = starts
     going = np.arange(len(starts))
     for step in range(length):
         if plan.stops[step]:
@@ -87,10 +88,10 @@ def walks(graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: boo
         take = _biased_step if biased else _uniform_step
         moved, found, passed = yield from take(graph, plan, step, going, nodes, with_edge)
         going = moved
-        nodes[going, step + 1] = found
+        nodes[step + 1, going] = found
         if edges is not None:
-            edges[going, step] = passed
-    return nodes, edges
+            edges[step, going] = passed
+    return np.ascontiguousarray(nodes.T), None if edges is None else np.ascontiguousarray(edges.T)
 
 
 def _uniform_step(
@@ -107,7 +108,7 @@ def _uniform_step(
         return going, going, going
     counts, found, edges = yield from graph.neighbors(
         plan.relations[step],
-        nodes[going, step],
+        nodes[step, going],
         1,
         key=graph.key(STEP, plan.first_step + step, trial),
         replace=True,
@@ -137,13 +138,13 @@ def _biased_step(
         words = _native.draw_words(
             graph.key(ACCEPT, plan.first_step + step, trial), waiting
         ) >> np.uint64(32)
-        before = nodes[waiting, step - 1]
+        before = nodes[step - 1, waiting]
         chances = yield from _chances(graph, plan, step, before, found, words)
         kept = words < chances
         taken.append((waiting[kept], found[kept], edges[kept]))
         waiting = waiting[~kept]
     if len(waiting):
-        degrees = yield from graph.degrees(plan.relations[step], nodes[waiting, step])
+        degrees = yield from graph.degrees(plan.relations[step], nodes[step, waiting])
         pieces = np.cumsum(degrees) // _MOST_ENTRIES
         for piece in np.split(waiting, np.flatnonzero(np.diff(pieces)) + 1):
             taken.append((yield from _whole_row_step(graph, plan, step, piece, nodes, with_edge)))
@@ -184,9 +185,9 @@ def _whole_row_step(
 ) -> Waiting:
     """Draw among all neighbours of each walk's node, by running sums of their chances."""
     counts, found, edges = yield from graph.neighbors(
-        plan.relations[step], nodes[going, step], -1, with_edge=with_edge
+        plan.relations[step], nodes[step, going], -1, with_edge=with_edge
     )
-    before = np.repeat(nodes[going, step - 1], counts)
+    before = np.repeat(nodes[step - 1, going], counts)
     chances = yield from _chances(graph, plan, step, before, found)
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(chances, dtype=np.uint64)])
     ends = np.cumsum(counts, dtype=np.int64)
