@@ -51,7 +51,7 @@ from khop.distributed.remote.graph_messages import Statistics
 from khop.distributed.remote.message_fields import new_secret
 from khop.distributed.remote.session_messages import Acknowledge, Batch, Open, SessionSpec
 from khop.distributed.rpc.connection import Connection
-from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.keys import JobKeys
 from khop.distributed.rpc.protocol import request_header
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
@@ -459,7 +459,7 @@ def bare_rate(keys: JobKeys | None, total: int) -> float:
 
 def curve_of(server: Any, client: Any, keys: JobKeys) -> None:
     """Gives two sockets the keys of a job."""
-    credentials: Credentials = keys.for_client().credentials()
+    credentials: KeyPair = keys.for_client().credentials()
     server.curve_server = True
     server.curve_publickey = keys.server.public.encode()
     server.curve_secretkey = keys.server.secret.encode()

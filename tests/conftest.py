@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from torch_geometric.data import Data
 
 from support import levels
@@ -14,6 +15,11 @@ from support import levels
 # Folders whose files take longest. They go first: a file is one worker's, and the other would wait
 # for it at the end.
 _SLOW = ("scripts", "guide", "examples", "distributed", "cli", "bench")
+
+# Machines that run tests are busy: hypothesis' 200 ms for an example say nothing about khop. Based
+# on the profile in force, which in CI is hypothesis' own.
+settings.register_profile("khop", settings(deadline=None))
+settings.load_profile("khop")
 
 
 def pytest_configure():

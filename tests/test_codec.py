@@ -105,7 +105,7 @@ def test_no_object(content):
         codec.from_json(Outer, content, "it")
 
 
-def test_no_schema():
+def test_class_without_a_schema_is_refused():
     """What cannot be checked is a mistake of ours, found at the first use."""
 
     @dataclass(frozen=True)

@@ -17,7 +17,7 @@ EVENTS = log.get("khop.some.module")
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
-    """Leaves the tree of loggers and this process's identity as they were; tests are a trainer's."""
+    """Leaves the tree of loggers and the process's identity as they were; tests are a trainer's."""
     monkeypatch.setattr(log, "_WHO", {**log._WHO, "role": "trainer"})
     root = logging.getLogger()
     before = list(root.handlers), root.level
@@ -77,7 +77,7 @@ def test_a_line_of_text():
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\x1b[2Jb", "a\rb", "a\u2028b", "a\x9bb"])
-def test_nobody_can_write_a_line_that_is_not_theirs(text):
+def test_line_ends_and_terminal_codes_are_escaped(text):
     """Line ends and what steers terminals come out escaped, in both formats."""
     for json_lines in (False, True):
         line = said(json_lines=json_lines, say=lambda: EVENTS.info("e", text, field=text))

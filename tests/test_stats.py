@@ -55,7 +55,7 @@ def test_counts(data, num_workers):
         assert stats.sampler_seconds["idle"] == 0
 
 
-def test_what_the_trainer_does(data):
+def test_time_of_the_trainer_is_consuming_or_collating(data):
     """Sleeping outside the loader is consuming, in a transform collating; batches lie ready."""
 
     def transform(batch):

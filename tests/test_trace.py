@@ -292,7 +292,7 @@ def test_servers_that_say_no_or_nonsense(served):
     assert log.ask(1, "rows", 10) is None  # of no kind that is recorded
 
 
-def test_what_a_server_says():
+def test_served_time_is_a_span_of_this_process():
     """A span by the clock of all, and who it was."""
     before = time.monotonic_ns()
     began, ended, pid, _ = served_since(before)

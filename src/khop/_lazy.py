@@ -7,7 +7,7 @@ names that need torch are in modules that are only imported when such a name is 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
@@ -25,7 +25,9 @@ def attach(
     def __getattr__(name: str) -> Any:
         module = names.get(name)
         if module is None:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+            raise AttributeError(
+                f"module '{package}' has no attribute '{name}'{_suggestion(name, names)}"
+            )
         loaded = importlib.import_module(f".{module}", package)
         return loaded if name == module else getattr(loaded, name)
 
@@ -33,3 +35,13 @@ def attach(
         return sorted(names)
 
     return __getattr__, __dir__, list(names)
+
+
+def _suggestion(name: str, names: Iterable[str]) -> str:
+    """Return words on the name that was probably meant, if there is one."""
+    if name.startswith("_"):  # Python and tools ask for these
+        return ""
+    import difflib
+
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+    return f": did you mean '{close[0]}'?" if close else ""

@@ -189,6 +189,31 @@ def coo_to_csr(
     with_edge_ids: bool = True,
 ) -> tuple[IntArray, IntArray, Any]: ...
 def weight_table(indptr: IntArray, weights: Array) -> tuple[UInt64Array, UInt32Array]: ...
+def undirected(indptr: IntArray, indices: IntArray) -> tuple[Int64Array, IntArray, Int32Array]: ...
+
+class UndirectedGraph:
+    def __init__(self, indptr: Int64Array, indices: IntArray, weights: Int32Array) -> None: ...
+    def assign_pass(
+        self,
+        order: Int64Array,
+        weights: Int32Array,
+        capacities: Int64Array,
+        loads: Int64Array,
+        labels: Int32Array,
+        score: str,
+    ) -> int: ...
+    def cluster_pass(
+        self,
+        order: Int64Array,
+        weights: Int32Array,
+        limit: int,
+        labels: IntArray,
+        loads: Int64Array,
+    ) -> int: ...
+    def contract(
+        self, labels: IntArray, num_clusters: int
+    ) -> tuple[Int64Array, IntArray, Int32Array]: ...
+
 def sort_rows_by_time(indptr: IntArray, times: Int64Array) -> IntArray | None: ...
 def first_row_out_of_order(indptr: IntArray, times: Int64Array) -> int: ...
 def split_by_owner(

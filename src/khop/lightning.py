@@ -13,7 +13,8 @@ from typing import Any
 
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
-from khop.distributed.job.context import get_context, init_worker_group
+from khop.distributed.job.context import get_context
+from khop.distributed.job.worker_group import init_worker_group
 from khop.distributed.loaders.link_neighbor_loader import DistLinkNeighborLoader
 from khop.distributed.loaders.neighbor_loader import DistNeighborLoader
 from khop.distributed.loaders.split import link_split, node_split

@@ -94,8 +94,8 @@ def identify(
         rank: its number among the processes of its role.
         partition: its home partition.
     """
-    told = {"role": role, "rank": rank, "partition": partition}
-    _WHO.update({name: value for name, value in told.items() if value is not None})
+    fields = {"role": role, "rank": rank, "partition": partition}
+    _WHO.update({name: value for name, value in fields.items() if value is not None})
 
 
 def configure(level: str = "info", json: bool = False, stream: TextIO | None = None) -> None:

@@ -77,7 +77,7 @@ def test_devices_draw_the_same(kind):
     assert found.tried == (100 if kind == "cuda" else 40)
 
 
-def test_what_goes_wrong_is_told_and_ends_it():
+def test_device_failure_ends_the_comparison_with_a_report():
     """A place whose device is none: nothing can be drawn, and not all of it is tried."""
     with open_place("emulated") as place:
         found = compare(Place(None, place.torch_device), 1000)

@@ -12,7 +12,7 @@ from khop_bench import floor
 load = floor.load_floor.__wrapped__  # what this process has loaded is not looked at
 
 
-def test_what_is_on_the_path_is_taken(monkeypatch):
+def test_floor_module_is_imported_from_the_path(monkeypatch):
     module = types.ModuleType("_khop_floor")
     monkeypatch.setitem(sys.modules, "_khop_floor", module)
     monkeypatch.setattr(floor, "build_floor", lambda: pytest.fail("it was built"))

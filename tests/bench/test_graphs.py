@@ -48,7 +48,7 @@ def test_graphs_are_those_of_the_generators(graphs):
     }
 
 
-def test_what_is_there_is_not_made_again(graphs, tmp_path, said):
+def test_existing_graph_is_reused(graphs, tmp_path, said):
     graphs.products()
     (folder,) = (tmp_path / "v1").glob("products*")
     before = (folder / "x.npy").stat().st_mtime_ns
@@ -82,7 +82,7 @@ def test_a_failed_making_leaves_nothing(graphs, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [f"products-scale{SCALE:g}", "something-else0.5"])
-def test_what_a_killed_run_left_is_cleared(graphs, tmp_path, name):
+def test_leftovers_of_a_killed_run_are_removed(graphs, tmp_path, name):
     left = tmp_path / "v1" / f".{name}.unfinished"
     left.mkdir(parents=True)
     (left / "half.npy").write_bytes(b"x")
@@ -90,7 +90,7 @@ def test_what_a_killed_run_left_is_cleared(graphs, tmp_path, name):
     assert names(tmp_path) == [f"products-scale{SCALE:g}"]
 
 
-def test_what_another_run_is_making_is_left_alone(graphs, tmp_path):
+def test_graph_in_the_making_by_another_run_is_kept(graphs, tmp_path):
     busy = tmp_path / "v1" / ".something-else.unfinished"
     busy.mkdir(parents=True)
     with busy.with_suffix(".lock").open("w") as lock:

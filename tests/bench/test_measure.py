@@ -76,7 +76,7 @@ def test_goals_are_judged_by_the_rows_that_are_there(monkeypatch):
     assert found[0].to_json()["bound"] == 10
 
 
-def test_what_is_no_time_is_compared_as_it_is():
+def test_shares_and_rates_are_compared_undivided():
     """Shares in percent, and rates: the work they are for divides them, whatever their unit."""
     share, rate = Row("x", "a", "%"), Row("y", "b", "G/s")
     share.add(Turn(0.25))
@@ -85,7 +85,7 @@ def test_what_is_no_time_is_compared_as_it_is():
     assert (rate.values, rate.per_work) == ([4.0], [2.0])
 
 
-def test_what_fails_is_told_and_survived(tmp_path):
+def test_failed_case_is_reported_and_others_run(tmp_path):
     said = []
     bench = Bench(Settings(cache=tmp_path), Graphs(tmp_path, 0.05), Peers(), said.append)
     with bench.survives("first"):

@@ -98,7 +98,7 @@ def test_large_payloads_wait_their_turn_and_end_with_the_line():
     assert num_descriptors() == before - 2
 
 
-def test_what_is_too_long_is_refused_by_its_sender():
+def test_oversized_message_is_refused_by_its_sender():
     with lines() as (ours, theirs):
         ours.send(Op.CONFIG, bytes(MAX_LARGE_PAYLOAD))
         assert len(theirs.receive().payload) == MAX_LARGE_PAYLOAD

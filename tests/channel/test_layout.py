@@ -150,7 +150,7 @@ def test_batches_cut_short_are_refused(length):
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_refused_or_stays_within_its_memory(noise):
+def test_random_bytes_are_refused_or_stay_within_the_batch(noise):
     _, known = written()
     memory = np.frombuffer(noise or b"\0", np.uint8)
     try:

@@ -114,7 +114,7 @@ def test_frames_of_other_sizes_are_refused(lengths, data):
             unpack(frames)
 
 
-def test_what_is_too_large_is_refused_by_its_sender():
+def test_oversized_message_is_refused_before_memory_is_taken():
     """With its size, the limit, and what to do; before memory is taken."""
     large = np.broadcast_to(np.zeros(1, np.uint8), MESSAGE_BYTES + 1)
     with pytest.raises(ProtocolError, match=rf"{MESSAGE_BYTES + 1} bytes is more .* at a time"):
@@ -192,7 +192,7 @@ def test_lengths_that_do_not_fit():
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_refused(noise):
+def test_random_frames_are_refused(noise):
     with pytest.raises(ProtocolError):
         unpack([noise, noise])
     with pytest.raises(ProtocolError):

@@ -60,7 +60,7 @@ def test_memory_outlives_the_pool():
     assert (array == 3).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 300), st.booleans()), max_size=12))
 def test_living_arrays_never_overlap(requests):
     """Whatever is asked for and kept: each array keeps what was written into it."""

@@ -64,7 +64,7 @@ class Slots(RuleBasedStateMachine):
 
 
 TestSlots = Slots.TestCase
-TestSlots.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSlots.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_slots_that_are_not_in_use():
@@ -87,7 +87,7 @@ def ring():
         os.close(descriptor)  # mappings outlive it
 
 
-def test_what_is_written_is_read(ring):
+def test_reader_sees_what_the_writer_wrote_uncopied(ring):
     """Uncopied: writes after the lease was taken are seen too."""
     writer, reader = ring
     offset, memory = writer.allocate(100)

@@ -68,7 +68,7 @@ def write(writer, count, batch=0):
     return offset, record.nbytes, bytes(head)
 
 
-def test_what_is_written_is_read(device):
+def test_reader_gets_arrays_by_name_dtype_and_shape(device):
     """By name, dtype and shape, through DLPack; numbers come from the head."""
     writer, reader = make_device_arena(device)
     places = [write(writer, count, batch) for batch, count in enumerate((5, 0, 700))]
@@ -151,7 +151,7 @@ def test_a_slot_whose_moment_cannot_be_had(device):
     assert reader.bytes_leased == 0
 
 
-def test_who_keeps_batches_gets_copies(device):
+def test_batches_kept_beyond_half_of_the_slab_are_copied(device):
     """From half of the slab on."""
     writer, reader = make_device_arena(device)
     kept = [reader.lease(*write(writer, 700), {3: LAYOUT}, lambda slot: None) for _ in range(5)]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,19 +26,49 @@ def command(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
     def run(*arguments, module="khop.cli.main", **options):
+        child_environment = {**environment, **options.pop("env", {})}
         return subprocess.run(
             [sys.executable, "-m", module, *map(str, arguments)],
             cwd=tmp_path,
-            env={**environment, **options.pop("env", {})},
-            capture_output=True,
+            env=child_environment,
+            **{"capture_output": True, **options},
             text=True,
             check=False,
             timeout=120,
             stdin=subprocess.DEVNULL,
-            **options,
         )
 
     return run
+
+
+@pytest.fixture
+def terminal(command, tmp_path):
+    """Runs a command whose standard error is a terminal; exit code, output and what that shows."""
+
+    def run(*arguments):
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
+        out = tmp_path / "stdout"
+        shown = []
+        reader = threading.Thread(target=_read_all, args=(ours, shown))
+        reader.start()  # meanwhile: a terminal that nobody reads blocks who writes
+        try:
+            with out.open("w") as opened:
+                done = command(*arguments, capture_output=False, stdout=opened, stderr=theirs)
+        finally:
+            os.close(theirs)
+            reader.join()
+            os.close(ours)
+        return done.returncode, out.read_text(), b"".join(shown).decode()
+
+    return run
+
+
+def _read_all(descriptor, chunks):
+    """Reads a terminal until its other end is closed."""
+    with contextlib.suppress(OSError):  # EIO: it is closed
+        while chunk := os.read(descriptor, 1 << 16):
+            chunks.append(chunk)
 
 
 @pytest.fixture

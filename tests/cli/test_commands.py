@@ -112,7 +112,7 @@ def test_the_bundled_graph_with_its_types(command, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["edge_index.npy", "edges.csv", "edges.parquet"])
-def test_a_directory(command, tmp_path, name):
+def test_folder_of_files_is_partitioned(command, tmp_path, name):
     folder = tmp_path / "in"
     folder.mkdir()
     edges = np.array([[0, 1, 2], [1, 2, 0]])
@@ -336,7 +336,7 @@ def test_as_a_module(command):
         (["inspect", "\x1b]0;x\x07", "b\x1b[2J"], "arguments: b\\x1b[2J", "khop inspect"),
     ],
 )
-def test_what_was_probably_meant(command, words, message, usage):
+def test_misspelt_option_gets_a_suggestion(command, words, message, usage):
     done = command(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
@@ -349,7 +349,7 @@ def test_the_beginning_of_an_option_will_do(command, graph):
 
 
 @pytest.mark.parametrize("name", ["verify", "inspect"])
-def test_no_folder(fails, graph, name):
+def test_missing_folder_is_bad_input(fails, graph, name):
     """A missing folder is bad input, not a problem of a folder."""
     assert "no partition folder at" in fails(name, "nosuch")
     assert "is not a partition folder: it has no meta.json" in fails(name, graph)
@@ -409,3 +409,21 @@ def test_an_argument_named_like_a_command(command, tmp_path):
     done = command("inspect", "verify")
     assert done.returncode == 2
     assert "no partition folder at" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["partition", "verify", "inspect"])
+def test_progress_is_for_terminals(terminal, graph, command, name):
+    """A bar on standard error if that is a terminal, and never on standard output."""
+    command("partition", graph, "parts", "--num-parts", 2, "--quiet")
+    words = {
+        "partition": ["partition", graph, "out", "--num-parts", 2, "--json"],
+        "verify": ["verify", "parts", "--json"],
+        "inspect": ["inspect", "parts", "--plot", "p.svg", "--json"],
+    }[name]
+    if name == "inspect":
+        pytest.importorskip("matplotlib")
+    code, out, shown = terminal(*words)
+    assert code == 0, shown
+    assert isinstance(json.loads(out), dict)
+    step = {"partition": "checksums", "verify": "edges of type", "inspect": "drawing p.svg"}[name]
+    assert step in shown

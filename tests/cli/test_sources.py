@@ -279,7 +279,7 @@ def test_a_torchscript_file(tmp_path):
     assert "weights_only" not in str(raised.value)
 
 
-def test_no_such_source():
+def test_missing_source_is_refused():
     with pytest.raises(FileNotFoundError, match="no source 'nowhere': expected 'debian', "):
         read_source("nowhere")
 

@@ -237,7 +237,7 @@ GOOD_PICTURE, GOOD_TABLE = sent(picture(0, 12.0, 15, 30)), sent(table(0, 1))
 
 
 @given(st.data(), st.sampled_from([*HOSTILE, places]))
-def test_what_servers_send_is_shown_or_refused(data, value):
+def test_altered_statistics_are_shown_or_refused(data, value):
     """Any field replaced by anything: a ProtocolError where it enters, or a sound board."""
     is_picture = data.draw(st.booleans())
     good = GOOD_PICTURE if is_picture else GOOD_TABLE
@@ -258,7 +258,7 @@ def test_what_servers_send_is_shown_or_refused(data, value):
     json.dumps(as_json(seen, BEFORE), allow_nan=False)
 
 
-def test_what_servers_say_is_left_as_it_is():
+def test_valid_statistics_pass_unchanged():
     assert check_snapshot(GOOD_PICTURE, "it") == GOOD_PICTURE
     told = check_table(GOOD_TABLE, "it")
     for entry in told["servers"].values():

@@ -36,7 +36,7 @@ def test_other_layouts_keep_their_values():
         (torch.eye(2).to_sparse(), "[Ss]parse"),
     ],
 )
-def test_what_cannot_be_stored(value, error):
+def test_dtypes_without_storage_are_refused(value, error):
     with pytest.raises(TypeError, match=error):
         to_array(value, "x")
 

@@ -119,7 +119,7 @@ def test_tensors_are_taken_by_their_addresses(device):
     assert taken == ([4, 4, 1] if device.is_cuda else [4, 4])
 
 
-def test_what_is_hot(device):
+def test_hottest_rows_come_from_the_device(device):
     """The hottest rows, as many as were asked for, come from the device."""
     values = np.arange(50.0).reshape(10, 5)
     hotness = np.array([0, 9, 1, 8, 2, 7, 3, 6, 4, 5]) / 10

@@ -62,7 +62,7 @@ def test_full_names(gpus, device, name):
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", "cuda:", "cuda:-1", "cpu", 3, None])
-def test_what_is_no_name(device):
+def test_malformed_device_names_are_refused(device):
     with pytest.raises(ValueError, match="device must be 'cuda' or 'cuda:<index>'"):
         parse_device(device)
 

@@ -20,7 +20,7 @@ def test_arrays_are_read_or_mapped(tmp_path):
             assert np.array_equal(read, array)
 
 
-def test_what_is_no_regular_file(tmp_path):
+def test_special_files_are_refused(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("fifo")
     with socket.socket(socket.AF_UNIX) as listening:
@@ -33,7 +33,7 @@ def test_what_is_no_regular_file(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"PK\x03\x04", pickle.dumps([1])])
-def test_what_is_no_array(tmp_path, content):
+def test_file_without_an_array_is_refused(tmp_path, content):
     (tmp_path / "a.npy").write_bytes(content)
     for mode in (None, "r"):
         with pytest.raises(ValueError, match=r"a\.npy' cannot be read as an array") as raised:

@@ -71,6 +71,6 @@ def test_numbers_of_bytes(text, count):
 
 
 @pytest.mark.parametrize("text", ["", "MB", "1.2.3K", "-5", "5 XB", "1e3"])
-def test_what_is_not_a_number_of_bytes(text):
+def test_malformed_cache_sizes_are_refused(text):
     with pytest.raises(ValueError, match="is not a number of bytes"):
         parse_bytes(text)

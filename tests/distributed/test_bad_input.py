@@ -170,7 +170,7 @@ def test_context(folder_of):
     (lambda d: MpDistSamplingWorkerOptions(use_all2all=True), "use_all2all"),
     (lambda d: CollocatedDistSamplingWorkerOptions(use_all2all=True), "use_all2all"),
 ])  # fmt: skip
-def test_what_is_still_to_come(dataset, make, match):
+def test_options_of_later_versions_are_refused(dataset, make, match):
     """Options of later versions are refused by name, never ignored."""
     with pytest.raises(NotImplementedError, match=match):
         make(dataset)

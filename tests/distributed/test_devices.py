@@ -248,7 +248,7 @@ def test_slots_come_back(graph, folder_of):
 
 
 @pytest.mark.parametrize("size", ["64KB", "300KB"])
-def test_no_room_in_the_slab(graph, folder_of, size):
+def test_batch_without_room_in_the_device_arena_goes_over_the_host(graph, folder_of, size):
     """Batches that find no room take the way over the host."""
     loader = make_loader(folder_of("random", 1), ["emulated", "cpu"], num_workers=2,
                          channel_size=size)  # fmt: skip
@@ -280,7 +280,7 @@ def test_killed_sampler(graph, folder_of):
 
 @pytest.mark.skipif(HAS_GPU or HAS_FAKE, reason="there is a GPU")
 @pytest.mark.parametrize("option", ["worker_devices", "to_device"])
-def test_no_gpu(folder_of, option):
+def test_missing_gpu_is_reported_before_processes_start(folder_of, option):
     """The trainer says so, and what for, before any process is started."""
     dataset = DistDataset().load(folder_of("random", 1), 0)
     workers, to_device = ("cuda:0", None) if option == "worker_devices" else ("cpu", "cuda:0")

@@ -85,7 +85,7 @@ def split(counts, values):
 
 
 @pytest.mark.parametrize("relation", [WRITES, CITES])
-def test_which_edges_there_are(part, handler, relation):
+def test_has_edges_answers_for_each_pair(part, handler, relation):
     """Each pair of a row and a neighbour, ids of no node included."""
     rows = rows_of(part, relation)
     count = part.meta.node_types[part.relations[relation][0]].count
@@ -168,7 +168,7 @@ def vectors(count):
     (["trees", "times"], {1: None}, "lacks a vector of int64"),
 ])  # fmt: skip
 @pytest.mark.parametrize("op", ["sample", "induce"])
-def test_what_rows_come_with(part, handler, op, names, change, match):
+def test_malformed_vectors_of_rows_are_refused(part, handler, op, names, change, match):
     """Vectors of another type or length, or missing."""
     rows = rows_of(part, WRITES)[:2]
     places = [
@@ -192,7 +192,7 @@ def test_what_rows_come_with(part, handler, op, names, change, match):
     ("has_edges", [np.zeros(3, np.int64)], "other numbers of rows and neighbours"),
     ("has_edges", [np.zeros((2, 1), np.int64)], "one vector of int64 ids"),
 ])  # fmt: skip
-def test_what_follows_rows(part, handler, op, arrays, match):
+def test_unexpected_arrays_after_rows_are_refused(part, handler, op, arrays, match):
     """Too many arrays, too few, or others."""
     error, _ = ask(handler, request(op), rows_of(part, WRITES)[:2], *arrays)
     assert error["type"] == "ProtocolError" and match in error["message"]
@@ -262,7 +262,7 @@ def any_request(draw):
 
 
 @given(st.data(), any_request())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_any_request(part, data, header):
     """Whatever is asked gets an answer of the right form or an error that is no accident."""
     handler = RequestHandler(part)
@@ -286,7 +286,7 @@ def test_any_request(part, data, header):
 
 
 @given(st.lists(st.binary(max_size=64), max_size=4), st.sampled_from(["sample", "induce"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes(part, frames, op):
     """A good header before frames of any bytes."""
     handler = RequestHandler(part)

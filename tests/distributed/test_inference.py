@@ -92,7 +92,7 @@ RELATIONS = (("a", "r", "b"), ("b", "r", "a"), ("a", "s", "a"), ("c", "r", "a"),
     st.integers(1, 40),
     st.integers(0, 2**32),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_sums_of_random_graphs(
     tmp_path_factory, sizes, counts, num_parts, batch_size, max_edges, seed
 ):

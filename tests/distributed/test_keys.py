@@ -150,7 +150,7 @@ def test_a_link_leads_to_a_file_that_is_checked(files: list[Path], tmp_path: Pat
         read_server_keys(link)
 
 
-def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+def test_key_path_without_a_regular_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SecurityError, match="No such file"):
         read_server_keys(tmp_path / "missing")
     with pytest.raises(SecurityError, match="no regular file"):

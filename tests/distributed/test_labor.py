@@ -20,7 +20,7 @@ from khop.distributed.rpc.protocol import Sample, pack_rows, request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
-from khop.sampler import Labor, NeighborSampler, SamplingSpec
+from khop.sampler import Labor, NeighborSampler, SaintWalks, SamplingSpec
 from khop.sampler.collect import CollectSpec
 from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.requests import HopRequest, RowSet
@@ -137,21 +137,21 @@ def test_partition_sampler(folder_of):
 
 
 def test_clients_of_graph_servers(tmp_path):
-    """Two servers draw for a client that passes the method along."""
+    """Two servers draw for a client that passes the method along, a program likewise."""
     data, root = twins.homogeneous(), tmp_path / "parts"
     twins.partitioned(data, root, 3, "labor")
     with cluster.cluster(root, [[0, 2], [1]], 1) as servers, servers.client():
-        ours = DistNeighborLoader(
-            None,
-            Labor([3, 2], weight_attr="edge_weight"),
-            SEEDS,
-            worker_options=RemoteDistSamplingWorkerOptions(num_workers=1),
-            **ALL,
-            **COMMON,
-        )
-        method = Labor([3, 2], weight_attr="edge_weight")
-        twins.same_epochs(ours, NeighborLoader(data, method, SEEDS, **COMMON))
-        ours.shutdown()
+        for method in (Labor([3, 2], weight_attr="edge_weight"), SaintWalks(3)):
+            ours = DistNeighborLoader(
+                None,
+                method,
+                SEEDS,
+                worker_options=RemoteDistSamplingWorkerOptions(num_workers=1),
+                **ALL,
+                **COMMON,
+            )
+            twins.same_epochs(ours, NeighborLoader(data, method, SEEDS, **COMMON))
+            ours.shutdown()
 
 
 def test_folders_without_neighbours_ids(folder_of):

@@ -477,7 +477,7 @@ PARTITIONINGS = st.tuples(
 
 
 @given(st.data(), twins.homogeneous_graphs(), PARTITIONINGS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_homogeneous_graph(data, graph, partitioning):
     """Random graphs, random links, random options, random parts."""
     sizes = (graph.num_nodes, graph.num_nodes)
@@ -487,7 +487,7 @@ def test_any_homogeneous_graph(data, graph, partitioning):
 
 
 @given(st.data(), twins.heterogeneous_graphs(), PARTITIONINGS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_heterogeneous_graph(data, graph, partitioning):
     """Random types and relations, too; links are of one of them or of none."""
     types = [*graph.edge_types, ("c", "new", "b"), ("a", "new", "a")]

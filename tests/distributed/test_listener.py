@@ -57,7 +57,7 @@ def test_strangers_have_so_many_connections(part):
         opened = open_until_refused(server, stack, 100)
         assert len(opened) >= 8
         assert draws(member, part)
-        wait_until(lambda: server.connections.num_connections < 8)
+        wait_until(lambda: server.sockets.connections.num_connections < 8)
         another = stack.enter_context(client_of(server))
         assert draws(another, part)
 
@@ -86,13 +86,13 @@ def test_connections_that_come_and_go_are_forgotten(part):
                     end.sendall(said)
         with client_of(server) as client:
             assert draws(client, part)
-        wait_until(lambda: server.connections.num_connections == 0)
+        wait_until(lambda: server.sockets.connections.num_connections == 0)
 
 
 def test_some_descriptors_are_kept(part, monkeypatch):
     """256, or a quarter of few, and those of connections that wait; others have theirs."""
     with serving(part) as server:
-        limiter: ConnectionLimiter = server.connections
+        limiter: ConnectionLimiter = server.sockets.connections
         taken = len(list(Path("/proc/self/fd").iterdir()))
         for allowed, most in ((1 << 20, 4096), (4096, 4096 - 256 - 128 - taken), (64, 16)):
             monkeypatch.setattr(resource, "getrlimit", lambda _, n=allowed: (n, n))

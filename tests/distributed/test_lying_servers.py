@@ -10,9 +10,8 @@ import pytest
 
 from khop.channel.control import ControlLine, socket_pair
 from khop.distributed.inference.files import RowSpec, RowWriter, Share, ShareRows, output_file
-from khop.distributed.inference.output_client import OutputClient
 from khop.distributed.inference.output_server import OutputHandler
-from khop.distributed.inference.rows import RowReader
+from khop.distributed.inference.rows import OutputClient, RowReader
 from khop.distributed.partitions.shared_client import run
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.partition_client import PartitionClient
@@ -217,7 +216,7 @@ def test_answers_that_are_wrong(folder, tmp_path, lie):
             run(engine.has_edges(0, *pairs), client)
 
 
-def test_what_is_right_passes():
+def test_valid_replies_pass():
     counts, neighbors = np.array([2, 0], np.int32), np.array([3, 9], np.int32)
     edges = np.array([5, 6])
     assert check_drawn([counts, neighbors], 1, 2, False, 10, [5, 7])[2] is None

@@ -152,7 +152,9 @@ def test_heterogeneous_samplers(folder_of):
 
 @pytest.mark.parametrize("options", [{"with_edge": False}, {"collect_features": False}])
 @pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
-def test_what_is_left_out(folder_of, options, subgraph_type):
+def test_batches_without_edge_ids_or_features_are_otherwise_equal(
+    folder_of, options, subgraph_type
+):
     """Without edge ids, or without features, the rest of a batch is what it is with them."""
     data = twins.homogeneous()
     left_out = ["e_id", "edge_attr", "edge_weight", "edge_time"]
@@ -376,7 +378,7 @@ def compare(data, partitioning, fanouts, seeds, options):
 
 
 @given(st.data(), twins.homogeneous_graphs(), PARTITIONINGS, FANOUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_homogeneous_graph(data, graph, partitioning, fanouts):
     """Random graphs, random options, random parts."""
     seeds = data.draw(seed_lists(graph.num_nodes))
@@ -385,7 +387,7 @@ def test_any_homogeneous_graph(data, graph, partitioning, fanouts):
 
 
 @given(st.data(), twins.heterogeneous_graphs(), PARTITIONINGS, FANOUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_heterogeneous_graph(data, graph, partitioning, fanouts):
     """Random types and relations, too."""
     node_type = data.draw(st.sampled_from([t for t in graph.node_types if graph[t].num_nodes]))

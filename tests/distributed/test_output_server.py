@@ -84,7 +84,7 @@ def test_rows_that_do_not_exist(handler):
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_frames(frames):
     """Frames of any bytes are answered with an error."""
     reply, _ = unpack(OutputHandler(0, "/nowhere", 1, ["node"], [])(frames))

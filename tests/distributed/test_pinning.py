@@ -145,7 +145,7 @@ def test_copies_that_the_user_does_not_wait_for(gpu, graph, folder_of, to_device
     loader.shutdown()
 
 
-def test_what_is_pinned(gpu):
+def test_memory_is_pinned_where_the_copy_starts(gpu):
     """Rings where khop copies from them, batches where the user does, nothing for emulated GPUs."""
     for to_device, rings, batches in [
         ("cuda:1", True, False),

@@ -86,7 +86,7 @@ def test_batches_of_a_dead_sampler_go_to_the_others_at_once(program):
     assert pool.num_restarts == 1
 
 
-def test_what_a_sampler_delivered_before_its_death_is_not_requested_again(program):
+def test_delivered_batches_of_a_dead_sampler_are_not_requested_again(program):
     pool = make_pool(program)
     pool.assign(keys(0, 1, 2))
     first = program.started[0]
@@ -122,7 +122,7 @@ def test_the_only_replacement_gets_batches_at_once(program):
     assert program.asked()[1] == keys(0, 1)
 
 
-def test_a_start_that_fails_is_still_to_be_made(program):
+def test_failed_start_is_tried_again(program):
     pool = make_pool(program, 1)
     pool.assign(keys(0))
     program.started[0].die()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from khop.distributed.sampling.restart_policy import RestartPolicy
+from khop.distributed.sampling.process_pool import RestartPolicy
 
 
 def test_restarts_are_bounded():

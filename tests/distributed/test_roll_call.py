@@ -32,7 +32,7 @@ def call(store, world_size, delays, timeout=5.0):
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_one_name(order):
+def test_generation_has_the_same_name_for_all(order):
     """All are told the same name, whoever comes first, and another one each time."""
     store, names = HashStore(), set()
     for _ in range(3):

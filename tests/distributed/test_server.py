@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from khop.channel.control import ControlLine, Op, socket_pair
 from khop.channel.message import pack, unpack
 from khop.distributed.processes.child import ChildProcess
-from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.partition_server import PartitionServer, RequestHandler
 from khop.distributed.rpc.protocol import PROTOCOL
@@ -173,7 +173,7 @@ def test_hostile_requests(part, change):
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_frames(frames):
     """Frames of any bytes are answered with an error."""
     handler = RequestHandler.__new__(RequestHandler)
@@ -199,7 +199,7 @@ def make_keys():
         "secret": server[1].decode(),
         "clients": [job[0].decode()],
     }
-    return curve, Credentials(job[0].decode(), job[1].decode())
+    return curve, KeyPair(job[0].decode(), job[1].decode())
 
 
 def test_only_the_job_is_let_in(part):

@@ -62,7 +62,7 @@ def test_long_temporary_folders(monkeypatch, tmp_path):
     folder.rmdir()
 
 
-def test_what_nobody_listens_at_is_removed():
+def test_old_sockets_without_a_listener_are_removed():
     """Of this host, old, and without a listener; all else stays."""
     abandoned, alive, fresh, foreign = [socket_folder() for _ in range(4)]
     foreign = foreign.rename(foreign.with_name("khop-0123456789abcdef-x"))
@@ -142,7 +142,7 @@ def test_a_temporary_folder_that_is_a_link(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("changed", ["folder", "socket", "mode", "host"])
-def test_what_is_not_surely_own_is_reached_with_keys(changed):
+def test_socket_of_uncertain_owner_is_replaced_by_tcp_with_keys(changed):
     """Over TCP: whoever registered the address may have a client's key alone."""
     with listening() as (path, _):
         addresses = Addresses("tcp://127.0.0.1:5", f"ipc://{path}")
@@ -179,7 +179,7 @@ def as_other(action):
 
 @pytest.mark.process
 @needs_root
-def test_whoever_listens_is_asked_who_they_are():
+def test_listener_of_another_user_gets_nothing():
     """Before anything is passed: a socket whose listener is another user's is left."""
     with listening(socket.SOCK_SEQPACKET) as (path, end):
         with _connected(str(path)) as own:

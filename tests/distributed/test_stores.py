@@ -241,7 +241,7 @@ def test_other_samplers_get_no_wrong_edge_attributes(graph, dataset):
         assert torch.equal(dataset.get_tensor(EDGES, "edge_attr", a.e_id), b.edge_attr)
 
 
-def test_where_edges_are_stored_is_known_of_these_ids_alone(typed, typed_dataset):
+def test_altered_edge_ids_are_looked_up_like_any_others(typed, typed_dataset):
     """Sampled edge ids as rows of another type, or changed in place, are ids like any others."""
     sampler = PartitionSampler(typed_dataset, [5], seed=1)
     seeds = NodeSamplerInput(None, torch.arange(50), input_type="paper")
@@ -385,9 +385,9 @@ def test_masks_and_views(graph, dataset, typed, typed_dataset):
     assert isinstance(array, np.ndarray) and array.tolist() == [3.0]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(picks=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 89)), max_size=30))
-def test_many_at_once(typed, picks, tmp_path_factory):
+def test_multi_get_tensor_takes_different_indices(typed, picks, tmp_path_factory):
     """multi_get_tensor over types with different indices, with repeats."""
     dataset = _shared_typed(typed, tmp_path_factory)
     attrs = [("paper", "x"), ("author", "x"), (("author", "writes", "paper"), "edge_attr")]

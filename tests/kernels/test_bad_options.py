@@ -113,7 +113,7 @@ def test_lists_by_edge_type():
         subgraph(relations=2).induce([None, graph])
 
 
-def test_what_a_graph_does_not_have():
+def test_methods_without_their_weights_or_times_are_refused():
     """Draws by weight need weights, the latest neighbours times; a weight helps none of them."""
     for call in (
         lambda graph, *options: hop_calls.sample_rows(graph, TWO, 1, False, 1, True, *options),

@@ -283,7 +283,7 @@ def control_download(memory, shape, dtype):
 
 
 @fake
-def test_what_is_registered_for_tables(lazy):
+def test_only_own_pages_are_registered_for_tables(lazy):
     """Arrays on pages of their own. No neighbour's memory is refused for it."""
     small = _native.DeviceTable(lazy, np.arange(LARGE // 16), "ZERO_COPY")
     assert small.place == "pinned copy"

@@ -70,7 +70,7 @@ def test_the_first_of_several_missing_rows(device, mode, seed):
 
 
 @pytest.mark.parametrize("mode", ["ZERO_COPY", "split"])
-def test_when_rows_are_sorted(device, mode):
+def test_rows_are_sorted_from_the_threshold_on(device, mode):
     """From `sorts_from` rows on, where some lie on the host, and it takes more launches."""
     array = np.random.default_rng(0).random((100, 20))
     group = group_of(device)
@@ -189,7 +189,7 @@ def lets_others_run(call):
 
 @pytest.mark.parametrize("where", ["CUDA", "ZERO_COPY", "CPU"])
 @pytest.mark.parametrize("wait", [True, False])
-def test_who_gives_way_to_other_threads(where, wait):
+def test_calls_that_wait_release_the_gil(where, wait):
     """Calls that wait, or copy on the host, do; to ask for a gather alone takes no time."""
     device = _native.emulated_device()
     array = np.zeros((1000, 64))

@@ -43,7 +43,7 @@ def test_slots_are_read_and_written(floor):
     ("rows", "counts", "edges"),
     [([3], [0], []), ([-1], [0], []), ([0], [1], [5]), ([0], [1], [-1]), ([0], [2], [1])],
 )
-def test_what_the_graph_has_not(floor, rows, counts, edges):
+def test_missing_edges_or_types_are_refused(floor, rows, counts, edges):
     with pytest.raises(IndexError, match=r"graph has not|do not add up"):
         touch(floor, rows, counts, np.array(edges, np.int64))
 

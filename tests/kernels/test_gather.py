@@ -30,7 +30,7 @@ def test_dtypes_and_shapes(name, row_shape):
         assert out.tobytes() == table[rows].tobytes()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(1, 4097), st.integers(0, 300), st.integers(0, 2**32))
 def test_widths(width, count, seed):
     """Rows of 1 to 4,097 bytes, to the places given."""

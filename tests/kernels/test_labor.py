@@ -199,7 +199,7 @@ def test_hubs_on_a_device(device, fanouts, weighted):
     assert read(device, on_device, graph, drawn) == read_on_cpu(on_cpu, graph, drawn)
 
 
-def test_what_it_does_not_know():
+def test_options_that_labor_lacks_are_refused():
     for wrong in ({"replace": True}, {"last": True}):
         with pytest.raises(ValueError, match="LABOR draws without replacement, and never the"):
             options(3, method="labor", **wrong)

@@ -48,7 +48,7 @@ def test_by_hand():
 
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
-def test_as_one_by_one(disjoint, backward):
+def test_one_call_equals_separate_calls(disjoint, backward):
     subgraph, output = drawn(disjoint), _native.SubgraphOutput([None, None], backward)
     nodes, ends, edges = arrays_for(output, subgraph)
     trees = [np.empty_like(n) for n in nodes] if disjoint else None
@@ -94,7 +94,7 @@ def test_edges_that_are_not_wanted():
     assert edges[1].tolist() == [0]
 
 
-def test_what_does_not_fit():
+def test_arrays_that_do_not_fit_are_named_before_writing():
     """Is named before anything is written."""
     subgraph, output = drawn(), _native.SubgraphOutput([None, None])
     nodes, ends, edges = arrays_for(output, subgraph)

@@ -65,7 +65,7 @@ def read(subgraph):
     return Sampled(*arrays, subgraph.nodes_per_hop(0), subgraph.edges_per_hop(0))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(batches())
 def test_equals_the_reference(batch):
     indptr, indices, seeds, fanouts, replace, run, number, row_ids = batch
@@ -77,7 +77,7 @@ def test_equals_the_reference(batch):
     assert sample(graph, 2**33, seeds, fanouts, replace, run, number) == got
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(graphs(), st.data())
 def test_all_neighbors_are_the_k_hop_neighborhood(graph, data):
     """At -1, nodes and edges are those that a walk along the edge list finds, hop by hop."""
@@ -94,7 +94,7 @@ def test_all_neighbors_are_the_k_hop_neighborhood(graph, data):
     assert [(nodes[r], nodes[c], e) for r, c, e in ends] == edges
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(batches(), st.lists(st.integers(0, 12), max_size=4), _WIDTHS, st.integers(0, 2**34))
 def test_owners_replies_merge_to_the_same(batch, cuts, widths, base):
     """Any cut into 1 to 5 ranges (also empty ones), anywhere in the id space: the same batch."""

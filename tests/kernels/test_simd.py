@@ -32,7 +32,7 @@ def draw_alone(key, node, tree, degree, count, replace):
 
 
 @pytest.mark.parametrize("instructions", _native.simd_instructions())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_every_lane_is_a_row_alone(instructions, data):
     """Also for ids of more than 32 bits, trees, degrees of all sizes, and repeated picks."""
@@ -66,7 +66,7 @@ def test_the_portable_way_is_always_there():
     assert _native.simd_instructions()[-1] == "portable"
 
 
-def test_what_lanes_do_not_draw():
+def test_rows_out_of_range_of_simd_are_refused():
     """Rows that are taken whole or too wide for 32-bit words, and too many picks."""
     ids, trees = np.zeros(16, np.uint64), np.zeros(16, np.uint32)
     for degree, count, replace in ((5, 5, False), (2**16 + 1, 5, True), (100, 49, True)):

@@ -26,7 +26,7 @@ TIMES = [1, 1, 2, 4]
     [(INT64.min, 0), (0, 0), (1, 2), (2, 3), (3, 3), (4, 4), (INT64.max, 4), (None, 4)],
 )
 @pytest.mark.parametrize("replace", [False, True])
-def test_what_a_seed_sees(time, seen, replace):
+def test_seed_sees_only_times_not_after_its_own(time, seen, replace):
     """Times not after its own; everything without a time. Ties are all in or all out."""
     graph, ids = shared_rows(500, 4, times=TIMES)
     assert draw(graph, ids, -1, replace, 1, times=time).tolist() == [list(range(seen))] * 500
@@ -96,7 +96,7 @@ def test_uniform_over_the_visible_prefix(replace):
     assert_true_hypotheses(ps)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.integers(0, 4), max_size=12), st.integers(-1, 5), st.data())
 def test_a_row_in_the_past_is_the_row_as_it_was(times, now, data):
     """Bit for bit what a graph gives that ends at that time, and of it the last ones."""

@@ -11,7 +11,7 @@ from support.loaders import cases
 from support.reference import walks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* reverse:UserWarning")
-SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=150, suppress_health_check=list(HealthCheck))
 
 
 @SETTINGS

@@ -145,7 +145,9 @@ def test_transforms(data):
 
 @pytest.mark.process
 @pytest.mark.parametrize("filter_per_worker", [None, False, True])
-def test_where_batches_are_joined(data, check_batch, filter_per_worker):
+def test_batches_are_equal_whether_workers_or_the_trainer_collate(
+    data, check_batch, filter_per_worker
+):
     """With worker processes: there or in the trainer; the batches are the same."""
     loader = NeighborLoader(
         data,

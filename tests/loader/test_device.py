@@ -56,7 +56,7 @@ def assert_same_epochs(on_cpu, on_device, epochs=2):
 
 
 @DEVICES
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(
     cases.cases(),
     st.integers(0, 2**32),
@@ -313,7 +313,7 @@ class TestWhatIsRefused:
         with pytest.raises(TypeError, match="stays in its process"):
             pickle.dumps(NeighborSampler(data, [2], device="emulated"))
 
-    def test_what_others_set_for_worker_processes(self, data):
+    def test_worker_settings_of_frameworks_keep_the_device_in_the_trainer(self, data):
         """Lightning does, on loaders that it did not make: the device stays in the trainer."""
         loader = NeighborLoader(data, [2], device="emulated", num_workers=1, batch_size=100)
         loader.worker_init_fn = print

@@ -85,6 +85,15 @@ IN_MEMORY = {
         lambda d: khop.NeighborLoader,
         r"it is khop\.loader\.NeighborLoader",
     ),
+    "a mistyped option": (
+        lambda d: NeighborLoader(d, [2], batchsize=2),
+        r"no option 'batchsize': did you mean 'batch_size'\?",
+    ),
+    "a mistyped name": (lambda d: khop.partitoin, r"did you mean 'partition'\?"),
+    "a mistyped name of a module below": (
+        lambda d: khop.distributed.DistNeighbourLoader,
+        r"did you mean 'DistNeighborLoader'\?",
+    ),
 }
 
 
@@ -124,6 +133,38 @@ PARTITIONED = {
     "no neighbours' ids": (lambda f, d: DistNeighborLoader(d, Labor([2])), "neighbor_ids=True"),
     "no servers": (lambda f, d: DistNeighborLoader(None, [2]), "Call init_client first"),
     "the folder is there": (lambda f, d: khop.partition(Data(), f, 2), "pass overwrite=True"),
+    "no folder to open": (
+        lambda f, d: DistDataset.from_folder(f / "x"),
+        "make one with `khop part",
+    ),
+    "the folder of a part": (
+        lambda f, d: DistDataset.from_folder(f / "part-0"),
+        r"it has no meta\.json\. Make one with",
+    ),
+    "parts in words": (
+        lambda f, d: khop.partition(Data(), f / "x", "2"),
+        r"num_parts must be an integer, 2 for example \(got '2'\)",
+    ),
+    "nowhere to write to": (
+        lambda f, d: khop.partition(Data(), None, 2),
+        r"call khop\.partition\(data, 'parts', num_parts=2\)",
+    ),
+    "folder and graph swapped": (
+        lambda f, d: khop.partition(f / "x", Data(), 2),
+        r"output_dir must be the path .* \(got <class 'torch_geometric",
+    ),
+    "a method that is not there": (
+        lambda f, d: khop.partition(Data(), f / "x", 2, method="metis"),
+        "must be 'random', 'frequency' or a subclass of",
+    ),
+    "an option that is not there": (
+        lambda f, d: khop.partition(Data(), f / "x", 2, time_atr="t"),
+        r"no option 'time_atr' of method='random': there are \[.*'time_attr'",
+    ),
+    "another name of an option": (
+        lambda f, d: khop.partition(Data(), f / "x", 2, method="frequency", fanout=[3]),
+        r"no option 'fanout' of method='frequency': there are \[.*'num_neighbors'",
+    ),
     "a path to partition": (lambda f, d: khop.partition(f, f / "x", 2), "command `khop partition`"),
 }
 
@@ -135,3 +176,26 @@ def test_partitioned(folder, mistake):
         (TypeError, ValueError, KeyError, RuntimeError, OSError, IndexError), match=message
     ):
         make(folder, DistDataset().load(folder))
+
+
+PICTURES = {
+    "a graph for a folder": (khop.plot.balance, r"khop\.partition writes one"),
+    "edges for a folder": (lambda d: khop.plot.degrees(RING), r"khop\.partition writes one"),
+    "a loader for its stats": (
+        lambda d: khop.plot.time(NeighborLoader(d, [2])),
+        r"expected the result of loader\.stats\(\)",
+    ),
+    "a loader for its hotness": (
+        lambda d: khop.plot.hotness(NeighborLoader(d, [2])),
+        r"NeighborSampler\.sample_prob estimates them",
+    ),
+    "a graph for a batch": (khop.plot.batch, "take one of a loader with"),
+}
+
+
+@pytest.mark.parametrize("mistake", PICTURES)
+def test_pictures(data, mistake):
+    pytest.importorskip("matplotlib")
+    draw, message = PICTURES[mistake]
+    with pytest.raises((TypeError, ValueError), match=message):
+        draw(data)

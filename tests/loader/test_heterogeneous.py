@@ -122,7 +122,7 @@ def test_full_neighbourhood_is_brute_force(seed_type):
     st.sampled_from(TYPES),
     st.integers(0, 2**32),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_invariants(sizes, counts, fanouts, replace, seed_type, seed):
     """Random graphs, fan-outs and seed types."""
     data = make_graph(sizes, counts, seed)

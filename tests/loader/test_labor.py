@@ -115,7 +115,7 @@ def test_weights_are_named_once(graph):
         NeighborSampler(graph, Labor([3], weight_attr="edge_weight"), weight_attr="other")
 
 
-def test_what_it_does_not_do(graph):
+def test_unsupported_combinations_of_labor_are_refused(graph):
     for importance in (1, -1, True):
         with pytest.raises(ValueError, match=rf"importance=0 alone .*\(got {importance}\)"):
             Labor([3], importance=importance)

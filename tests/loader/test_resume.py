@@ -94,7 +94,7 @@ def expected(whole, num_epochs, num_batches):
 # Exactness ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     kind=st.sampled_from([NeighborLoader, LinkNeighborLoader, SubGraphLoader]),
     seed=st.sampled_from([7, None, "generator"]),
@@ -297,7 +297,7 @@ stories = pytest.mark.parametrize(
 @quietly
 @stories
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, _PROCESSES])
-def test_what_a_state_means(story, workers):
+def test_resumed_loader_makes_the_remaining_batches(story, workers):
     """Batches of the next two epochs, with the state taken here and there in a loader's life."""
     state, counts = getattr(Story, story)(make(seed=1, **workers))
     resumed = make(seed=1, **workers)

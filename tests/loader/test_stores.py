@@ -168,7 +168,7 @@ def test_heterogeneous(layout, by_type):
         assert same_batches(ours, NeighborLoader(data, fanouts, **options)) >= 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     sizes=st.tuples(*[st.integers(1, 8)] * 3),
     counts=st.tuples(*[st.integers(0, 20)] * 4),

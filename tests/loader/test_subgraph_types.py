@@ -189,7 +189,7 @@ def test_bidirectional_is_what_pyg_makes_of_directional(hetero, fanouts, disjoin
     ],
     ids=lambda ts: "+".join(t[1] for t in ts),
 )
-def test_what_reverses_what(edge_types):
+def test_reverse_edge_types_are_those_of_pyg(edge_types):
     """As PyG has it: by name, in the type itself, or the only one that leads back; else warned."""
     counts = dict.fromkeys(edge_types, 60)
     data = random_graphs.heterogeneous({"a": 12, "b": 9}, counts)

@@ -50,7 +50,7 @@ def drawn(data, num_neighbors, time, level="node", **options):
     [torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float64],
     ids=str,
 )
-def test_what_a_seed_sees(level, dtype):
+def test_seed_sees_neighbors_up_to_its_time(level, dtype):
     """Those up to its time, the latest last, ties in the order of the edge list."""
     data = star(dtype, level)
     wanted = {-1: [], 0: [4], 1: [4, 2, 3], 4: [4, 2, 3], 5: [4, 2, 3, 1]}

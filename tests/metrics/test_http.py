@@ -64,7 +64,7 @@ def test_there_is_nothing_else(server, method, path, status):
     [b"\r\n\r\n", b"GET /metrics\r\n\r\n", b"GET /metrics HTTP/2\r\n\r\n", b"\0\xff\r\n\r\n",
      b"GET  /metrics HTTP/1.1\r\n\r\n"],
 )  # fmt: skip
-def test_what_is_no_http(server, data):
+def test_malformed_requests_are_refused(server, data):
     assert speak(server, data).startswith(b"HTTP/1.1 400 ")
     assert ask(server)[0] == 200
 
@@ -117,7 +117,7 @@ def test_a_client_that_reads_nothing(monkeypatch):
         slow.close()
 
 
-def test_many_at_once(server):
+def test_concurrent_requests_are_answered(server):
     results = []
     threads = [threading.Thread(target=lambda: results.append(ask(server)[0])) for _ in range(50)]
     for thread in threads:
@@ -159,7 +159,7 @@ def test_closing(server):
             serve(server.port, lambda: "")
 
 
-def test_nobody_else_may_read_unless_told_so():
+def test_network_addresses_need_insecure():
     for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"):
         with pytest.raises(ValueError, match="insecure=True"):
             serve(0, lambda: "", host)
@@ -168,9 +168,7 @@ def test_nobody_else_may_read_unless_told_so():
 
 
 @given(st.binary(max_size=300), st.booleans())
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes(server, data, is_head):
     """Whatever arrives gets one answer in HTTP, or none if it is no whole request; nobody dies."""
     sent = (b"GET /metrics HTTP/1.1\r\n" if is_head else b"") + data

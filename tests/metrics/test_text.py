@@ -64,7 +64,7 @@ def test_numbers(value, text):
     assert number(math.nan) == "NaN"
 
 
-def test_what_prometheus_would_refuse_is_refused():
+def test_metrics_that_prometheus_refuses_are_refused():
     counter = Family("a_total", "counter", "h")
     counter.add(1, {"x": 1})
     with pytest.raises(ValueError, match="two values"):

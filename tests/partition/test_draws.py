@@ -130,7 +130,7 @@ def test_times_of_edges(tmp_path, union, edge_dir):
     assert np.array_equal(union(tmp_path / "f").edge_attrs[CITES, "time"], times)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 2)), max_size=25),
     st.integers(1, 4),

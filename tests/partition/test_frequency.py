@@ -33,7 +33,7 @@ def partitioner_of(probs, root="unused", attrs=None, **options):
 LEVELS = st.sampled_from([0.0, 0.25, 0.5, 1.0])  # few levels: many ties
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.tuples(st.integers(1, 7), st.integers(10, 120)).flatmap(
         lambda shape: hnp.arrays(np.float64, shape, elements=LEVELS | st.floats(0, 1))
@@ -51,7 +51,7 @@ def test_nodes_go_where_they_are_hottest():
     assert owners.tolist() == [0, 0, 0, 1, 1, 1]
 
 
-def test_who_loses_most_is_served_first():
+def test_node_with_most_to_lose_is_assigned_first():
     """All prefer part 0, which has room for two: 1 and 3 would lose 0.8 and 0.7 elsewhere."""
     owners = partitioner_of([[0.9, 0.9, 0.5, 0.8], [0.8, 0.1, 0.4, 0.1]]).assign_nodes(NODE)
     assert owners.tolist() == [1, 0, 1, 0]
@@ -84,7 +84,7 @@ def written(root, probs, **options):
     return PartitionFolder(root)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     hnp.arrays(np.float64, (3, 20), elements=LEVELS | st.floats(0.01, 1)),
     st.floats(0, 1),

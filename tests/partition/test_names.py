@@ -73,13 +73,13 @@ def test_edge_types_whose_names_run_together_stay_apart(tmp_path, union):
 NAMES = st.text(st.sampled_from("ab_./%\\é"), max_size=5)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.tuples(NAMES, NAMES, NAMES), st.tuples(NAMES, NAMES, NAMES))
 def test_no_two_edge_types_share_a_folder(one, other):
     assert (edge_folder(one) == edge_folder(other)) == (one == other)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=20).filter(lambda s: s.isprintable()), st.text(max_size=3))
 def test_names_are_one_step_of_a_path(name, other):
     safe = safe_name(name)

@@ -17,7 +17,7 @@ def source_of(num_nodes, edges=((), ())):
     return GraphSource.from_arrays(num_nodes, np.array(edges, np.int64).reshape(2, -1))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 300), st.integers(1, 40), st.integers(0, 2**63 - 1))
 def test_sizes_differ_by_at_most_one(num_nodes, num_parts, seed):
     partitioner = RandomPartitioner.from_data(source_of(num_nodes), "unused", num_parts, seed=seed)

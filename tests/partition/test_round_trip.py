@@ -94,9 +94,7 @@ def test_features_that_are_strided_read_only_or_of_foreign_byte_order(tmp_path, 
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_small_graph(tmp_path_factory, union, draw):
     num_nodes = draw.draw(st.integers(1, 12))

@@ -98,7 +98,7 @@ def test_overwriting_a_damaged_folder(tmp_path, make_data):
 
 
 @pytest.mark.parametrize("content", ["photos", "foreign meta.json", "a file", "a link"])
-def test_what_is_not_a_partition_folder_is_not_replaced(tmp_path, make_data, content):
+def test_overwrite_refuses_other_folders(tmp_path, make_data, content):
     root = tmp_path / "f"
     if content == "a file":
         root.write_text("thesis")
@@ -138,7 +138,7 @@ def test_modes_are_those_of_the_umask(tmp_path, make_data, umask):
         assert path.stat().st_mode & 0o777 == wanted, path
 
 
-def test_where_no_folder_can_be_made(tmp_path):
+def test_unwritable_place_is_named_as_the_user_wrote_it(tmp_path):
     """What the user wrote is named, not the folder's temporary name."""
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot write a partition folder to '/proc/f': ") as raised:

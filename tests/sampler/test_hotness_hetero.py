@@ -67,7 +67,7 @@ def test_by_hand():
     assert all(torch.equal(again[name], got[name]) for name in got)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 100), st.integers(0, 1), st.integers(0, 1)), max_size=25),
     st.lists(st.lists(st.integers(-1, 3), min_size=3, max_size=3), min_size=8, max_size=8),

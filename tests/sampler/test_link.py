@@ -150,7 +150,7 @@ graphs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, m
     st.sampled_from([False, "self", "reverse"]),
     st.integers(0, 2**32),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_invariants(edges, links, mode, fanouts, strict, exclude, seed):
     """Places name the ends; strict negatives are no edges; edges are the graph's, none hidden."""
     data = Data(edge_index=torch.tensor(edges).t().contiguous(), num_nodes=7)

@@ -26,7 +26,7 @@ TYPES = [("u", "buys", "i"), ("i", "rev_buys", "u"), ("u", "knows", "u"), ("i", 
         (list(TYPES[2]), TYPES[2], ((2, False), (2, True))),
     ],
 )
-def test_which_edges_are_left_out(exclude, link_type, expected):
+def test_seed_edges_are_excluded_by_type(exclude, link_type, expected):
     assert excluded_relations(exclude, TYPES, link_type) == expected
 
 

@@ -113,7 +113,7 @@ def test_fanouts_may_be_changed(data):
         sampler.num_neighbors = [-5]
 
 
-def test_what_pyg_asks_of_a_sampler(data):
+def test_sampler_has_the_interface_of_pyg(data):
     sampler = NeighborSampler(data, [2])
     assert isinstance(sampler, BaseSampler)
     assert sampler.edge_permutation is None

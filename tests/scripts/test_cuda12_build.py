@@ -60,7 +60,7 @@ def test_the_toolkit(script, compiler, wheels, tmp_path, capsys):
     assert out.endswith("khop compiles against CUDA 12.3\n")
 
 
-def test_what_does_not_compile_fails(script, compiler, wheels, tmp_path, capsys):
+def test_compile_error_fails_the_build(script, compiler, wheels, tmp_path, capsys):
     (tmp_path / "broken").touch()
     assert script.main([]) == 1
     assert "does not compile against CUDA 12.9" in capsys.readouterr().err

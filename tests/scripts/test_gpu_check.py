@@ -93,7 +93,7 @@ def test_findings_that_are_only_counted_are_of_unknown_kind(script, errors, unkn
 
 
 @pytest.mark.parametrize(("errors", "passes"), [(1, True), (2, False)])
-def test_what_is_of_unknown_kind_is_a_failure(script, check, asked, errors, passes):
+def test_unknown_findings_fail_memcheck(script, check, asked, errors, passes):
     output = finding(READ, CUBS) + PASSED + f"========= ERROR SUMMARY: {errors} errors\n"
     asked.update(output=output, code=script.FOUND)
     script.memcheck(check)

@@ -129,7 +129,7 @@ def test_occupancy(script, architecture, registers, share):
 
 
 @needs_demangler
-def test_what_is_not_allowed_is_named(script, build, capsys):
+def test_spills_and_unlisted_local_memory_are_named(script, build, capsys):
     """A spill; local memory of what is not in the list; not what CUB does."""
     assert script.main(["check", str(build)]) == 1
     told = capsys.readouterr()

@@ -36,6 +36,7 @@ NB_MODULE(_native, m) {
   bind_owner_split(m);
   bind_weights(m);
   bind_times(m);
+  bind_assign(m);
   bind_device(m);
   bind_device_memory(m);
   bind_device_graph(m);

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+from khop.cli.progress import progress_bar
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -20,9 +22,11 @@ def run(arguments: argparse.Namespace) -> int:
     folder = PartitionFolder(arguments.folder)
     summary = FolderSummary.of(folder)
     if arguments.plot:
-        from khop.plot import folder as draw_folder
+        with progress_bar() as progress:
+            progress(f"drawing {arguments.plot}", 0, 1)
+            from khop.plot import folder as draw_folder
 
-        draw_folder(folder, arguments.plot)
+            draw_folder(folder, arguments.plot)
     if arguments.json:
         print(json.dumps(summary.to_dict(), indent=1))
     else:

@@ -6,12 +6,9 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from khop.log import printable
-from khop.partition.base import Progress
+from khop.cli.progress import progress_bar
 
 _SOURCES = """\
 SOURCE is one of
@@ -31,6 +28,15 @@ Links in a DIRECTORY, and to files, are followed: look at those of a stranger's 
 """
 
 
+# Which methods know which options.
+_OPTIONS_OF = {
+    ("fanout", "base", "batch_size", "cache_ratio", "cache_budget", "seed_type"): ("frequency",),
+    ("balance", "slack"): ("stream", "metis", "cluster-metis"),
+    ("passes",): ("stream",),
+    ("clusters",): ("cluster-metis",),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -41,9 +47,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-parts", type=int, required=True, metavar="P", help="number of parts")
     add(
         "--method",
-        choices=["random", "frequency"],
+        choices=["random", "frequency", "stream", "metis", "cluster-metis"],
         default="random",
-        help="random, or by how likely each part's batches touch a node (default: random)",
+        help="random; by how likely each part's batches touch a node (frequency); or so that few "
+        "edges are cut: nodes one after the other (stream), METIS (metis, needs pymetis), METIS of "
+        "clusters, for large graphs (default: random)",
+    )
+    add(
+        "--assignment",
+        metavar="DIR",
+        help="take the part of each node from DIR/TYPE.npy or DIR/TYPE.txt (of a homogeneous graph "
+        "node.npy), in place of --method",
     )
     add(
         "--edge-dir",
@@ -77,6 +91,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="neighbours drawn in each hop of training, -1 for all (default: 15,10,5)",
     )
     hot.add_argument(
+        "--base",
+        choices=["stream", "metis", "cluster-metis"],
+        help="place nodes by this method, and copies by how likely batches touch them",
+    )
+    hot.add_argument(
         "--batch-size", type=int, metavar="N", help="seeds in a batch of training (default: 1024)"
     )
     hot.add_argument(
@@ -93,6 +112,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE",
         help="node type that is trained on (default: the one that has a train_mask)",
     )
+    few = parser.add_argument_group("with --method stream, metis or cluster-metis")
+    few.add_argument(
+        "--balance",
+        type=lambda text: text.split(","),
+        metavar="NAME,...",
+        help="what parts get even shares of: nodes (of each type), edges, train (nodes of "
+        "train_mask), bytes, or node attributes (default: nodes)",
+    )
+    few.add_argument(
+        "--slack",
+        type=float,
+        metavar="SHARE",
+        help="how much more than the mean of each a part may hold (default: 0.03)",
+    )
+    few.add_argument(
+        "--passes", type=int, metavar="N", help="of stream: passes over the nodes (default: 10)"
+    )
+    few.add_argument(
+        "--clusters",
+        type=int,
+        metavar="N",
+        help="of cluster-metis: about how many clusters METIS gets (default: 1000000)",
+    )
     add("--overwrite", action="store_true", help="replace a partition folder at OUTPUT")
     add("--quiet", action="store_true", help="no progress bar, no summary")
     add("--json", action="store_true", help="print the summary as JSON")
@@ -108,7 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.cli.sources import read_source
     from khop.partition import partition_graph
 
-    with _progress_bar(arguments.quiet) as progress:
+    with progress_bar(arguments.quiet) as progress:
         progress(f"reading {arguments.source}", 0, 1)
         source = read_source(arguments.source, arguments.root, arguments.undirected)
         progress(f"reading {arguments.source}", 1, 1)
@@ -133,8 +175,14 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
             "seeds": None if arguments.seed_type is None else (arguments.seed_type, None),
             "cache_ratio": arguments.cache_ratio,
             "cache_memory_budget": arguments.cache_budget,
+            "base": arguments.base,
         }
         options |= {name: value for name, value in given.items() if value is not None}
+    for name in ("balance", "slack", "passes", "clusters"):
+        if getattr(arguments, name) is not None:
+            options[name] = getattr(arguments, name)
+    if arguments.assignment is not None:
+        options |= {"method": "assigned", "owners": arguments.assignment}
     return options
 
 
@@ -142,10 +190,16 @@ def _check_options(arguments: argparse.Namespace) -> None:
     from khop.partition.cut import check_num_parts
 
     check_num_parts(arguments.num_parts, name="--num-parts")
-    if arguments.method == "random":
-        for name in ("fanout", "batch_size", "cache_ratio", "cache_budget", "seed_type"):
-            if getattr(arguments, name) is not None:
-                raise ValueError(f"--{name.replace('_', '-')} needs --method frequency")
+    method = arguments.method
+    if arguments.assignment is not None and method != "random":
+        raise ValueError(
+            f"--assignment takes the place of --method {method}: leave one of them out"
+        )
+    for names, methods in _OPTIONS_OF.items():
+        for name in names:
+            if getattr(arguments, name) is not None and method not in methods:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} needs --method {' or '.join(methods)}")
 
 
 def _fanouts(text: str) -> list[int]:
@@ -163,18 +217,3 @@ def _fanouts(text: str) -> list[int]:
 def _clean_up_when_terminated() -> None:
     """Unwind the stack on SIGTERM, so that no temporary folder stays behind."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-
-
-@contextmanager
-def _progress_bar(quiet: bool) -> Iterator[Progress]:
-    """Show one bar for all steps; a step that is done leaves no line behind."""
-    from tqdm import tqdm
-
-    with tqdm(disable=quiet or None, leave=False, bar_format="{l_bar}{bar}| {elapsed}") as bar:
-
-        def show(what: str, done: int, total: int) -> None:
-            bar.set_description(printable(what), refresh=False)
-            bar.n, bar.total = done, total
-            bar.refresh()
-
-        yield show

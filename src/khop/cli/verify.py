@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from khop.cli.progress import progress_bar
 from khop.log import printable
 
 
@@ -20,7 +21,8 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.storage.folder import check_is_folder
 
     check_is_folder(arguments.folder)
-    problems = verify_folder(arguments.folder)
+    with progress_bar() as progress:
+        problems = verify_folder(arguments.folder, progress)
     if arguments.json:
         print(json.dumps({"folder": arguments.folder, "problems": problems}))
         return 1 if problems else 0

@@ -277,16 +277,16 @@ def _of_session(session: Mapping[str, Any], rate: Mapping[str, float] | None) ->
 
 def _clients(poll: Poll) -> Table:
     table = Table(
-        [Column("TRAINER"), Column("NAME", is_text=True), Column("PID", 2), Column("HEARD OF", 1)]
+        [Column("TRAINER"), Column("NAME", is_text=True), Column("PID", 2), Column("LAST SEEN", 1)]
     )
     for rank, client in sorted(poll.table["clients"].items(), key=lambda item: int(item[0])):
         if client["gone"]:
-            heard = "has left"
+            last_message = "has left"
         else:
-            heard = f"{duration(client['silent'])} ago"
+            last_message = f"{duration(client['silent'])} ago"
             if client["silent"] > 3:
                 table.alarms.add(len(table.rows))
-        table.rows.append([str(rank), str(client["name"]), str(client["pid"]), heard])
+        table.rows.append([str(rank), str(client["name"]), str(client["pid"]), last_message])
     return table
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from khop.data.files import check_regular, load_npy
 from khop.distributed.graph import PartitionedGraph
-from khop.distributed.job.context import WorkerContext, require_context
+from khop.distributed.job.context import WorkerContext
+from khop.distributed.job.worker_group import require_context
 from khop.distributed.partitions.reader import PartitionReader
 from khop.distributed.partitions.service import PartitionService
 from khop.distributed.partitions.shared_client import SharedClient, run

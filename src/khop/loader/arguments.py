@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import operator
 import reprlib
 from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any, Literal, TypeAlias
 
+from torch.utils.data import DataLoader
 from torch_geometric.sampler import NegativeSampling
 
 from khop.loader.inputs import as_tensor
@@ -28,6 +31,7 @@ def check_loader_options(worker_type: Any, kwargs: dict[str, Any]) -> None:
     """
     if worker_type not in (None, "thread", "process"):
         raise ValueError(f"worker_type must be 'thread' or 'process' (got {worker_type!r})")
+    _check_names(kwargs)
     if "batch_size" in kwargs and kwargs["batch_size"] is None and not kwargs.get("batch_sampler"):
         raise ValueError("batch_size=None makes no batches: give a number or a batch_sampler")
     if "num_workers" in kwargs:
@@ -48,11 +52,27 @@ def check_loader_options(worker_type: Any, kwargs: dict[str, Any]) -> None:
                 )
 
 
+def _check_names(kwargs: dict[str, Any]) -> None:
+    """Refuse mistyped options of torch's loader."""
+    known = inspect.signature(DataLoader).parameters
+    for name in kwargs.keys() - known.keys():
+        if close := difflib.get_close_matches(name, known, n=1, cutoff=0.8):
+            raise TypeError(f"no option {name!r}: did you mean {close[0]!r}?")
+
+
 def _check_index(value: Any, what: str) -> None:
     try:
         operator.index(value)
     except TypeError:
         raise TypeError(f"{what} must be an integer (got {value!r})") from None
+
+
+def check_positive(value: Any, what: str) -> None:
+    """Raise TypeError unless an argument is an integer, ValueError unless it is positive."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an integer (got {value!r})")
+    if value < 1:
+        raise ValueError(f"{what} must be at least 1 (got {value})")
 
 
 def wants_processes(loader: Any) -> bool:

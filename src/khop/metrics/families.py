@@ -64,12 +64,12 @@ class Families(dict[str, Family]):
 
 def _add_server(families: Families, picture: Mapping[str, Any]) -> None:
     labels = {"rank": picture["rank"]}
-    told = {
+    identity = {
         "version": picture["version"],
         "address": picture["address"],
         "parts": ",".join(map(str, picture["parts"])),
     }
-    families.gauge("info", "Always 1; what the server is, in labels.", 1, {**labels, **told})
+    families.gauge("info", "Always 1; what the server is, in labels.", 1, {**labels, **identity})
     sessions = picture["sessions"]
     for name, help, value in (
         ("clients", "Clients that are known.", len(picture["clients"])),

@@ -209,14 +209,14 @@ class MetricsServer:
         if path != b"/metrics":
             return _response("404 Not Found", _PLAIN, "There is only /metrics.\n")
         if method != b"GET":
-            told = "There is only GET.\n"
-            return _response("405 Method Not Allowed", _PLAIN, told, "Allow: GET\r\n")
+            text = "There is only GET.\n"
+            return _response("405 Method Not Allowed", _PLAIN, text, "Allow: GET\r\n")
         try:
             page = self._collect()
         except Exception as error:
             _log.error("metrics-failed", f"metrics could not be collected: {error!r}")
-            told = "Metrics could not be collected; the server's log says why.\n"
-            return _response("500 Internal Server Error", _PLAIN, told)
+            text = "Metrics could not be collected; the server's log says why.\n"
+            return _response("500 Internal Server Error", _PLAIN, text)
         return _response("200 OK", CONTENT_TYPE, page)
 
     def _write(self, connection: _Connection) -> None:
@@ -273,8 +273,8 @@ def _response(status: str, content_type: str, body: str, further: str = "") -> b
 
 
 def _too_large() -> bytes:
-    told = f"A request has {MAX_REQUEST} bytes at most.\n"
-    return _response("431 Request Header Fields Too Large", _PLAIN, told)
+    text = f"A request has {MAX_REQUEST} bytes at most.\n"
+    return _response("431 Request Header Fields Too Large", _PLAIN, text)
 
 
 def _check_host(host: str, insecure: bool) -> None:

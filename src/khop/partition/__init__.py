@@ -13,12 +13,16 @@ from khop._lazy import attach
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "AssignedPartitioner": "assigned",
+        "ClusterMetisPartitioner": "metis",
         "FrequencyPartitioner": "frequency",
         "GraphSource": "source",
+        "MetisPartitioner": "metis",
         "PartitionFolder": ".storage.folder",
         "PartitionerBase": "base",
         "RandomPartitioner": "random",
         "RangeBook": ".storage.book",
+        "StreamPartitioner": "stream",
         "FolderSummary": "summary",
         "frequency_partition": "seeded",
         "partition_graph": "cut",

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import operator
 import os
+from collections.abc import Callable
 from typing import Any
 
+from khop.partition.assigned import AssignedPartitioner
 from khop.partition.base import PartitionerBase
+from khop.partition.metis import ClusterMetisPartitioner, MetisPartitioner
 from khop.partition.random import RandomPartitioner
 from khop.partition.seeded import frequency_partition
 from khop.partition.source import GraphSource
+from khop.partition.stream import StreamPartitioner
+from khop.partition.structure import StructuralPartitioner
 from khop.partition.summary import FolderSummary
 from khop.storage.folder import PartitionFolder, check_output
 
@@ -17,6 +24,13 @@ _ADVICE = (
     "a part is what one machine or GPU samples, and has some 20 files of its own; ask for as many "
     "as you will train with"
 )
+METHODS: dict[str, type[PartitionerBase]] = {
+    "assigned": AssignedPartitioner,
+    "cluster-metis": ClusterMetisPartitioner,
+    "metis": MetisPartitioner,
+    "random": RandomPartitioner,
+    "stream": StreamPartitioner,
+}
 # Options that have a meaning with method 'frequency' alone, and its defaults.
 FREQUENCY_OPTIONS: dict[str, Any] = {
     "num_neighbors": (15, 10, 5),
@@ -24,6 +38,7 @@ FREQUENCY_OPTIONS: dict[str, Any] = {
     "seeds": None,
     "cache_ratio": None,
     "cache_memory_budget": None,
+    "base": None,
 }
 
 
@@ -45,9 +60,12 @@ def partition_graph(
         output_dir: the partition folder to write.
         num_parts: number of parts, 1 to 4,096, at most one for each node.
         method: 'random'; 'frequency', by how likely each part's batches touch a node, with options
-            `num_neighbors` (default: [15, 10, 5]), `batch_size` (1,024), `seeds`, `cache_ratio` and
-            `cache_memory_budget` (see `frequency_partition`); or a subclass of `PartitionerBase`,
-            with its own.
+            `num_neighbors` (default: [15, 10, 5]), `batch_size` (1,024), `seeds`, `cache_ratio`,
+            `cache_memory_budget` and `base`, the method that places nodes ('stream', 'metis',
+            'cluster-metis'; see `frequency_partition`); 'stream', 'metis' or 'cluster-metis',
+            by the edges that are cut, with `balance`, `slack` and more (see `StreamPartitioner`,
+            `MetisPartitioner`, `ClusterMetisPartitioner`); 'assigned', with `owners` (see
+            `AssignedPartitioner`); or a subclass of `PartitionerBase`, with its own.
         edge_dir: neighbours are drawn against the edges ('in', as PyG does) or along them ('out').
         **options: `time_attr`, `weight_attr`, `neighbor_ids`, `seed`, `overwrite`, `progress`: see
             `PartitionerBase`; and those of the method.
@@ -67,6 +85,13 @@ def partition_graph(
     """
     if edge_dir not in ("in", "out"):
         raise ValueError(f"edge_dir must be 'in' or 'out' (got {edge_dir!r})")
+    if not isinstance(output_dir, (str, os.PathLike)):
+        raise TypeError(
+            f"output_dir must be the path of the folder to write (got {type(output_dir)}): call "
+            "khop.partition(data, 'parts', num_parts=2)"
+        )
+    check_num_parts(num_parts)
+    _check_options(method, options)
     check_output(output_dir, bool(options.get("overwrite")))
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     check_num_parts(num_parts, sum(node.count for node in source.nodes.values()))
@@ -74,23 +99,52 @@ def partition_graph(
     if method == "frequency":
         chosen = {**FREQUENCY_OPTIONS, **options}
         chosen["num_neighbors"] = _as_list(chosen["num_neighbors"])
+        if chosen["base"] is not None:
+            chosen["base"] = _base(chosen["base"])
         frequency_partition(source, output_dir, num_parts, **chosen)
     else:
-        if method == "random":
-            for name in FREQUENCY_OPTIONS.keys() & options.keys():
-                raise ValueError(f"{name} needs method='frequency' (got method='random')")
         _partitioner(method).from_data(source, output_dir, num_parts, **options).partition()
     return FolderSummary.of(PartitionFolder(output_dir))
 
 
+def _base(name: Any) -> type[StructuralPartitioner]:
+    kind = METHODS.get(name) if isinstance(name, str) else name
+    if not (isinstance(kind, type) and issubclass(kind, StructuralPartitioner)):
+        raise ValueError(f"base must be 'stream', 'metis' or 'cluster-metis' (got {name!r})")
+    return kind
+
+
+def _check_options(method: Any, options: dict[str, Any]) -> None:
+    """Refuse options that a method does not have."""
+    if method == "frequency":
+        known = {*FREQUENCY_OPTIONS, *_keywords(PartitionerBase.from_data)}
+    else:
+        partitioner = _partitioner(method)
+        of_its_own = inspect.signature(partitioner._configure).parameters.values()
+        if any(p.kind is p.VAR_KEYWORD for p in of_its_own):
+            return  # it checks them itself
+        known = _keywords(partitioner.from_data) | _keywords(partitioner._configure)
+    for name in options.keys() - known:
+        if name in FREQUENCY_OPTIONS:
+            raise ValueError(f"{name} needs method='frequency' (got method={method!r})")
+        raise TypeError(f"no option {name!r} of method={method!r}: there are {sorted(known)}")
+
+
+def _keywords(function: Callable[..., Any]) -> set[str]:
+    """Return the options of `from_data`, or of a `_configure`, that a caller may name."""
+    parameters = inspect.signature(function).parameters.values()
+    given = {"self", "data", "output_dir", "num_parts", "edge_assign_strategy"}
+    return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - given
+
+
 def _partitioner(method: Any) -> type[PartitionerBase]:
-    if method == "random":
-        return RandomPartitioner
+    if isinstance(method, str) and method in METHODS:
+        return METHODS[method]
     if isinstance(method, type) and issubclass(method, PartitionerBase):
         return method
     raise ValueError(
-        "method must be 'random', 'frequency' or a subclass of khop.partition.PartitionerBase "
-        f"(got {method!r})"
+        f"method must be one of {', '.join(map(repr, sorted([*METHODS, 'frequency'])))}, or a "
+        f"subclass of khop.partition.PartitionerBase (got {method!r})"
     )
 
 
@@ -98,8 +152,13 @@ def check_num_parts(num_parts: int, num_nodes: int | None = None, name: str = "n
     """Check a number of parts, if `num_nodes` is given against the number of nodes, too.
 
     Raises:
+        TypeError: it is no integer.
         ValueError: it is not positive, above 4,096, or above the number of nodes.
     """
+    try:
+        operator.index(num_parts)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, 2 for example (got {num_parts!r})") from None
     if num_parts < 1:
         raise ValueError(f"{name} must be at least 1 (got {num_parts})")
     if num_parts > _MAX_PARTS:

@@ -18,8 +18,9 @@ from khop.data.arrays import check_range, to_int64
 from khop.partition.balance import Scores, assign_balanced, even_sizes
 from khop.partition.base import Progress
 from khop.partition.frequency import FrequencyPartitioner
-from khop.partition.seeds import adjacency, communities, joined, split_seeds
+from khop.partition.seeds import Adjacency, adjacency, communities, joined, split_seeds
 from khop.partition.source import GraphSource, NodeSource
+from khop.partition.structure import StructuralPartitioner
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta, check_output
@@ -45,6 +46,7 @@ def frequency_partition(
     neighbor_ids: bool = False,
     cache_ratio: float | Mapping[NodeType, float] | None = None,
     cache_memory_budget: int | str | Mapping[NodeType, int | str] | None = None,
+    base: type[StructuralPartitioner] | None = None,
     seed: int = 0,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -71,6 +73,9 @@ def frequency_partition(
         cache_ratio: share of the nodes that a part may keep copies of; see
             `FrequencyPartitioner`.
         cache_memory_budget: bytes (or '512MB') of copies a part may keep.
+        base: a partitioner that places all nodes but seeds that must move to make even shares:
+            `MetisPartitioner`, `StreamPartitioner`, `ClusterMetisPartitioner`. Hotness then decides
+            on copies alone. If None, hotness places nodes.
         seed: of random choices.
         overwrite: replace a folder that exists.
         progress: called as progress(what, done, total).
@@ -108,6 +113,7 @@ def frequency_partition(
         batch_size=batch_size,
         cache_ratio=cache_ratio,
         cache_memory_budget=cache_memory_budget,
+        base=base,
     )
     return partitioner.partition()
 
@@ -122,7 +128,9 @@ class _SeededPartitioner(FrequencyPartitioner):
         batch_size: int,
         cache_memory_budget: Any,
         cache_ratio: Any,
+        base: type[StructuralPartitioner] | None = None,
     ) -> None:
+        self.base = base
         self.seed_type, self.seeds = seeds
         self.fanouts, self.batch_size = fanouts, batch_size
         # Checks the options before the work begins; the probabilities follow.
@@ -133,12 +141,7 @@ class _SeededPartitioner(FrequencyPartitioner):
     def _split_seeds(self) -> None:
         edges, first, count = joined(self.source)
         neighbors = adjacency(edges, count)
-        clusters = communities(
-            neighbors,
-            self.num_parts,
-            self.seed,
-            lambda done, total: self.progress("clusters", done, total),
-        )
+        clusters = self._clusters(neighbors)
         self.part_of_seed = split_seeds(
             neighbors, self.seeds + first[self.seed_type], clusters, self.num_parts
         )
@@ -146,6 +149,27 @@ class _SeededPartitioner(FrequencyPartitioner):
             node_type: clusters[first[node_type] : first[node_type] + node.count]
             for node_type, node in self.source.nodes.items()
         }
+
+    def _clusters(self, neighbors: tuple[Adjacency, Adjacency]) -> IntArray:
+        """Return a first part of each node, all types one after the other."""
+        if self.base is None:
+            return communities(
+                neighbors,
+                self.num_parts,
+                self.seed,
+                lambda done, total: self.progress("clusters", done, total),
+            )
+        by_dst = "by_dst" if self.edge_dir == "in" else "by_src"
+        partitioner = self.base.from_data(
+            self.source,
+            self.output_dir,
+            self.num_parts,
+            by_dst,
+            seed=self.seed,
+            overwrite=self.overwrite,
+            progress=self.progress,
+        )
+        return np.concatenate([partitioner.assign_nodes(t) for t in self.source.nodes])
 
     def _hotness(self) -> list[dict[NodeType, Scores]]:
         rows, node_types = self._rows(), list(self.source.nodes)
@@ -179,6 +203,11 @@ class _SeededPartitioner(FrequencyPartitioner):
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
         """Return the part of each node, as the base class does, but keep seeds with their part."""
+        if self.base is not None:
+            owners: IntArray = self.clusters[node_type].copy()
+            if node_type == self.seed_type:
+                owners[self.seeds] = self.part_of_seed
+            return owners
         scores = self.probs[node_type].copy()
         if node_type == self.seed_type:
             scores[self.part_of_seed, self.seeds] += _SEED_BONUS
@@ -198,6 +227,7 @@ class _SeededPartitioner(FrequencyPartitioner):
             "num_neighbors": list(self.fanouts[0]) if alike else hops,
             "batch_size": self.batch_size,
             "num_seeds": len(self.seeds),
+            **({} if self.base is None else {"base": self.base.__name__}),
             **({"seed_type": self.seed_type} if self.source.heterogeneous else {}),
         }
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from khop.data.arrays import storage_dtype
 from khop.errors import FolderError
+from khop.partition.base import Progress
 from khop.partition.verify_draws import check_edge_draws, check_node_times
 from khop.storage.folder import (
     AttrMeta,
@@ -27,13 +28,14 @@ from khop.storage.folder import (
 from khop.typing import Array, IntArray
 
 
-def verify_folder(root: str | os.PathLike[str]) -> list[str]:
+def verify_folder(root: str | os.PathLike[str], progress: Progress | None = None) -> list[str]:
     """Check every checksum, count and range, and that the parts together are the graph.
 
     Parts that are not on this machine cannot be checked; their files count as missing.
 
     Args:
         root: a partition folder.
+        progress: called as progress(what, done, total). If None, progress is not reported.
 
     Returns:
         The problems, a sentence each; empty if there are none.
@@ -46,13 +48,16 @@ def verify_folder(root: str | os.PathLike[str]) -> list[str]:
         folder = PartitionFolder(root)
     except FolderError as error:
         return [str(error)]
-    problems = [*_check_files(folder), *_check_listing(folder)]
+    progress = progress or (lambda what, done, total: None)
+    problems = [*_check_files(folder, progress), *_check_listing(folder)]
     if problems:  # then the content of the files means nothing
         return problems
     try:
-        for node_type in folder.meta.node_types:
+        for done, node_type in enumerate(folder.meta.node_types):
+            progress(f"nodes of type '{node_type.name}'", done, len(folder.meta.node_types))
             problems += _check_nodes(folder, node_type)
-        for edge_type in folder.meta.edge_types:
+        for done, edge_type in enumerate(folder.meta.edge_types):
+            progress(f"edges of type {edge_type.name}", done, len(folder.meta.edge_types))
             problems += _check_edges(folder, edge_type)
         if folder.meta.summary.get("edges_between_parts") != _edges_between_parts(folder):
             problems.append("meta.json: the summary miscounts the edges between parts")
@@ -61,8 +66,11 @@ def verify_folder(root: str | os.PathLike[str]) -> list[str]:
     return problems
 
 
-def _check_files(folder: PartitionFolder) -> Iterator[str]:
+def _check_files(folder: PartitionFolder, progress: Progress) -> Iterator[str]:
+    done, total = 0, sum(known["bytes"] for known in folder.files.values())
     for path, known in folder.files.items():
+        progress("checksums", done, total)
+        done += known["bytes"]
         file = folder.root / path
         if not file.is_file():
             yield f"{path}: missing"

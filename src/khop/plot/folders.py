@@ -59,7 +59,14 @@ def folder(folder: Folder, path: str | os.PathLike[str] | None = None) -> Any:
 
 
 def _opened(folder: Folder) -> PartitionFolder:
-    return folder if isinstance(folder, PartitionFolder) else PartitionFolder(folder)
+    if isinstance(folder, PartitionFolder):
+        return folder
+    if not isinstance(folder, (str, os.PathLike)):
+        raise TypeError(
+            f"expected a partition folder or its path (got {type(folder)}): khop.partition writes "
+            "one of a graph"
+        )
+    return PartitionFolder(folder)
 
 
 def _title(summary: FolderSummary) -> str:
@@ -77,7 +84,8 @@ def balance(folder: Folder, axes: Any = None) -> Any:
         >>> [float(bar.get_height()) for bar in axes.patches]
         [1.0, 1.0, 1.0]
     """
-    axes, summary = axes_or_new(axes), FolderSummary.of(_opened(folder))
+    summary = FolderSummary.of(_opened(folder))
+    axes = axes_or_new(axes)
     kinds = {"nodes": summary.nodes, "edges": summary.edges}
     if summary.train_seeds is not None:
         kinds["training seeds"] = summary.train_seeds
@@ -119,7 +127,8 @@ def edges_between_parts(folder: Folder, axes: Any = None) -> Any:
         >>> axes.images[0].get_array().tolist()
         [[1.0]]
     """
-    axes, summary = axes_or_new(axes), FolderSummary.of(_opened(folder))
+    summary = FolderSummary.of(_opened(folder))
+    axes = axes_or_new(axes)
     between = np.array(summary.edges_between_parts, np.float64)
     share = between / np.maximum(1, between.sum(axis=1, keepdims=True))
     image = axes.imshow(share, cmap="Blues", vmin=0, vmax=max(0.01, share.max()))
@@ -151,7 +160,8 @@ def degrees(folder: Folder, axes: Any = None) -> Any:
         >>> [int(degree) for degree in axes.lines[0].get_xdata()]
         [2]
     """
-    axes, folder = axes_or_new(axes), _opened(folder)
+    folder = _opened(folder)
+    axes = axes_or_new(axes)
     drawn = False
     for part in range(folder.num_parts):
         of_part = _degrees(folder, part)
@@ -189,7 +199,8 @@ def cache_curve(folder: Folder, axes: Any = None) -> Any:
         >>> axes.texts[0].get_text().split(":")[0]
         'hotness is not known'
     """
-    axes, summary = axes_or_new(axes), FolderSummary.of(_opened(folder))
+    summary = FolderSummary.of(_opened(folder))
+    axes = axes_or_new(axes)
     axes.set(
         title="Expected remote rows of a batch",
         xlabel="cached rows of other parts",

@@ -22,12 +22,17 @@ def time(stats: LoaderStats, axes: Any = None) -> Any:
     Returns:
         The axes.
 
+    Raises:
+        TypeError: `stats` are not those of a loader.
+
     Example:
         >>> stats = LoaderStats(batches=1, trainer_seconds={"waiting": 1.0, "consuming": 3.0})
         >>> axes = time(stats)
         >>> [float(bar.get_width()) for bar in axes.patches]
         [0.25, 0.75]
     """
+    if not isinstance(stats, LoaderStats):
+        raise TypeError(f"expected the result of loader.stats() (got {type(stats)}): pass that")
     axes = axes_or_new(axes)
     bars = {"trainer": stats.trainer_seconds}
     if any(stats.sampler_seconds.values()):
@@ -68,6 +73,7 @@ def hotness(probabilities: ArrayLike | Mapping[Any, ArrayLike], axes: Any = None
         The axes.
 
     Raises:
+        TypeError: something else than numbers.
         ValueError: a negative or missing (NaN) number, or more than one dimension.
 
     Example:
@@ -78,7 +84,13 @@ def hotness(probabilities: ArrayLike | Mapping[Any, ArrayLike], axes: Any = None
     axes = axes_or_new(axes)
     by_type = probabilities if isinstance(probabilities, Mapping) else {"": probabilities}
     for node_type, given in by_type.items():
-        reads = np.asarray(given, np.float64)
+        try:
+            reads = np.asarray(given, np.float64)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"hotness must be one number for each node (got {type(given)}): "
+                "NeighborSampler.sample_prob estimates them"
+            ) from None
         if reads.ndim != 1 or not (reads >= 0).all():
             raise ValueError(
                 f"hotness must be one number of 0 or more for each node (got shape {reads.shape})"

@@ -17,6 +17,8 @@ __getattr__, __dir__, __all__ = attach(
         "NeighborSampling": "methods",
         "PinSage": "methods",
         "Ppr": "methods",
+        "SaintEdges": "methods",
+        "SaintWalks": "methods",
         "SamplingMethod": "methods",
         "SamplingSpec": "spec",
         "random_walk": "random_walks",

@@ -304,7 +304,7 @@ class DeviceDrawer(SubgraphSampler):
         self._engine = DeviceEngine(self.view, spec, device.native, graphs, cuda_graph)
         self._writer = DeviceWriter(graph, spec, backward, device, names)
 
-    def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> SampledSubgraph:
+    def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
         """Draw the neighbourhood of seeds; `written` is set, see `TorchDevice.mark`."""
         with self._device.lock, self._device.scope():
             drawn = super().draw_nodes(seeds, run_key, batch)

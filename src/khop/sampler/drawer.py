@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from khop import _native
 from khop.data import Graph
+from khop.sampler.batch_draw import BatchDraw
 from khop.sampler.engine import Engine, finish
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.pyg_output import SampledSubgraph, SubgraphWriter, number_by_link
@@ -29,9 +32,14 @@ class SubgraphSampler:
         edge_ids = [t.edge_ids for t in graph.topologies.values()]
         self._writer: Any = SubgraphWriter(edge_ids, spec, backward)
 
-    def draw_nodes(self, seeds: SeedSet, run_key: int, batch: int) -> SampledSubgraph:
-        """Draw the neighbourhood of seeds."""
-        return self._written(self._engine.sample_local([seeds], run_key, batch))
+    def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
+        """Draw the neighbourhood of seeds, of each node type once."""
+        return self._written(self._engine.sample_local(seeds, run_key, batch))
+
+    def access(self, run_key: int, batch: int) -> BatchDraw:
+        """Return the graph as programs see it, for draws with the key of a batch."""
+        subgraph = _native.Subgraph(self.view.num_nodes, self.view.relations, False)
+        return BatchDraw(self._engine.rows, subgraph, (), (), (run_key, batch), False)
 
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int

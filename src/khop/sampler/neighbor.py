@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from khop.sampler.drawer import SubgraphSampler
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
 from khop.sampler.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.link_spec import LinkSpec
+from khop.sampler.methods.access import GraphAccess
 from khop.sampler.negative import Candidates, NegativeSampler
 from khop.sampler.options import SamplingOptions
 from khop.sampler.pyg_links import negative_weights
@@ -167,8 +168,21 @@ class NeighborSampler(PygSampler):
             seeds: the seeds.
             key: as for `sample_from_nodes`.
         """
+        return self.draw_sets([seeds], key)
+
+    def draw_sets(self, seeds: Sequence[SeedSet], key: BatchKey | None = None) -> SampledSubgraph:
+        """Draw the neighbourhood of seeds of several node types, each type once.
+
+        Args:
+            seeds: the seeds.
+            key: as for `sample_from_nodes`.
+        """
         run, batch = self._key(key)
         return self._drawer.draw_nodes(seeds, run, batch)
+
+    def access(self, key: BatchKey) -> GraphAccess:
+        """Return the graph as programs see it, for draws with the key of a batch."""
+        return self._drawer.access(*key)
 
     def draw_links(
         self, sampler: LinkSampler, links: Links, key: BatchKey | None = None
@@ -206,6 +220,11 @@ class NeighborSampler(PygSampler):
         graph, spec = self.graph, self.spec
         if self._device is None:
             return SubgraphSampler(graph, spec, self._backward)
+        if spec.method.program is not None:
+            raise ValueError(
+                f"{type(spec.method.program).__name__} asks the graph in Python, which a device "
+                "does not run: leave device out"
+            )
         options = self._device_options
         if self._edge_names is None:  # which edges have ids does not depend on fan-outs
             self._edge_names = names_on(self._device, graph, spec, options.graph_mode)

@@ -86,7 +86,7 @@ KINDS = {
 }
 
 
-def test_what_samplers_make_passes(folder_of):
+def test_valid_batches_of_all_kinds_pass(folder_of):
     """The schema travels as JSON; layouts are those that it foretells, of all kinds of batches."""
     for options in KINDS.values():
         made = Made(folder_of("random", 1), **options)
@@ -301,7 +301,7 @@ def test_messages_that_servers_send(remote):
     assert remote.read(said, []).waiting_for == "more"
 
 
-def test_what_counts_as_progress(remote, monkeypatch):
+def test_only_new_bytes_and_one_opening_count_as_progress(remote, monkeypatch):
     """Opening does once; after a fault nothing does but a batch that is whole."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

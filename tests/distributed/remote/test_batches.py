@@ -61,7 +61,7 @@ def test_same(graph, folder_of, num_parts, num_servers, secure):
             wait_until(lambda: not any(sessions(client, r) for r in range(num_servers)))
 
 
-def test_no_room_in_the_ring(graph, folder_of):
+def test_batch_without_room_in_the_arena_gets_its_own_memory(graph, folder_of):
     """Batches that find no room get memory of their own, and all of it may be kept."""
     root = folder_of("random", 1)
     folder = PartitionFolder(root)

@@ -49,7 +49,7 @@ def test_two_clients(folder_of):
     assert all(t["context"] for t in told)
 
 
-def test_whose_home_is_where(folder_of):
+def test_homes_of_clients_are_spread_over_servers(folder_of):
     """Clients take turns at servers, then at a server's partitions; more clients share one."""
     with cluster(folder_of("random", 2), [[0, 1]], 3) as servers:
         shares, edges = [], []

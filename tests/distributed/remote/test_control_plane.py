@@ -39,7 +39,7 @@ def test_any_messages(folder_of, num_clients):
         def teardown(self):
             self.plane.close()
 
-    examples = settings(max_examples=40, stateful_step_count=60, deadline=None)
+    examples = settings(max_examples=40, stateful_step_count=60)
     run_state_machine_as_test(Machine, settings=examples)
 
 
@@ -50,18 +50,18 @@ def test_users_take_turns(folder_of):
         crowd = [Source((0, f"crowd{i}".encode()), "crowd") for i in range(40)]
         for number in range(1000):
             source = crowd[number % 40]
-            plane.server._own.put(source.user, (source, frames_of(Ping(), number)), 100)
+            plane.handler.put(source, frames_of(Ping(), number), 100)
         other = CLIENTS[0]
-        plane.server._own.put(other.user, (other, frames_of(Ping(), 7)), 100)
-        plane.server._answer_some()
-        answered = [peer for peer, _ in plane.server.replies]
+        plane.handler.put(other, frames_of(Ping(), 7), 100)
+        plane.handler.answer_some()
+        answered = [peer for peer, _ in plane.replies]
         assert answered.index(other.connection[1]) <= 1
         assert len(answered) < 100
     finally:
         plane.close()
 
 
-def test_what_waits_for_a_turn_is_bounded():
+def test_queue_of_each_user_is_bounded():
     """By number and by bytes; one of any size may wait."""
     turns = Turns(3, 100)
     assert turns.put("a", 1, 1000)

@@ -19,7 +19,7 @@ from khop.distributed.remote.directory_messages import (
     WaitFor,
 )
 from khop.distributed.remote.message_fields import incarnation_of
-from khop.distributed.remote.server import directory as module
+from khop.distributed.remote.server import published_values as module
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.identity import Source
 from khop.errors import ProtocolError, RendezvousError, SecurityError
@@ -115,7 +115,7 @@ def test_refused(clock, who, rank, changes, error, words):
     assert told.directory.lookup().servers == told.directory.lookup().clients == {}
 
 
-def test_two_of_a_rank(clock):
+def test_second_living_server_of_a_rank_is_refused(clock):
     """A second living server of a rank waits until the first is heard of, and is refused."""
     told = Told(clock)
     told.server(0, "a", 1)
@@ -181,7 +181,7 @@ def test_clients_are_no_servers(clock, source):
     assert servers_of(told.directory.lookup()) == {0: incarnation_of("a")}
 
 
-def test_nobody_speaks_for_another(clock):
+def test_requests_in_the_name_of_another_client_are_refused(clock):
     """What everybody is told of a client is not enough to say goodbye or to publish for it."""
     told = Told(clock)
     told.client(0, "zero", ONE)
@@ -195,7 +195,7 @@ def test_nobody_speaks_for_another(clock):
     assert "zero" not in repr(told.directory.lookup())
 
 
-def test_nobody_publishes_without_registering(clock):
+def test_publishing_without_registration_is_refused(clock):
     told = Told(clock)
     with pytest.raises(RendezvousError, match="before it has registered"):
         told.publish(7, 1)
@@ -320,7 +320,7 @@ def test_a_reply_that_cannot_be_sent_fails_alone(clock):
     assert told.heard == [{}]
 
 
-def test_who_waits_is_counted(clock):
+def test_waiting_requests_of_a_user_are_bounded(clock):
     """One user's waiting requests are bounded; another's are taken all the same."""
     told = Told(clock)
     told.client(0, source=ONE)
@@ -340,7 +340,7 @@ def test_clients_that_come_and_go_leave_nothing(clock):
     clock.now += 1000
     told.directory.tick()
     assert told.directory.lookup().clients == {}
-    assert told.directory._published_bytes == 0
+    assert told.directory._values._nbytes == 0
 
 
 def test_registrations_are_bounded(clock):
@@ -400,7 +400,7 @@ def test_client_that_has_published_long_ago(clock):
     assert told.heard.pop() == {1: "x"}
 
 
-def test_what_is_published_is_bounded(clock, monkeypatch):
+def test_published_values_beyond_the_bound_drop_the_oldest(clock, monkeypatch):
     """The oldest values of whoever published most go first; what is said twice counts once."""
     monkeypatch.setattr(module, "_MAX_PUBLISHED", 1000)
     told = Told(clock)
@@ -416,4 +416,4 @@ def test_what_is_published_is_bounded(clock, monkeypatch):
     assert kept == [0] * 11 + [1] * 9
     told.wait(0, [1])
     assert told.heard.pop() == {1: "y" * 98}
-    assert told.directory._published_bytes == np.sum(kept) * 100 + 100
+    assert told.directory._values._nbytes == np.sum(kept) * 100 + 100

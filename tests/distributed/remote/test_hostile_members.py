@@ -147,7 +147,7 @@ def test_attributes_named_twice(served, root, honest):
         assert "node_attrs[0] names something twice" in error["message"]
 
 
-def test_nobody_becomes_a_server(served, member, honest):
+def test_registration_as_server_needs_the_servers_key(served, member, honest):
     """Nor do they go: whoever lacks the servers' key changes nothing about them."""
     before = honest.table.servers[0]
     server = {
@@ -232,7 +232,7 @@ def test_sessions_are_their_owners(served, root, honest):
         assert other.done == {}
 
 
-def test_no_room_for_a_sampler(root, keys):
+def test_sampler_is_restarted_when_descriptors_are_free_again(root, keys):
     """A sampler that dies while no descriptor is left is started again when there are some."""
     with serving(root, 1, keys) as served, client_of(served) as client:
         pid = served.processes[0].pid

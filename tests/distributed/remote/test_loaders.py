@@ -229,7 +229,7 @@ def test_a_receiver_that_is_killed(client):
     assert loader.stats().restarts == 1
 
 
-def test_what_it_counted(client):
+def test_statistics_count_rows_bytes_and_producers(client):
     """Rows, bytes and who made them, as of any other loader."""
     loader = remote_loader(None, num_workers=2)
     batches = sum(1 for _ in loader)

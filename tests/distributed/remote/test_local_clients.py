@@ -23,13 +23,13 @@ class Service:
         end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         end.connect(self.path)
         self.clients.append(ControlLine(end))
-        self.service.look_at(self.service._listener.fileno())
+        self.service.process_ready(self.service._listener.fileno())
         return self.clients[-1]
 
     def run(self):
         """Reads what clients have sent."""
         for descriptor in list(self.service._local_clients):
-            self.service.look_at(descriptor)
+            self.service.process_ready(descriptor)
 
     def close(self):
         """Ends all."""

@@ -106,7 +106,7 @@ def test_addresses_that_no_socket_takes(server):
         assert client.request(0, Ping(), timeout=10.0).fields.rank == 0
 
 
-def test_a_directory_that_never_says_anything_sane(server):
+def test_invalid_replies_of_the_directory_are_named_at_the_timeout(server):
     """Who waits for it is told what is wrong, when his time is over."""
     server.table = lambda: []
     with (
@@ -203,7 +203,7 @@ def test_values_of_clients_that_are_none(server):
                 client.wait_for("n", [0, 1], 0.1)
 
 
-def test_if_the_thread_ends_nobody_waits(server):
+def test_end_of_the_client_thread_fails_all_requests(server):
     """What is under way fails at once, with the reason; so does what comes later."""
     with client_of(server, timeout=60.0) as client:
         client.wait_for_servers()

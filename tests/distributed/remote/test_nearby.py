@@ -75,7 +75,7 @@ def is_child(pid):
     ],
     ids=["two", "both", "sent"],
 )
-def test_who_makes_batches(servers, options, near):
+def test_batches_are_equal_with_local_samplers_or_a_receiver(servers, options, near):
     """Samplers of the servers in rings of the trainer, or one receiver; the same batches."""
     loader, reference = remote_loader(**options), twin()
     assert [jobs.same_batches(loader, reference) for _ in range(2)] == [20, 20]

@@ -35,7 +35,7 @@ def test_bad_numbers(numbers, error, match):
         init_client(*numbers, "localhost", 11111)
 
 
-def test_no_client():
+def test_loaders_without_init_client_are_refused():
     """Loaders and requests without `init_client`."""
     assert get_context() is None
     for options in (None, Remote()):
@@ -51,7 +51,7 @@ def test_remote_options_with_a_dataset(root):
         DistNeighborLoader(DistDataset().load(root, 0), [2], worker_options=Remote())
 
 
-def test_nobody_there():
+def test_unreachable_servers_fail_after_the_timeout():
     """No server: an error after the time that was given, and nothing is left."""
     port = jobs.free_port()
     with pytest.raises(RendezvousError, match=f"waited 1 s.*127.0.0.1:{port}"):

@@ -17,8 +17,7 @@ from khop.channel.message import pack, unpack
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.remote.message_fields import CHUNK_BYTES
 from khop.distributed.remote.server.counters import ServerCounters
-from khop.distributed.remote.server.graph_server import _Peer
-from khop.distributed.remote.server.identity import Source
+from khop.distributed.remote.server.identity import Requester, Source
 from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
@@ -416,7 +415,7 @@ def test_replies_of_the_loop_count_as_unread():
         router.recv_multipart()
         unread = SendBacklog()
         source = Source((0, b"peer"), "somebody")
-        peer = _Peer(source, 1, lambda _, name, frames: unread.send(router, name, frames))
+        peer = Requester(source, 1, lambda _, name, frames: unread.send(router, name, frames))
         sent = 0
         while unread.of(b"peer") < 8 << 20:
             peer.send({"id": 1, "told": "x" * 10_000})

@@ -168,7 +168,7 @@ def test_servers_that_go_and_come_back(root):
         looks(watcher, lambda look: look.directory is None and not look.lost)
 
 
-def test_nobody_is_there():
+def test_top_of_unreachable_servers_fails():
     with pytest.raises(PartitionUnavailableError, match="did not answer 'lookup' in"):
         Poller(Servers(f"127.0.0.1:{jobs.free_port()}"), 0.5)
 

@@ -32,9 +32,9 @@ from khop.distributed.remote.directory_messages import (
 from khop.distributed.remote.encoding import read_reply
 from khop.distributed.remote.graph_messages import Ping, Statistics
 from khop.distributed.remote.message_fields import incarnation_of
+from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.graph_server import GraphServer
 from khop.distributed.remote.server.identity import Source
 from khop.distributed.remote.server.session import SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
@@ -66,16 +66,6 @@ CLIENTS = [
 SOURCES = [SERVER, *CLIENTS]
 
 
-class _Server(GraphServer):
-    """A server whose replies are kept."""
-
-    replies: list[tuple[bytes, dict[str, Any]]]
-
-    def _send(self, place: int, peer: bytes, frames: Any) -> None:
-        header, _ = unpack([bytes(frame) for frame in frames])
-        self.replies.append((peer, header))
-
-
 class ControlPlane:
     """A server, its users, and what is known of both.
 
@@ -97,11 +87,8 @@ class ControlPlane:
         )
         limits = SessionLimits(buffer_bytes=1 << 30, sessions=8)
         self.sessions = SessionTable(SessionValidator(folder.meta), environment, counters, limits)
-        self.server = _Server(
-            None, self.sessions, None, [0], {}, counters, self.directory, None, 0,
-            ipc_path=None, tcp_host=None, curve=None,
-        )  # fmt: skip
-        self.server.replies = []
+        self.handler = ControlHandler(self.sessions, self.directory, counters, 0, self._send)
+        self.replies: list[tuple[bytes, dict[str, Any]]] = []
         edges, nodes = folder.meta.edge_types, folder.meta.node_types
         sampling = SamplingSpec(((3, 2),) * len(edges), with_edge=True)
         collect = CollectSpec([[] for _ in nodes], [[] for _ in edges], [True] * len(edges))
@@ -112,7 +99,10 @@ class ControlPlane:
     def close(self) -> None:
         """Ends the server."""
         self.sessions.close()
-        GraphServer.__mro__[1].close(self.server)  # of the sockets alone: there is no more
+
+    def _send(self, front: int, peer: bytes, frames: Any) -> None:
+        header, _ = unpack([bytes(frame) for frame in frames])
+        self.replies.append((peer, header))
 
     # What can happen ----------------------------------------------------------------------------
 
@@ -184,11 +174,11 @@ class ControlPlane:
         """Frames arrive."""
 
         def answer() -> None:
-            assert self.server._own.put(source.user, (source, frames), sum(map(len, frames)))
-            self.server._answer_some()
+            assert self.handler.put(source, frames, sum(map(len, frames)))
+            self.handler.answer_some()
 
         self._checked(source, frames, answer)
-        replies, self.server.replies = self.server.replies, []
+        replies, self.replies = self.replies, []
         mine = [h for peer, h in replies if peer == source.connection[1]]
         if request is not None:
             self._check_replies(source, request, mine)
@@ -217,11 +207,11 @@ class ControlPlane:
         self._check_sessions(sessions, source, said, frames is None)
         directory = self.directory
         peers = directory._clients.values()
-        assert directory._published_bytes == sum(peer.nbytes for peer in peers)
+        assert directory._values._nbytes == sum(peer.nbytes for peer in peers)
         for peer in peers:
             assert peer.nbytes == sum(map(len, peer.published.values()))
-        assert len(directory._waiters) < 2000
-        assert not self.server._own
+        assert len(directory._values._waiters) < 2000
+        assert not self.handler.has_requests
         assert len(self.sessions._sessions) <= 8
         assert set(self.sessions._opened.values()) <= set(self.sessions._sessions.values())
         json.dumps(codec.to_json(directory.lookup()))

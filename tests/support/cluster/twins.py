@@ -22,7 +22,7 @@ from khop.distributed import (
     DistDataset,
     MpDistSamplingWorkerOptions,
 )
-from khop.distributed.job.context import require_context
+from khop.distributed.job.worker_group import require_context
 from khop.distributed.partitions.service import PartitionService
 from khop.distributed.processes.socket_files import remove_socket
 from khop.distributed.rpc.partition_handler import RequestHandler

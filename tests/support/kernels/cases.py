@@ -33,7 +33,7 @@ def examples(count):
     """
     count = max(1, round(count * float(os.environ.get("KHOP_TEST_EXAMPLES", "1"))))
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=count, deadline=None, suppress_health_check=checks)
+    return settings(max_examples=count, suppress_health_check=checks)
 
 
 @dataclass

@@ -24,7 +24,7 @@ import numpy as np
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
 from khop.data.files import load_npy
-from khop.distributed.inference.output_client import OutputClient
+from khop.distributed.inference.rows import OutputClient
 from khop.sampler.requests import Ticket
 from khop.sampler.row_fetcher import RowFetcher
 from khop.storage.folder import AttrMeta, safe_name

@@ -30,7 +30,7 @@ from khop.distributed.inference.peers import InferencePeers
 from khop.distributed.inference.result import LayerwiseOutputs, NodeOutputs
 from khop.distributed.inference.rows import RowReader
 from khop.distributed.job.barrier import MonitoredBarrier
-from khop.distributed.job.context import require_context
+from khop.distributed.job.worker_group import require_context
 from khop.typing import NodeType
 
 
@@ -130,8 +130,8 @@ def layerwise_inference(
         for number, layer in enumerate(layers):
             with torch.no_grad():
                 own = runner.run(layer, number, given, peers, barrier.check)
-            told = barrier.all_gather(f"layer-{number}", [s and s.to_json() for s in own])
-            specs = _agree_on_specs(told, peers, number)
+            gathered = barrier.all_gather(f"layer-{number}", [s and s.to_json() for s in own])
+            specs = _agree_on_specs(gathered, peers, number)
             if number > 0:  # no trainer reads them any more
                 remove_outputs(peers.root, number - 1, [share for share, _ in peers.own])
             given = _inputs_of_next(data, peers, number, specs)
@@ -172,17 +172,17 @@ def _stored(dtype: torch.dtype | str | None) -> str | None:
 
 
 def _agree_on_specs(
-    told: Sequence[Sequence[Any]], peers: InferencePeers, layer: int
+    gathered: Sequence[Sequence[Any]], peers: InferencePeers, layer: int
 ) -> list[RowSpec | None]:
     """Return a layer's row specification for each node type, agreed on by all trainers.
 
     A trainer without nodes of a type has none to contribute.
     """
     agreed: list[RowSpec | None] = []
-    for node_type in range(len(told[0])):
+    for node_type in range(len(gathered[0])):
         seen = {
             r: RowSpec.from_json(specs[node_type])
-            for r, specs in enumerate(told)
+            for r, specs in enumerate(gathered)
             if specs[node_type]
         }
         if len(set(seen.values())) > 1:

@@ -48,12 +48,12 @@ class OutputHandler(FrameHandler):
         self._file_names = frozenset(file_names)
         self._opened: dict[tuple[int, int, str], Array] = {}
 
-    def _rows(self, asked: OutputRows, arrays: list[Array]) -> list[Array]:
-        layer = check_index(asked.layer, self._num_layers, "layer")
-        node_type = check_index(asked.node_type, len(self._node_types), "node_type")
-        if asked.file not in self._file_names:
+    def _rows(self, request: OutputRows, arrays: list[Array]) -> list[Array]:
+        layer = check_index(request.layer, self._num_layers, "layer")
+        node_type = check_index(request.node_type, len(self._node_types), "node_type")
+        if request.file not in self._file_names:
             raise ProtocolError("no such file of outputs")
-        table = self._open(layer, node_type, asked.file)
+        table = self._open(layer, node_type, request.file)
         rows = ids_of(arrays)
         out = np.empty((len(rows), *table.shape[1:]), table.dtype)
         _native.gather(table, rows, out)

@@ -15,11 +15,11 @@ from pathlib import Path
 from khop.distributed.dataset import DistDataset
 from khop.distributed.inference.files import PROBE, Share, check_shares, clear_folder
 from khop.distributed.inference.neighborhoods import FullNeighbors
-from khop.distributed.inference.output_client import OutputClient
+from khop.distributed.inference.rows import OutputClient
 from khop.distributed.job.barrier import MonitoredBarrier
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.partitions.endpoint_registry import EndpointRegistry
-from khop.distributed.partitions.server_process import PartitionServerProcess, endpoint_of
+from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
 from khop.distributed.partitions.service import PartitionService
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import RendezvousError
@@ -108,17 +108,17 @@ class InferencePeers:
                 clear_folder(self.root, overwrite, [name for name, _ in began])
             self.own = [self._own_share(p, edge_attrs) for p in self._parts_to_compute()]
             lacks_parts = len(self.parts) < self._data.num_partitions
-            told = self._barrier.all_gather(
+            gathered = self._barrier.all_gather(
                 "shares", [self.visible, lacks_parts, [asdict(share) for share, _ in self.own]]
             )
         finally:
             with contextlib.suppress(OSError):
                 probe.unlink()
-        shares = [_share_from_json(share) for _, _, its in told for share in its]
+        shares = [_share_from_json(share) for _, _, its in gathered for share in its]
         self.shares = sorted(shares, key=lambda share: (share.part, share.number))
         check_shares(self.shares, [t.count for t in self._data.meta.node_types])
-        self._connect([visible for visible, _, _ in told], num_layers, timeout)
-        if any(lacks for _, lacks, _ in told):
+        self._connect([visible for visible, _, _ in gathered], num_layers, timeout)
+        if any(lacks for _, lacks, _ in gathered):
             self._service.endpoints()
             if lacks_parts:
                 self.folder_client = self._service.client(timeout)
@@ -166,13 +166,13 @@ class InferencePeers:
                 credentials=self._service.credentials,
             )
             self._endpoint_registry.keep(rank, server)
-        said = self._barrier.all_gather("servers", server and server.announcement)
+        announcements = self._barrier.all_gather("servers", server and server.announcement)
         endpoints = {}
         for other in everybody:
             if other not in self.visible:
                 is_near = hosts[other] == context.host
                 self._endpoint_registry.assign(other, other, is_near)
-                endpoints[other] = endpoint_of(said[other], is_near)
+                endpoints[other] = announced_endpoint(announcements[other], is_near)
         if endpoints:
             self.output_client = OutputClient(endpoints, self._service.credentials, timeout)
             self._endpoint_registry.follow(self.output_client)

@@ -1,4 +1,7 @@
-"""Reader of one attribute of nodes by new id, for layers. Runs in trainers. Imports no torch."""
+"""Rows that layers read: attributes by new id, and outputs of other trainers by position.
+
+Runs in trainers. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,37 @@ from khop.channel.pool import BufferPool
 from khop.data.arrays import storage_dtype
 from khop.distributed.partitions.shared_client import run
 from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.rpc.pending import Request
+from khop.distributed.rpc.protocol import OutputRows
 from khop.sampler.row_fetcher import RowFetcher, write_rows
 from khop.typing import Array, Int64Array
+
+
+class OutputClient(PartitionClient):
+    """Connections to the servers of other trainers' outputs; keys of endpoints are ranks."""
+
+    what = "outputs of trainer"
+
+    def rows(
+        self, rank: int, layer: int, node_type: int, file_name: str, rows: Int64Array
+    ) -> Request:
+        """Request rows of one of a trainer's files.
+
+        Args:
+            rank: rank of the trainer.
+            layer: index of the layer.
+            node_type: index of the node type.
+            file_name: name of the file, one that the trainer has announced.
+            rows: [n] int64 positions in the file.
+
+        Raises:
+            RuntimeError: the connections have been closed.
+        """
+        if not self._connections:
+            raise RuntimeError(
+                f"rows of trainer {rank} cannot be read any more: the outputs have been closed"
+            )
+        return self._send(rank, OutputRows(layer, node_type, file_name), [rows])
 
 
 class RowReader:

@@ -2,5 +2,6 @@
 
 `launch_environment` reads the rank that a launcher gave, `rendezvous` reaches the job's key-value
 store, `generation` separates this start of the job from earlier ones in the same store, `barrier`
-is a barrier that detects a dead trainer, `context` holds role and rank of this process.
+is a barrier that detects a failed trainer, `context` holds role and rank of this process,
+`worker_group` joins and leaves the group of trainers.
 """

@@ -1,4 +1,4 @@
-"""Barrier for trainers that detects failed and dead trainers.
+"""Barrier for trainers that detects trainers that have failed or ended.
 
 A step may take one trainer hours longer than another, so a fixed timeout, as in a rendezvous, does
 not work. Each trainer publishes a heartbeat every second. A wait ends when all trainers have
@@ -73,7 +73,7 @@ class MonitoredBarrier:
         while self._failure is None and not self._stop.wait(_BEAT_SECONDS if count else 0):
             count += 1
             try:
-                self._rendezvous.publish(f"{self._name}/alive", count)
+                self._rendezvous.publish(f"{self._name}/heartbeat", count)
             except RuntimeError as error:
                 self._failure = self._store_has_gone(error)
             self._hear_of_failures()
@@ -127,14 +127,14 @@ class MonitoredBarrier:
             if time.monotonic() - last_look > _BEAT_SECONDS:
                 last_look = time.monotonic()
                 self._look_for_silence(name, last_beats)
-        told = self._rendezvous.poll(name, range(self._rendezvous.world_size))
-        return [told[rank] for rank in sorted(told)]
+        values = self._rendezvous.poll(name, range(self._rendezvous.world_size))
+        return [values[rank] for rank in sorted(values)]
 
     def _look_for_silence(self, name: str, last_beats: _Beats) -> None:
         """Raise RendezvousError if a missing trainer has sent no heartbeat for the timeout."""
         now = time.monotonic()
         arrived = self._rendezvous.poll(name, self._others)
-        beats = self._rendezvous.poll(f"{self._name}/alive", self._others)
+        beats = self._rendezvous.poll(f"{self._name}/heartbeat", self._others)
         for rank, (beat, since) in last_beats.items():
             if beats.get(rank) != beat or rank in arrived:
                 last_beats[rank] = (beats.get(rank), now)

@@ -50,16 +50,16 @@ def establish_generation(
 def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
     """Run trainer 0's side: name the group, and wait until every other trainer has replied."""
     group = secrets.token_hex(8)
-    missing, asked, present = set(range(1, world_size)), set[str](), list[str]()
+    missing, requested, present = set(range(1, world_size)), set[str](), list[str]()
     end, pause = time.monotonic() + timeout, _MIN_PAUSE
     while True:
         for rank in sorted(missing):
             if not store.check([f"{prefix}/here/{rank}"]):
                 continue
             name = store.get(f"{prefix}/here/{rank}").decode()
-            if name not in asked:
-                store.set(f"{prefix}/asked/{name}", group)
-                asked.add(name)
+            if name not in requested:
+                store.set(f"{prefix}/requested/{name}", group)
+                requested.add(name)
             elif store.check([f"{prefix}/answered/{name}/{group}"]):
                 missing.remove(rank)
                 present.append(name)
@@ -79,10 +79,10 @@ def _answer(store: Store, prefix: str, rank: int, timeout: float) -> str:
     name = secrets.token_hex(8)
     end = time.monotonic() + timeout
     store.set(f"{prefix}/here/{rank}", name)
-    if not _comes(store, f"{prefix}/asked/{name}", end):
+    if not _comes(store, f"{prefix}/requested/{name}", end):
         raise _missing(rank, "trainer 0", timeout)
     while time.monotonic() < end:  # repeated: trainer 0 may try again with another group name
-        group = store.get(f"{prefix}/asked/{name}").decode()
+        group = store.get(f"{prefix}/requested/{name}").decode()
         store.set(f"{prefix}/answered/{name}/{group}", "")
         if _comes(store, f"{prefix}/complete/{name}", min(end, time.monotonic() + _ANSWER_AGAIN)):
             return store.get(f"{prefix}/complete/{name}").decode()

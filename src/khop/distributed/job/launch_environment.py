@@ -105,10 +105,10 @@ def _check_half_pair(environment: Mapping[str, str], place: Place | None) -> Non
             continue
         if place is None:
             raise RendezvousError(f"{name} is set, but {missing} is not: set both, or neither")
-        told = place.rank if name == "RANK" else place.world_size
-        if value != told:
+        expected = place.rank if name == "RANK" else place.world_size
+        if value != expected:
             raise RendezvousError(
-                f"{name} is {value}, but {place.launcher} says {told}: set {missing}, too, or "
+                f"{name} is {value}, but {place.launcher} says {expected}: set {missing}, too, or "
                 "neither"
             )
 

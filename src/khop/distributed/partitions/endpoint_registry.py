@@ -16,7 +16,7 @@ from typing import Any
 
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.partitions.failure_detector import FailureDetector
-from khop.distributed.partitions.server_process import PartitionServerProcess, endpoint_of
+from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
 from khop.distributed.partitions.supervisor import ServerSupervisor
 from khop.distributed.rpc.endpoint import Endpoint, EndpointUpdate
 from khop.distributed.rpc.partition_client import PartitionClient
@@ -153,7 +153,7 @@ class EndpointRegistry:
         if "ended" in update:
             self._publish(key, str(update["ended"]))
         else:
-            self._publish(key, endpoint_of(update["moved"], self._is_near[key]))
+            self._publish(key, announced_endpoint(update["moved"], self._is_near[key]))
 
     def _publish(self, key: int, update: EndpointUpdate) -> None:
         self.updates[key] = update
@@ -167,7 +167,7 @@ class EndpointRegistry:
     def _own_moved(self, key: int, announcement: Mapping[str, Any]) -> None:
         self._failure_detector.publish(key, {"moved": announcement})
         if self._owners.get(key) == self._context.rank:
-            self._publish(key, endpoint_of(announcement, self._is_near[key]))
+            self._publish(key, announced_endpoint(announcement, self._is_near[key]))
 
     def _own_ended(self, key: int, why: str) -> None:
         self._failure_detector.publish(key, {"ended": why})

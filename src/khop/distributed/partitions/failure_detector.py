@@ -134,12 +134,12 @@ class FailureDetector:
     def _speak(self, rendezvous: StoreRendezvous, own: dict[str, Mapping[str, Any]]) -> None:
         """Publish updates of this trainer's servers, and a heartbeat if one is due."""
         if own != self._told:
-            rendezvous.publish(f"{self._name}/news", own)
+            rendezvous.publish(f"{self._name}/endpoints", own)
             self._told = own
         if self._has_servers and time.monotonic() >= self._next_beat:
             self._next_beat = time.monotonic() + _BEAT_SECONDS
             self._beats += 1
-            rendezvous.publish(f"{self._name}/alive", self._beats)
+            rendezvous.publish(f"{self._name}/heartbeat", self._beats)
 
     def _rest(self, done: Mapping[str, Any]) -> bool:
         """Sleep until something is due; return False if nothing ever will be."""
@@ -156,11 +156,11 @@ class FailureDetector:
     def _look(self, rendezvous: StoreRendezvous, wanted: Mapping[int, _Wanted]) -> None:
         """Read updates of the missing servers, and heartbeats of their trainers."""
         ranks = {w.rank for w in wanted.values()}
-        told = rendezvous.poll(f"{self._name}/news", ranks)
-        beats = rendezvous.poll(f"{self._name}/alive", ranks)
+        updates = rendezvous.poll(f"{self._name}/endpoints", ranks)
+        beats = rendezvous.poll(f"{self._name}/heartbeat", ranks)
         now = time.monotonic()
         for key, w in wanted.items():
-            update = told.get(w.rank, {}).get(str(key))
+            update = updates.get(w.rank, {}).get(str(key))
             if update is not None and self._known.get(key) != update:
                 self._known[key] = update
                 self._on_update(key, update)

@@ -203,8 +203,8 @@ class PartitionReader:
                 num_edges = edge_bounds[part + 1] - edge_bounds[part]
                 chunk = max(1, min(_MAX_CHUNK, _CHUNK_BYTES * len(rows) // (16 * num_edges)))
                 for start in range(0, len(rows), chunk):
-                    asked = rows[start : start + chunk]
-                    yield self._edges_of_server(client, part, index, asked)
+                    chunk_rows = rows[start : start + chunk]
+                    yield self._edges_of_server(client, part, index, chunk_rows)
 
     def _edges_of_server(
         self, client: PartitionClient, part: int, index: int, rows: Int64Array

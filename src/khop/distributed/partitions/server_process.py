@@ -10,19 +10,18 @@ import contextlib
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import zmq
-
-from khop.channel.control import Message, Op
+from khop.channel.control import Message
 from khop.cores import half_of_cores
 from khop.distributed.job.context import WorkerContext
-from khop.distributed.processes.child import ChildProcess, wait_for_message
+from khop.distributed.processes.child import ChildProcess
 from khop.distributed.processes.socket_files import remove_socket, socket_folder
-from khop.distributed.rpc.endpoint import Credentials, Endpoint
-from khop.distributed.rpc.protocol import rebuild_error
-from khop.errors import PartitionUnavailableError, RendezvousError
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
+from khop.distributed.rpc.protocol import wait_until_ready
+from khop.errors import RendezvousError
 
 
 class PartitionServerProcess:
@@ -50,7 +49,7 @@ class PartitionServerProcess:
         what: str,
         near: bool,
         far: bool,
-        credentials: Credentials | None,
+        credentials: KeyPair | None,
     ) -> None:
         if far and context.address.startswith("127."):
             raise RendezvousError(
@@ -62,13 +61,9 @@ class PartitionServerProcess:
         self._socket = str(socket_folder() / "server") if near else None
         curve, self._server_key = None, None
         if far and credentials is not None:
-            public, secret = zmq.curve_keypair()
-            self._server_key = public.decode()
-            curve = {
-                "public": self._server_key,
-                "secret": secret.decode(),
-                "clients": [credentials.public],
-            }
+            own = KeyPair.new()
+            self._server_key = own.public
+            curve = {**asdict(own), "clients": [credentials.public]}
         self._config: dict[str, Any] = {
             **config,
             "ipc_path": self._socket,
@@ -78,23 +73,13 @@ class PartitionServerProcess:
             "num_threads": half_of_cores(1, 4),
         }
         self.announcement: dict[str, str | None] = {}
-        """Addresses and public key for other trainers; read by `endpoint_of`."""
+        """Addresses and public key for other trainers; read by `announced_endpoint`."""
         self.process = ChildProcess(module, self._config)
         try:
-            self._wait_for_addresses()
+            self.learn_addresses(wait_until_ready(self.process, f"the server of {what}"))
         except BaseException:
             self.close()
             raise
-
-    def _wait_for_addresses(self) -> None:
-        message = wait_for_message(self.process.line)
-        if message is not None and message.op is Op.ERROR:
-            raise rebuild_error(message.json(), f"the server of {self.what}")
-        if message is None:
-            raise PartitionUnavailableError(
-                f"the server of {self.what} did not start: it {self.process.exit_status()}"
-            )
-        self.learn_addresses(message)
 
     def learn_addresses(self, ready: Message) -> bool:
         """Record the addresses at which the server listens; return whether they have changed.
@@ -134,7 +119,7 @@ class PartitionServerProcess:
             remove_socket(self._socket)
 
 
-def endpoint_of(announcement: Mapping[str, Any], is_near: bool) -> Endpoint:
+def announced_endpoint(announcement: Mapping[str, Any], is_near: bool) -> Endpoint:
     """Return the endpoint in a trainer's announcement, for this machine (`is_near`) or another."""
     if is_near:
         return Endpoint(announcement["ipc"])

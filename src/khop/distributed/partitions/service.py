@@ -13,8 +13,8 @@ import zmq
 
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.partitions.endpoint_registry import EndpointRegistry
-from khop.distributed.partitions.server_process import PartitionServerProcess, endpoint_of
-from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import RendezvousError
 from khop.storage.folder import PartitionFolder
@@ -63,7 +63,7 @@ class PartitionService:
         self._claims = [Claim(**c) for c in gathered]
         self._check_claims()
         self._endpoints: dict[int, Endpoint] | None = None
-        self.credentials: Credentials | None = None
+        self.credentials: KeyPair | None = None
 
     @property
     def claims(self) -> list[Claim]:
@@ -155,18 +155,16 @@ class PartitionService:
         if announced:
             self._context.keep_for_others(self.close)
 
-    def _share_credentials(self) -> Credentials:
+    def _share_credentials(self) -> KeyPair:
         if not zmq.has("curve"):
             raise RendezvousError(
                 "this libzmq has no CURVE: install pyzmq's own wheel, or pass insecure=True to "
                 "init_worker_group on a closed network"
             )
         if self._context.rank == 0:
-            public, secret = zmq.curve_keypair()
-            key = Credentials(public.decode(), secret.decode())
-            self._context.rendezvous.publish(f"{self._name}/key", asdict(key))
+            self._context.rendezvous.publish(f"{self._name}/key", asdict(KeyPair.new()))
         gathered = self._context.rendezvous.wait_for(f"{self._name}/key", [0], "make the job's key")
-        return Credentials(**gathered[0])
+        return KeyPair(**gathered[0])
 
     def _start_server(self, part: int, near: bool, far: bool) -> dict[str, str | None]:
         server = PartitionServerProcess(
@@ -195,7 +193,7 @@ class PartitionService:
         for part, server in wanted.items():
             is_near = self._claims[server].host == self._context.host
             self.endpoint_registry.assign(part, server, is_near)
-            found[part] = endpoint_of(gathered[server][str(part)], is_near)
+            found[part] = announced_endpoint(gathered[server][str(part)], is_near)
         return found
 
     def close(self) -> None:

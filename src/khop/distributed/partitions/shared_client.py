@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.sampler.requests import Ticket
 
@@ -33,7 +33,7 @@ class SharedClient:
     def __init__(
         self,
         endpoints: Mapping[int, Endpoint],
-        credentials: Credentials | None = None,
+        credentials: KeyPair | None = None,
         endpoint_registry: EndpointRegistry | None = None,
     ) -> None:
         self._endpoints = dict(endpoints)

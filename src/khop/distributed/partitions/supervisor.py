@@ -1,4 +1,4 @@
-"""Supervisor of a trainer's servers: a thread that restarts dead ones. Runs in trainers.
+"""Supervisor of a trainer's servers: a thread that restarts them when they end. Runs in trainers.
 
 Other trainers wait for a server while the trainer that started it may be in its own training step,
 or wait for them in a collective; hence a thread, asleep until a server ends. A server restarts at

@@ -93,8 +93,8 @@ def peer_of(end: socket.socket) -> tuple[int, int]:
 
     Of a connection to a listening socket, that is the process that called listen, or connect.
     """
-    told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process, user, _ = _CREDENTIALS.unpack(told)
+    credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(credentials)
     return max(process, 0), user
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from khop.distributed.processes.hosts import host_identity
 from khop.distributed.processes.socket_files import is_own_socket
 from khop.distributed.remote.directory_messages import ServerEntry
-from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Servers:
 
     master: str
     server_key: str | None = None
-    credentials: Credentials | None = None
+    credentials: KeyPair | None = None
 
     @property
     def directory(self) -> Endpoint:

@@ -218,9 +218,9 @@ class DirectoryClient(ServerClient):
     def _register(self) -> None:
         """Send this process's registration, or a lookup if it has none."""
         self._beat_at = time.monotonic() + _BEAT
-        asked = PendingRequest(None, self._identity() or Lookup(), (), _BEAT * 5)
-        self._beating = asked.future
-        self._ask(asked)
+        pending = PendingRequest(None, self._identity() or Lookup(), (), _BEAT * 5)
+        self._beating = pending.future
+        self._ask(pending)
 
     def _take_table(self, beating: Future[Reply]) -> None:
         error = beating.exception()

@@ -19,7 +19,7 @@ from khop.distributed.processes.socket_files import remove_socket
 from khop.distributed.remote.addresses import address_of, check_place
 from khop.distributed.rpc.key_files import read_server_keys
 from khop.distributed.rpc.keys import check_secured
-from khop.distributed.rpc.protocol import rebuild_error
+from khop.distributed.rpc.protocol import rebuild_error, wait_until_ready
 from khop.errors import PartitionUnavailableError
 from khop.typing import Array
 
@@ -46,21 +46,11 @@ class ServerContext(DistContext):
             for descriptor in memory:
                 os.close(descriptor)
         try:
-            self.addresses = self._wait_for_addresses()
+            ready = wait_until_ready(self.process, f"graph server {self.rank}")
+            self.addresses = ready.json()["addresses"]
         except BaseException:
             self.close()
             raise
-
-    def _wait_for_addresses(self) -> dict[str, str]:
-        message = wait_for_message(self.process.line)
-        if message is not None and message.op is Op.ERROR:
-            raise rebuild_error(message.json(), f"graph server {self.rank}")
-        if message is None:
-            raise PartitionUnavailableError(
-                f"graph server {self.rank} did not start: it {self.process.exit_status()}"
-            )
-        addresses: dict[str, str] = message.json()["addresses"]
-        return addresses
 
     @property
     def global_world_size(self) -> int:

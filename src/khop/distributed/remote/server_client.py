@@ -134,14 +134,14 @@ class ServerClient(abc.ABC):
         """
         check_process(self._owner, "connection to graph servers", "call init_client() there")
         seconds = self.timeout if timeout is None else timeout
-        asked = PendingRequest(rank, request, list(arrays), seconds)
-        asked.pack(2**53)  # a request that cannot be packed fails here, not in the thread
+        pending = PendingRequest(rank, request, list(arrays), seconds)
+        pending.pack(2**53)  # a request that cannot be packed fails here, not in the thread
         with self._submitting:
             if self._closing or self._ended is not None:
                 raise self._why_ended()
-            self._submitted.append(asked)
+            self._submitted.append(pending)
         self._notify()
-        return asked.future
+        return pending.future
 
     def request(
         self,
@@ -158,8 +158,8 @@ class ServerClient(abc.ABC):
             os.eventfd_write(self._wake, 1)
 
     def _why_ended(self) -> RuntimeError:
-        said = "the connection to the graph servers has been closed"
-        return RuntimeError(said if self._closing else f"{said}: {self._ended!r}")
+        text = "the connection to the graph servers has been closed"
+        return RuntimeError(text if self._closing else f"{text}: {self._ended!r}")
 
     def _stop(self) -> None:
         """End the thread; requests in flight fail."""
@@ -245,21 +245,21 @@ class ServerClient(abc.ABC):
         while self._submitted:
             self._ask(self._submitted.popleft())
 
-    def _ask(self, asked: PendingRequest) -> None:
+    def _ask(self, pending: PendingRequest) -> None:
         number = self._pending.next_number()
-        rank = asked.server
+        rank = pending.server
         try:
-            asked.pack(number)
+            pending.pack(number)
             link = self._connections.get(rank)
             if link is None:
                 link = self._connections[rank] = self._new_connection(None)
                 if rank is not None:
                     self._locate(rank)
-            link.send(asked.frames)
+            link.send(pending.frames)
         except Exception as error:  # it cannot be packed or sent
-            asked.fail(error)
+            pending.fail(error)
             return
-        self._pending.add(number, asked)
+        self._pending.add(number, pending)
 
     def _ask_again(self, rank: int | None) -> None:
         """Send again the requests that were lost with a connection.
@@ -269,32 +269,32 @@ class ServerClient(abc.ABC):
         mine = self._pending.of(rank)
         if rank is None:
             self._on_directory_back()
-        mine.sort(key=lambda asked: not self._is_first(asked.request))
-        for asked in mine:
-            self._connections[rank].send(asked.frames)
+        mine.sort(key=lambda pending: not self._is_first(pending.request))
+        for pending in mine:
+            self._connections[rank].send(pending.frames)
 
     def _answer(self, rank: int | None, header: dict[str, Any], arrays: list[Array]) -> None:
-        asked = self._pending.answered(rank, header.get("id"))
-        if asked is None:  # answered twice, after a reconnection
+        pending = self._pending.answered(rank, header.get("id"))
+        if pending is None:  # answered twice, after a reconnection
             return
         where = self.name_of(rank)
         if "error" in header:
-            asked.fail(rebuild_error(header["error"], where))
+            pending.fail(rebuild_error(header["error"], where))
             return
         try:
-            reply = Reply(read_reply(asked.request, header, where), arrays)
+            reply = Reply(read_reply(pending.request, header, where), arrays)
         except ProtocolError as error:
-            asked.fail(error)
+            pending.fail(error)
             return
-        if asked.future.set_running_or_notify_cancel():
-            asked.future.set_result(reply)
+        if pending.future.set_running_or_notify_cancel():
+            pending.future.set_result(reply)
 
-    def _unavailable(self, asked: PendingRequest, waited: float) -> PartitionUnavailableError:
-        rank = asked.server
+    def _unavailable(self, pending: PendingRequest, waited: float) -> PartitionUnavailableError:
+        rank = pending.server
         link = self._connections[rank]
         who = "the graph servers' directory" if rank is None else f"graph server {rank}"
         return PartitionUnavailableError(
-            f"{who} at {link.address} did not answer '{asked.request.op}' in {waited:.1f} s: it "
+            f"{who} at {link.address} did not answer '{pending.request.op}' in {waited:.1f} s: it "
             f"{link.state()}"
         )
 
@@ -303,8 +303,8 @@ class ServerClient(abc.ABC):
         with self._submitting:
             self._ended = why
             waiting = [*self._pending.drain(), *self._submitted]
-        for asked in waiting:
-            asked.fail(self._why_ended())
+        for pending in waiting:
+            pending.fail(self._why_ended())
         self._on_end()
         for link in self._connections.values():
             link.close()

@@ -21,7 +21,7 @@ from typing import Any
 import zmq
 
 from khop.channel.message import unpack
-from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.limits import ENVELOPE_BYTES
 from khop.errors import ProtocolError
 from khop.typing import Array
@@ -73,7 +73,7 @@ class Connection:
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        credentials: Credentials | None = None,
+        credentials: KeyPair | None = None,
         endpoint: Endpoint | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

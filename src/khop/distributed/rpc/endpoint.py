@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import zmq
+
+from khop.errors import SecurityError
+
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -15,11 +19,29 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Credentials:
-    """CURVE key pair with which a process connects to servers, Z85 text."""
+class KeyPair:
+    """A CURVE key pair, Z85 text of 40 characters each.
+
+    A process uses it as server, or as its credentials to connect to servers.
+    """
 
     public: str
     secret: str = field(repr=False)
+
+    @classmethod
+    def new(cls) -> KeyPair:
+        """Make a new pair.
+
+        Raises:
+            SecurityError: this libzmq was built without CURVE.
+        """
+        if not zmq.has("curve"):
+            raise SecurityError(
+                "this libzmq was built without CURVE: install pyzmq's own wheel "
+                "(pip install --force-reinstall pyzmq)"
+            )
+        public, secret = zmq.curve_keypair()
+        return cls(public.decode(), secret.decode())
 
 
 EndpointUpdate: TypeAlias = Endpoint | str

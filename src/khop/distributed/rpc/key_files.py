@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from khop.distributed.rpc.endpoint import KeyPair
 from khop.distributed.rpc.keys import (
     KEY_FILE_VARIABLE,
     MAX_CLIENTS,
     NAME,
     ClientKeys,
     JobKeys,
-    KeyPair,
     ServerKeys,
 )
 from khop.errors import SecurityError

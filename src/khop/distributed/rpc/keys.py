@@ -20,14 +20,14 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
 from zmq.utils import z85
 
 from khop import log
-from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.errors import SecurityError
 
 KEY_FILE_VARIABLE = "KHOP_KEY_FILE"
@@ -44,29 +44,6 @@ _log = log.get(__name__)
 
 
 @dataclass(frozen=True)
-class KeyPair:
-    """A CURVE key pair, Z85 text of 40 characters each."""
-
-    public: str
-    secret: str = field(repr=False)
-
-    @classmethod
-    def new(cls) -> KeyPair:
-        """Make a new pair.
-
-        Raises:
-            SecurityError: this libzmq was built without CURVE.
-        """
-        if not zmq.has("curve"):
-            raise SecurityError(
-                "this libzmq was built without CURVE: install pyzmq's own wheel "
-                "(pip install --force-reinstall pyzmq)"
-            )
-        public, secret = zmq.curve_keypair()
-        return cls(public.decode(), secret.decode())
-
-
-@dataclass(frozen=True)
 class ClientKeys:
     """Keys of a trainer.
 
@@ -78,9 +55,9 @@ class ClientKeys:
     client: KeyPair
     server_key: str
 
-    def credentials(self) -> Credentials:
+    def credentials(self) -> KeyPair:
         """Return the client's pair, as `Connection` takes it."""
-        return Credentials(self.client.public, self.client.secret)
+        return self.client
 
     def endpoint(self, address: str) -> Endpoint:
         """Return the endpoint of a server of the job at an address."""
@@ -120,9 +97,9 @@ class ServerKeys:
             "clients": list(self.clients.values()),
         }
 
-    def credentials(self) -> Credentials:
+    def credentials(self) -> KeyPair:
         """Return the server's pair, with which it connects to other servers of the job."""
-        return Credentials(self.server.public, self.server.secret)
+        return self.server
 
     @property
     def server_key(self) -> str:

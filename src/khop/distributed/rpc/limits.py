@@ -11,18 +11,22 @@ cost less than replies (`RateLimiter`), and so does one that does not read its r
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import zmq
 
+from khop import log
 from khop.channel.message import FRAME_BYTES, MESSAGE_BYTES
 from khop.errors import ProtocolError
 from khop.typing import Int64Array, IntArray
+
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,34 @@ class RateLimiter:
         if len(self._buckets) > self._MAX_PEERS:
             self._buckets.popitem(last=False)
         return admitted
+
+
+class ErrorLog:
+    """Log of unexpected errors in a loop that continues, bounded so that it cannot fill a disk.
+
+    Args:
+        count: called with each error, also with those that are not logged.
+    """
+
+    _RATE, _BURST = 1.0, 50
+
+    def __init__(self, count: Callable[[], None]) -> None:
+        self._count = count
+        self._rate = RateLimiter(self._RATE, self._BURST)
+
+    @contextlib.contextmanager
+    def guarded(self, work: str) -> Iterator[None]:
+        """Log and count an error in the block, so that its caller continues.
+
+        Args:
+            work: name of the work in the block, for the log.
+        """
+        try:
+            yield
+        except Exception as error:
+            self._count()
+            if self._rate.admit(b""):
+                _log.error("unexpected", f"{work} failed: {error!r}", exc_info=error)
 
 
 @dataclass

@@ -19,7 +19,7 @@ import zmq
 from khop import log
 from khop.channel.message import pack
 from khop.distributed.rpc.connection import Connection
-from khop.distributed.rpc.endpoint import Credentials, Endpoint
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.pending import PendingRequests, Request
 from khop.distributed.rpc.protocol import (
     Degrees,
@@ -69,7 +69,7 @@ class PartitionClient:
     def __init__(
         self,
         endpoints: Mapping[int, Endpoint],
-        credentials: Credentials | None = None,
+        credentials: KeyPair | None = None,
         timeout: float = 180.0,
         on_lost: Callable[[int, float], None] | None = None,
     ) -> None:
@@ -180,14 +180,14 @@ class PartitionClient:
         """Request attributes of a part's nodes or edges."""
         return self._send(part, Fetch(kind, index, list(names)), [ids])  # type: ignore[arg-type]
 
-    def _send(self, part: int, asked: Any, arrays: list[Array]) -> Request:
+    def _send(self, part: int, message: Any, arrays: list[Array]) -> Request:
         check_process(self._owner, "connection to other partitions", "make a loader there")
         number = self._pending.next_number()
         timed = {} if self.log is None else {"timed": True}
-        header = request_header(asked, number, part=part, **timed)
+        header = request_header(message, number, part=part, **timed)
         request = Request(part, pack(header, arrays), self._timeout)
         if self.log is not None:
-            request.asked = self.log.ask(part, asked.op, len(arrays[0]))
+            request.log_entry = self.log.ask(part, message.op, len(arrays[0]))
         connection = self._connections[part]
         if connection.final is not None:
             request.fail(self._unavailable(part, connection.final))
@@ -251,8 +251,8 @@ class PartitionClient:
         if request is None:  # answered twice, after a reconnection
             return
         self.bytes_received += nbytes
-        if request.asked is not None and self.log is not None:
-            self.log.answer(request.asked, header.get("served"), nbytes)
+        if request.log_entry is not None and self.log is not None:
+            self.log.answer(request.log_entry, header.get("served"), nbytes)
         if "error" in header:
             where = f"the server of {self.what} {part}"
             request.fail(rebuild_error(header["error"], where))

@@ -76,7 +76,9 @@ class FrameHandler:
             number = header.get("id")
             if type(number) is not int or not 0 <= number <= INT64:
                 number = None
-                raise ProtocolError("a request has no 'id', by which its asker knows the reply")
+                raise ProtocolError(
+                    "a request has no 'id', by which the sender recognises the reply"
+                )
             kind, answer = self._answers.get(str(header.get("op")), (None, None))
             if kind is None or answer is None:
                 raise ProtocolError(f"no such request '{str(header.get('op'))[:100]}'")
@@ -96,8 +98,8 @@ def refusal(frames: list[Any], why: Exception) -> list[Any]:
     number = None
     if frames and len(frames[0]) <= _MAX_REFUSED:
         with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
-            told = json.loads(bytes(frames[0]))["id"]
-            number = told if type(told) is int else None
+            request_id = json.loads(bytes(frames[0]))["id"]
+            number = request_id if type(request_id) is int else None
     return pack({"id": number, "error": describe_error(why)}, [])
 
 
@@ -134,24 +136,24 @@ class RequestHandler(FrameHandler):
         # than to fill it.
         self._pool = BufferPool(_MAX_IDLE)
 
-    def _sample(self, asked: Sample, arrays: list[Array]) -> list[Array]:
-        csr, relation, request = self._csr(asked.relation), asked.relation, asked.hop
-        rows, rest = unpack_rows(asked.rows, arrays)
+    def _sample(self, request: Sample, arrays: list[Array]) -> list[Array]:
+        csr, relation, hop = self._csr(request.relation), request.relation, request.hop
+        rows, rest = unpack_rows(request.rows, arrays)
         check_empty(rest)
-        if request.weighted and not csr.has_weights:
+        if hop.weighted and not csr.has_weights:
             raise ProtocolError(
                 f"edge type {relation} has no weights in partition {self._part.part}"
             )
-        self._check_drawn(relation, rows, request)
-        return _reply(rows.draw(csr, request))
+        self._check_drawn(relation, rows, hop)
+        return _reply(rows.draw(csr, hop))
 
-    def _check_drawn(self, relation: int, rows: RowSet, request: HopRequest) -> None:
+    def _check_drawn(self, relation: int, rows: RowSet, hop: HopRequest) -> None:
         """Raise ProtocolError if the neighbours would not fit a reply. Nothing is sampled yet."""
-        count, fanout, width = len(rows.ids), request.fanout, _edge_bytes(request.with_edge)
+        count, fanout, width = len(rows.ids), hop.fanout, _edge_bytes(hop.with_edge)
         nbytes = 4 * count + count * fanout * width
         if fanout < 0 or nbytes > self._reply_bytes:  # then the degrees bound it
             degrees = self._degrees(relation, rows)
-            if request.replace and fanout >= 0:
+            if hop.replace and fanout >= 0:
                 edges = int(np.count_nonzero(degrees)) * fanout
             elif fanout >= 0:
                 edges = int(np.minimum(degrees, fanout).sum())
@@ -166,9 +168,9 @@ class RequestHandler(FrameHandler):
         first_row = self._part.meta.node_types[row_type].bounds[self._part.part]
         return degrees_of(indptr, first_row, rows.ids)
 
-    def _induce(self, asked: Induce, arrays: list[Array]) -> list[Array]:
-        csr, relation, with_edge = self._csr(asked.relation), asked.relation, asked.with_edge
-        rows, rest = unpack_rows(asked.rows, arrays)
+    def _induce(self, request: Induce, arrays: list[Array]) -> list[Array]:
+        csr, relation, with_edge = self._csr(request.relation), request.relation, request.with_edge
+        rows, rest = unpack_rows(request.rows, arrays)
         keys = ids_of(rest)
         source, _ = self._part.relations[relation]
         num_nodes = self._part.meta.node_types[source].count
@@ -185,16 +187,16 @@ class RequestHandler(FrameHandler):
             check_reply_bytes(nbytes, self._reply_bytes, f"edges among {len(keys)} nodes")
         return [np.concatenate(arrays) for arrays in zip(*found, strict=True)]
 
-    def _has_edges(self, asked: HasEdges, arrays: list[Array]) -> list[Array]:
-        csr = self._csr(asked.relation)
-        rows, rest = unpack_rows(asked.rows, arrays)
+    def _has_edges(self, request: HasEdges, arrays: list[Array]) -> list[Array]:
+        csr = self._csr(request.relation)
+        rows, rest = unpack_rows(request.rows, arrays)
         neighbors = ids_of(rest)
         if len(neighbors) != len(rows.ids):
             raise ProtocolError("a question for edges names other numbers of rows and neighbours")
         return [_native.has_edges(csr, rows.ids, neighbors)]
 
-    def _answer_degrees(self, asked: Degrees, arrays: list[Array]) -> list[Array]:
-        relation = check_index(asked.relation, len(self._part.csrs), "relation")
+    def _answer_degrees(self, request: Degrees, arrays: list[Array]) -> list[Array]:
+        relation = check_index(request.relation, len(self._part.csrs), "relation")
         ids = ids_of(arrays)
         degrees = self._degrees(relation, RowSet(ids))
         if len(degrees) != len(ids):
@@ -204,10 +206,10 @@ class RequestHandler(FrameHandler):
     def _csr(self, relation: int) -> _native.Csr:
         return self._part.csrs[check_index(relation, len(self._part.csrs), "relation")]
 
-    def _fetch(self, asked: Fetch, arrays: list[Array]) -> list[Array]:
-        kind, names = asked.kind, asked.names
+    def _fetch(self, request: Fetch, arrays: list[Array]) -> list[Array]:
+        kind, names = request.kind, request.names
         types = self._part.meta.types(kind)
-        place = check_index(asked.index, len(types), "index")
+        place = check_index(request.index, len(types), "index")
         original_ids = "id" if kind == "node" else "edge_id"
         known = {**types[place].attrs, original_ids: AttrMeta("int64")}
         for name in names:

@@ -26,10 +26,10 @@ class Request:
         frames: the message.
         begun: when it was made.
         deadline: when it fails without a reply.
-        asked: its entry in a log of requests.
+        log_entry: its entry in a log of requests.
     """
 
-    __slots__ = ("_error", "_result", "asked", "begun", "deadline", "frames", "server")
+    __slots__ = ("_error", "_result", "begun", "deadline", "frames", "log_entry", "server")
 
     def __init__(
         self, server: Any, frames: list[Any], timeout: float, clock: Clock = time.monotonic
@@ -38,7 +38,7 @@ class Request:
         self.frames = frames
         self.begun = clock()
         self.deadline = self.begun + timeout
-        self.asked: Asked | None = None
+        self.log_entry: Asked | None = None
         self._result: list[Array] | None = None
         self._error: Exception | None = None
 

@@ -15,9 +15,11 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import numpy as np
 
 from khop import codec, errors
+from khop.channel.control import Message, Op
 from khop.channel.message import MAX_ARRAYS
 from khop.codec import AtMost, Distinct, Id
-from khop.errors import ProtocolError
+from khop.distributed.processes.child import ChildProcess, wait_for_message
+from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.sampler.requests import HopRequest, RowSet
 from khop.typing import Array, Int64Array
 
@@ -163,6 +165,25 @@ def rebuild_error(described: Any, where: str) -> Exception:
     if kind is None:
         return RuntimeError(f"{name}: {text}")
     return kind(text)
+
+
+def wait_until_ready(process: ChildProcess, where: str) -> Message:
+    """Wait for the READY message of a server that was started; return it.
+
+    Args:
+        process: its process.
+        where: name of the server, for messages: 'graph server 0'.
+
+    Raises:
+        PartitionUnavailableError: it ended first.
+        Exception: the error for which it did not start, as it was raised there.
+    """
+    message = wait_for_message(process.line)
+    if message is None:
+        raise PartitionUnavailableError(f"{where} did not start: it {process.exit_status()}")
+    if message.op is Op.ERROR:
+        raise rebuild_error(message.json(), where)
+    return message
 
 
 def pack_rows(rows: RowSet) -> tuple[list[RowPart], list[Array]]:

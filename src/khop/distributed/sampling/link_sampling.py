@@ -9,13 +9,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from khop.sampler.link import Links, LinkSampler
+from khop.sampler.link import LinkSampler
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.negative import Candidates, NegativeSampler
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array
-
-__all__ = ["Links", "link_sampler"]
 
 
 def link_sampler(

@@ -88,7 +88,8 @@ class Pipeline:
         self._links: LinkSampler | None = None
         if spec.link is not None:
             # Imported here: samplers of nodes start 30 ms earlier without.
-            from khop.distributed.sampling.link_sampling import Links, link_sampler
+            from khop.distributed.sampling.link_sampling import link_sampler
+            from khop.sampler.link import Links
 
             self._links_of = Links
             self._links = link_sampler(part, spec.link, spec.sampling.temporal, arrays)

@@ -238,24 +238,24 @@ class SamplerProcess:
             return ArenaReader(message.descriptor()).lease(0, nbytes, None)
         return self.arena.lease(offset, nbytes, self._free)
 
-    def _lease_on_device(self, told: bytes, offset: int, nbytes: int) -> tuple[Received, bytes]:
+    def _lease_on_device(self, header: bytes, offset: int, nbytes: int) -> tuple[Received, bytes]:
         """Return a batch in the device arena, and the rest of its message."""
-        if self.device_arena is None or len(told) < ONE.size:
+        if self.device_arena is None or len(header) < ONE.size:
             raise ProtocolError("a batch lies in the memory of a device, but there is no slab")
-        end = ONE.size + ONE.unpack_from(told)[0]
+        end = ONE.size + ONE.unpack_from(header)[0]
         free = self._free
         received = self.device_arena.lease(
             offset - ON_DEVICE,
             nbytes,
-            told[ONE.size : end],
+            header[ONE.size : end],
             self.layouts,
             lambda slot: free(slot | ON_DEVICE),
         )
-        return received, told[end:]
+        return received, header[end:]
 
 
 def _free(line: weakref.ref[ControlLine], owner: int, slot: int) -> None:
     """Free a slot. Called in any thread: the user's, or ZeroMQ's when it has sent a batch."""
-    alive = line()
-    if alive is not None and os.getpid() == owner:  # a fork drops copies, not the batch
-        alive.post(Op.FREE, ONE.pack(slot))
+    open_line = line()
+    if open_line is not None and os.getpid() == owner:  # a fork drops copies, not the batch
+        open_line.post(Op.FREE, ONE.pack(slot))

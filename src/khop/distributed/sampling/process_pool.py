@@ -1,9 +1,9 @@
-"""Pool of sampler processes: assigns batches to them, and restarts those that die.
+"""Pool of sampler processes: assigns batches to them, and restarts those that end.
 
 Run by trainers (`sampling.pool`) and, for each session, by graph servers (`remote.server.session`),
 which start processes and decide what is requested. Imports no torch.
 
-When a sampler dies, its batches in flight are requested from the others at once: batches are
+When a sampler ends, its batches in flight are requested from the others at once: batches are
 functions of their requests, so they are the same. A new process with a new arena replaces it. It
 gets batches when it is ready, or at once if it is the only one.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 
 from khop import log
 from khop.channel.control import Message, Op
@@ -20,10 +20,60 @@ from khop.channel.layout import Layout
 from khop.distributed.rpc.endpoint import EndpointUpdate
 from khop.distributed.sampling.control_messages import BatchKey
 from khop.distributed.sampling.process_handle import SamplerProcess, end_process, send_endpoint
-from khop.distributed.sampling.restart_policy import RestartPolicy
 from khop.errors import SamplerDiedError
 
 _log = log.get(__name__)
+
+# Exits on the same batch that end the loader. A second may happen by chance, if batches take long
+# or samplers are killed often; a fourth does not.
+_MAX_AT_A_BATCH = 4
+
+
+class RestartPolicy:
+    """Count of the restarts of a loader's samplers, with its limits.
+
+    Args:
+        max_restarts: maximum number of restarts.
+
+    Attributes:
+        num_restarts: number of restarts so far.
+
+    Example:
+        >>> policy = RestartPolicy(max_restarts=1)
+        >>> policy.record_exit(None, in_flight=[])
+        >>> policy.record_exit(None, in_flight=[])
+        'samplers have been restarted 1 times; max_restarts bounds it'
+    """
+
+    def __init__(self, max_restarts: int) -> None:
+        self._max_restarts = max_restarts
+        self.num_restarts = 0
+        self._exits: dict[Hashable, int] = {}
+
+    def record_exit(
+        self, task: Hashable | None, in_flight: Collection[Hashable], name: str = ""
+    ) -> str | None:
+        """Record that a sampler has ended, and decide whether another is started in its place.
+
+        Args:
+            task: batch that it worked on last, by any key that stays the same when the batch is
+                requested again. If None, that is not known.
+            in_flight: keys of all batches in flight; exits on others are forgotten.
+            name: name of the batch for the reason.
+
+        Returns:
+            Reason for which there is no restart: `max_restarts` is exhausted, or four samplers
+            died on one batch. None if the sampler is restarted.
+        """
+        self._exits = {known: n for known, n in self._exits.items() if known in in_flight}
+        if task is not None and task in in_flight:
+            self._exits[task] = self._exits.get(task, 0) + 1
+            if self._exits[task] >= _MAX_AT_A_BATCH:
+                return f"{_MAX_AT_A_BATCH} samplers have died at work on {name}"
+        if self.num_restarts >= self._max_restarts:
+            return f"samplers have been restarted {self.num_restarts} times; max_restarts bounds it"
+        self.num_restarts += 1
+        return None
 
 
 class ProcessPool:
@@ -52,9 +102,9 @@ class ProcessPool:
         self._request = request
         self._session = session
         self._restart_policy = RestartPolicy(max_restarts)
-        # Processes to start: number, and whether it replaces one that has died.
+        # Processes to start: number, and whether it replaces one that has ended.
         self._missing = deque((number, False) for number in range(num_samplers))
-        # Batches in flight at samplers that have died, while there is no other.
+        # Batches in flight at samplers that have ended, while there is no other.
         self._unassigned: dict[BatchKey, None] = {}
 
     @property
@@ -153,7 +203,7 @@ class ProcessPool:
             self._reap(sampler)
 
     def _reap(self, dead: SamplerProcess) -> None:
-        """Remove a sampler that has died; raise SamplerDiedError if it is not to be replaced."""
+        """Remove a sampler that has ended; raise SamplerDiedError if it is not to be replaced."""
         process = dead.process
         status = process.exit_status()
         end_process(process)
@@ -184,10 +234,10 @@ class ProcessPool:
         where = "" if self._session is None else " of the graph server"
         last = "It had worked on none" if task is None else f"It worked on batch {task[1]} last"
         due = sorted(batch for _, batch in dead.in_flight)
-        asked = f"batches {due} were due" if due else "no batch was due"
+        lost = f"batches {due} were due" if due else "no batch was due"
         return (
             f"sampler process {dead.number} (pid {dead.process.pid}){where} {status} while "
-            f"{asked}, and {why}. {last}. Killed processes often mean that memory ran out."
+            f"{lost}, and {why}. {last}. Killed processes often mean that memory ran out."
             + (f"\nThe end of its log:\n{tail}" if tail else "")
         )
 

@@ -1,4 +1,4 @@
-"""Standby process of a trainer: replaces a sampler that dies, without the start-up time."""
+"""Standby process of a trainer: replaces a sampler that has ended, without the start-up time."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Sampler:
         self._pipeline = Pipeline(part, spec, self._client, arrays, self._clock, device)
         self._concurrency: int = config["concurrency"]
         self._epochs: dict[int, Epoch] = {}
-        self._asked: deque[BatchKey] = deque()
+        self._requested: deque[BatchKey] = deque()
         self._tasks: list[Task] = []
         self._bytes_told = 0
         self._announced: set[int] = set()
@@ -156,10 +156,10 @@ class Sampler:
 
     def _handle(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
-            freed, asked = decode_sample_request(message.payload)
+            freed, requested = decode_sample_request(message.payload)
             for offset in freed:
                 self._slots.free(offset)
-            self._asked.extend(asked)
+            self._requested.extend(requested)
         elif message.op is Op.FREE:
             self._slots.free(ONE.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
@@ -202,20 +202,20 @@ class Sampler:
         """Accept a request for a batch without an epoch, as graph servers send them."""
         key, run_key, columns = read_request(message)
         self._epochs[key[0]] = Epoch(run_key, None, columns)
-        self._asked.append(key)
+        self._requested.append(key)
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
-        self._asked = deque(a for a in self._asked if a[0] != epoch)
+        self._requested = deque(a for a in self._requested if a[0] != epoch)
         for task in [t for t in self._tasks if t.epoch == epoch]:
             task.steps.close()
             task.slot.abandon()
             self._tasks.remove(task)
 
     def _start_next(self) -> bool:
-        if not self._asked or len(self._tasks) >= self._concurrency:
+        if not self._requested or len(self._tasks) >= self._concurrency:
             return False
-        number, batch = self._asked.popleft()
+        number, batch = self._requested.popleft()
         epoch = self._epochs[number]  # open: the line keeps the order of messages
         if epoch.plan is None:
             del self._epochs[number]
@@ -330,13 +330,13 @@ def _client(
     if not config["endpoints"]:
         return None
     # Imported here: without other partitions, a sampler without ZeroMQ starts 60 ms earlier.
-    from khop.distributed.rpc.endpoint import Credentials, Endpoint
+    from khop.distributed.rpc.endpoint import Endpoint, KeyPair
     from khop.distributed.rpc.partition_client import PartitionClient
 
     credentials = config["credentials"]
     return PartitionClient(
         {int(part): Endpoint(**e) for part, e in config["endpoints"].items()},
-        None if credentials is None else Credentials(**credentials),
+        None if credentials is None else KeyPair(**credentials),
         config["timeout"],
         on_lost,
     )

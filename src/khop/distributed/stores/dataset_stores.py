@@ -34,7 +34,7 @@ from khop.typing import NODE, Array, EdgeType, Int64Array
 _EDGES = (None, None)  # group of a homogeneous graph's edge attributes
 
 
-class _Asked(NamedTuple):
+class _AttrQuery(NamedTuple):
     """Requested attribute.
 
     Attributes:
@@ -80,26 +80,26 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         try:
-            asked = self._asked(attr)
+            query = self._query_of(attr)
         except KeyError:
             return None
-        if asked.is_label:
-            return tuple(self.node_labels[self.meta.node_types[asked.type_index].name].shape)
-        found = self.meta.types(asked.kind)[asked.type_index]
-        return found.count, *found.attrs[asked.name].shape
+        if query.is_label:
+            return tuple(self.node_labels[self.meta.node_types[query.type_index].name].shape)
+        found = self.meta.types(query.kind)[query.type_index]
+        return found.count, *found.attrs[query.name].shape
 
     def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
         return self._multi_get_tensor([attr])[0]
 
     def _multi_get_tensor(self, attrs: Sequence[TensorAttr]) -> list[Tensor | None]:
-        asked = [self._asked(attr) for attr in attrs]
+        query = [self._query_of(attr) for attr in attrs]
         # PyG's loaders pass the same index for all attributes of a type: it is looked up once.
         groups: dict[tuple[str, int, int], list[str]] = {}
-        for a in asked:
+        for a in query:
             if not (a.index is None or a.is_label or a.index is _LEFT_OUT):
                 names = groups.setdefault((a.kind, a.type_index, id(a.index)), [])
                 names += [] if a.name in names else [a.name]
-        indices = {id(a.index): a.index for a in asked}
+        indices = {id(a.index): a.index for a in query}
         reader = self.reader
         wanted = [
             (reader.table(kind, i, names), self._stored_rows(kind, i, indices[index]))
@@ -107,26 +107,26 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         ]
         read = reader.rows(wanted, self.peers) if wanted else []
         rows = dict(zip(groups, read, strict=True))
-        return [self._value(a, rows.get((a.kind, a.type_index, id(a.index)))) for a in asked]
+        return [self._value(a, rows.get((a.kind, a.type_index, id(a.index)))) for a in query]
 
-    def _value(self, asked: _Asked, rows: dict[str, Array] | None) -> Tensor | None:
-        if asked.index is _LEFT_OUT:
+    def _value(self, query: _AttrQuery, rows: dict[str, Array] | None) -> Tensor | None:
+        if query.index is _LEFT_OUT:
             return None
-        found = self.meta.types(asked.kind)[asked.type_index]
+        found = self.meta.types(query.kind)[query.type_index]
         value: Tensor
-        if asked.is_label:
+        if query.is_label:
             value = self.node_labels[found.name]
-            if asked.index is not None:
-                value = value[torch.from_numpy(_ids(asked.index, found.count))]
+            if query.index is not None:
+                value = value[torch.from_numpy(_ids(query.index, found.count))]
         else:
             if rows is None:
-                array = self.reader.attribute(asked.kind, asked.type_index, asked.name, self.peers)
+                array = self.reader.attribute(query.kind, query.type_index, query.name, self.peers)
             else:
-                array = rows[asked.name]
-            value = to_tensor(array, found.attrs[asked.name].dtype)
-        return value[0] if isinstance(asked.index, (int, np.integer)) else value
+                array = rows[query.name]
+            value = to_tensor(array, found.attrs[query.name].dtype)
+        return value[0] if isinstance(query.index, (int, np.integer)) else value
 
-    def _asked(self, attr: TensorAttr) -> _Asked:
+    def _query_of(self, attr: TensorAttr) -> _AttrQuery:
         """Find an attribute; KeyError that lists all attributes if there is no such."""
         meta: FolderMeta = self.meta
         group = attr.group_name if attr.is_set("group_name") else None
@@ -141,14 +141,14 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
                     index = _left_out(attr) if edge is None else edge
                 elif isinstance(index, SampledEdges):
                     index = index.edge
-                return _Asked("edge", place, attr.attr_name, index)
+                return _AttrQuery("edge", place, attr.attr_name, index)
         else:
             name = NODE if group is None and not meta.heterogeneous else group
             place = _find([t.name for t in meta.node_types], name)
             attrs = {} if place is None else meta.node_types[place].attrs
             is_label = name in self.node_labels and attr.attr_name == "y"
             if place is not None and (attr.attr_name in attrs or is_label):
-                return _Asked("node", place, attr.attr_name, index, is_label)
+                return _AttrQuery("node", place, attr.attr_name, index, is_label)
         raise KeyError(
             f"no attribute '{attr.attr_name}' of group {group!r}: there are "
             f"{[(a.group_name, a.attr_name) for a in self.get_all_tensor_attrs()]}"

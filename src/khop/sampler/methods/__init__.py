@@ -16,6 +16,7 @@ from khop.sampler.methods.labor import Labor
 from khop.sampler.methods.neighbor import NEIGHBOR, NeighborSampling, as_method
 from khop.sampler.methods.pinsage import PinSage
 from khop.sampler.methods.ppr import Ppr
+from khop.sampler.methods.saint import SaintEdges, SaintWalks
 
 __all__ = [
     "METHODS",
@@ -26,6 +27,8 @@ __all__ = [
     "PinSage",
     "Ppr",
     "ProgramMethod",
+    "SaintEdges",
+    "SaintWalks",
     "SamplingMethod",
     "as_method",
     "register",

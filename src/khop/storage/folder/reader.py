@@ -43,6 +43,7 @@ INTS = ("int32", "int64")
 """Dtypes of ids, row pointers and positions."""
 
 _MAX_META = 64 << 20
+_ADVICE = "make one with `khop partition` or khop.partition()"
 
 
 def check_is_folder(root: str | os.PathLike[str]) -> None:
@@ -53,11 +54,10 @@ def check_is_folder(root: str | os.PathLike[str]) -> None:
     """
     root = Path(root).absolute()
     if not root.is_dir():
-        raise FolderError(f"no partition folder at '{root}'")
+        raise FolderError(f"no partition folder at '{root}': {_ADVICE}")
     if not os.path.lexists(root / META_FILE):
         raise FolderError(
-            f"'{root}' is not a partition folder: it has no {META_FILE}. Make one with "
-            "`khop partition` or a khop.partition partitioner."
+            f"'{root}' is not a partition folder: it has no {META_FILE}. {_ADVICE.capitalize()}"
         )
 
 

@@ -4,5 +4,5 @@ In the trainer: `membership` (`init_client`), `served_graph` (the graph, for loa
 (by name), `directory_rendezvous` (values that clients publish), `backend` (the processes that make
 a loader's batches), `local_sampler` (samplers of a server on the same machine). In the receiver's
 process, without torch: `receiver` (its loop), `server_session` (a session on one server),
-`reassembly` (a batch in chunks), `batch_checks`.
+`server_locator` (their addresses), `reassembly` (a batch in chunks), `batch_checks`.
 """

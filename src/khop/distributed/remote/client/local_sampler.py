@@ -58,7 +58,7 @@ class LocalSampler:
         self._server = ControlLine(_connected(path))
         try:
             self._server.send_json(Op.CONFIG, dict(config), memory)
-            message = self._hear(_START)
+            message = self._receive(_START)
             if message is None:
                 raise PartitionUnavailableError("the graph server of this machine does not answer")
             self.line, self.pid = _started(message)
@@ -66,7 +66,7 @@ class LocalSampler:
             self._server.close()
             raise
 
-    def _hear(self, seconds: float) -> Message | None:
+    def _receive(self, seconds: float) -> Message | None:
         """Return the server's next message; None if none comes in time or the server has ended."""
         poller = select.poll()
         poller.register(self._server.fileno(), select.POLLIN)
@@ -102,12 +102,12 @@ class LocalSampler:
         Raises:
             ProtocolError: the report is malformed.
         """
-        message = self._hear(_STATUS)
+        message = self._receive(_STATUS)
         if message is None:
             return None
         for descriptor in message.descriptors:
             os.close(descriptor)
-        return codec.from_json(SamplerEnded, message.json(), f"{_WHERE} told of a sampler's end")
+        return codec.from_json(SamplerEnded, message.json(), f"{_WHERE} reported a sampler's end")
 
     def close(self) -> None:
         """End the sampler; harmless if called again."""

@@ -22,13 +22,12 @@ import zmq
 
 from khop import codec, log
 from khop.channel.arena import ArenaWriter
-from khop.channel.control import MAX_PAYLOAD, ONE, ControlLine, Message, Op
-from khop.channel.message import pack
+from khop.channel.control import ONE, ControlLine, Message, Op
 from khop.channel.shared import read_shared
 from khop.distributed.processes.child import start_up
-from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
+from khop.distributed.remote.client.server_locator import ServerLocator
 from khop.distributed.remote.client.server_session import (
     CLOSED,
     OPEN,
@@ -36,8 +35,7 @@ from khop.distributed.remote.client.server_session import (
     PendingBatch,
     ServerSession,
 )
-from khop.distributed.remote.directory_messages import Lookup, Table
-from khop.distributed.remote.encoding import read_table, read_text
+from khop.distributed.remote.encoding import read_text
 from khop.distributed.remote.message_fields import LEAST_CHUNK
 from khop.distributed.remote.session_messages import (
     Alive,
@@ -53,8 +51,8 @@ from khop.distributed.remote.session_messages import (
     SessionSpec,
 )
 from khop.distributed.rpc.connection import Connection
-from khop.distributed.rpc.endpoint import Credentials, Endpoint
-from khop.distributed.rpc.protocol import describe_error, request_header
+from khop.distributed.rpc.endpoint import Endpoint, KeyPair
+from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.sampling.control_messages import EpochInfo, decode_sample_request, read_epoch
 from khop.distributed.sampling.worker import described_error
 from khop.errors import PartitionUnavailableError, ProtocolError
@@ -63,8 +61,6 @@ from khop.typing import Array
 _CREDITS = 8 << 20
 _BEAT = 1.0
 _TICK_MS = 250
-# Characters: JSON takes up to six bytes for one, and a control message holds two such texts.
-_MAX_ERROR = MAX_PAYLOAD // 16
 _MAX_FAULT = 1000
 _log = log.get(__name__)
 
@@ -100,16 +96,18 @@ class Receiver:
         self._checks = BatchChecks(schema, self._spec.pipeline)
         self._layouts = Layouts(line, self._checks.check_layout)
         credentials = config["credentials"]
-        given = None if credentials is None else Credentials(**credentials)
-        self._server_key = config["master"]["server_key"]
+        key_pair = None if credentials is None else KeyPair(**credentials)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._directory = Connection(self._context, given, Endpoint(**config["master"]))
+        directory = Endpoint(**config["master"])
+        self._locator = ServerLocator(
+            Connection(self._context, key_pair, directory), directory.server_key
+        )
         self._remotes = [
-            ServerSession(self._spec, rank, Connection(self._context, given))
+            ServerSession(self._spec, rank, Connection(self._context, key_pair))
             for rank in config["servers"]
         ]
         self._epochs: dict[int, EpochInfo] = {}
-        self._asked: deque[tuple[int, int]] = deque()
+        self._requested: deque[tuple[int, int]] = deque()
         # Not used by an earlier receiver: a server may still have batches for it.
         self._ids = int.from_bytes(os.urandom(5), "little") << 22
         self._beat_at = 0.0
@@ -124,7 +122,7 @@ class Receiver:
             while (message := self._line.receive()) is not None:
                 self._handle(message)
             self._send_heartbeats()
-            self._read_directory()
+            self._locator.relocate(self._remotes)
             for remote in self._remotes:
                 self._read_messages(remote)
             self._reassign()
@@ -135,19 +133,19 @@ class Receiver:
     def _sleep(self) -> None:
         poller = zmq.Poller()
         poller.register(self._line.fileno(), zmq.POLLIN)
-        for link in (self._directory, *(remote.link for remote in self._remotes)):
-            for socket in link.sockets():
-                poller.register(socket, zmq.POLLIN)
+        sockets = [socket for remote in self._remotes for socket in remote.link.sockets()]
+        for socket in (*self._locator.sockets(), *sockets):
+            poller.register(socket, zmq.POLLIN)
         poller.poll(_TICK_MS)
 
     # The trainer --------------------------------------------------------------------------------
 
     def _handle(self, message: Message) -> None:
         if message.op is Op.SAMPLE:
-            freed, asked = decode_sample_request(message.payload)
+            freed, requested = decode_sample_request(message.payload)
             for offset in freed:
                 self._arena.free(offset)
-            self._asked.extend(asked)
+            self._requested.extend(requested)
         elif message.op is Op.FREE:
             self._arena.free(ONE.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
@@ -161,7 +159,7 @@ class Receiver:
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
-        self._asked = deque(a for a in self._asked if a[0] != epoch)
+        self._requested = deque(a for a in self._requested if a[0] != epoch)
         for remote in self._remotes:
             unwanted = [w for w in remote.pending.values() if w.epoch == epoch]
             for pending in unwanted:
@@ -178,8 +176,8 @@ class Receiver:
 
     def _assign_pending(self) -> None:
         """Request the trainer's batches from servers, at most `depth` in flight."""
-        while self._asked and sum(len(r.pending) for r in self._remotes) < self._depth:
-            epoch, batch = self._asked.popleft()
+        while self._requested and sum(len(r.pending) for r in self._remotes) < self._depth:
+            epoch, batch = self._requested.popleft()
             self._ids += 1
             place = self._epochs[epoch].plan.list_of(batch)
             pending = PendingBatch(self._ids, epoch, batch, place, time.monotonic())
@@ -218,32 +216,7 @@ class Receiver:
             if remote.state == OPEN:
                 remote.send(Alive(remote.name))
         if any(not remote.link.is_up for remote in self._remotes):
-            self._look_up()
-
-    def _look_up(self) -> None:
-        self._directory.send(pack(request_header(Lookup(), 0), []))
-
-    def _read_directory(self) -> None:
-        """Process the directory's replies, and follow servers to new addresses."""
-        try:
-            if self._directory.pump():
-                self._look_up()
-            for header, arrays, _ in self._directory.receive():
-                if "error" not in header:
-                    table = read_table(arrays, f"the directory at {self._directory.address}")
-                    for remote in self._remotes:
-                        self._locate(remote, table)
-        except Exception as error:
-            self._directory.refuse(f"cannot be used: {error}")
-            _log.warning("directory-refused", f"the directory: {error!r}")
-
-    def _locate(self, remote: ServerSession, table: Table) -> None:
-        entry = table.servers.get(remote.rank)
-        if entry is not None and not remote.link.is_up:
-            try:
-                remote.link.relocate(endpoint_of(entry, self._server_key))
-            except Exception as error:
-                remote.link.refuse(f"cannot be at {entry.addresses}: {error}")
+            self._locator.look_up()
 
     # Messages of servers ------------------------------------------------------------------------
 
@@ -311,7 +284,7 @@ class Receiver:
     def _take_failure(self, remote: ServerSession, failed: Failed) -> None:
         pending = remote.pending.pop(failed.batch_id, None)
         if pending is not None:
-            self._fail(pending, _described(failed.error, remote))
+            self._fail(pending, remote.describe(failed.error))
 
     def _opened(self, remote: ServerSession, reply: Held) -> None:
         remote.opened()
@@ -323,7 +296,7 @@ class Receiver:
 
     def _take_error(self, remote: ServerSession, error: ErrorText, number: int | None) -> None:
         if number == remote.opening and remote.state == OPENING:
-            remote.refused = _described(error, remote)
+            remote.refused = remote.describe(error)
             refused, remote.pending = remote.pending, {}
             for pending in refused.values():
                 self._fail(pending, remote.refused)
@@ -353,14 +326,16 @@ class Receiver:
         now = time.monotonic()
         for remote in self._remotes:
             for pending in list(remote.pending.values()):
-                if now - max(pending.asked, remote.progress) > self._timeout:
+                if now - max(pending.requested_at, remote.progress) > self._timeout:
                     del remote.pending[pending.id]
                     remote.send(Cancel(remote.name, [pending.id]))
                     self._fail(pending, describe_error(self._unavailable(remote, pending)))
 
     def _unavailable(self, remote: ServerSession, pending: PendingBatch) -> Exception:
         """Return the error of a batch that timed out."""
-        waited = f"{time.monotonic() - pending.asked:.1f} s (rpc_timeout is {self._timeout:g} s)"
+        waited = (
+            f"{time.monotonic() - pending.requested_at:.1f} s (rpc_timeout is {self._timeout:g} s)"
+        )
         if remote.fault is not None:
             return ProtocolError(
                 f"{remote.where} has not made batch {pending.batch} in {waited}: what it sent "
@@ -368,8 +343,9 @@ class Receiver:
                 f"last time: {remote.fault}. Its khop is another, is damaged, or is not khop"
             )
         state = remote.link.state()
-        if remote.link.endpoint is None and not self._directory.is_up:
-            state += f"; the directory at {self._directory.address} {self._directory.state()}"
+        outage = self._locator.outage() if remote.link.endpoint is None else None
+        if outage is not None:
+            state += f"; {outage}"
         elif remote.waiting_for:
             state += f", and says that {remote.waiting_for[:_MAX_FAULT]}"
         elif remote.complaint:
@@ -384,19 +360,10 @@ class Receiver:
             if remote.state != CLOSED:
                 remote.send(Close(remote.name))
                 remote.link.finish()
-        self._directory.close()
+        self._locator.close()
         for remote in self._remotes:
             remote.link.close()
         self._context.term()
-
-
-def _described(error: ErrorText, remote: ServerSession) -> dict[str, str]:
-    """Return an error of a server in the form that the trainer reads."""
-    return {
-        "type": error.type,
-        "message": f"{error.message[:_MAX_ERROR]}\n\nRaised on {remote.where}.",
-        "traceback": error.traceback[-_MAX_ERROR:],
-    }
 
 
 def main() -> None:

@@ -221,14 +221,14 @@ class ServedGraph(PartitionedGraph):
         while total is None or begin < total:
             server, request = self._server(), Split(place, name, begin)
             arrays = self._servers.request(server, request).arrays
-            (says,), ids, _ = self._checked(server, "split", arrays, [(1,), (None,), (None,)])
-            total = int(says) if total is None else total
+            (count,), ids, _ = self._checked(server, "split", arrays, [(1,), (None,), (None,)])
+            total = int(count) if total is None else total
             # A piece must not be empty before the end, or this would not end.
             is_next = len(ids) > 0 or begin == total
-            if says != total or not is_next or not begin + len(ids) <= total <= node_type.count:
+            if count != total or not is_next or not begin + len(ids) <= total <= node_type.count:
                 raise ProtocolError(
                     f"{self._servers.name_of(server)} sent {len(ids)} ids of split '{name}' "
-                    f"from {begin} on, of {says} of {node_type.count} nodes"
+                    f"from {begin} on, of {count} of {node_type.count} nodes"
                 )
             self._check_ids(server, "split", ids, node_type.count)
             if len(ids) and not (last < ids[0] and (ids[1:] > ids[:-1]).all()):

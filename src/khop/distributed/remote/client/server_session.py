@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from khop import codec, log
+from khop.channel.control import MAX_PAYLOAD
 from khop.channel.layout import Layout
 from khop.channel.message import pack
 from khop.distributed.remote.client.reassembly import BatchReassembler
@@ -40,6 +41,8 @@ _MAX_LAYOUTS = 1024
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 15.0
 # Minimum seconds between requests to open a session over one connection.
 _OPEN_AGAIN = 1.0
+# Characters: JSON takes up to six bytes for one, and a control message holds two such texts.
+_MAX_ERROR = MAX_PAYLOAD // 16
 _log = log.get(__name__)
 
 
@@ -49,7 +52,7 @@ class PendingBatch:
 
     Attributes:
         server: index of the only server that may make it. If None, any.
-        asked: when it was requested (`time.monotonic`).
+        requested_at: when it was requested (`time.monotonic`).
         incoming: its memory, once bytes have arrived.
         most_arrived: maximum number of bytes that have arrived, over all connections.
     """
@@ -58,7 +61,7 @@ class PendingBatch:
     epoch: int
     batch: int
     server: int | None
-    asked: float
+    requested_at: float
     incoming: BatchReassembler | None = None
     most_arrived: int = 0
 
@@ -79,7 +82,7 @@ class ServerSession:
 
     Attributes:
         state: state of the session.
-        wanted: {id: batch} in flight, in order of the requests.
+        pending: {id: batch} in flight, in order of the requests.
         progress: time of the last progress, or of the first fault since (`time.monotonic`).
         fault: description of the last invalid message since a batch was completed; None if none.
         num_faults: number of these messages.
@@ -243,6 +246,14 @@ class ServerSession:
         self.unacked_bytes = 0
         for pending in self.pending.values():
             pending.drop_incoming()
+
+    def describe(self, error: ErrorText) -> dict[str, str]:
+        """Return an error of the server in the form that the trainer reads."""
+        return {
+            "type": error.type,
+            "message": f"{error.message[:_MAX_ERROR]}\n\nRaised on {self.where}.",
+            "traceback": error.traceback[-_MAX_ERROR:],
+        }
 
     def say(self, event: str, what: str) -> None:
         """Log a change of the server: a warning if it is lost and batches are in flight."""

@@ -1,4 +1,4 @@
-"""The directory on server 0: servers, clients, and the values that clients publish.
+"""The directory on server 0: servers and clients; `published_values` has what clients publish.
 
 Its state is soft. All processes register again every second; silent ones count as lost after a
 while, and a restarted directory is complete two seconds later. A process with another folder,
@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from khop import log
 from khop.distributed.processes.hosts import host_identity
@@ -27,7 +24,6 @@ from khop.distributed.remote.directory_messages import (
     ClientEntry,
     Goodbye,
     Publish,
-    Published,
     RegisterClient,
     RegisterServer,
     ServerEntry,
@@ -36,72 +32,20 @@ from khop.distributed.remote.directory_messages import (
 )
 from khop.distributed.remote.message_fields import MAX_CLIENTS, incarnation_of
 from khop.distributed.remote.server.identity import Source
+from khop.distributed.remote.server.published_values import (
+    PublishedValues,
+    RegisteredProcess,
+    Send,
+)
 from khop.errors import RendezvousError, SecurityError
-from khop.typing import Array
 
 _log = log.get(__name__)
 
-_MAX_NAMES = 4096
-_MAX_WAITERS = 4 * MAX_CLIENTS
-_MAX_WAITERS_EACH = 64
 _MAX_CLIENTS_EACH = 256
-_MAX_VALUE = 64 << 10
-_MAX_REPLY = 1 << 20
-_MAX_PUBLISHED = 256 << 20
 # Seconds of silence after which another process may take a rank.
 _REPLACED_AFTER = 1.5
 # If the number of clients is not fixed, one that is gone is removed after this many `lost_after`.
 _FORGOTTEN_AFTER = 4
-
-Send = Callable[[Published, Sequence[Array]], None]
-
-
-@dataclass
-class _Peer:
-    """A server or client.
-
-    Attributes:
-        entry: its entry, which others get.
-        source: sender of its last registration.
-        since: time of its first registration.
-        last_message_at: time of its last message.
-        gone: whether it has left, or was silent for too long.
-        contender: incarnation of another process that claims this rank, and since when.
-        published: {name: JSON text} of a client, the oldest first.
-        nbytes: bytes of all its texts.
-    """
-
-    entry: ServerEntry | ClientEntry
-    source: Source
-    since: float
-    last_message_at: float
-    gone: bool = False
-    contender: tuple[str, float] | None = None
-    published: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
-    nbytes: int = 0
-
-    def unpublish(self, name: str) -> int:
-        """Remove a value; return its bytes."""
-        nbytes = len(self.published.pop(name, b""))
-        self.nbytes -= nbytes
-        return nbytes
-
-
-@dataclass
-class _Waiter:
-    """A client's request for values that are not all published yet.
-
-    Attributes:
-        since: when the client registered first. Values of clients that were silent since then do
-            not count: all clients of a job are restarted together, so such a client may be dead,
-            and its successor not registered yet.
-    """
-
-    request: WaitFor
-    user: str
-    since: float
-    until: float
-    send: Send = field(repr=False)
 
 
 class Directory:
@@ -135,10 +79,9 @@ class Directory:
         self._lost_after = lost_after
         self._clock = clock
         self.incarnation = uuid.uuid4().hex
-        self._servers: dict[int, _Peer] = {}
-        self._clients: dict[int, _Peer] = {}
-        self._published_bytes = 0
-        self._waiters: list[_Waiter] = []
+        self._servers: dict[int, RegisteredProcess] = {}
+        self._clients: dict[int, RegisteredProcess] = {}
+        self._values = PublishedValues(self._clients, clock)
 
     @property
     def finished(self) -> bool:
@@ -248,7 +191,7 @@ class Directory:
     def _enter(
         self,
         role: str,
-        peers: dict[int, _Peer],
+        peers: dict[int, RegisteredProcess],
         rank: int,
         entry: ServerEntry | ClientEntry,
         source: Source,
@@ -261,12 +204,14 @@ class Directory:
         if known is not None and not known.gone and not self._may_replace(known, entry, source):
             return self._contend(role, rank, known, entry.incarnation)
         if known is not None:
-            self._published_bytes -= known.nbytes  # the new process publishes other values
-        peers[rank] = _Peer(entry, source, now, now)
+            self._values.forget(known)  # the new process publishes other values
+        peers[rank] = RegisteredProcess(entry, source, now, now)
         _log.info(f"{role}-registered", f"{role} {rank} has registered", pid=entry.pid)
         return True
 
-    def _may_replace(self, known: _Peer, entry: ServerEntry | ClientEntry, source: Source) -> bool:
+    def _may_replace(
+        self, known: RegisteredProcess, entry: ServerEntry | ClientEntry, source: Source
+    ) -> bool:
         """Return whether another process may take the rank of one that is not gone."""
         silent = self._clock() - known.last_message_at
         if isinstance(known.entry, ServerEntry) and isinstance(entry, ServerEntry):
@@ -279,7 +224,7 @@ class Directory:
         is_same = source.user == known.source.user or not source.has_own_key
         return silent > (_REPLACED_AFTER if is_same else self._lost_after)
 
-    def _contend(self, role: str, rank: int, known: _Peer, incarnation: str) -> bool:
+    def _contend(self, role: str, rank: int, known: RegisteredProcess, incarnation: str) -> bool:
         """Return False while a rank may be in use; RendezvousError if its process is alive."""
         if known.contender is None or known.contender[0] != incarnation:
             known.contender = incarnation, self._clock()
@@ -296,7 +241,7 @@ class Directory:
         for rank, incarnation in gone.items():
             if rank < self._num_clients and rank not in self._clients:
                 entry = ClientEntry(incarnation, f"client {rank}", 0)
-                self._clients[rank] = _Peer(entry, source, now, now, gone=True)
+                self._clients[rank] = RegisteredProcess(entry, source, now, now, gone=True)
 
     def goodbye(self, request: Goodbye, source: Source) -> None:
         """Unregister a server or client, if it is the process that has registered."""
@@ -314,99 +259,19 @@ class Directory:
     # Published values ---------------------------------------------------------------------------
 
     def publish(self, request: Publish, value: bytes) -> None:
-        """Publish a value of a client.
-
-        Args:
-            request: the client, and the value's name.
-            value: its JSON text.
-
-        Raises:
-            RendezvousError: the value is too large, the client has not registered, or another
-                process has its rank by now.
-        """
-        client = self._clients.get(request.rank)
-        if client is None:
-            raise RendezvousError(f"client {request.rank} publishes before it has registered")
-        if client.entry.incarnation != incarnation_of(request.secret):
-            raise RendezvousError(f"another process is client {request.rank} by now")
-        client.last_message_at = self._clock()
-        name = request.name
-        if len(value) > _MAX_VALUE:
-            raise RendezvousError(
-                f"client {request.rank} publishes {len(value)} bytes as '{name}', more than "
-                f"{_MAX_VALUE}"
-            )
-        self._published_bytes += len(value) - client.unpublish(name)
-        client.published[name] = value
-        client.nbytes += len(value)
-        while len(client.published) > _MAX_NAMES:
-            self._published_bytes -= client.unpublish(next(iter(client.published)))
-        while self._published_bytes > _MAX_PUBLISHED:
-            # The oldest value, of an old loader, of the client that has published most.
-            most = max(self._clients.values(), key=lambda peer: peer.nbytes)
-            self._published_bytes -= most.unpublish(next(iter(most.published)))
-        for waiter in [w for w in self._waiters if w.request.name == name and self._is_done(w)]:
-            self._answer(waiter)
+        """Publish a value of a client; see `PublishedValues.publish`."""
+        self._values.publish(request, value)
 
     def wait_for(self, request: WaitFor, source: Source, send: Send) -> None:
-        """Answer, by `send`, when all requested values are published, or when time is over.
-
-        A value counts if its client has sent a message since the requesting client registered.
-
-        Raises:
-            RendezvousError: too many requests wait.
-        """
-        own = sum(waiter.user == source.user for waiter in self._waiters)
-        if own >= _MAX_WAITERS_EACH * self._clients_of(source) or (
-            len(self._waiters) >= _MAX_WAITERS
-        ):
-            raise RendezvousError(f"{own} requests of yours wait here already: ask again later")
-        asker = self._clients.get(request.rank)
-        is_known = asker and asker.entry.incarnation == incarnation_of(request.secret)
-        came = asker.since if asker and is_known else 0.0
-        waiter = _Waiter(request, source.user, came, self._clock() + request.wait, send)
-        self._waiters.append(waiter)
-        if request.wait == 0 or self._is_done(waiter):
-            self._answer(waiter)
-
-    def _clients_of(self, source: Source) -> int:
-        """Return the number of clients of a source's user, at least 1."""
-        return max(1, sum(peer.source.user == source.user for peer in self._clients.values()))
-
-    def _is_done(self, waiter: _Waiter) -> bool:
-        return all(self._value(rank, waiter) is not None for rank in waiter.request.ranks)
-
-    def _value(self, rank: int, waiter: _Waiter) -> bytes | None:
-        """Return a client's value for a waiter; None if there is none that counts."""
-        client = self._clients.get(rank)
-        if client is None or client.last_message_at < waiter.since:
-            return None
-        return client.published.get(waiter.request.name)
-
-    def _answer(self, waiter: _Waiter) -> None:
-        self._waiters.remove(waiter)
-        ranks: list[int] = []
-        ends: list[int] = []
-        text = bytearray()
-        for rank in waiter.request.ranks:
-            value = self._value(rank, waiter)
-            if value is None or len(text) + len(value) > _MAX_REPLY:
-                continue
-            text += value
-            ranks.append(rank)
-            ends.append(len(text))
-        try:
-            waiter.send(Published(ranks, ends), [np.frombuffer(bytes(text), np.uint8)])
-        except Exception as error:  # of this connection; others must get their answers
-            _log.warning("reply-failed", f"an answer to {waiter.user} was not sent: {error!r}")
+        """Answer a request for values, by `send`; see `PublishedValues.wait_for`."""
+        self._values.wait_for(request, source, send)
 
     # Time ---------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Mark silent clients as gone, answer expired requests. Called several times a second."""
         now = self._clock()
-        for waiter in [w for w in self._waiters if now >= w.until or self._is_done(w)]:
-            self._answer(waiter)
+        self._values.tick()
         for rank, client in list(self._clients.items()):
             silent = now - client.last_message_at
             if not client.gone and silent > self._lost_after:
@@ -414,7 +279,7 @@ class Directory:
                 _log.warning("client-lost", f"client {rank} is lost: silent for {silent:.0f} s")
             is_old = client.gone and silent > _FORGOTTEN_AFTER * self._lost_after
             if is_old and self._num_clients == 0:
-                self._published_bytes -= client.nbytes
+                self._values.forget(client)
                 del self._clients[rank]
 
 

@@ -87,7 +87,7 @@ class GraphRequestHandler(FrameHandler):
         self._rank = rank
         self._parts = list(parts)
 
-    def _graph(self, asked: DescribeGraph, arrays: list[Array]) -> list[Array]:
+    def _graph(self, request: DescribeGraph, arrays: list[Array]) -> list[Array]:
         check_empty(arrays)
         content = {
             "meta": asdict(self._meta),
@@ -98,47 +98,47 @@ class GraphRequestHandler(FrameHandler):
         }
         return [text_array(content)]
 
-    def _to_new_ids(self, asked: ToNewIds, arrays: list[Array]) -> list[Array]:
-        name, wanted = self._nodes(asked.node_type, arrays)
+    def _to_new_ids(self, request: ToNewIds, arrays: list[Array]) -> list[Array]:
+        name, wanted = self._nodes(request.node_type, arrays)
         return [self._folder.id_map(name)[wanted].astype(np.int64)]
 
-    def _to_original_ids(self, asked: ToOriginalIds, arrays: list[Array]) -> list[Array]:
-        name, wanted = self._nodes(asked.node_type, arrays)
+    def _to_original_ids(self, request: ToOriginalIds, arrays: list[Array]) -> list[Array]:
+        name, wanted = self._nodes(request.node_type, arrays)
         return [self._original(name, wanted)]
 
-    def _node_times(self, asked: NodeTimes, arrays: list[Array]) -> list[Array]:
-        name, wanted = self._nodes(asked.node_type, arrays)
+    def _node_times(self, request: NodeTimes, arrays: list[Array]) -> list[Array]:
+        name, wanted = self._nodes(request.node_type, arrays)
         times = self._folder.node_times(name)
         if times is None:
             raise KeyError(f"nodes of type '{name}' have no times of their own")
         return [times[wanted].astype(np.int64)]
 
-    def _split(self, asked: Split, arrays: list[Array]) -> list[Array]:
+    def _split(self, request: Split, arrays: list[Array]) -> list[Array]:
         check_empty(arrays)
         types = self._meta.node_types
-        node_type = types[check_index(asked.node_type, len(types), "node_type")]
-        new_ids = self._folder.split(node_type.name, asked.name)
-        begin = check_index(asked.begin, len(new_ids) + 1, "begin")
+        node_type = types[check_index(request.node_type, len(types), "node_type")]
+        new_ids = self._folder.split(node_type.name, request.name)
+        begin = check_index(request.begin, len(new_ids) + 1, "begin")
         piece = new_ids[begin : begin + MAX_ROWS].astype(np.int64)
         total = np.array([len(new_ids)], np.int64)
         return [total, piece, self._original(node_type.name, piece)]
 
-    def _home_edges(self, asked: HomeEdges, arrays: list[Array]) -> list[Array]:
+    def _home_edges(self, request: HomeEdges, arrays: list[Array]) -> list[Array]:
         check_empty(arrays)
         types = self._meta.edge_types
-        place = check_index(asked.edge_type, len(types), "edge_type")
-        part, step = asked.partition, asked.step
+        place = check_index(request.edge_type, len(types), "edge_type")
+        part, step = request.partition, request.step
         if part not in self._parts:
             raise ProtocolError(f"this server serves partitions {self._parts}, not {part}")
         count = types[place].bounds[part + 1] - types[place].bounds[part]
-        begin = check_index(asked.begin, count + 1, "begin")
-        end = check_index(asked.end, count + 1, "end")
+        begin = check_index(request.begin, count + 1, "begin")
+        end = check_index(request.end, count + 1, "end")
         if (end - begin) // step > MAX_ROWS:
             raise ProtocolError(f"edges {begin} to {end} by {step} are more than {MAX_ROWS}")
         places = np.arange(begin, end, step)
         return [Part(self._folder, part).edge_ends(place, places)]
 
-    def _device_count(self, asked: DeviceCount, arrays: list[Array]) -> list[Array]:
+    def _device_count(self, request: DeviceCount, arrays: list[Array]) -> list[Array]:
         from khop import _native
 
         check_empty(arrays)

@@ -53,8 +53,8 @@ class _LocalClient:
         pending_request: the client's request, until it is granted or refused.
         spec: specification of the sampler's session. None until the request is granted.
         process: the sampler.
-        end: pidfd of the sampler, readable when it has ended.
-        client: pidfd of the client, readable when it has ended; its forks may still hold the
+        sampler_pidfd: pidfd of the sampler, readable when it has ended.
+        pidfd: pidfd of the client, readable when it has ended; its forks may still hold the
             connection. None if the system does not give the client's process id.
     """
 
@@ -62,8 +62,8 @@ class _LocalClient:
     pending_request: Message | None = None
     spec: SessionSpec | None = None
     process: Process | None = None
-    end: int | None = None
-    client: int | None = None
+    sampler_pidfd: int | None = None
+    pidfd: int | None = None
 
 
 class LocalSamplerService:
@@ -73,19 +73,19 @@ class LocalSamplerService:
         path: path of the socket, in a folder that only the owner can enter.
         host: environment of samplers on this server.
         checks: checks of clients' requests.
-        max_guests: maximum number of connected clients, with at most a sampler each.
+        max_clients: maximum number of connected clients, with at most a sampler each.
     """
 
     def __init__(
-        self, path: str, host: SessionEnvironment, checks: SessionValidator, max_guests: int = 4096
+        self, path: str, host: SessionEnvironment, checks: SessionValidator, max_clients: int = 4096
     ) -> None:
         self._host = host
         self._checks = checks
-        self._max_guests = max_guests
+        self._max_clients = max_clients
         self._path = path
         self._local_clients: dict[int, _LocalClient] = {}
-        self._ends: dict[int, _LocalClient] = {}
-        self._clients: dict[int, _LocalClient] = {}
+        self._by_sampler_pidfd: dict[int, _LocalClient] = {}
+        self._by_pidfd: dict[int, _LocalClient] = {}
         self._accept_again = 0.0
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.setblocking(False)
@@ -93,23 +93,23 @@ class LocalSamplerService:
         self._listener.listen(_BACKLOG)
 
     def descriptors(self) -> set[int]:
-        """Return the descriptors to poll; when one is readable, call `look_at` with it."""
-        found = {*self._local_clients, *self._ends, *self._clients}
+        """Return the descriptors to poll; when one is readable, call `process_ready`."""
+        found = {*self._local_clients, *self._by_sampler_pidfd, *self._by_pidfd}
         if time.monotonic() >= self._accept_again:
             found.add(self._listener.fileno())
         return found
 
-    def look_at(self, descriptor: int) -> None:
+    def process_ready(self, descriptor: int) -> None:
         """Process a readable descriptor."""
         # The descriptor processed just before may have ended this one's owner.
         if descriptor == self._listener.fileno():
             self._accept()
         elif descriptor in self._local_clients:
-            self._hear(self._local_clients[descriptor])
-        elif descriptor in self._ends:
-            self._on_exit(self._ends[descriptor])
-        elif descriptor in self._clients:
-            self._disconnect(self._clients[descriptor])
+            self._receive(self._local_clients[descriptor])
+        elif descriptor in self._by_sampler_pidfd:
+            self._on_exit(self._by_sampler_pidfd[descriptor])
+        elif descriptor in self._by_pidfd:
+            self._disconnect(self._by_pidfd[descriptor])
 
     def _accept(self) -> None:
         try:
@@ -125,64 +125,68 @@ class LocalSamplerService:
             accepted.close()
             _log.warning("client-refused", f"user {user} of this machine is not let in", user=user)
             return
-        guest = _LocalClient(ControlLine(accepted))
-        self._local_clients[accepted.fileno()] = guest
+        client = _LocalClient(ControlLine(accepted))
+        self._local_clients[accepted.fileno()] = client
         with contextlib.suppress(OSError):
-            guest.client = os.pidfd_open(pid) if pid > 0 else None
-        if guest.client is not None:
-            self._clients[guest.client] = guest
+            client.pidfd = os.pidfd_open(pid) if pid > 0 else None
+        if client.pidfd is not None:
+            self._by_pidfd[client.pidfd] = client
 
-    def _hear(self, guest: _LocalClient) -> None:
+    def _receive(self, client: _LocalClient) -> None:
         """Process a client's request, or its end."""
         try:
-            message = guest.connection.receive()
+            message = client.connection.receive()
         except (EOFError, ProtocolError, OSError):
-            self._disconnect(guest)
+            self._disconnect(client)
             return
         if message is None:
             return
-        if guest.pending_request is not None or guest.spec is not None:  # a second request
+        if client.pending_request is not None or client.spec is not None:  # a second request
             _drop(message)
-            self._disconnect(guest)
+            self._disconnect(client)
             return
-        guest.pending_request = message
-        self._grant(guest)
+        client.pending_request = message
+        self._grant(client)
 
     def start_pending(self) -> None:
         """Start the samplers that had to wait for other servers to register."""
-        for guest in [g for g in self._local_clients.values() if g.pending_request is not None]:
-            self._grant(guest)
+        for client in [
+            client for client in self._local_clients.values() if client.pending_request is not None
+        ]:
+            self._grant(client)
 
-    def _grant(self, guest: _LocalClient) -> None:
+    def _grant(self, client: _LocalClient) -> None:
         """Start a client's sampler if possible; else the request waits, or is refused."""
-        message = guest.pending_request
+        message = client.pending_request
         assert message is not None
         try:
-            if not self._start(guest, message):
+            if not self._start(client, message):
                 return
         except Exception as error:
             with contextlib.suppress(ConnectionError):
-                guest.connection.send_json(Op.ERROR, describe_error(error))
-            self._disconnect(guest)
+                client.connection.send_json(Op.ERROR, describe_error(error))
+            self._disconnect(client)
             return
-        guest.pending_request = None
+        client.pending_request = None
         _drop(message)
 
-    def _start(self, guest: _LocalClient, message: Message) -> bool:
+    def _start(self, client: _LocalClient, message: Message) -> bool:
         """Start a sampler; return False if servers that it needs have not registered yet."""
         if message.op is not Op.CONFIG:
-            raise ProtocolError("a client of this machine says first what it wants")
-        if len(self._local_clients) > self._max_guests:
+            raise ProtocolError(
+                "a client of this machine sends something else before its request for a sampler"
+            )
+        if len(self._local_clients) > self._max_clients:
             raise MemoryError(
-                f"{self._max_guests} clients of this machine are connected to this graph server, "
+                f"{self._max_clients} clients of this machine are connected to this graph server, "
                 "its limit"
             )
-        asked = codec.from_json(HostedSampler, message.json(), "a client of this machine")
-        spec, number = asked.spec, asked.number
+        hosted = codec.from_json(HostedSampler, message.json(), "a client of this machine")
+        spec, number = hosted.spec, hosted.number
         self._checks.pipeline(spec.pipeline)
         if self._host.missing_parts():
             return False
-        if len(message.descriptors) != 1 + asked.has_arrays:
+        if len(message.descriptors) != 1 + hosted.has_arrays:
             raise ProtocolError("a client of this machine passes a ring, and arrays if it has some")
         arena, *own = message.descriptors
         shared = [*([] if self._host.labels is None else [self._host.labels]), *own]
@@ -193,13 +197,13 @@ class LocalSamplerService:
         }
         process = self._host.program(config, [arena, *shared])
         try:
-            guest.end = os.pidfd_open(process.pid)
+            client.sampler_pidfd = os.pidfd_open(process.pid)
         except OSError:  # no descriptor is left
             end_process(process)
             raise
-        guest.spec, guest.process = spec, process
-        self._ends[guest.end] = guest
-        guest.connection.send_json(Op.READY, {"pid": process.pid}, [process.line.fileno()])
+        client.spec, client.process = spec, process
+        self._by_sampler_pidfd[client.sampler_pidfd] = client
+        client.connection.send_json(Op.READY, {"pid": process.pid}, [process.line.fileno()])
         _log.info(
             "sampler-lent",
             f"sampler {number} (pid {process.pid}) works in the memory of {spec.client}",
@@ -208,60 +212,60 @@ class LocalSamplerService:
         )
         return True
 
-    def _on_exit(self, guest: _LocalClient) -> None:
+    def _on_exit(self, client: _LocalClient) -> None:
         """Report the end of a sampler to its client, which must connect again for another."""
-        assert guest.process is not None and guest.end is not None
-        process = guest.process
-        told = {
+        assert client.process is not None and client.sampler_pidfd is not None
+        process = client.process
+        report = {
             "status": process.exit_status(),
             "task": process.last_task(),
             "log": process.log_tail()[-_MAX_LOG:],
         }
-        guest.connection.post(Op.ERROR, json.dumps(told).encode())
-        self._forget_sampler(guest)
+        client.connection.post(Op.ERROR, json.dumps(report).encode())
+        self._forget_sampler(client)
 
-    def _forget_sampler(self, guest: _LocalClient) -> None:
-        if guest.process is None or guest.end is None:
+    def _forget_sampler(self, client: _LocalClient) -> None:
+        if client.process is None or client.sampler_pidfd is None:
             return
-        del self._ends[guest.end]
-        os.close(guest.end)
+        del self._by_sampler_pidfd[client.sampler_pidfd]
+        os.close(client.sampler_pidfd)
         # The client has this end of the line, too, so it is shut down for both.
-        guest.process.line.shut_down()
-        end_process(guest.process)
-        guest.process = guest.end = None
+        client.process.line.shut_down()
+        end_process(client.process)
+        client.process = client.sampler_pidfd = None
 
-    def _disconnect(self, guest: _LocalClient) -> None:
+    def _disconnect(self, client: _LocalClient) -> None:
         """End a client's sampler and close its connection."""
-        self._forget_sampler(guest)
-        if guest.pending_request is not None:
-            _drop(guest.pending_request)
-            guest.pending_request = None
-        if guest.client is not None:
-            del self._clients[guest.client]
-            os.close(guest.client)
-            guest.client = None
-        del self._local_clients[guest.connection.fileno()]
-        guest.connection.close()
+        self._forget_sampler(client)
+        if client.pending_request is not None:
+            _drop(client.pending_request)
+            client.pending_request = None
+        if client.pidfd is not None:
+            del self._by_pidfd[client.pidfd]
+            os.close(client.pidfd)
+            client.pidfd = None
+        del self._local_clients[client.connection.fileno()]
+        client.connection.close()
 
     def relocate(self, part: int, endpoint: Endpoint) -> None:
         """Send the new endpoint of a partition to the samplers."""
-        for guest in self._ends.values():
-            if guest.process is not None:
-                send_endpoint(guest.process, part, endpoint)
+        for client in self._by_sampler_pidfd.values():
+            if client.process is not None:
+                send_endpoint(client.process, part, endpoint)
 
     def flush(self) -> None:
         """Send messages that found no room before. Called several times a second."""
-        for guest in self._ends.values():
-            if guest.process is not None:
-                guest.process.line.flush()
+        for client in self._by_sampler_pidfd.values():
+            if client.process is not None:
+                client.process.line.flush()
 
     def states(self) -> list[SessionState]:
         """Return the samplers' state, for statistics. Their batches are counted by clients."""
         return [
             {
-                "session": guest.spec.session,
-                "loader": guest.spec.session,
-                "client": guest.spec.client,
+                "session": client.spec.session,
+                "loader": client.spec.session,
+                "client": client.spec.client,
                 "direct": True,
                 "samplers": [{"pid": process.pid, "outstanding": 0, "made": 0, "bytes": 0}],
                 "restarts": 0,
@@ -269,8 +273,8 @@ class LocalSamplerService:
                 "unsent_chunks": 0,
                 "ring_bytes": 0,
             }
-            for guest in list(self._ends.values())
-            if (process := guest.process) is not None and guest.spec is not None
+            for client in list(self._by_sampler_pidfd.values())
+            if (process := client.process) is not None and client.spec is not None
         ]
 
     def close(self) -> None:
@@ -278,8 +282,8 @@ class LocalSamplerService:
         self._listener.close()
         with contextlib.suppress(OSError):
             Path(self._path).unlink()
-        for guest in list(self._local_clients.values()):
-            self._disconnect(guest)
+        for client in list(self._local_clients.values()):
+            self._disconnect(client)
 
 
 def _drop(message: Message) -> None:

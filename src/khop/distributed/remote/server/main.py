@@ -46,6 +46,7 @@ from khop.distributed.processes.socket_files import lines_path, remove_socket, s
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.directory_messages import Addresses, RegisterServer
+from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters, joined
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.graph_handler import (
@@ -64,6 +65,7 @@ from khop.distributed.rpc.limits import DEFAULT
 from khop.distributed.rpc.listener import raise_descriptor_limit
 from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import describe_error
+from khop.distributed.rpc.server_sockets import HandlerThreads, ServerSockets
 from khop.errors import RendezvousError
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part
@@ -211,40 +213,43 @@ def _make_server(
             config["lost_after"],
         )
     try:
-        server = GraphServer(
-            ServerHandler(graph, handlers, counters),
-            sessions,
-            local_samplers,
-            parts,
-            endpoints,
-            counters,
-            directory,
-            None if keys is None else keys.server_key,
-            rank,
-            ipc_path=ipc_path,
-            tcp_host=listen,
-            tcp_port=port,
-            curve=None if keys is None else keys.curve(),
-            limits=replace(DEFAULT, connections=config["connection_limit"]),
-            num_threads=half_of_cores(2, 8),
+        sockets = ServerSockets(
+            ipc_path,
+            listen,
+            None if keys is None else keys.curve(),
+            port,
+            replace(DEFAULT, connections=config["connection_limit"]),
         )
     except zmq.ZMQError as error:
         raise RendezvousError(
             f"graph server {rank} cannot listen at {listen}:{port or '(any port)'}: "
             f"{error.strerror}. Is another server there, or is it another machine's address?"
         ) from None
-    own_port = server.addresses["tcp"].rpartition(":")[2]
-    server.addresses["tcp"] = f"tcp://{advertised}:{own_port}"
-    counters.located(server.addresses["tcp"])
+    own_port = sockets.addresses["tcp"].rpartition(":")[2]
+    sockets.addresses["tcp"] = f"tcp://{advertised}:{own_port}"
+    counters.located(sockets.addresses["tcp"])
     # Samplers of one of its partitions send it requests for its other partitions.
-    endpoints.update({part: Endpoint(server.addresses["ipc"]) for part in parts})
+    endpoints.update({part: Endpoint(sockets.addresses["ipc"]) for part in parts})
+    # At least two threads, so that requests about the graph do not wait for one another.
+    handler = ServerHandler(graph, handlers, counters)
+    server = GraphServer(
+        sockets,
+        HandlerThreads(sockets.context, handler, half_of_cores(2, 8)),
+        ControlHandler(sessions, directory, counters, rank, sockets.send, sockets.limits),
+        sessions,
+        local_samplers,
+        parts,
+        endpoints,
+        counters,
+        directory,
+    )
     registration = RegisterServer(
         rank,
         "",
         num_servers,
         config["num_clients"],
         parts,
-        Addresses(**server.addresses),
+        Addresses(**sockets.addresses),
         host_identity(),
         os.getpid(),
         folder.fingerprint,

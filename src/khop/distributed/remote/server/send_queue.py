@@ -28,14 +28,14 @@ class BatchRequest:
     Attributes:
         id: id of the batch, chosen by the client.
         batch, run_key, columns: all that the batch depends on; see `Pipeline.make`.
-        asked: when it was requested (`time.monotonic`).
+        requested_at: when it was requested (`time.monotonic`).
     """
 
     id: int
     batch: int
     run_key: int
     columns: Int64Array
-    asked: float
+    requested_at: float
 
     @property
     def nbytes(self) -> int:
@@ -48,14 +48,14 @@ class EncodedBatch:
     """A batch that was made and is not sent in full.
 
     Attributes:
-        order: its request.
+        request: its request.
         raw: [nbytes] uint8; its slot is freed when nothing uses it any more.
         layout: the session's number of its layout.
         extras: JSON of the batch's extras.
         sent: bytes that were sent.
     """
 
-    order: BatchRequest
+    request: BatchRequest
     raw: Array
     layout: int
     extras: str | None
@@ -118,7 +118,7 @@ class SendQueue:
 
     def put(self, ready: EncodedBatch) -> None:
         """Queue a batch."""
-        self._ready[ready.order.id] = ready
+        self._ready[ready.request.id] = ready
 
     def drop(self, number: int) -> bool:
         """Remove a batch; return whether it was queued."""
@@ -148,12 +148,12 @@ class SendQueue:
         end = min(begin + CHUNK_BYTES, nbytes)
         is_last = end == nbytes
         extras = ready.extras if is_last else None
-        chunk = Chunk(self._session, ready.order.id, begin, nbytes, ready.layout, extras)
+        chunk = Chunk(self._session, ready.request.id, begin, nbytes, ready.layout, extras)
         self._send(event_header(chunk), [ready.raw[begin:end]])
         self._credits -= max(end - begin, LEAST_CHUNK)
         ready.sent = end
         if is_last:
-            del self._ready[ready.order.id]
+            del self._ready[ready.request.id]
             self._on_sent(ready)
 
     def _announce(self, number: int) -> None:

@@ -320,7 +320,7 @@ class Session:
         self._send_queue.send_chunk()
 
     def _is_sent(self, ready: EncodedBatch) -> None:
-        seconds = self._clock() - ready.order.asked
+        seconds = self._clock() - ready.request.requested_at
         self._host.counted(self.spec.session, len(ready.raw), seconds)
         self.dispatch()
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from khop import log
 from khop.distributed.remote.directory_messages import Done
 from khop.distributed.remote.server.counters import ServerCounters, ServerState
-from khop.distributed.remote.server.identity import Source
+from khop.distributed.remote.server.identity import Requester
 from khop.distributed.remote.server.send_queue import BatchRequest
 from khop.distributed.remote.server.session import Session, SessionEnvironment
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator, columns_of
@@ -46,22 +46,8 @@ _CHUNKS_A_TURN = 64
 _STARTS_RATE, _STARTS_BURST = 16.0, 1024.0
 
 
-class Asker(Protocol):
-    """Sender of a request, which gets the replies."""
-
-    @property
-    def source(self) -> Source:
-        """Connection and user of the sender."""
-
-    @property
-    def number(self) -> int | None:
-        """Id of the request, chosen by the sender."""
-
-    def send(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-        """Send a message; dropped if the peer has disconnected."""
-
-
-Answer = Callable[[Any, list[Array], Asker], "tuple[Any, Sequence[Array]] | None"]
+Answer = Callable[[Any, list[Array], Requester], "tuple[Any, Sequence[Array]] | None"]
+"""Function that answers a request, or returns None to answer later."""
 
 
 class SessionTable:
@@ -154,8 +140,8 @@ class SessionTable:
                 silent = now - session.last_message_at
                 if silent > self._allowed.lease:
                     name = session.spec.session
-                    said = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
-                    _log.warning("session-expired", said, session=name)
+                    text = f"session {name} of {session.spec.client}: silent for {silent:.0f} s"
+                    _log.warning("session-expired", text, session=name)
                     self._end(session, expired=True)
 
     def close(self) -> None:
@@ -179,22 +165,22 @@ class SessionTable:
                     session.send_chunk()
                     self._give_turn(session)
 
-    def _session(self, name: str, asker: Asker) -> Session:
-        session = self._opened.get((asker.source.connection, name))
+    def _session(self, name: str, requester: Requester) -> Session:
+        session = self._opened.get((requester.source.connection, name))
         if session is None:
             raise LookupError(f"no session '{name}': open it")
         session.last_message_at = time.monotonic()
         return session
 
     def _open(
-        self, request: Open, arrays: list[Array], asker: Asker
+        self, request: Open, arrays: list[Array], requester: Requester
     ) -> tuple[Held, Sequence[Array]]:
         spec = request.spec
         known = self._sessions.get((spec.session, spec.secret))
         if known is not None and known.spec == spec:
             known.last_message_at = time.monotonic()
-            held = known.reattach(request.outstanding, asker.send)
-            self._belongs_to(known, asker)
+            held = known.reattach(request.outstanding, requester.send)
+            self._belongs_to(known, requester)
             self._give_turn(known)
             return Held(held), ()
         if known is not None:
@@ -202,15 +188,15 @@ class SessionTable:
         self._checks.pipeline(spec.pipeline)
         named = self._checks.arrays(request.names, arrays)
         self._check_room(spec, sum(array.nbytes for array in arrays))
-        user = asker.source.user.encode()
+        user = requester.source.user.encode()
         if not all(self._starts.admit(user) for _ in range(spec.num_workers)):
             raise MemoryError(
                 f"sessions of yours have started {_STARTS_BURST:.0f} sampler processes in a short "
                 "time: this graph server starts no more for a minute"
             )
-        session = Session(spec, named, self._host, asker.send)
+        session = Session(spec, named, self._host, requester.send)
         self._sessions[spec.session, spec.secret] = session
-        self._belongs_to(session, asker)
+        self._belongs_to(session, requester)
         self._counters.session_opened(spec.session)
         _log.info(
             "session-opened",
@@ -221,10 +207,10 @@ class SessionTable:
         )
         return Held([]), ()
 
-    def _belongs_to(self, session: Session, asker: Asker) -> None:
+    def _belongs_to(self, session: Session, requester: Requester) -> None:
         """Accept requests for a session from this connection only."""
         self._opened.pop(session.opened_by, None)
-        session.opened_by = asker.source.connection, session.spec.session
+        session.opened_by = requester.source.connection, session.spec.session
         self._opened[session.opened_by] = session
 
     def _check_room(self, spec: SessionSpec, nbytes: int) -> None:
@@ -246,8 +232,8 @@ class SessionTable:
                 f"{len(known)} sessions: pass a smaller buffer_size, or raise the limit"
             )
 
-    def _batch(self, request: Batch, arrays: list[Array], asker: Asker) -> None:
-        session = self._session(request.session, asker)
+    def _batch(self, request: Batch, arrays: list[Array], requester: Requester) -> None:
+        session = self._session(request.session, requester)
         try:
             columns = columns_of(arrays)
             self._checks.columns(session.spec.pipeline, columns)
@@ -259,29 +245,29 @@ class SessionTable:
             session.send_error(request.batch_id, {**describe_error(error), "traceback": ""})
         self._give_turn(session)
 
-    def _cancel(self, request: Cancel, arrays: list[Array], asker: Asker) -> None:
+    def _cancel(self, request: Cancel, arrays: list[Array], requester: Requester) -> None:
         check_empty(arrays)
-        self._session(request.session, asker).cancel(request.ids)
+        self._session(request.session, requester).cancel(request.ids)
 
-    def _acknowledge(self, request: Acknowledge, arrays: list[Array], asker: Asker) -> None:
+    def _acknowledge(self, request: Acknowledge, arrays: list[Array], requester: Requester) -> None:
         check_empty(arrays)
-        session = self._session(request.session, asker)
+        session = self._session(request.session, requester)
         session.acknowledge(request.bytes)
         self._give_turn(session)
 
     def _alive(
-        self, request: Alive, arrays: list[Array], asker: Asker
+        self, request: Alive, arrays: list[Array], requester: Requester
     ) -> tuple[Progress, Sequence[Array]]:
         check_empty(arrays)
-        session = self._session(request.session, asker)
+        session = self._session(request.session, requester)
         waiting_for = session.waiting_for
         return Progress(request.session, session.made, waiting_for), ()
 
     def _close(
-        self, request: Close, arrays: list[Array], asker: Asker
+        self, request: Close, arrays: list[Array], requester: Requester
     ) -> tuple[Done, Sequence[Array]]:
         check_empty(arrays)
-        session = self._opened.get((asker.source.connection, request.session))
+        session = self._opened.get((requester.source.connection, request.session))
         if session is not None:
             self._end(session)
         return Done(), ()

@@ -1,0 +1,31 @@
+"""Progress of a command, on standard error of a terminal. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from khop.log import printable
+
+if TYPE_CHECKING:
+    from khop.partition.base import Progress
+
+
+@contextmanager
+def progress_bar(quiet: bool = False) -> Iterator[Progress]:
+    """Show one bar for all steps; what is done leaves no line behind.
+
+    Args:
+        quiet: show nothing. If False, nothing is shown where standard error is no terminal.
+    """
+    from tqdm import tqdm
+
+    with tqdm(disable=quiet or None, leave=False, bar_format="{l_bar}{bar}| {elapsed}") as bar:
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.set_description(printable(what), refresh=False)
+            bar.n, bar.total = done, total
+            bar.refresh()
+
+        yield show

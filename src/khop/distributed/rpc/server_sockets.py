@@ -1,0 +1,248 @@
+"""Sockets of a server, and the threads that make its replies. Imports no torch.
+
+Partition servers, output servers and graph servers have them; each has a loop of its own that reads
+the sockets. Sockets: `ipc://` in a folder that only the owner can enter, for processes of this
+machine; `tcp://`, with CURVE if there are keys, for those of other machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from khop.distributed.rpc.limits import DEFAULT, ENVELOPE_BYTES, Limits, RateLimiter, SendBacklog
+from khop.distributed.rpc.listener import ConnectionLimiter, Listener
+
+if TYPE_CHECKING:
+    from zmq.auth.thread import ThreadAuthenticator
+
+_WORKERS = "inproc://workers"
+
+
+class _Admitted:
+    """Set of admitted public keys, for zmq's authenticator."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = {key.encode() for key in keys}
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Return whether a client with this public key, in Z85, may connect."""
+        del domain
+        return key in self._keys
+
+
+class ServerSockets:
+    """Bound sockets of a server, and the bounds of each peer's requests.
+
+    Args:
+        ipc_path: path of the socket for this machine. If None, there is no such socket.
+        tcp_host: address to listen at for other machines. If None, there is no such socket.
+        curve: {'public', 'secret', 'clients': [..]} keys in Z85 text: its own pair, and the public
+            keys that it admits. If None, CURVE is not used (insecure).
+        tcp_port: the TCP port. If None or 0, any free port.
+        limits: bounds for each peer.
+
+    Attributes:
+        context: ZeroMQ's context of all sockets.
+        fronts: the bound sockets, to receive requests from.
+        addresses: their addresses, by 'ipc' and 'tcp'.
+        backlog: bytes that each peer has not read.
+        connections: bound of the connections over TCP.
+
+    Raises:
+        zmq.ZMQError: an address cannot be bound.
+    """
+
+    connections: ConnectionLimiter
+
+    def __init__(
+        self,
+        ipc_path: str | None,
+        tcp_host: str | None,
+        curve: Mapping[str, Any] | None,
+        tcp_port: int | None = None,
+        limits: Limits = DEFAULT,
+    ) -> None:
+        self.curve = curve
+        self.limits = limits
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.fronts: list[zmq.Socket[bytes]] = []
+        self.addresses: dict[str, str] = {}
+        self.backlog = SendBacklog()
+        self._rates = RateLimiter(limits.rate, limits.burst)
+        self._authenticator: ThreadAuthenticator | None = None
+        self._listener: Listener | None = None
+        if ipc_path is not None:
+            self._bind_ipc(ipc_path)
+        if tcp_host is not None:
+            try:
+                self._bind_tcp(tcp_host, tcp_port or 0)
+            except zmq.ZMQError:
+                self.close()
+                raise
+
+    @property
+    def server_key(self) -> str | None:
+        """Public key of the TCP socket; None if CURVE is not used."""
+        return None if self.curve is None else str(self.curve["public"])
+
+    def _bind_ipc(self, path: str) -> None:
+        front = self._router()
+        # Only the owner can enter the folder. If it is opened to others, ZeroMQ still admits
+        # only this user and root, where the system has SO_PEERCRED (so on Linux).
+        with contextlib.suppress(zmq.ZMQError):
+            for user in {os.geteuid(), 0}:
+                front.setsockopt(zmq.IPC_FILTER_UID, user)
+        front.bind(f"ipc://{path}")
+        self.addresses["ipc"] = f"ipc://{path}"
+
+    def _bind_tcp(self, host: str, port: int) -> None:
+        front = self._router()
+        if self.curve is not None:
+            self._secure(front, self.curve)
+        self._listener = Listener(host, port, self.limits.backlog)
+        self.connections = ConnectionLimiter(self.context, front, self._listener, self.limits)
+        self.addresses["tcp"] = self._listener.bind(front)
+
+    def _router(self) -> zmq.Socket[bytes]:
+        socket = self.context.socket(zmq.ROUTER)
+        socket.linger = 0
+        socket.sndhwm = self.limits.unread
+        # Not bounded: a peer that disconnects while its queue is full ends the whole process at the
+        # next heartbeat (libzmq 4.3.5: "Assertion failed: !_io_error", stream_engine_base.cpp).
+        socket.rcvhwm = 0
+        socket.setsockopt(zmq.MAXMSGSIZE, ENVELOPE_BYTES)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, self.limits.handshake_ms)
+        socket.setsockopt(zmq.BACKLOG, self.limits.backlog)  # of the one at `ipc://`
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
+        self.fronts.append(socket)
+        return socket
+
+    def _secure(self, socket: zmq.Socket[bytes], curve: Mapping[str, Any]) -> None:
+        # Imported here: it imports asyncio, a fifth of the time that a server takes to start.
+        from zmq.auth.thread import ThreadAuthenticator
+
+        self._authenticator = ThreadAuthenticator(self.context)
+        self._authenticator.start()
+        # Servers use the same pair to connect to each other.
+        admitted = _Admitted([*curve["clients"], curve["public"]])
+        self._authenticator.configure_curve_callback("*", admitted)
+        socket.curve_server = True
+        socket.curve_publickey = curve["public"].encode()
+        socket.curve_secretkey = curve["secret"].encode()
+
+    def send(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
+        """Send frames to a peer; dropped if it has disconnected, or does not read.
+
+        Args:
+            front: index of the socket to which the peer is connected.
+            peer: ZeroMQ's name of the peer there.
+            frames: objects with the buffer protocol, not copied if large.
+        """
+        self.backlog.send(self.fronts[front], peer, frames)
+
+    def why_not(
+        self, peer: bytes, user: bytes | None = None, is_limited: bool = True
+    ) -> str | None:
+        """Return the reason to refuse a request; None if it is admitted.
+
+        Args:
+            peer: its connection.
+            user: user for whom the rate is counted. If None, it is counted for the connection.
+            is_limited: True if the rate of requests is limited.
+        """
+        if is_limited and not self._rates.admit(user or peer):
+            return (
+                f"a peer asks for more than {self.limits.rate:.0f} answers a second: it must wait "
+                "for answers before it asks again"
+            )
+        unread = self.backlog.of(peer)
+        if unread > self.limits.unread_bytes:
+            return f"a peer has not read {unread} bytes of replies: it must read before it asks"
+        return None
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close the sockets; harmless if called again.
+
+        Args:
+            linger_ms: milliseconds that messages which are being sent may still take.
+        """
+        if self.context.closed:
+            return
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        for socket in self.fronts:
+            socket.close(linger_ms)
+        self.context.term()
+        if self._listener is not None:
+            self._listener.close()
+
+
+class HandlerThreads:
+    """Threads that make replies, and the socket over which a loop gives them requests.
+
+    The loop passes on at most two requests per thread. The others stay in queues where each peer
+    has its turn.
+
+    Args:
+        context: context of the loop's sockets. The threads end when it is terminated.
+        handler: returns the frames of the reply to a request's frames; never raises.
+        num_threads: number of threads.
+
+    Attributes:
+        socket: readable when a reply is there; see `receive`.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        handler: Callable[[list[Any]], list[Any]],
+        num_threads: int,
+    ) -> None:
+        self._context = context
+        self._handler = handler
+        self._in_flight, self._max_in_flight = 0, 2 * num_threads
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.bind(_WORKERS)
+        for _ in range(num_threads):
+            threading.Thread(target=self._work, daemon=True).start()
+
+    @property
+    def has_room(self) -> bool:
+        """True if another request may be passed on."""
+        return self._in_flight < self._max_in_flight
+
+    def submit(self, request: Sequence[Any]) -> None:
+        """Pass a request on to a thread.
+
+        Args:
+            request: index of the peer's socket as one byte, the peer's name, frames.
+        """
+        self._in_flight += 1
+        self.socket.send_multipart(request, copy=False)
+
+    def receive(self) -> tuple[int, bytes, list[zmq.Frame]]:
+        """Return a reply: index of the peer's socket, the peer's name, frames."""
+        self._in_flight -= 1
+        index, peer, *reply = self.socket.recv_multipart(copy=False)
+        return index.bytes[0], peer.bytes, reply
+
+    def _work(self) -> None:
+        socket = self._context.socket(zmq.DEALER)
+        socket.connect(_WORKERS)
+        with contextlib.suppress(zmq.ContextTerminated):
+            while True:
+                index, peer, *frames = socket.recv_multipart(copy=False)
+                reply = self._handler([frame.buffer for frame in frames])
+                socket.send_multipart([index, peer, *reply], copy=False)
+        socket.close(0)
+
+    def close(self) -> None:
+        """Close the loop's end; harmless if called again. Call before the context ends."""
+        self.socket.close(0)

@@ -1,0 +1,155 @@
+"""Constraints of a cut: what parts get equal shares of. Used by partitioners that read edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.partition.base import feature_bytes
+from khop.partition.source import GraphSource
+from khop.typing import Array, EdgeDir, Int32Array, Int64Array, NodeType
+
+BALANCE = ("nodes", "edges", "train", "bytes")
+"""Names of constraints; any other name is that of a node attribute."""
+
+_MOST = 2**31 - 1
+
+
+class Constraints(NamedTuple):
+    """Weights of a graph's nodes, all types one after the other, in each constraint.
+
+    Attributes:
+        names: what each constraint balances: 'nodes of type paper'.
+        weights: [num_constraints, num_nodes] int32, none below 0.
+    """
+
+    names: list[str]
+    weights: Int32Array
+
+    @classmethod
+    def of(cls, source: GraphSource, balance: Sequence[str], edge_dir: EdgeDir) -> Constraints:
+        """Return the constraints that a user named.
+
+        Args:
+            source: the graph.
+            balance: 'nodes' (of each type), 'edges' (that a part holds), 'train' (nodes of
+                `train_mask`), 'bytes' (of attributes), or names of node attributes: integers, or
+                booleans.
+            edge_dir: parts hold their nodes' edges in this direction.
+
+        Raises:
+            ValueError: no constraint, one that occurs twice, an unknown attribute, or values that
+                are no weights.
+        """
+        if isinstance(balance, str) or not balance or len(set(balance)) < len(list(balance)):
+            raise ValueError(
+                f"balance must list distinct names of {', '.join(BALANCE)} or of node attributes "
+                f"(got {balance!r})"
+            )
+        found: list[tuple[str, npt.NDArray[Any]]] = []
+        for name in balance:
+            found += _weights(source, name, edge_dir)
+        used = [(name, weights) for name, weights in found if weights.any()]
+        if not used:
+            used = _nodes(source)
+        scaled = [_scaled(weights) for _, weights in used]
+        return cls([name for name, _ in used], np.stack(scaled))
+
+    def capacities(self, num_parts: int, slack: float) -> Int64Array:
+        """Return [num_constraints, num_parts] how much each part may hold of each constraint.
+
+        Args:
+            num_parts: number of parts.
+            slack: how much more than the mean; a node that is larger than that still fits.
+        """
+        totals = self.weights.sum(axis=1, dtype=np.int64)
+        largest = self.weights.max(axis=1, initial=0)
+        even = np.ceil((1 + slack) * totals / num_parts).astype(np.int64)
+        return np.repeat(np.maximum(even, largest)[:, None], num_parts, axis=1)
+
+    def loads(self, labels: Int32Array, num_parts: int) -> Int64Array:
+        """Return [num_constraints, num_parts] what parts hold; label `num_parts` is no part."""
+        rows = [np.bincount(labels, of_each, num_parts + 1)[:num_parts] for of_each in self.weights]
+        return np.stack(rows).astype(np.int64)
+
+    def most_uneven(self) -> Int64Array:
+        """Return [num_nodes] weights above 0: those of the constraint that is hardest to balance.
+
+        For tools that know one constraint alone. Hardest is where weights vary most about their
+        mean: what varies little comes out nearly even with it.
+        """
+        deviations = self.weights.std(axis=1) / np.maximum(self.weights.mean(axis=1), 1e-9)
+        weights: Int64Array = self.weights[int(np.argmax(deviations))].astype(np.int64)
+        return np.maximum(weights, 1)
+
+
+def _weights(
+    source: GraphSource, name: str, edge_dir: EdgeDir
+) -> list[tuple[str, npt.NDArray[Any]]]:
+    if name == "nodes":
+        return _nodes(source)
+    if name == "edges":
+        return [("edges", _joined(source, _degrees(source, edge_dir)))]
+    if name == "bytes":
+        rows = {t: np.full(n.count, feature_bytes(n.attrs)) for t, n in source.nodes.items()}
+        for t, degrees in _degrees(source, edge_dir, in_bytes=True).items():
+            rows[t] = rows[t] + degrees
+        return [("bytes", _joined(source, rows))]
+    attribute = "train_mask" if name == "train" else name
+    values = {t: n.attrs[attribute] for t, n in source.nodes.items() if attribute in n.attrs}
+    if not values:
+        known = sorted({a for node in source.nodes.values() for a in node.attrs})
+        raise ValueError(
+            f"balance names '{name}', but no node type has an attribute '{attribute}': there are "
+            f"{known}"
+        )
+    for node_type, feature in values.items():
+        if feature.row_shape != () or feature.array.dtype.kind not in "biu":
+            raise ValueError(
+                f"balance names '{name}', but '{attribute}' of node type '{node_type}' is "
+                f"{feature.dtype} of shape {list(feature.array.shape)}: one boolean or integer a "
+                "node can be balanced"
+            )
+        if len(feature.array) and int(feature.array.min()) < 0:
+            raise ValueError(f"balance names '{name}', which holds values below 0")
+    rows = {t: np.asarray(feature.array).astype(np.int64) for t, feature in values.items()}
+    return [(name, _joined(source, rows))]
+
+
+def _nodes(source: GraphSource) -> list[tuple[str, npt.NDArray[Any]]]:
+    named = source.heterogeneous
+    return [
+        (f"nodes of type '{t}'" if named else "nodes", _joined(source, {t: np.ones(n.count, int)}))
+        for t, n in source.nodes.items()
+    ]
+
+
+def _degrees(
+    source: GraphSource, edge_dir: EdgeDir, in_bytes: bool = False
+) -> dict[NodeType, Int64Array]:
+    """Return the edges that a node brings to its part, or their bytes."""
+    degrees = {t: np.zeros(node.count, np.int64) for t, node in source.nodes.items()}
+    for (src, _, dst), edge in source.edges.items():
+        node_type, ends = (dst, edge.dst) if edge_dir == "in" else (src, edge.src)
+        count = np.bincount(ends, minlength=source.nodes[node_type].count)
+        width = 12 + feature_bytes(edge.attrs) if in_bytes else 1
+        degrees[node_type] += count * width
+    return degrees
+
+
+def _joined(source: GraphSource, values: dict[NodeType, Array]) -> npt.NDArray[Any]:
+    """Return values of all nodes, type after type; 0 for types without."""
+    return np.concatenate(
+        [values.get(t, np.zeros(node.count, np.int64)) for t, node in source.nodes.items()]
+    )
+
+
+def _scaled(weights: npt.NDArray[Any]) -> Int32Array:
+    """Return weights as int32; large ones are divided, all by the same number, and rounded up."""
+    largest = int(weights.max(initial=0))
+    divisor = -(-largest // _MOST) if largest > _MOST else 1
+    scaled: Int32Array = (-(-weights // divisor)).astype(np.int32)
+    return scaled

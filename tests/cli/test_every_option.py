@@ -1,0 +1,237 @@
+"""Every command with every option and choice that its parser has, run on small graphs.
+
+`RUNS` is both what runs and what is compared with the parsers, so that an option without a run
+fails here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+
+import khop
+from khop.cli.main import COMMANDS, main, parser_of_all
+from khop.partition import PartitionFolder
+from support.cluster import jobs
+from support.formats import ogb_saved
+
+# {out} is a path that does not exist yet; the others are those of fixture `root`.
+RUNS = [
+    "partition ring {out} --num-parts 2 --method random --edge-dir in --seed 3 --debug --json "
+    "--time-attr edge_time --weight-attr edge_weight --neighbor-ids --undirected",
+    "partition types.pt {out} --num-parts 2 --method frequency --edge-dir out --fanout 2,-1 "
+    "--batch-size 4 --cache-ratio 0.5 --cache-budget 1MB --seed-type b --quiet",
+    "partition ring old --num-parts 2 --overwrite --quiet",
+    "partition ring {out} --num-parts 2 --method stream --balance nodes,edges --slack 0.1 "
+    "--passes 2",
+    "partition ring {out} --num-parts 2 --assignment owners",
+    "partition ring {out} --num-parts 2 --method frequency --base stream",
+    "inspect parts --json --debug",
+    "verify parts --json --debug",
+    "keygen {out} --clients 2 --json --debug",
+    "keygen keys --add guest --json",
+    "keygen keys --revoke gone",
+    "doctor --json --debug",
+]
+OGB_RUN = "partition ogb:ogbn-tiny {out} --num-parts 2 --root {root} --quiet"
+METIS_RUNS = [
+    "partition ring {out} --num-parts 2 --method metis",
+    "partition ring {out} --num-parts 2 --method cluster-metis --clusters 8",
+    "partition ring {out} --num-parts 2 --method frequency --base metis",
+    "partition ring {out} --num-parts 2 --method frequency --base cluster-metis",
+]
+PLOT_RUN = "inspect parts --plot {out}.svg"
+COMPLETION_RUNS = [f"completion {shell} --debug" for shell in ("bash", "zsh", "tcsh")]
+SERVE_RUNS = [
+    "serve parts --rank 0 --num-servers 1 --num-clients 0 --master 127.0.0.1:{port} --part 0 "
+    "--part 1 --host 127.0.0.1 --port {port} --key-file keys/server.key --labels y.npy "
+    "--buffer-limit 1GB --metrics-port {page} --debug",
+    "serve parts --master 127.0.0.1:{port} --insecure",
+]
+TOP_RUN = "top 127.0.0.1:{port} --key-file keys/client.key --interval 0.1 --once --json --debug"
+ALL_RUNS = [*RUNS, *METIS_RUNS, OGB_RUN, PLOT_RUN, *COMPLETION_RUNS, *SERVE_RUNS, TOP_RUN]
+
+
+def parsers():
+    """{command: its parser}."""
+    (commands,) = (a for a in parser_of_all()._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(commands.choices)
+
+
+def words_of_parser(parser):
+    """Options of a parser, and options (or positional arguments) with each of their choices."""
+    words = set()
+    for action in parser._actions:
+        name = action.option_strings[-1] if action.option_strings else action.dest
+        if isinstance(action, argparse._HelpAction):
+            continue
+        if action.choices:
+            words |= {(name, choice) for choice in action.choices}
+        elif action.option_strings:
+            words.add((name,))
+    return words
+
+
+def words_of_run(parser, words):
+    """Those of `words_of_parser` that a command line has."""
+    found = set()
+    for action in parser._actions:
+        if not action.option_strings:
+            found |= {(action.dest, word) for word in words if word in (action.choices or ())}
+        elif action.option_strings[-1] in words:
+            name = action.option_strings[-1]
+            after = words[words.index(name) + 1 :]
+            found.add((name, after[0]) if action.choices else (name,))
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_a_run(name):
+    parser = parsers()[name]
+    run = set()
+    for words in map(shlex.split, ALL_RUNS):
+        if words[0] == name:
+            run |= words_of_run(parser, words[1:])
+    left_out = words_of_parser(parser) - run
+    assert not left_out, f"add runs of `khop {name}` with {sorted(left_out)} to this file"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A folder with two graphs, partition folders, keys and labels."""
+    root = tmp_path_factory.mktemp("options")
+    ids = np.arange(40)
+    (root / "ring").mkdir()
+    edges = np.stack([ids, (ids + 1) % 40])
+    np.save(root / "ring" / "edge_index.npy", edges)
+    np.save(root / "ring" / "x.npy", ids[:, None].astype(np.float32))
+    np.save(root / "ring" / "edge_time.npy", ids % 7)
+    np.save(root / "ring" / "edge_weight.npy", ids / 40)
+    np.save(root / "y.npy", ids)
+    (root / "owners").mkdir()
+    np.save(root / "owners" / "node.npy", ids % 2)
+    data = HeteroData()
+    data["a"].num_nodes = data["b"].num_nodes = 40
+    data["a", "to", "b"].edge_index = data["b", "of", "a"].edge_index = torch.from_numpy(edges)
+    torch.save(data, root / "types.pt")
+    for name in ("parts", "old"):
+        ring = Data(edge_index=torch.from_numpy(edges), num_nodes=40)
+        khop.partition(ring, root / name, 2)
+    for options in ([], ["--add", "gone"]):
+        assert main(["keygen", str(root / "keys"), *options]) == 0
+    return root
+
+
+@pytest.fixture
+def run(root, tmp_path, monkeypatch, capfd):
+    """Returns run(line, **names): runs a command here, and returns what it printed."""
+    monkeypatch.chdir(root)
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def run(line, **names):
+        capfd.readouterr()
+        words = shlex.split(line.format(out=tmp_path / "out", **names))
+        assert main(words) == 0
+        printed = capfd.readouterr()
+        assert printed.err == "", words  # no terminal: no progress bar
+        if "--json" in words:
+            assert isinstance(json.loads(printed.out), dict)
+        return printed.out
+
+    yield run
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.mark.parametrize("line", RUNS)
+def test_runs(run, line):
+    assert (run(line) == "") == ("--quiet" in line)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("line", METIS_RUNS)
+def test_metis(run, line):
+    pytest.importorskip("pymetis")
+    assert run(line)
+
+
+def test_what_options_of_partition_do(run, tmp_path):
+    """All that is asked for is in the folder."""
+    run(RUNS[0])
+    meta = PartitionFolder(tmp_path / "out").meta
+    (edges,) = meta.edge_types
+    assert (meta.num_parts, meta.edge_dir, edges.count, edges.neighbor_ids) == (2, "in", 80, True)
+    assert (meta.time_attr.name, meta.weight_attr) == ("edge_time", "edge_weight")
+    assert meta.method["seed"] == 3
+
+
+def test_an_ogb_data_set_below_a_root(run, tmp_path, monkeypatch):
+    pytest.importorskip("ogb")
+    graph = {
+        "edge_index": np.array([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]]),
+        "num_nodes": 6,
+        "node_feat": np.eye(6, dtype=np.float32),
+        "edge_feat": None,
+    }
+    saved = ogb_saved.save(
+        tmp_path, "ogbn-tiny", graph, np.array([0, 1, 0, 1, 0, 1]), ogb_saved.thirds(6), 2
+    )
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(OGB_RUN.format(out=tmp_path / "out", root=saved).split()) == 0
+    signal.signal(signal.SIGTERM, before)
+    assert PartitionFolder(tmp_path / "out").meta.num_parts == 2
+
+
+def test_a_picture(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert f"{tmp_path}/out.svg" in run(PLOT_RUN)
+    assert "<svg" in (tmp_path / "out.svg").read_text()
+
+
+@pytest.mark.parametrize("line", COMPLETION_RUNS)
+def test_completion(run, line):
+    pytest.importorskip("shtab")
+    assert "num-parts" in run(line)
+
+
+@pytest.mark.parametrize("line", SERVE_RUNS)
+def test_servers(run, root, line):
+    """A server with everything, `khop top` of it, and one that needs no keys."""
+    port, page = jobs.free_port(), jobs.free_port()
+    words = shlex.split(line.format(port=port, page=page))
+    code = f"import sys; sys.path[:] = {sys.path!r}; from khop.cli.main import main; main()"
+    server = subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout.readline() == f"serving at tcp://127.0.0.1:{port}\n"
+        if "--key-file" in words:
+            shown = json.loads(run(TOP_RUN, port=port))
+            assert shown["servers"]["0"]["picture"]["parts"] == [0, 1]
+            with urllib.request.urlopen(f"http://127.0.0.1:{page}/metrics", timeout=20) as got:
+                assert b"khop_" in got.read()
+    finally:
+        server.terminate()
+        _, errors = server.communicate(timeout=20)
+    assert server.returncode == 0, errors
+
+
+@pytest.mark.parametrize("name", [None, *COMMANDS])
+def test_help(capsys, name):
+    with pytest.raises(SystemExit) as ended:
+        main([*([] if name is None else [name]), "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: khop {name or '[-h]'}")
