@@ -10,6 +10,7 @@ from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import Degrees, request_header
 from khop.errors import ProtocolError
 from khop.loader import LinkNeighborLoader, NeighborLoader
+from khop.sampler import PinSage, Ppr
 from khop.sampler.replies import check_degrees
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part
@@ -27,7 +28,10 @@ def folder_of(tmp_path_factory):
     return twins.partitions_in(tmp_path_factory.mktemp("programs"))
 
 
-@pytest.mark.parametrize("method", [Smallest(3, 2), OneHop()])
+METHODS = [Smallest(3, 2), OneHop(), Ppr(6, eps=1e-3), PinSage(3, num_layers=2)]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_homogeneous(folder_of, method):
     for num_parts in (1, 2, 3, 5):
         root = folder_of("homogeneous", num_parts)

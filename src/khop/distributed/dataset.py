@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,11 @@ from khop.distributed.job.context import WorkerContext
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.partitions.reader import PartitionReader
 from khop.distributed.partitions.service import PartitionService
-from khop.distributed.partitions.shared_client import SharedClient
+from khop.distributed.partitions.shared_client import SharedClient, run
 from khop.distributed.stores.dataset_stores import PartitionStores
+from khop.sampler.graph_rows import GraphRows
+from khop.sampler.requests import Ticket
+from khop.sampler.view import GraphView
 from khop.storage.folder import FolderMeta, PartitionFolder
 from khop.storage.part import Part
 from khop.tables import html_table
@@ -280,6 +283,16 @@ class DistDataset(PartitionStores, PartitionedGraph):
         if self._reader is None:
             self._reader = PartitionReader(self.opened, self.partition_idx)
         return self._reader
+
+    def run_on_rows(self, steps: Callable[[GraphRows], Generator[list[Ticket], None, Any]]) -> Any:
+        """Run a generator that asks for rows of the graph to its end, and return its result.
+
+        Args:
+            steps: makes the generator, given the rows. If there are several partitions, all
+                trainers make the first such call together.
+        """
+        with self.reader.session(self.peers) as client:
+            return run(steps(GraphRows(GraphView.of_part(self.reader.part), client)), client)
 
     def _read_labels(self, node_type: NodeType, file: Path) -> Tensor:
         if file.suffix == ".npy":

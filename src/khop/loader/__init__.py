@@ -15,6 +15,7 @@ from khop.loader.saint_loader import (
 )
 from khop.loader.shadow_loader import ShaDowKHopSampler
 from khop.loader.subgraph_loader import SubGraphLoader
+from khop.loader.walk_windows import MetaPath2VecLoader, Node2VecLoader
 from khop.sampler.device import DeviceOptions
 
 __all__ = [
@@ -25,7 +26,9 @@ __all__ = [
     "GraphSAINTNodeSampler",
     "GraphSAINTRandomWalkSampler",
     "LinkNeighborLoader",
+    "MetaPath2VecLoader",
     "NeighborLoader",
+    "Node2VecLoader",
     "RandomNodeLoader",
     "ShaDowKHopSampler",
     "SubGraphLoader",

@@ -1,8 +1,8 @@
 """Sampling: the plan of a batch, the engine that draws it, and PyG's view of it.
 
 The modules for PyG run in trainers and import torch: `neighbor`, `pyg_sampler`, `drawer`, `device`,
-`source`, `edges`, `stores`, `pyg_links`, `pyg_output`. All others import no torch and also run in
-sampler processes and partition servers.
+`random_walks`, `source`, `edges`, `stores`, `pyg_links`, `pyg_output`. All others import no torch
+and also run in sampler processes and partition servers.
 """
 
 from khop._lazy import attach
@@ -15,10 +15,13 @@ __getattr__, __dir__, __all__ = attach(
         "METHODS": "methods",
         "NeighborSampler": "neighbor",
         "NeighborSampling": "methods",
+        "PinSage": "methods",
+        "Ppr": "methods",
         "SaintEdges": "methods",
         "SaintWalks": "methods",
         "SamplingMethod": "methods",
         "SamplingSpec": "spec",
+        "random_walk": "random_walks",
         "sample_prob": "hotness",
     },
 )

@@ -47,6 +47,7 @@ class SamplingOptions:
         return dataclasses.replace(
             self,
             replace=replace,
+            with_edge=self.with_edge and method.draws_edges,
             weight_attr=weight_attr,
             subgraph_type=method.settle_subgraph_type(self.subgraph_type),
         )

@@ -14,6 +14,8 @@ from khop.sampler.methods.base import (
 )
 from khop.sampler.methods.labor import Labor
 from khop.sampler.methods.neighbor import NEIGHBOR, NeighborSampling, as_method
+from khop.sampler.methods.pinsage import PinSage
+from khop.sampler.methods.ppr import Ppr
 from khop.sampler.methods.saint import SaintEdges, SaintWalks
 
 __all__ = [
@@ -22,6 +24,8 @@ __all__ = [
     "Labor",
     "MethodSpec",
     "NeighborSampling",
+    "PinSage",
+    "Ppr",
     "ProgramMethod",
     "SaintEdges",
     "SaintWalks",

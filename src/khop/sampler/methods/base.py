@@ -69,6 +69,7 @@ class SamplingMethod(ABC):
         name: the method's name, in specs and kernels.
         needs_neighbor_ids: whether draws are keyed by neighbours' original ids.
         subgraph_type: the only `subgraph_type` that the method makes; None: all of them.
+        draws_edges: whether a batch's edges are the graph's, which have ids and attributes.
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
 
     Example:
@@ -80,6 +81,7 @@ class SamplingMethod(ABC):
     name: ClassVar[str]
     needs_neighbor_ids: ClassVar[bool] = False
     subgraph_type: ClassVar[str | None] = None
+    draws_edges: ClassVar[bool] = True
     num_neighbors: Any
 
     @abstractmethod

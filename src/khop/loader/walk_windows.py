@@ -1,0 +1,264 @@
+"""Windows of random walks, for models of node embeddings. Runs in the trainer.
+
+`Node2VecLoader` and `MetaPath2VecLoader` make what the `sample` methods of PyG's models of these
+names make, without pyg-lib and torch-cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from khop import _native
+from khop.loader.epochs import EpochKeys, KeyedBatch, PlannedBatches
+from khop.loader.inputs import checked_nodes
+from khop.sampler.methods.walk import WalkPlan, below
+from khop.sampler.plan import EpochPlan
+from khop.sampler.random_walks import make_plan, walker
+from khop.typing import EdgeType, Int64Array
+
+_NEGATIVE = 19  # purpose of the keys of negative walks
+
+Windows = tuple[Tensor, Tensor]
+
+
+class _WindowLoader:
+    """Base of both loaders: batches of start nodes, a walk from each, and their windows."""
+
+    def __init__(
+        self,
+        graph: Any,
+        num_steps: int,
+        context_size: int,
+        counts: Mapping[str, int],
+        bias: tuple[float, float],
+        metapath: Sequence[EdgeType] | None,
+        num_nodes: int | None,
+        input_nodes: Any,
+        batching: tuple[int, bool, bool],
+        seed: int | None,
+        stream: int,
+    ) -> None:
+        for name, value in {"context_size": context_size, **counts}.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a positive integer (got {value!r})")
+        self._walker = walker(graph, num_nodes)
+        info = self._walker.info
+        plan, start_type = make_plan(info, num_steps, *bias, metapath, 0.0)
+        self._plan: WalkPlan = plan
+        self._start_type = start_type
+        if context_size > num_steps + 1:
+            raise ValueError(
+                f"context_size is {context_size}, but walks have {num_steps + 1} nodes: make walks "
+                "longer"
+            )
+        self._context = context_size
+        self._walks_per_node = counts["walks_per_node"]
+        self._negatives = counts["num_negative_samples"]
+        self._seeds = checked_nodes(info, info.node_types[start_type], input_nodes).ids.long()
+        batch_size, self._shuffle, drop_last = batching
+        self._epochs = EpochPlan(len(self._seeds), batch_size, drop_last)
+        self._keys = EpochKeys(seed, stream, None)
+        # The node type of each place of a walk.
+        ends = [info.edge_types[relation][2] for relation in plan.relations]
+        self._types = [start_type, *map(info.node_types.index, ends)]
+        for node_type in ends:
+            if not info.node_counts[node_type]:
+                raise ValueError(f"there are no nodes of type '{node_type}' for negative samples")
+
+    def __len__(self) -> int:
+        return self._epochs.num_batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of an epoch, counted from 0."""
+        self._keys.epoch = epoch
+
+    def __iter__(self) -> Iterator[Windows]:
+        run_key = self._keys.next_run_key()
+        for batch in PlannedBatches(self._epochs, run_key, self._shuffle):
+            yield self._make(batch)
+
+    def _make(self, batch: KeyedBatch) -> Windows:
+        starts = self._seeds[torch.from_numpy(batch.positions)].numpy()
+        positive = np.tile(starts, self._walks_per_node)
+        walked, _ = self._walker.walk(positive, self._start_type, self._plan, batch.key, False)
+        negative = self._drawn(np.tile(positive, self._negatives), *batch.key)
+        return self._windows(self._whole(walked)), self._windows(self._numbered(negative))
+
+    def _drawn(self, starts: Int64Array, run_key: int, batch: int) -> Int64Array:
+        """Return start nodes, each followed by uniform nodes of the types of a walk."""
+        counts = [self._walker.info.node_counts[t] for t in self._walker.info.node_types]
+        drawn, walks = [starts], np.arange(len(starts))
+        for step, node_type in enumerate(self._types[1:]):
+            key = _native.program_key(run_key, batch, _NEGATIVE, step, 0)
+            words = _native.draw_words(key, walks)
+            drawn.append(below(words, np.uint64(counts[node_type])).astype(np.int64))
+        return np.stack(drawn, axis=1)
+
+    def _whole(self, walks: Int64Array) -> Int64Array:
+        """Return walks without -1, in the numbering of the model."""
+        raise NotImplementedError
+
+    def _numbered(self, walks: Int64Array) -> Int64Array:
+        """Return nodes in the numbering of the model."""
+        return walks
+
+    def _windows(self, walks: Int64Array) -> Tensor:
+        size = self._context
+        windows = [walks[:, i : i + size] for i in range(walks.shape[1] - size + 1)]
+        return torch.from_numpy(np.concatenate(windows))
+
+
+class Node2VecLoader(_WindowLoader):
+    """Windows of node2vec's walks, which the `loss` of PyG's `Node2Vec` takes.
+
+    Each batch is (positive, negative), both int64 tensors with `context_size` columns. Positive
+    windows are of walks from the batch's nodes, B * walks_per_node * (walk_length + 1 -
+    context_size) of them, those of the first place of all walks first. A walk stays at a node
+    without out-neighbours. Negative ones, num_negative_samples times as many, are of the same start
+    nodes and uniform nodes. Batches are functions of seed, epoch and index, for any number of
+    partitions.
+
+    Method: node2vec (https://arxiv.org/abs/1607.00653).
+
+    Args:
+        graph: as for `khop.sampler.random_walk`; homogeneous.
+        walk_length: number of nodes of a walk, as in PyG: its steps and one.
+        context_size: nodes of a window, at most `walk_length`.
+        walks_per_node: walks from each node.
+        p: return parameter.
+        q: in-out parameter.
+        num_negative_samples: negative walks for each positive one.
+        num_nodes: with an `edge_index`, number of nodes.
+        input_nodes: start nodes: ids, a mask, or None for all.
+        batch_size: start nodes of a batch.
+        shuffle: another order of start nodes in each epoch.
+        drop_last: leave out a last batch that would be smaller.
+        seed: makes epochs reproducible. If None, each draws one from torch's default generator.
+        stream: separates trainers with the same seed.
+
+    Raises:
+        TypeError, ValueError, IndexError: malformed arguments, nodes that do not exist.
+
+    Example:
+        >>> loader = Node2VecLoader(data, walk_length=4, context_size=3, batch_size=2, seed=1)
+        >>> positive, negative = next(iter(loader))
+        >>> len(loader), positive.shape, negative.shape
+        (3, torch.Size([4, 3]), torch.Size([4, 3]))
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        walk_length: int,
+        context_size: int,
+        walks_per_node: int = 1,
+        p: float = 1.0,
+        q: float = 1.0,
+        num_negative_samples: int = 1,
+        num_nodes: int | None = None,
+        *,
+        input_nodes: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        seed: int | None = None,
+        stream: int = 0,
+    ) -> None:
+        if isinstance(walk_length, bool) or not isinstance(walk_length, int) or walk_length < 1:
+            raise ValueError(f"walk_length must be a positive integer (got {walk_length!r})")
+        super().__init__(
+            graph,
+            walk_length - 1,
+            context_size,
+            {"walks_per_node": walks_per_node, "num_negative_samples": num_negative_samples},
+            (p, q),
+            None,
+            num_nodes,
+            input_nodes,
+            (batch_size, shuffle, drop_last),
+            seed,
+            stream,
+        )
+
+    def _whole(self, walks: Int64Array) -> Int64Array:
+        for step in range(1, walks.shape[1]):
+            walks[:, step] = np.where(walks[:, step] < 0, walks[:, step - 1], walks[:, step])
+        return walks
+
+
+class MetaPath2VecLoader(_WindowLoader):
+    """Windows of walks along a metapath, which the `loss` of PyG's `MetaPath2Vec` takes.
+
+    As `Node2VecLoader`, with the model's numbering of nodes: those of all types that the metapath
+    begins or ends at, type after type in the order of their names, and then one number for what
+    comes after a node without out-neighbours (`dummy_idx`).
+
+    Method: metapath2vec (https://doi.org/10.1145/3097983.3098036).
+
+    Args:
+        graph: as for `khop.sampler.random_walk`; heterogeneous.
+        metapath: edge types of the steps, repeated as needed; walks begin at its first node type.
+        walk_length: number of steps of a walk, as in PyG.
+        context_size: nodes of a window, at most `walk_length` + 1.
+        walks_per_node, num_negative_samples: as for `Node2VecLoader`.
+        input_nodes: start nodes: ids or a mask of the first type, or None for all.
+        batch_size, shuffle, drop_last, seed, stream: as for `Node2VecLoader`.
+
+    Raises:
+        TypeError, ValueError, IndexError: malformed arguments, nodes that do not exist.
+
+    Example:
+        >>> graph = torch_geometric.data.HeteroData({"a": {"num_nodes": 3}})
+        >>> graph["a", "to", "a"].edge_index = torch.tensor([[0, 1, 2], [1, 2, 0]])
+        >>> loader = MetaPath2VecLoader(graph, [("a", "to", "a")], 2, 2, batch_size=3)
+        >>> next(iter(loader))[0].T.tolist()
+        [[0, 1, 2, 1, 2, 0], [1, 2, 0, 2, 0, 1]]
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        metapath: Sequence[EdgeType],
+        walk_length: int,
+        context_size: int,
+        walks_per_node: int = 1,
+        num_negative_samples: int = 1,
+        *,
+        input_nodes: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        seed: int | None = None,
+        stream: int = 0,
+    ) -> None:
+        super().__init__(
+            graph,
+            walk_length,
+            context_size,
+            {"walks_per_node": walks_per_node, "num_negative_samples": num_negative_samples},
+            (1.0, 1.0),
+            metapath,
+            None,
+            input_nodes,
+            (batch_size, shuffle, drop_last),
+            seed,
+            stream,
+        )
+        counts = self._walker.info.node_counts
+        first, self._dummy = {}, 0
+        for node_type in sorted({t for edge_type in metapath for t in edge_type[::2]}):
+            first[node_type], self._dummy = self._dummy, self._dummy + counts[node_type]
+        names = self._walker.info.node_types
+        self._first = np.array([first[names[t]] for t in self._types])
+
+    def _numbered(self, walks: Int64Array) -> Int64Array:
+        numbered: Int64Array = walks + self._first
+        return numbered
+
+    def _whole(self, walks: Int64Array) -> Int64Array:
+        return np.where(walks < 0, self._dummy, self._numbered(walks))
