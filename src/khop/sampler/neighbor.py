@@ -220,11 +220,6 @@ class NeighborSampler(PygSampler):
         graph, spec = self.graph, self.spec
         if self._device is None:
             return SubgraphSampler(graph, spec, self._backward)
-        if spec.method.program is not None:
-            raise ValueError(
-                f"{type(spec.method.program).__name__} asks the graph in Python, which a device "
-                "does not run: leave device out"
-            )
         options = self._device_options
         if self._edge_names is None:  # which edges have ids does not depend on fan-outs
             self._edge_names = names_on(self._device, graph, spec, options.graph_mode)
