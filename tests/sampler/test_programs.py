@@ -93,6 +93,14 @@ def test_options_that_a_program_does_not_know(option):
         NeighborLoader(twins.homogeneous(), Smallest(3), SEEDS, **option)
 
 
+@pytest.mark.parametrize("option", [{"disjoint": True}, {"time_attr": "time"}])
+def test_trees_and_times_are_refused_by_programs_that_do_not_know_them(option):
+    with pytest.raises(
+        ValueError, match="Smallest makes no disjoint batches, and so knows no times"
+    ):
+        NeighborLoader(twins.homogeneous(), Smallest(3), SEEDS, **option)
+
+
 def test_a_program_must_be_a_dataclass():
     with pytest.raises(TypeError, match="no dataclass"):
         register(type("Bare", (ProgramMethod,), {"name": "bare"}))

@@ -170,6 +170,14 @@ class ProgramMethod(SamplingMethod):
             )
         return settled
 
+    def check_form(self, heterogeneous: bool, disjoint: bool) -> None:
+        """See `SamplingMethod`; overridden by programs that make disjoint batches."""
+        if disjoint:
+            raise ValueError(
+                f"{type(self).__name__} makes no disjoint batches, and so knows no times: leave "
+                "disjoint=True and time_attr out"
+            )
+
     def check_strategy(self, temporal_strategy: str) -> None:
         """See `SamplingMethod`."""
         if temporal_strategy != "uniform":
