@@ -1,7 +1,6 @@
 """Clusters: PyG's partition and batches, of any assignment, from files and from METIS."""
 
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +10,7 @@ from torch_geometric.loader.cluster import ClusterData as PygClusterData
 from torch_geometric.loader.cluster import ClusterLoader as PygClusterLoader
 
 import khop
-from khop.loader import ClusterData, ClusterLoader
-from khop.loader.clusters import _undirected
+from khop.loader import ClusterData, ClusterLoader, clusters
 from support.loaders import random_graphs
 
 GRAPH = random_graphs.homogeneous(40, 240)  # parallel edges, loops, isolated nodes
@@ -105,20 +103,21 @@ def test_parts_of_a_folder_are_clusters(tmp_path):
 
 @pytest.fixture
 def metis(monkeypatch):
-    """A `pymetis` that notes what it is asked, and gives nodes their id modulo the number."""
+    """A METIS that notes what it is asked, and gives nodes their id modulo the number."""
     calls = []
 
-    def part_graph(num_parts, *, xadj, adjncy, recursive):
-        calls.append((num_parts, xadj, adjncy, recursive))
-        return 0, np.arange(len(xadj) - 1) % num_parts
+    def run_metis(graph, weights, num_parts, *, recursive):
+        calls.append((num_parts, graph.indptr, graph.indices, recursive))
+        return np.arange(len(weights), dtype=np.int32) % num_parts
 
-    monkeypatch.setitem(sys.modules, "pymetis", SimpleNamespace(part_graph=part_graph))
+    monkeypatch.setattr(clusters, "has_metis", lambda: True)
+    monkeypatch.setattr(clusters, "run_metis", run_metis)
     return calls
 
 
 def test_metis_gets_an_undirected_graph(metis):
-    clusters = ClusterData(GRAPH, 4, recursive=True, log=False)
-    assert clusters[1].n_id.tolist() == list(range(1, 40, 4))
+    made = ClusterData(GRAPH, 4, recursive=True, log=False)
+    assert made[1].n_id.tolist() == list(range(1, 40, 4))
     ((num_parts, indptr, indices, recursive),) = metis
     assert (num_parts, recursive) == (4, True)
     want = {(u, v) for u, v in GRAPH.edge_index.T.tolist() if u != v}
@@ -141,31 +140,28 @@ def test_clusters_of_metis_are_kept(metis, tmp_path):
         make(random_graphs.homogeneous(40, 240, seed=1))
 
 
-def test_metis_itself():
+@pytest.mark.process
+@pytest.mark.parametrize("recursive", [False, True])
+def test_metis_itself(recursive):
     """Two cliques that one edge joins."""
     pytest.importorskip("pymetis")
     clique = torch.combinations(torch.arange(8)).T
     edges = torch.cat([clique, clique + 8, torch.tensor([[0], [8]])], 1)  # one direction only
     data = random_graphs.Data(edge_index=edges, num_nodes=16)
-    clusters = ClusterData(data, 2, log=False)
-    assert {*map(tuple, (c.n_id.tolist() for c in clusters))} == {
+    made = ClusterData(data, 2, recursive, log=False)
+    assert {*map(tuple, (c.n_id.tolist() for c in made))} == {
         tuple(range(8)),
         tuple(range(8, 16)),
     }
 
 
 def test_without_metis(monkeypatch):
-    for name in ("pymetis", "pyg_lib.partition", "torch_sparse"):
+    monkeypatch.setattr(clusters, "has_metis", lambda: False)
+    for name in ("pyg_lib.partition", "torch_sparse"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"pip install khop\[metis\].*or pass assignment="):
         ClusterData(GRAPH, 4, log=False)
     assert ClusterData(GRAPH, 1, log=False)[0].num_nodes == 40
-
-
-def test_an_edgeless_graph_has_rows():
-    indptr, indices = _undirected(np.empty((2, 0), np.int64), 3)
-    assert indptr.tolist() == [0, 0, 0, 0]
-    assert len(indices) == 0
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from khop.data.arrays import check_range, to_int64
 from khop.loader.inputs import as_tensor
+from khop.partition.metis import has_metis, run_metis
+from khop.partition.structure import Undirected
 from khop.storage.folder import PartitionFolder
 from khop.typing import NODE, Int64Array
 
@@ -71,41 +73,20 @@ def metis_clusters(
     """
     if num_parts == 1:
         return np.zeros(num_nodes, np.int64)
-    indptr, indices = _undirected(edge_index.numpy(), num_nodes)
-    for library in (_by_pymetis, _by_pyg_lib, _by_torch_sparse):
-        clusters = library(indptr, indices, num_parts, recursive)
+    # METIS reads other memory if edges lack their reverses (pyg#3222).
+    graph = Undirected.of_edges(edge_index[0].numpy(), edge_index[1].numpy(), num_nodes)
+    if has_metis():
+        each = np.ones(num_nodes, np.int64)
+        return run_metis(graph, each, num_parts, recursive=recursive).astype(np.int64)
+    for library in (_by_pyg_lib, _by_torch_sparse):
+        indices = graph.indices.astype(np.int64)
+        clusters = library(graph.indptr, indices, num_parts, recursive)
         if clusters is not None:
             return clusters
     raise ImportError(
         "METIS cannot be imported: 'pip install khop[metis]', or pass assignment=, the cluster of "
         "each node, or a folder that khop.partition wrote"
     )
-
-
-def _undirected(edges: Int64Array, num_nodes: int) -> tuple[Int64Array, Int64Array]:
-    """Return the rows of the graph with each edge in both directions, once, without loops.
-
-    METIS reads other memory if edges lack their reverses (pyg#3222).
-    """
-    src, dst = (np.concatenate([edges[i], edges[1 - i]]) for i in (0, 1))
-    keys = np.unique((src * num_nodes + dst)[src != dst])
-    indptr = np.zeros(num_nodes + 1, np.int64)
-    np.cumsum(np.bincount(keys // max(num_nodes, 1), minlength=num_nodes), out=indptr[1:])
-    return indptr, keys % max(num_nodes, 1)
-
-
-def _by_pymetis(
-    indptr: Int64Array, indices: Int64Array, num_parts: int, recursive: bool
-) -> Int64Array | None:
-    try:
-        import pymetis
-    except ImportError:
-        return None
-    rows = {"xadj": indptr, "adjncy": indices}
-    if hasattr(pymetis, "CSRAdjacency"):  # since 2025.2
-        rows = {"adjacency": pymetis.CSRAdjacency(indptr, indices)}
-    found = pymetis.part_graph(num_parts, **rows, recursive=recursive)
-    return np.asarray(found[1], np.int64)
 
 
 def _by_pyg_lib(

@@ -23,12 +23,12 @@ from khop.loader.fingerprint import digest
 from khop.loader.induced_loader import InducedLoader, check_homogeneous
 from khop.loader.saved_tensors import load_tensors, save_tensors
 from khop.sampler.engine import finish
-from khop.sampler.methods.saint import SaintWalks, walked
+from khop.sampler.methods.saint import SaintWalks, visited
 from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.requests import SeedSet
 from khop.typing import Int64Array
 
-# Purposes of keys; that of walks' steps is `khop.sampler.methods.saint.WALK`.
+# Purposes of keys; those of walks are in `khop.sampler.methods.walk`.
 _ROOTS, _EDGES = 17, 18
 _NORM_EPOCH = 2**64 - 1
 """Number of an epoch that no loader reaches: that of the subgraphs that norms are counted in."""
@@ -127,7 +127,7 @@ class GraphSAINTSampler(InducedLoader, abc.ABC):
 
     def _walked(self, key: BatchKey, length: int) -> Int64Array:
         """Walk from uniform nodes along the edges."""
-        nodes: Int64Array = finish(walked(self.node_sampler.access(key), self._roots(key), length))
+        nodes: Int64Array = finish(visited(self.node_sampler.access(key), self._roots(key), length))
         return nodes
 
     def _chosen(self, items: Int64Array, key: BatchKey) -> list[SeedSet]:

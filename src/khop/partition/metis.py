@@ -22,7 +22,7 @@ from khop.partition.structure import SCORES, StructuralPartitioner, Undirected
 from khop.typing import Int32Array, Int64Array, IntArray
 
 # METIS's own default of imbalance, in thousandths; it is kept below the slack that is asked for.
-_UFACTOR = 30
+UFACTOR = 30
 _EVEN_OUT = 10
 # This process's path, not the working directory, where a file may have the name of a module.
 _PROGRAM = "import sys; sys.path[:] = {!r}; from khop.partition.metis_process import main; main()"
@@ -58,7 +58,7 @@ class MetisPartitioner(StructuralPartitioner):
 
     def _configure(self, balance: Sequence[str] = ("nodes",), slack: float = 0.03) -> None:
         super()._configure(balance, slack)
-        if importlib.util.find_spec("pymetis") is None:
+        if not has_metis():
             raise ImportError(
                 f"{type(self).__name__} needs pymetis, which is not installed: pip install "
                 "'khop[metis]', or take StreamPartitioner (--method stream)"
@@ -85,7 +85,7 @@ class MetisPartitioner(StructuralPartitioner):
 
     def _metis(self, graph: Undirected, weights: Int64Array) -> Int32Array:
         self.progress("METIS", 0, 1)
-        ufactor = max(1, min(_UFACTOR, int(1000 * self.slack) - 1))
+        ufactor = max(1, min(UFACTOR, int(1000 * self.slack) - 1))
         labels = run_metis(graph, weights, self.num_parts, ufactor, self.seed)
         self.progress("METIS", 1, 1)
         return labels
@@ -159,8 +159,18 @@ class ClusterMetisPartitioner(MetisPartitioner):
         return {**super().describe(), "clusters": self.clusters}
 
 
+def has_metis() -> bool:
+    """Return True if pymetis is installed."""
+    return importlib.util.find_spec("pymetis") is not None
+
+
 def run_metis(
-    graph: Undirected, weights: Int64Array, num_parts: int, ufactor: int, seed: int
+    graph: Undirected,
+    weights: Int64Array,
+    num_parts: int,
+    ufactor: int = UFACTOR,
+    seed: int = 0,
+    recursive: bool = False,
 ) -> Int32Array:
     """Run METIS in a process of its own.
 
@@ -170,6 +180,7 @@ def run_metis(
         num_parts: number of parts.
         ufactor: imbalance that is allowed, in thousandths.
         seed: of METIS's random choices.
+        recursive: bisect recursively.
 
     Returns:
         [num_nodes] int32 part of each node.
@@ -187,7 +198,7 @@ def run_metis(
         arrays = {"indptr": graph.indptr, "indices": graph.indices, "edges": graph.weights}
         for name, array in {**arrays, "nodes": weights}.items():
             np.save(Path(folder, f"{name}.npy"), array)
-        numbers = [str(n) for n in (num_parts, ufactor, seed % (2**31 - 1))]
+        numbers = [str(n) for n in (num_parts, ufactor, seed % (2**31 - 1), int(recursive))]
         done = subprocess.run(
             [
                 sys.executable,

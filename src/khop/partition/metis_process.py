@@ -1,7 +1,7 @@
 """Program that runs METIS on arrays in a folder.
 
 Started by `khop.partition.metis`; arguments: the folder, the number of parts, the imbalance in
-thousandths, a seed.
+thousandths, a seed, and 1 to bisect recursively.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def main() -> None:
     """Read the graph, cut it and write labels.npy."""
     import pymetis
 
-    folder, (num_parts, ufactor, seed) = sys.argv[1], map(int, sys.argv[2:])
+    folder, (num_parts, ufactor, seed, recursive) = sys.argv[1], map(int, sys.argv[2:])
 
     def load(name: str) -> Any:
         # METIS is built for 64-bit integers, which are used in place.
@@ -33,7 +33,7 @@ def main() -> None:
         **graph,
         vweights=load("nodes"),
         eweights=load("edges"),
-        recursive=False,
+        recursive=bool(recursive),
         options=options,
     )
     np.save(Path(folder, "labels.npy"), np.asarray(labels, np.int32))

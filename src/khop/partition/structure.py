@@ -53,7 +53,11 @@ class Undirected(NamedTuple):
     def of(cls, source: GraphSource) -> Undirected:
         """Join the types of a graph; IndexError if an edge names a node that does not exist."""
         edges, _, count = joined(source)
-        src, dst = edges.endpoints()
+        return cls.of_edges(*edges.endpoints(), count)
+
+    @classmethod
+    def of_edges(cls, src: IntArray, dst: IntArray, count: int) -> Undirected:
+        """Make one of an edge list over `count` nodes; both arrays of int32 or int64."""
         both = np.concatenate([src, dst]), np.concatenate([dst, src])
         indptr, indices, _ = _native.coo_to_csr(*both, count, count, with_edge_ids=False)
         return cls(*_native.undirected(indptr, indices))

@@ -46,18 +46,18 @@ class FailureDetector:
     Args:
         rendezvous: values that the trainers share.
         name: name of the service, unique in the group.
-        on_news: called with a server's key and its update, in the detector's thread.
+        on_update: called with a server's key and its update, in the detector's thread.
     """
 
     def __init__(
         self,
         rendezvous: StoreRendezvous,
         name: str,
-        on_news: Callable[[int, Mapping[str, Any]], None],
+        on_update: Callable[[int, Mapping[str, Any]], None],
     ) -> None:
         self._rendezvous = rendezvous
         self._name = name
-        self._on_update = on_news
+        self._on_update = on_update
         self._own: dict[str, Mapping[str, Any]] = {}
         self._told: dict[str, Mapping[str, Any]] = {}
         self._wanted: dict[int, _Wanted] = {}

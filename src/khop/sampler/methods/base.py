@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, TypeVar
 
 from khop import codec
@@ -25,7 +25,7 @@ _M = TypeVar("_M", bound="type[SamplingMethod]")
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """A method's name and options, as they travel; the kernels' `HopOptions` has the same fields.
+    """A method's name and options, as they travel; all but `program` are fields of `HopOptions`.
 
     Attributes:
         name: of a registered method.
@@ -59,7 +59,8 @@ class MethodSpec:
 
     def kernel_options(self) -> dict[str, Any]:
         """Keyword arguments of `_native.HopOptions`."""
-        return {"method": self.name, "layer_dependency": self.layer_dependency}
+        own = {field.name for field in fields(self)} - {"name", "program"}
+        return {"method": self.name, **{name: getattr(self, name) for name in own}}
 
 
 class SamplingMethod(ABC):

@@ -11,52 +11,21 @@ import numpy as np
 from khop.codec import Between
 from khop.sampler.methods.access import GraphAccess, Waiting
 from khop.sampler.methods.base import ProgramMethod, register
+from khop.sampler.methods.walk import WalkPlan, walks
 from khop.typing import Int64Array
-
-WALK = 16
-"""Purpose of the keys of walks' steps."""
 
 LONGEST = 1000
 """Bound of `walk_length`: each step of a batch waits for the one before."""
 
 
-def walk_step(graph: GraphAccess, relation: int, nodes: Int64Array, step: int) -> Waiting:
-    """Move each walk to a uniform neighbour of its node; it stays where there is none.
-
-    Args:
-        graph: the graph.
-        relation: index of the edge type.
-        nodes: [num_walks] int64, where the walks are. A walk's index keys its draws.
-        step: number of the step.
+def visited(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting:
+    """Walk from roots over the only edge type.
 
     Returns:
-        [num_walks] int64, where they are then.
+        [n] int64, the nodes of each step that walks are still going in, roots first.
     """
-    walks = np.arange(len(nodes), dtype=np.int32)
-    counts, found, _ = yield from graph.neighbors(
-        relation,
-        nodes,
-        1,
-        key=graph.key(WALK, step),
-        replace=True,
-        trees=walks,
-        with_edge=False,
-    )
-    moved = nodes.copy()
-    moved[counts > 0] = found
-    return moved
-
-
-def walked(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting:
-    """Walk from roots over the only edge type; return the nodes of each step, roots first.
-
-    Returns:
-        [(length + 1) * num_roots] int64.
-    """
-    nodes = [roots]
-    for step in range(length):
-        nodes.append((yield from walk_step(graph, 0, nodes[-1], step)))
-    return np.concatenate(nodes)
+    nodes, _ = yield from walks(graph, roots, WalkPlan((0,) * length, (0,) * length), False)
+    return nodes.T[nodes.T >= 0]
 
 
 @register
@@ -64,8 +33,8 @@ def walked(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting:
 class SaintWalks(ProgramMethod):
     """The nodes that random walks from the seeds visit, and all edges among them.
 
-    One walk of `walk_length` steps begins at each seed. A step goes to a uniform neighbour, and
-    stays at a node without any. Neighbours are those that the loader draws: sources of edges, or
+    One walk of `walk_length` steps begins at each seed. A step goes to a uniform neighbour; a walk
+    ends at a node without any. Neighbours are those that the loader draws: sources of edges, or
     destinations in a folder partitioned 'by_src'. A batch has the seeds first, then the other nodes
     in the order of their first visit. Homogeneous graphs only.
 
@@ -120,10 +89,10 @@ class SaintWalks(ProgramMethod):
     def draw(self, graph: GraphAccess) -> Generator[list[Any], None, None]:
         """See `ProgramMethod`."""
         roots = np.concatenate([ids for _, ids, _ in graph.seeds])
-        visited = yield from walked(graph, roots, self.walk_length)
-        found, first = np.unique(visited, return_index=True)
+        nodes = yield from visited(graph, roots, self.walk_length)
+        found, first = np.unique(nodes, return_index=True)
         first = first[~np.isin(found, roots)]
-        graph.subgraph.add_seeds(0, np.concatenate([roots, visited[np.sort(first)]]))
+        graph.subgraph.add_seeds(0, np.concatenate([roots, nodes[np.sort(first)]]))
 
 
 @register

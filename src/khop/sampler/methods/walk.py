@@ -1,8 +1,7 @@
 """Random walks, step by step, over whatever part of the graph is here. Imports no torch.
 
 Every number is keyed by a walk's index, its step and its trial, and rows are drawn by original ids:
-walks are the same over any number of partitions. Chances are integers of 2^-32. In a graph whose
-rows are all here, `_native.random_walks` makes the same walks.
+walks are the same over any number of partitions. Chances are integers of 2^-32.
 """
 
 from __future__ import annotations
