@@ -2,12 +2,15 @@
 """Sampling methods against one another, and against PyG's where it can be imported.
 
     python benchmarks/methods.py subgraphs    # a minute: loaders that choose nodes
+    python benchmarks/methods.py layers       # a minute: errors of layers by importance
 
 All in memory and in this process, on Debian's packages, undirected, without attributes.
 `subgraphs` prints, for each loader, what a batch has, the time of a batch and of an epoch, and how
 many times as long PyG's loader of the same name takes, where it works without torch-sparse or can
-import it. Loaders take turns; times are medians, ratios are formed turn by turn. Times are of the
-processor, in one thread.
+import it. Loaders take turns; times are medians, ratios are formed turn by turn. `layers` prints
+how far means over the drawn neighbours of 512 nodes are from those over all, for normal attributes:
+bias and mean squared error, and nodes, edges and time of a batch. Times are of the processor, in
+one thread.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from torch_geometric.loader.cluster import ClusterData as PygClusterData
 
 from khop import loader as ours
 from khop.datasets import DebianPackages
+from khop.sampler import Labor, Ladies, PoissonLadies
 
 _PARTS = 64
 
@@ -142,13 +146,65 @@ def compare_subgraphs(turns: int) -> None:
         )
 
 
+# Layers -------------------------------------------------------------------------------------------
+
+
+def compare_layers(turns: int) -> None:
+    """Prints errors of one layer's means, of methods with about as many nodes."""
+    torch.set_num_threads(1)
+    data = graph()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(data.num_nodes, 16, generator=generator).double()
+    degrees = torch.bincount(data.edge_index[1], minlength=data.num_nodes)
+    rows = torch.randperm(data.num_nodes, generator=generator)
+    rows = rows[degrees[rows] > 0][:512]
+    (all_of_them,) = ours.NeighborLoader(data, [-1], rows, batch_size=512)
+    exact = row_sums(all_of_them, x) / degrees[rows].view(-1, 1)
+    methods = {
+        "PoissonLadies, 2,000, ht": (PoissonLadies([2000], edge_norm="ht"), True),
+        "PoissonLadies, 2,000, hajek": (PoissonLadies([2000]), False),
+        "Ladies, 2,000": (Ladies([2000]), False),
+        "uniform, fan-out 5": ([5], False),
+        "Labor, fan-out 5": (Labor([5]), False),
+    }
+    print("| method | nodes | edges | bias | mean squared error | ms a batch |")
+    print("|---|---|---|---|---|---|")
+    for name, (method, by_degree) in methods.items():
+        found, nodes, edges, seconds = [], 0, 0, 0.0
+        for turn in range(20 * turns):
+            loader = ours.NeighborLoader(data, method, rows, batch_size=512, seed=turn)
+            spent, _, num_nodes, num_edges = timed(loader)
+            (batch,) = loader
+            counts = degrees[rows] if by_degree else torch.bincount(batch.edge_index[1])[:512]
+            counts = torch.nn.functional.pad(counts, (0, 512 - len(counts))).clamp(min=1)
+            found.append(row_sums(batch, x) / counts.view(-1, 1))
+            nodes, edges, seconds = nodes + num_nodes, edges + num_edges, seconds + spent
+        error = torch.stack(found) - exact
+        bias = float(error.mean(0).abs().mean())
+        print(
+            f"| {name} | {nodes / len(found):,.0f} | {edges / len(found):,.0f} | {bias:.4f} | "
+            f"{float(error.square().mean()):.4f} | {1000 * seconds / len(found):.1f} |",
+            flush=True,
+        )
+
+
+def row_sums(batch: Any, x: torch.Tensor) -> torch.Tensor:
+    """Sums over the drawn neighbours of a batch's first 512 nodes, weighted if it has weights."""
+    src, dst = batch.edge_index
+    values = x[batch.n_id[src]]
+    if "edge_norm" in batch:
+        values = values * batch.edge_norm.double().view(-1, 1)
+    sums = torch.zeros(batch.num_nodes, x.size(1)).double()
+    return sums.index_add_(0, dst, values)[:512]
+
+
 def main() -> None:
     """Runs a comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=["subgraphs"])
+    parser.add_argument("what", choices=["subgraphs", "layers"])
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
-    compare_subgraphs(options.turns)
+    {"subgraphs": compare_subgraphs, "layers": compare_layers}[options.what](options.turns)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,12 @@ __getattr__, __dir__, __all__ = attach(
     {
         "EpochPlan": "plan",
         "Labor": "methods",
+        "Ladies": "methods",
         "METHODS": "methods",
         "NeighborSampler": "neighbor",
         "NeighborSampling": "methods",
         "PinSage": "methods",
+        "PoissonLadies": "methods",
         "Ppr": "methods",
         "SaintEdges": "methods",
         "SaintWalks": "methods",

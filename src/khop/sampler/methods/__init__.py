@@ -13,6 +13,7 @@ from khop.sampler.methods.base import (
     register,
 )
 from khop.sampler.methods.labor import Labor
+from khop.sampler.methods.ladies import Ladies, PoissonLadies
 from khop.sampler.methods.neighbor import NEIGHBOR, NeighborSampling, as_method
 from khop.sampler.methods.pinsage import PinSage
 from khop.sampler.methods.ppr import Ppr
@@ -22,9 +23,11 @@ __all__ = [
     "METHODS",
     "NEIGHBOR",
     "Labor",
+    "Ladies",
     "MethodSpec",
     "NeighborSampling",
     "PinSage",
+    "PoissonLadies",
     "Ppr",
     "ProgramMethod",
     "SaintEdges",
