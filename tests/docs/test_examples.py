@@ -25,7 +25,8 @@ OF_CLIENTS = {
         )
     ),
 }
-WITH_PROCESSES = {"khop.distributed.MpDistSamplingWorkerOptions"}
+OF_METIS = {"khop.partition.ClusterMetisPartitioner", "khop.partition.MetisPartitioner"}
+WITH_PROCESSES = {"khop.distributed.MpDistSamplingWorkerOptions", *OF_METIS}
 ALONE = sorted(PUBLIC.keys() - OF_SERVERS - OF_CLIENTS - WITH_PROCESSES)
 
 
@@ -90,6 +91,8 @@ def test_an_example_runs(name, run):
 
 @pytest.mark.parametrize("name", sorted(WITH_PROCESSES))
 def test_an_example_with_processes_runs(name, run):
+    if name in OF_METIS:
+        pytest.importorskip("pymetis")
     run(name)
 
 

@@ -154,8 +154,8 @@ PARTITIONED = {
         r"output_dir must be the path .* \(got <class 'torch_geometric",
     ),
     "a method that is not there": (
-        lambda f, d: khop.partition(Data(), f / "x", 2, method="metis"),
-        "must be 'random', 'frequency' or a subclass of",
+        lambda f, d: khop.partition(Data(), f / "x", 2, method="metys"),
+        r"method must be one of 'assigned', .*'stream', or a subclass of .* \(got 'metys'\)",
     ),
     "an option that is not there": (
         lambda f, d: khop.partition(Data(), f / "x", 2, time_atr="t"),

@@ -10,7 +10,7 @@ from khop.loader import MetaPath2VecLoader, Node2VecLoader
 from khop.sampler import random_walk
 from support.cluster import twins
 from support.reference import oracle
-from support.reference.walks import key_of, rows_of, walk, word_of
+from support.reference.random_walks import key_of, rows_of, walk, word_of
 
 PATH = [twins.WRITES, twins.CITES, twins.WRITTEN]
 

@@ -14,7 +14,7 @@ from khop.sampler import random_walk
 from khop.sampler.methods.walk import below
 from support.cluster import twins
 from support.reference import oracle
-from support.reference.walks import rows_of, walk
+from support.reference.random_walks import rows_of, walk
 
 # 0 <-> 1 <-> 2 <-> 0, 2 <-> 3, 3 <-> 4: from 2, coming from 0, the next node is 0 (weight 1/p), 1
 # (which 0 is joined to: 1) or 3 (1/q).

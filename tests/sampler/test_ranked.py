@@ -14,7 +14,7 @@ from khop.sampler import PinSage, Ppr
 from khop.sampler.spec import SamplingSpec
 from support.cluster import twins
 from support.reference import oracle
-from support.reference.walks import rows_of, walk
+from support.reference.random_walks import rows_of, walk
 
 EDGE = ("node", "to", "node")
 SEEDS = torch.tensor([3, 77, 12, 149])

@@ -217,7 +217,9 @@ def run_metis(
                 f"METIS failed on {graph.num_nodes} nodes and {len(graph.indices)} entries, for "
                 f"which it takes some {len(graph.indices) * 120 >> 20} MB: {said}"
             )
-        labels: Int32Array = np.load(Path(folder, "labels.npy")).astype(np.int32)
+        labels: Int32Array = np.load(Path(folder, "labels.npy"), allow_pickle=False).astype(
+            np.int32
+        )
     if labels.shape != weights.shape or (len(labels) and not 0 <= labels.min() <= labels.max()):
         raise RuntimeError(f"METIS returned labels of shape {labels.shape}")
     return labels

@@ -21,7 +21,7 @@ def main() -> None:
 
     def load(name: str) -> Any:
         # METIS is built for 64-bit integers, which are used in place.
-        return np.load(Path(folder, f"{name}.npy")).astype(np.int64)
+        return np.load(Path(folder, f"{name}.npy"), allow_pickle=False).astype(np.int64)
 
     options = pymetis.Options(ufactor=ufactor, seed=seed, niter=20, ncuts=3)
     indptr, indices = load("indptr"), load("indices")
