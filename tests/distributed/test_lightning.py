@@ -11,6 +11,7 @@ import torch
 from torch_geometric.data import Data
 
 import khop
+from support.formats import fenced
 
 pytest.importorskip("lightning")
 
@@ -101,6 +102,18 @@ def test_links_are_divided_among_trainers(parts, tmp_path):
     assert [len(own) for own in seen["train"]] == [30, 30]
     validated = sorted(pair for own in seen["val"] for pair in own)
     assert validated == sorted([[i, (i + 1) % 40] for i in range(30, 40)] * 2)
+
+
+def test_the_page_runs(tmp_path):
+    """PyG's data module with khop's sampler, and khop's own: as `docs/how-to/lightning.md` shows."""
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "lightning.md"
+    program = tmp_path / "page.py"
+    program.write_text("".join(block.source for block in fenced.blocks(page)))
+    done = subprocess.run(
+        [sys.executable, program], cwd=tmp_path,
+        capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_clients_need_servers_first():

@@ -1,20 +1,36 @@
-"""The Python blocks of the pages run, one after the other, as a reader would type them in."""
+"""The Python blocks of the pages run, one after the other, as a reader would type them in.
 
+A block below `<!-- fragment -->` does not: it needs machines, GPUs or ports that a test has not.
+"""
+
+import itertools
 import re
 import tempfile
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch_geometric.data import Data
 
+import khop
 from khop.distributed import shutdown_worker_group
+from khop.loader import NeighborLoader
 from support.cluster import jobs
 from support.formats import fenced
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [
+README = DOCS.parent / "README.md"
+IN_README = [
     *sorted(DOCS.glob("migrate-from-*.md")),
     DOCS / "extending.md",
     DOCS / "how-to" / "partitioning.md",
+]
+ELSEWHERE = [DOCS / "how-to" / "lightning.md"]  # tests/distributed/test_lightning.py
+PAGES = [
+    page
+    for page in [README, *sorted(DOCS.rglob("*.md"))]
+    if page not in ELSEWHERE and not all(b.is_fragment for b in fenced.blocks(page))
 ]
 
 
@@ -28,17 +44,47 @@ def sockets_apart(monkeypatch, tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="module")
+def graph():
+    """A graph of 200 nodes, half of them to train on."""
+    draw = torch.Generator().manual_seed(0)
+    data = Data(
+        x=torch.rand(200, 4, generator=draw),
+        edge_index=torch.randint(200, (2, 2000), generator=draw),
+        y=torch.randint(3, (200,), generator=draw),
+    )
+    data.train_mask = torch.arange(200) < 100
+    return data
+
+
+def names_of_a_reader(graph):
+    """What pages of how-to take for granted: a graph, a loader, a model and a step of training."""
+    return {
+        "__name__": "page",
+        "itertools": itertools,
+        "khop": khop,
+        "torch": torch,
+        "data": graph,
+        "loader": NeighborLoader(graph, [2], batch_size=50, seed=0),
+        "model": torch.nn.Linear(4, 3),
+        "train": lambda batch: batch.num_nodes,
+    }
+
+
 @pytest.mark.usefixtures("sockets_apart")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_runs(page, tmp_path, monkeypatch):
+def test_code_runs(page, graph, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if page not in IN_README:
+        khop.partition(graph, "parts", 1)
     before = jobs.resources()
-    names = {"__name__": "page"}
-    blocks = fenced.blocks(page)
-    assert blocks
-    for block in blocks:
-        exec(block.compiled(page), names)
+    names = names_of_a_reader(graph)
+    for block in fenced.blocks(page):
+        if not block.is_fragment:
+            exec(block.compiled(page), names)
     names.clear()
+    if dist.is_initialized():
+        dist.destroy_process_group()
     shutdown_worker_group()
     assert jobs.wait_for_end_of_resources(before) == (set(), 0, set())
 
@@ -52,6 +98,6 @@ def test_files_are_there():
 
 
 def test_pages_are_linked():
-    readme = (DOCS.parent / "README.md").read_text()
-    paths = [page.relative_to(DOCS.parent).as_posix() for page in PAGES]
+    readme = README.read_text()
+    paths = [page.relative_to(DOCS.parent).as_posix() for page in IN_README]
     assert [path for path in paths if path not in readme] == []
