@@ -105,7 +105,7 @@ def test_links_are_divided_among_trainers(parts, tmp_path):
 
 
 def test_the_page_runs(tmp_path):
-    """PyG's data module with khop's sampler, and khop's own: as `docs/how-to/lightning.md` shows."""
+    """PyG's data module with khop's sampler, and khop's own, as on `docs/how-to/lightning.md`."""
     page = Path(__file__).parents[2] / "docs" / "how-to" / "lightning.md"
     program = tmp_path / "page.py"
     program.write_text("".join(block.source for block in fenced.blocks(page)))

@@ -57,9 +57,7 @@ def problems(document, text):
         if not is_there(path, document)
     ]
     found += [
-        name
-        for name in NAME.findall(text)
-        if not name.startswith(OPTIONAL) and not resolves(name)
+        name for name in NAME.findall(text) if not name.startswith(OPTIONAL) and not resolves(name)
     ]
     links = [link for link in LINK.findall(text) if not (document.parent / link).exists()]
     return found + links

@@ -28,7 +28,7 @@ class Block(NamedTuple):
 
 def blocks(page):
     """The Python blocks of a page, in its order."""
-    found, title, code, start, before = [], "", None, 0, ""
+    found, title, code, start, before, is_fragment = [], "", None, 0, "", False
     for number, line in enumerate(Path(page).read_text().splitlines(), 1):
         if code is not None:
             if line.strip() == "```":
