@@ -17,14 +17,18 @@ from khop.cli.main import parser_of_all
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SHELLS = {"bash", "sh", "shell", "console"}
+SHELLS = {"bash", "sh", "shell", "console", "yaml"}
 OTHERS = {
     "--cpus-per-task": "srun",
     "--distribution": "srun",
+    "--gpus": "docker",
     "--kill-on-bad-exit": "srun",
+    "--master-addr": "torchrun",
+    "--master-port": "torchrun",
     "--max-restarts": "torchrun",
     "--num_samplers": "DistDGL's launch.py",
     "--num_servers": "DistDGL's launch.py",
+    "--shm-size": "docker",
 }
 PROGRAMS = ("benchmarks", "examples", "scripts", "tests/bench", "tests/soak")
 
@@ -69,7 +73,10 @@ def shown(text):
 
 
 def of_block(language, lines):
-    """Commands of a block; a backslash at the end of a line goes on in the next."""
+    """Commands of a block; a backslash at the end of a line goes on in the next.
+
+    Those of a container's shell, in a manifest, count as well.
+    """
     joined, start = "", 0
     for number, line in lines:
         start = start if joined else number
@@ -77,12 +84,12 @@ def of_block(language, lines):
         if joined.endswith("\\"):
             joined = joined[:-1]
             continue
-        begins = re.match(r"(\S*/khop|khop|\S*python3? -m khop) ", joined)
+        begins = re.match(r"\s*(?:exec )?(\S*/khop|khop|\S*python3? -m khop) ", joined)
         if begins and language in SHELLS:
             yield start, f"khop {joined[begins.end() :]}", True
         elif begins and language == "":
             yield start, joined, None
-        elif language in SHELLS:
+        elif language in SHELLS - {"yaml"}:
             yield start, joined, False
         joined = ""
 
@@ -113,7 +120,7 @@ def problem_of_khop(words, whole):
             return f"'{given}' is none of {list(action.choices)}"
     if whole:
         try:
-            parser().parse_args(words)
+            parser().parse_args([re.sub(r"\$\w+", "0", word) for word in words])
         except SystemExit as error:
             return f"cannot be parsed ({error.code})" if error.code else None
     return None
@@ -121,14 +128,25 @@ def problem_of_khop(words, whole):
 
 def problem_of_program(words):
     """Of lines that run a program of this repository."""
-    files = [ROOT / word for word in words if re.match(r"(benchmarks|examples|scripts)/", word)]
-    for file in files:
+    for number, program in enumerate(words):
+        if not re.match(r"(benchmarks|examples|scripts)/", program):
+            continue
+        file = ROOT / program
         if not file.is_file():
-            return f"no file '{file.relative_to(ROOT)}'"
-        for word in words:
-            if word.startswith("--") and word.partition("=")[0] not in file.read_text():
+            return f"no file '{program}'"
+        for word in words[number + 1 :]:  # those before it are its launcher's
+            if word.startswith("--") and word.partition("=")[0] not in text_of(file):
                 return f"'{file.name}' has no option {word}"
     return None
+
+
+def text_of(program):
+    """The program, and the modules beside it that it imports from."""
+    text = program.read_text()
+    beside = [
+        program.parent / f"{name}.py" for name in re.findall(r"^from (\w+) import", text, re.M)
+    ]
+    return "\n".join([text, *(file.read_text() for file in beside if file.is_file())])
 
 
 def is_known(option):
@@ -181,6 +199,11 @@ def test_pages_show_commands():
         ("Run\n`khop partition a b --method\nfast`.\n", 2, "'fast' is none of"),
         ("With `--num-prats 2`.\n", 1, "no program has this option"),
         ("```\nkhop verify parts\n```\n", 2, "neither bash nor text"),
+        (
+            "```yaml\n- |\n  exec khop serve a \\\n    --rnak $R\n```\n",
+            3,
+            "no such option '--rnak'",
+        ),
         ("```bash\npython benchmarks/gone.py\n```\n", 2, "no file 'benchmarks/gone.py'"),
         ("```bash\npython benchmarks/run.py --no-such 1\n```\n", 2, "has no option --no-such"),
     ],

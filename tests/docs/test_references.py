@@ -81,3 +81,25 @@ def test_what_is_not_there_is_found():
         "khop.gone.x",
         "gone.md",
     ]
+
+
+def sources():
+    """The source of khop and its kernels, texts that go on in the next line joined."""
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "kernels").rglob("*.[ch]pp")]
+    return re.sub(r'"\s*f?"', "", "\n".join(file.read_text() for file in files))
+
+
+def windows(message, size=3):
+    """All runs of so many words; names and numbers among the words differ from case to case."""
+    words = message.split()
+    return [" ".join(words[i : i + size]) for i in range(max(1, len(words) - size + 1))]
+
+
+def test_messages_of_the_faq_are_khops():
+    """Whoever searches for a message finds it; PyG's own is the exception."""
+    terms = re.findall(r"^(`.*)\n: ", (ROOT / "docs" / "faq.md").read_text(), flags=re.MULTILINE)
+    messages = [message for term in terms for message in re.findall(r"`([^`]+)`", term)]
+    assert len(messages) > 40
+    text = sources()
+    missing = [m for m in messages if not any(window in text for window in windows(m))]
+    assert missing == ["'NeighborSampler' requires either 'pyg-lib' or 'torch-sparse'"]

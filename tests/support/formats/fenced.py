@@ -12,13 +12,11 @@ class Block(NamedTuple):
         title: the heading above it.
         source: its code.
         line: where in the page the code begins, counted from 1.
-        is_fragment: True if `<!-- fragment -->` stands above it: it does not run as it is.
     """
 
     title: str
     source: str
     line: int
-    is_fragment: bool = False
 
     def compiled(self, page, source=None):
         """The code (or what it was made), so that errors name the page and its line."""
@@ -28,18 +26,17 @@ class Block(NamedTuple):
 
 def blocks(page):
     """The Python blocks of a page, in its order."""
-    found, title, code, start, before, is_fragment = [], "", None, 0, "", False
+    found, title, code, start = [], "", None, 0
     for number, line in enumerate(Path(page).read_text().splitlines(), 1):
         if code is not None:
             if line.strip() == "```":
-                found.append(Block(title, "\n".join(code) + "\n", start, is_fragment))
+                found.append(Block(title, "\n".join(code) + "\n", start))
                 code = None
             else:
                 code.append(line)
         elif line.strip() == "```python":
-            code, start, is_fragment = [], number + 1, before.strip() == "<!-- fragment -->"
+            code, start = [], number + 1
         elif heading := re.match(r"#+ (.*)", line):
             title = heading[1]
-        before = line
     assert code is None, f"{page}: the block of line {start} does not end"
     return found
