@@ -45,7 +45,7 @@ def test_a_directory_of_something_else(tmp_path):
         PartitionFolder(tmp_path)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_another_version(root, version):
     rewrite(root, lambda meta: meta.update(version=version))
     with pytest.raises(FolderError, match=f"format version {version}, but this khop .* reads ver"):

@@ -22,7 +22,7 @@ from khop.partition import (
 from khop.partition.constraints import Constraints
 from khop.partition.metis import run_metis
 from khop.partition.source import GraphSource
-from khop.partition.structure import Undirected
+from khop.partition.undirected import Undirected
 
 HAS_METIS = importlib.util.find_spec("pymetis") is not None
 # METIS runs in a process of its own.

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from khop.cli.progress import progress_bar
+from khop.storage.folder import ORDERS
 
 _SOURCES = """\
 SOURCE is one of
@@ -33,7 +34,6 @@ _OPTIONS_OF = {
     ("fanout", "base", "batch_size", "cache_ratio", "cache_budget", "seed_type"): ("frequency",),
     ("balance", "slack"): ("stream", "metis", "cluster-metis"),
     ("passes",): ("stream",),
-    ("clusters",): ("cluster-metis",),
 }
 
 
@@ -80,6 +80,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--neighbor-ids",
         action="store_true",
         help="also write original ids of neighbours (4 or 8 bytes an edge), which LABOR needs",
+    )
+    add(
+        "--order",
+        choices=ORDERS,
+        default="original",
+        help="order of rows within a part: by original ids, by how likely batches touch them "
+        "(hotness), clusters together, or by degree; batches do not depend on it (default: "
+        "original)",
+    )
+    add(
+        "--cluster-ids",
+        action="store_true",
+        help="keep a cluster of each node as attribute 'cluster', for training by clusters: those "
+        "of cluster-metis, or about as many as --clusters says",
     )
     add("--undirected", action="store_true", help="add the reverse of every edge")
     add("--root", default="dataset", help="folder of OGB data sets (default: dataset)")
@@ -133,7 +147,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--clusters",
         type=int,
         metavar="N",
-        help="of cluster-metis: about how many clusters METIS gets (default: 1000000)",
+        help="about how many clusters METIS gets of cluster-metis (default: 1000000), or "
+        "--cluster-ids keeps with any other method",
     )
     add("--overwrite", action="store_true", help="replace a partition folder at OUTPUT")
     add("--quiet", action="store_true", help="no progress bar, no summary")
@@ -167,7 +182,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of `partition_graph`."""
     names = ("num_parts", "method", "edge_dir", "time_attr", "weight_attr", "neighbor_ids", "seed")
-    options = {name: getattr(arguments, name) for name in (*names, "overwrite")}
+    options = {name: getattr(arguments, name) for name in (*names, "order", "overwrite")}
+    own_clusters = arguments.method == "cluster-metis"
+    if arguments.cluster_ids:
+        options["cluster_ids"] = True if own_clusters else arguments.clusters
     if arguments.method == "frequency":
         given = {
             "num_neighbors": arguments.fanout,
@@ -179,7 +197,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         }
         options |= {name: value for name, value in given.items() if value is not None}
     for name in ("balance", "slack", "passes", "clusters"):
-        if getattr(arguments, name) is not None:
+        if getattr(arguments, name) is not None and (name != "clusters" or own_clusters):
             options[name] = getattr(arguments, name)
     if arguments.assignment is not None:
         options |= {"method": "assigned", "owners": arguments.assignment}
@@ -194,6 +212,11 @@ def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.assignment is not None and method != "random":
         raise ValueError(
             f"--assignment takes the place of --method {method}: leave one of them out"
+        )
+    if method != "cluster-metis" and arguments.cluster_ids != (arguments.clusters is not None):
+        raise ValueError(
+            "--clusters needs --method cluster-metis or --cluster-ids, and --cluster-ids needs "
+            "--method cluster-metis or --clusters, the number of clusters"
         )
     for names, methods in _OPTIONS_OF.items():
         for name in names:

@@ -12,7 +12,7 @@ from torch import Tensor
 from khop.data.arrays import check_range, to_int64
 from khop.loader.inputs import as_tensor
 from khop.partition.metis import has_metis, run_metis
-from khop.partition.structure import Undirected
+from khop.partition.undirected import Undirected
 from khop.storage.folder import PartitionFolder
 from khop.typing import NODE, Int64Array
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from khop import _native
-from khop.partition.structure import SCORES, StructuralPartitioner, Undirected
-from khop.typing import Int32Array, Int64Array, IntArray
+from khop.partition.structure import SCORES, StructuralPartitioner
+from khop.partition.undirected import Undirected, cluster_nodes, split_by_type
+from khop.typing import Int32Array, Int64Array, IntArray, NodeType
 
 # METIS's own default of imbalance, in thousandths; it is kept below the slack that is asked for.
 UFACTOR = 30
@@ -113,7 +113,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         2
     """
 
-    _PASSES = 4
+    makes_clusters = True
 
     def _configure(
         self,
@@ -128,31 +128,33 @@ class ClusterMetisPartitioner(MetisPartitioner):
                 f"{clusters})"
             )
         self.clusters = clusters
+        self._of_node: IntArray | None = None
 
     def cut(self, graph: Undirected) -> IntArray:
         """Return the part of each node: METIS of its clusters, and passes that improve it."""
         if graph.num_nodes <= self.clusters:
             return super().cut(graph)
         weights = self.constraints.most_uneven()
-        of_node, count = self._clusters(graph, weights.astype(np.int32))
+        of_node, count = cluster_nodes(
+            graph, weights.astype(np.int32), self.clusters, self.seed, self.progress
+        )
+        self._of_node = of_node
         contracted = Undirected(*graph.native().contract(of_node, count))
         sizes = np.bincount(of_node, weights, count).astype(np.int64)
         labels = self._metis(contracted, sizes)[of_node]
         self._improve(graph, labels, ["cut"] * _REFINE)
         return labels
 
-    def _clusters(self, graph: Undirected, weights: Int32Array) -> tuple[IntArray, int]:
-        """Return the cluster of each node, and how many there are."""
-        of_node = np.arange(graph.num_nodes, dtype=graph.indices.dtype)
-        loads, native = weights.astype(np.int64), graph.native()
-        limit = max(1, int(2 * loads.sum() // self.clusters))
-        for i in range(self._PASSES):
-            key = _native.run_key(self.seed, i, 1)
-            order = _native.permutation(graph.num_nodes, key)
-            native.cluster_pass(order, weights, limit, of_node, loads)
-            self.progress("clusters", i + 1, self._PASSES)
-        found, numbers = np.unique(of_node, return_inverse=True)
-        return numbers.astype(graph.indices.dtype), len(found)
+    def cluster_nodes(self) -> dict[NodeType, IntArray]:
+        """Return the clusters that METIS got, by node type."""
+        if self.cluster_ids is not True:
+            return super().cluster_nodes()
+        if self._of_node is None:
+            raise ValueError(
+                f"the graph has too few nodes or parts for {self.clusters} clusters: METIS got the "
+                "nodes themselves. Ask for fewer clusters (clusters=, --clusters)"
+            )
+        return split_by_type(self.source, self._of_node)
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""
