@@ -113,5 +113,5 @@ def test_rows_lie_as_asked_for(tmp_path):
 
 def test_unknown_orders_are_refused(tmp_path):
     data = twins.homogeneous()
-    with pytest.raises(ValueError, match="order must be one of 'original', .*got 'random'"):
+    with pytest.raises(ValueError, match=r"order must be one of 'original', .*got 'random'"):
         RandomPartitioner.from_data(data, tmp_path / "parts", 2, order="random")

@@ -24,8 +24,10 @@ __getattr__, __dir__, __all__ = attach(
         "RangeBook": ".storage.book",
         "StreamPartitioner": "stream",
         "FolderSummary": "summary",
+        "folder_source": "from_folder",
         "frequency_partition": "seeded",
         "partition_graph": "cut",
+        "repartition": "recut",
         "verify_folder": "verify",
     },
 )

@@ -37,7 +37,7 @@ from khop.storage.folder import (
     split_path,
     time_path,
 )
-from khop.typing import Array, ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
+from khop.typing import ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 _DIRECTIONS: dict[str, EdgeDir] = {"by_dst": "in", "by_src": "out"}
 
@@ -419,8 +419,4 @@ def _cast(values: Any, dtype: Any) -> Any:
 
 def feature_bytes(attrs: Mapping[str, Feature]) -> int:
     """Return the bytes of all attributes of one row."""
-    total = 0
-    for feature in attrs.values():
-        row: Array = np.empty(feature.row_shape, feature.array.dtype)
-        total += row.nbytes
-    return total
+    return sum(attr.row_bytes for attr in attr_metas(attrs).values())

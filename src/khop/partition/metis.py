@@ -135,9 +135,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         if graph.num_nodes <= self.clusters:
             return super().cut(graph)
         weights = self.constraints.most_uneven()
-        of_node, count = cluster_nodes(
-            graph, weights.astype(np.int32), self.clusters, self.seed, self.progress
-        )
+        of_node, count = self._clusters(graph)
         self._of_node = of_node
         contracted = Undirected(*graph.native().contract(of_node, count))
         sizes = np.bincount(of_node, weights, count).astype(np.int64)
@@ -145,15 +143,22 @@ class ClusterMetisPartitioner(MetisPartitioner):
         self._improve(graph, labels, ["cut"] * _REFINE)
         return labels
 
+    def _clusters(self, graph: Undirected) -> tuple[IntArray, int]:
+        weights = self.constraints.most_uneven().astype(np.int32)
+        return cluster_nodes(graph, weights, self.clusters, self.seed, self.progress)
+
     def cluster_nodes(self) -> dict[NodeType, IntArray]:
         """Return the clusters that METIS got, by node type."""
         if self.cluster_ids is not True:
             return super().cluster_nodes()
-        if self._of_node is None:
+        count = self.constraints.weights.shape[1]
+        if count <= self.clusters:
             raise ValueError(
-                f"the graph has too few nodes or parts for {self.clusters} clusters: METIS got the "
-                "nodes themselves. Ask for fewer clusters (clusters=, --clusters)"
+                f"the graph has {count} nodes for {self.clusters} clusters: ask for fewer "
+                "(clusters=, --clusters)"
             )
+        if self._of_node is None:  # a single part needs no METIS
+            self._of_node = self._clusters(Undirected.of(self.source))[0]
         return split_by_type(self.source, self._of_node)
 
     def describe(self) -> dict[str, Any]:
