@@ -50,7 +50,9 @@ RUNS = [
     "--passes 2 --order degree --overwrite --time-attr edge_time",
     "repartition parts {out} --num-parts 2 --assignment owners --order cluster --cluster-ids "
     "--clusters 5",
-    "inspect parts --json --debug",
+    "inspect parts --json --debug --report --fanout 2 --batch-size 4 --batches 2 --seed-type node",
+    "inspect parts --report",
+    "partition ring - --num-parts 2 --compare random,stream --sample 30 --fanout 2 --batch-size 4",
     "verify parts --json --debug",
     "keygen {out} --clients 2 --json --debug",
     "keygen keys --add guest --json",
@@ -69,6 +71,7 @@ METIS_RUNS = [
     "repartition parts {out} --num-parts 2 --method frequency --base cluster-metis",
 ]
 PLOT_RUN = "inspect parts --plot {out}.svg"
+COMPARE_RUN = "partition ring {out}.svg --num-parts 2 --compare random,frequency --cache-ratio 0.1"
 COMPLETION_RUNS = [f"completion {shell} --debug" for shell in ("bash", "zsh", "tcsh")]
 SERVE_RUNS = [
     "serve parts --rank 0 --num-servers 1 --num-clients 0 --master 127.0.0.1:{port} --part 0 "
@@ -213,6 +216,8 @@ def test_an_ogb_data_set_below_a_root(run, tmp_path, monkeypatch):
 def test_a_picture(run, tmp_path):
     pytest.importorskip("matplotlib")
     assert f"{tmp_path}/out.svg" in run(PLOT_RUN)
+    assert "<svg" in (tmp_path / "out.svg").read_text()
+    assert "frequency" in run(COMPARE_RUN)
     assert "<svg" in (tmp_path / "out.svg").read_text()
 
 

@@ -312,7 +312,10 @@ def test_an_assignment_for_the_command(graph, tmp_path):
     [
         (["--balance", "nodes"], "--balance needs --method stream or metis or cluster-metis"),
         (["--method", "metis", "--passes", "3"], "--passes needs --method stream"),
-        (["--method", "stream", "--clusters", "9"], "--clusters needs --method cluster-metis or --cluster-ids"),
+        (
+            ["--method", "stream", "--clusters", "9"],
+            "--clusters needs --method cluster-metis or --cluster-ids",
+        ),
         (["--method", "stream", "--assignment", "."], "--assignment takes the place of --method"),
         (["--method", "stream", "--fanout", "3"], "--fanout needs --method frequency"),
         (["--method", "metis", "--base", "stream"], "--base needs --method frequency"),

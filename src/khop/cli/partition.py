@@ -6,8 +6,11 @@ import argparse
 import json
 import signal
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from khop.cli.arguments import fanouts
+from khop.cli.compare import OF_BATCHES, add_compare_arguments, check_compare, compare
 from khop.cli.progress import progress_bar
 from khop.storage.folder import ORDERS
 
@@ -46,10 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _SOURCES
     add = parser.add_argument
     add("source", metavar="SOURCE", help="the graph; see below")
-    add("output", metavar="OUTPUT", help="the partition folder to write")
+    add("output", metavar="OUTPUT", help="the partition folder to write; a picture of --compare")
     add("--undirected", action="store_true", help="add the reverse of every edge")
     add("--root", default="dataset", help="folder of OGB data sets (default: dataset)")
     add_cut_arguments(parser)
+    add_compare_arguments(parser)
 
 
 def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) -> None:
@@ -112,7 +116,7 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
     hot = parser.add_argument_group("with --method frequency")
     hot.add_argument(
         "--fanout",
-        type=_fanouts,
+        type=fanouts,
         metavar="K,K,...",
         help="neighbours drawn in each hop of training, -1 for all (default: 15,10,5)",
     )
@@ -172,9 +176,12 @@ def _default(value: str, of_folder: bool) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read a graph, partition it, write the folder and print its summary."""
-    check_options(arguments)
+    """Read a graph, partition it, write the folder and print its summary; or compare methods."""
+    check_compare(arguments)
+    check_options(arguments, arguments.compare)
     clean_up_when_terminated()
+    if arguments.compare is not None:
+        return compare(arguments, cut_options(arguments))
     from khop.storage.folder import check_output
 
     check_output(arguments.output, arguments.overwrite)
@@ -215,7 +222,7 @@ def cut_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "base": arguments.base,
         **{name: getattr(arguments, name) for name in ("balance", "slack", "passes")},
     }
-    if arguments.method == "cluster-metis":
+    if arguments.method == "cluster-metis" or getattr(arguments, "compare", None):
         given |= {"clusters": arguments.clusters, "cluster_ids": arguments.cluster_ids or None}
     elif arguments.cluster_ids:
         given["cluster_ids"] = arguments.clusters
@@ -224,8 +231,13 @@ def cut_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def check_options(arguments: argparse.Namespace) -> None:
-    """Raise ValueError for options that do not fit one another."""
+def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None = None) -> None:
+    """Raise ValueError for options that do not fit one another.
+
+    Args:
+        arguments: the arguments.
+        compared: the methods that are compared. If None, a single one is run.
+    """
     from khop.partition.cut import check_num_parts
 
     check_num_parts(arguments.num_parts, name="--num-parts")
@@ -234,28 +246,21 @@ def check_options(arguments: argparse.Namespace) -> None:
         raise ValueError(
             f"--assignment takes the place of --method {method}: leave one of them out"
         )
-    if method != "cluster-metis" and arguments.cluster_ids != (arguments.clusters is not None):
+    chosen = {method} if compared is None else {name.partition("+")[0] for name in compared}
+    own_clusters = "cluster-metis" in chosen
+    if not own_clusters and arguments.cluster_ids != (arguments.clusters is not None):
         raise ValueError(
             "--clusters needs --method cluster-metis or --cluster-ids, and --cluster-ids needs "
             "--method cluster-metis or --clusters, the number of clusters"
         )
     for names, methods in _OPTIONS_OF.items():
         for name in names:
-            if getattr(arguments, name) is not None and method not in methods:
-                option = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{option} needs --method {' or '.join(methods)}")
-
-
-def _fanouts(text: str) -> list[int]:
-    try:
-        fanouts = [int(k) for k in text.split(",")]
-    except ValueError:
-        fanouts = []
-    if not fanouts or min(fanouts) < -1:
-        raise argparse.ArgumentTypeError(
-            f"must be integers of -1 or more with commas between, such as 15,10,5 (got '{text}')"
-        )
-    return fanouts
+            if getattr(arguments, name) is None or not chosen.isdisjoint(methods):
+                continue
+            if compared is not None and name in OF_BATCHES:
+                continue
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} needs --method {' or '.join(methods)}")
 
 
 def clean_up_when_terminated() -> None:

@@ -96,31 +96,53 @@ def frequency_partition(
         2
     """
     check_output(output_dir, overwrite)
-    source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1 (got {batch_size})")
-    fanouts = _checked_fanouts(num_neighbors, source)
-    partitioner = _SeededPartitioner.from_data(
-        source,
+    return frequency_partitioner(
+        data,
         output_dir,
         num_parts,
-        edge_assign_strategy,
+        num_neighbors,
+        batch_size=batch_size,
+        seeds=seeds,
+        edge_assign_strategy=edge_assign_strategy,
+        overwrite=overwrite,
         time_attr=time_attr,
         weight_attr=weight_attr,
         neighbor_ids=neighbor_ids,
         order=order,
         cluster_ids=cluster_ids,
         seed=seed,
-        overwrite=overwrite,
         progress=progress,
-        seeds=seeds_of(source, seeds),
-        fanouts=fanouts,
-        batch_size=batch_size,
         cache_ratio=cache_ratio,
         cache_memory_budget=cache_memory_budget,
         base=base,
+    ).partition()
+
+
+def frequency_partitioner(
+    data: Any,
+    output_dir: str | os.PathLike[str],
+    num_parts: int,
+    num_neighbors: NumNeighbors,
+    *,
+    batch_size: int,
+    seeds: Any = None,
+    edge_assign_strategy: str = "by_dst",
+    **options: Any,
+) -> FrequencyPartitioner:
+    """Return the partitioner that `frequency_partition` runs; takes the same arguments."""
+    source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1 (got {batch_size})")
+    return _SeededPartitioner.from_data(
+        source,
+        output_dir,
+        num_parts,
+        edge_assign_strategy,
+        seeds=seeds_of(source, seeds),
+        fanouts=_checked_fanouts(num_neighbors, source),
+        batch_size=batch_size,
+        **options,
     )
-    return partitioner.partition()
 
 
 class _SeededPartitioner(FrequencyPartitioner):
@@ -131,8 +153,8 @@ class _SeededPartitioner(FrequencyPartitioner):
         seeds: tuple[NodeType, Int64Array],
         fanouts: Sequence[Sequence[int]],
         batch_size: int,
-        cache_memory_budget: Any,
-        cache_ratio: Any,
+        cache_memory_budget: Any = None,
+        cache_ratio: Any = None,
         base: type[StructuralPartitioner] | None = None,
     ) -> None:
         self.base = base
