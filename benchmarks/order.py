@@ -3,15 +3,16 @@
     python benchmarks/order.py                 a power law with the degrees of ogbn-products
     python benchmarks/order.py --graph debian  Debian's packages, which have clusters
 
-A file of 400-byte rows for each order; batches are drawn once, and each order gathers the same rows
-in alternating turns, page cache warm: from a mapping that has been read before, and from a new one,
-whose pages the kernel has yet to map. Prints pages of 4 KiB that a batch touches, milliseconds a
-batch and their ratio to original order. Files go to a temporary folder (--folder).
+A file of 400-byte rows for each order; batches are drawn once, and each order gathers the same
+rows in alternating turns: with all of the file in the page cache, and with none of it. Prints the
+pages of 4 KiB that a batch touches, milliseconds a batch and their ratio to original order. Files
+go to a temporary folder (--folder).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -58,6 +59,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--cold-turns", type=int, default=1)
     parser.add_argument("--folder", help="for the files (default: a temporary one)")
     arguments = parser.parse_args()
     source = graph_of(arguments.graph, arguments.scale)
@@ -77,16 +79,14 @@ def main() -> None:
             seconds[order] = time.perf_counter() - began
             features[order] = written(Path(folder), order, numbering, arguments.row_bytes // 4)
             places[order] = [numbering.new_of_old[batch] for batch in batches]
-        warm = measured(features, places, arguments.turns, new=False)
-        new = measured(features, places, arguments.turns, new=True)
-    print(
-        "| order | pages | ms a batch | of original | new mapping, ms | of original | s to order |"
-    )
+        warm = measured(features, places, arguments.turns, cold=False)
+        cold = measured(features, places, arguments.cold_turns, cold=True)
+    print("| order | pages | ms, cached | of original | ms, from disk | of original | s to order |")
     print("|---|---|---|---|---|---|---|")
     for order in ORDERS:
         pages = np.mean([pages_of(batch, arguments.row_bytes) for batch in places[order]])
         cells = [f"{pages:,.0f}"]
-        for times in (warm, new):
+        for times in (warm, cold):
             ratio = np.median(times[order] / times["original"])
             cells += [f"{1e3 * np.median(times[order]):.2f}", f"{ratio:.2f}"]
         print(f"| {order} | {' | '.join(cells)} | {seconds[order]:.1f} |")
@@ -99,25 +99,34 @@ def pages_of(rows: np.ndarray, row_bytes: int) -> int:
 
 
 def measured(
-    features: dict[str, Path], places: dict[str, list[np.ndarray]], turns: int, new: bool
+    features: dict[str, Path], places: dict[str, list[np.ndarray]], turns: int, cold: bool
 ) -> dict[str, np.ndarray]:
-    """Seconds of processor time of each turn's mean batch, for each order."""
+    """Seconds of each turn's mean batch, for each order."""
     kept = {order: Feature(np.load(file, mmap_mode="r")) for order, file in features.items()}
     times: dict[str, list[float]] = {order: [] for order in features}
     shape = kept["original"].row_shape
     out = np.empty((max(map(len, places["original"])), *shape), np.float32)
-    for turn in range(turns + 1):
+    for turn in range(turns + (not cold)):
         for order in [*features][:: 1 if turn % 2 else -1]:
             spent = 0.0
             for batch in places[order]:
-                if new:
-                    kept[order] = Feature(np.load(features[order], mmap_mode="r"))
-                began = time.thread_time()
+                if cold:
+                    kept.pop(order)  # pages that are mapped stay in the cache
+                    kept[order] = Feature(forgotten(features[order]))
+                began = time.perf_counter()
                 kept[order].gather(batch, out[: len(batch)])
-                spent += time.thread_time() - began
-            if turn:
+                spent += time.perf_counter() - began
+            if turn or cold:
                 times[order].append(spent / len(places[order]))
     return {order: np.array(found) for order, found in times.items()}
+
+
+def forgotten(file: Path) -> np.ndarray:
+    """A file, mapped, none of which is in the page cache."""
+    with file.open("rb+") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return np.load(file, mmap_mode="r")
 
 
 if __name__ == "__main__":

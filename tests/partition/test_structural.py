@@ -75,7 +75,8 @@ def test_nodes_edges_and_seeds_are_balanced_together(debian, tmp_path, kind):
         cut, largest = cut_of(partitioner, debian.edge_index)
         assert largest <= 1.0501
         alone = kind.from_data(debian, tmp_path / "parts", num_parts)
-        assert cut <= 1.5 * cut_of(alone, debian.edge_index)[0]
+        most = 1.5 if kind is StreamPartitioner else 1.25
+        assert cut <= most * cut_of(alone, debian.edge_index)[0]
 
 
 @pytest.mark.parametrize("kind", ["stream", pytest.param("metis", marks=needs_metis)])

@@ -75,7 +75,7 @@ class StructuralPartitioner(PartitionerBase):
                 order, self.constraints.weights, capacities, loads, labels, score
             )
             self.progress(f"cut, order {start + 1}", i + 1, len(scores))
-            if moved == 0:
+            if moved == 0 and len(set(scores[i:])) == 1:
                 break
         return float(np.maximum(loads / np.maximum(capacities, 1), 1).max())
 
