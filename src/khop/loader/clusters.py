@@ -11,7 +11,7 @@ from torch import Tensor
 
 from khop.data.arrays import check_range, to_int64
 from khop.loader.inputs import as_tensor
-from khop.partition.base import CLUSTER
+from khop.partition.cluster_ids import CLUSTER
 from khop.partition.metis import has_metis, run_metis
 from khop.partition.undirected import Undirected
 from khop.storage.folder import PartitionFolder

@@ -10,19 +10,18 @@ import abc
 import operator
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import narrowest_int, storage_dtype, to_array
+from khop.partition.cluster_ids import check_cluster_ids, clusters_by_type, with_clusters
 from khop.partition.draws import DrawAttrs
 from khop.partition.numbering import Numbering
 from khop.partition.order import check_order, row_keys
 from khop.partition.rows import RowWriter
 from khop.partition.source import GraphSource, NodeSource
-from khop.partition.undirected import clusters_by_type
 from khop.storage.folder import (
     ORDERS,
     FolderMeta,
@@ -40,9 +39,6 @@ from khop.storage.folder import (
 from khop.typing import ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 _DIRECTIONS: dict[str, EdgeDir] = {"by_dst": "in", "by_src": "out"}
-
-CLUSTER = "cluster"
-"""Name of the node attribute that `cluster_ids` adds."""
 
 Self = TypeVar("Self", bound="PartitionerBase")
 Progress = Callable[[str, int, int], None]
@@ -220,15 +216,7 @@ class PartitionerBase(abc.ABC):
 
     def _set_up(self, neighbor_ids: bool, order: str, cluster_ids: int | bool) -> None:
         check_order(order)
-        if not (cluster_ids is True or 0 <= operator.index(cluster_ids) < 2**31):
-            raise ValueError(
-                f"cluster_ids must be a number of clusters below 2^31, or True (got {cluster_ids})"
-            )
-        if cluster_ids is True and not self.makes_clusters:
-            raise ValueError(
-                f"{type(self).__name__} makes no clusters of its own: say how many clusters "
-                "cluster_ids= should keep (--clusters)"
-            )
+        check_cluster_ids(cluster_ids, type(self).__name__, self.makes_clusters)
         self.neighbor_ids, self.order, self.cluster_ids = neighbor_ids, order, cluster_ids
 
     def _configure(self) -> None:  # noqa: B027
@@ -254,7 +242,8 @@ class PartitionerBase(abc.ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""
-        kept = {"cluster_ids": self.cluster_ids} if self.cluster_ids else {}
+        kept: dict[str, Any] = {"cluster_ids": self.cluster_ids} if self.cluster_ids else {}
+        kept |= {"order": self.order} if self.order != ORDERS[0] else {}
         return {"name": type(self).__name__, "seed": self.seed, **kept}
 
     def cluster_nodes(self) -> dict[NodeType, IntArray]:
@@ -275,7 +264,7 @@ class PartitionerBase(abc.ABC):
         with FolderWriter(self.output_dir, self.overwrite) as writer:
             numbering = self.number()
             if self.cluster_ids:
-                self._keep_clusters()
+                self.source = with_clusters(self.source, self.cluster_nodes())
             node_metas = [
                 self._write_nodes(writer, t, n, numbering[t]) for t, n in self.source.nodes.items()
             ]
@@ -322,19 +311,6 @@ class PartitionerBase(abc.ABC):
                 for t, known in self.numbering.items()
             }
         return self.numbering
-
-    def _keep_clusters(self) -> None:
-        """Add the clusters to the source's attributes, of a copy."""
-        nodes = {}
-        for node_type, of_node in self.cluster_nodes().items():
-            node = self.source.nodes[node_type]
-            if CLUSTER in node.attrs:
-                raise ValueError(
-                    f"nodes of type '{node_type}' have an attribute '{CLUSTER}', where cluster_ids "
-                    "would keep the clusters: rename it"
-                )
-            nodes[node_type] = replace(node, attrs={**node.attrs, CLUSTER: Feature(of_node)})
-        self.source = replace(self.source, nodes=nodes)
 
     def _number(self, node_type: NodeType) -> Numbering:
         count = self.source.nodes[node_type].count

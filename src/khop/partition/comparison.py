@@ -46,6 +46,11 @@ class Comparison:
         nodes: nodes of the graph, or of the sample.
         edges: edges of it.
         methods: the cut of each method.
+
+    Example:
+        >>> found = compare_methods(data, 2, ["random"], num_neighbors=[2], batch_size=2)
+        >>> found.nodes, len(found.methods)
+        (6, 1)
     """
 
     nodes: int

@@ -111,9 +111,12 @@ class CutGraph(NamedTuple):
             if partitioner.edge_dir == "out":
                 ends = ends[0][::-1], ends[1][::-1]
             (neighbors, rows), (others, keys) = (numbering[t] for t in ends[0]), ends[1]
-            counts = len(rows.owners), len(neighbors.owners)
+            counts = rows.book.num_ids, neighbors.book.num_ids
+            key_map, neighbor_map = (
+                known.new_of_old.astype(np.int64, copy=False) for known in (rows, neighbors)
+            )
             edges[edge_type] = _native.coo_to_csr(
-                keys, others, *counts, rows.new_of_old, neighbors.new_of_old, with_edge_ids=False
+                keys, others, *counts, key_map, neighbor_map, with_edge_ids=False
             )[:2]
             relations.append((place[ends[0][0]], place[ends[0][1]]))
         return cls(
@@ -123,7 +126,9 @@ class CutGraph(NamedTuple):
             [known.old_of_new for known in numbering.values()],
             [
                 [
-                    known.new_of_old[partitioner.cached_nodes(t, part, known.owners)]
+                    known.new_of_old[partitioner.cached_nodes(t, part, known.owners)].astype(
+                        np.int64, copy=False
+                    )
                     for t, known in numbering.items()
                 ]
                 for part in range(partitioner.num_parts)

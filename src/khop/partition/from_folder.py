@@ -88,8 +88,8 @@ def folder_source(folder: PartitionFolder, without: tuple[str, ...] = ()) -> Gra
 
     Example:
         >>> source = folder_source(PartitionFolder(folder))
-        >>> source.edges[EDGE].src[:3].tolist() == data.edge_index[0, :3].tolist()
-        True
+        >>> source.nodes["node"].count, list(source.nodes["node"].attrs)
+        (6, ['x', 'y', 'train_mask'])
     """
     parts = [Part(folder, p) for p in range(folder.num_parts)]
     for node_type in folder.meta.node_types:

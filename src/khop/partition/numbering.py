@@ -28,10 +28,10 @@ class Numbering:
         sizes = np.bincount(owners, minlength=num_parts)
         self.book = RangeBook([0, *np.cumsum(sizes).tolist()])
         narrow = owners.astype(np.uint16) if num_parts <= 2**16 else owners
-        if keys is None:
-            self.old_of_new: Int64Array = np.argsort(narrow, kind="stable").astype(np.int64)
-        else:
-            by_key = np.argsort(keys, kind="stable")
-            self.old_of_new = by_key[np.argsort(narrow[by_key], kind="stable")].astype(np.int64)
+        self.old_of_new: Int64Array = np.argsort(narrow, kind="stable").astype(np.int64)
         self.new_of_old: Int64Array = np.empty_like(self.old_of_new)
         self.new_of_old[self.old_of_new] = np.arange(len(owners))
+        if keys is not None:
+            by_key = np.argsort(keys, kind="stable")
+            self.old_of_new[:] = by_key[np.argsort(owners[by_key], kind="stable")]
+            self.new_of_old[self.old_of_new] = np.arange(len(owners))

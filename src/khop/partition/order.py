@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from khop.partition.batches import train_mask, typed_rows
+from khop.partition.cluster_ids import clusters_by_type
 from khop.partition.source import GraphSource
-from khop.partition.undirected import clusters_by_type
 from khop.sampler.hotness import Seeds, independent_prob
 from khop.storage.folder import ORDERS
 from khop.typing import Array, EdgeDir, NodeType

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from khop.partition.base import CLUSTER
 from khop.partition.batches import seeds_of
+from khop.partition.cluster_ids import CLUSTER
 from khop.partition.cut import METHODS, partition_graph
 from khop.partition.frequency import FrequencyPartitioner
 from khop.partition.from_folder import folder_source

@@ -88,15 +88,6 @@ def cluster_nodes(
     return numbers.astype(graph.indices.dtype), len(found)
 
 
-def clusters_by_type(
-    source: GraphSource, clusters: int, seed: int, progress: Callable[[str, int, int], None]
-) -> dict[NodeType, IntArray]:
-    """Return {node type: [num_nodes] cluster of each node}, clusters of equal numbers of nodes."""
-    graph = Undirected.of(source)
-    of_node, _ = cluster_nodes(graph, np.ones(graph.num_nodes, np.int32), clusters, seed, progress)
-    return split_by_type(source, of_node)
-
-
 def split_by_type(source: GraphSource, values: IntArray) -> dict[NodeType, IntArray]:
     """Split values of all nodes, type after type, by node type."""
     ends = np.cumsum([node.count for node in source.nodes.values()])[:-1]
