@@ -26,6 +26,7 @@ class GraphAccess(Protocol):
         fanouts: fan-out of each hop, for each edge type, as `num_neighbors` gives them.
         seeds: (index of the node type, [n] int64 ids, [n] int64 times or None) of the batch.
         num_nodes: number of nodes of each node type.
+        node_types: names of the node types.
         relations: (node type of neighbours, node type whose neighbours are drawn) of each edge
             type, as indices.
         subgraph: the batch: nodes and edges are added here.
@@ -36,6 +37,7 @@ class GraphAccess(Protocol):
     batch: int
     fanouts: Sequence[Sequence[int]]
     num_nodes: list[int]
+    node_types: Sequence[str]
     relations: list[tuple[int, int]]
     subgraph: _native.Subgraph
     values: dict[str, Array]
@@ -94,6 +96,13 @@ class GraphAccess(Protocol):
 
     def degrees(self, relation: int, ids: Int64Array) -> Waiting:
         """Return the number of neighbours of nodes over an edge type, [n] int64."""
+
+    def degree_sums(self, relation: int) -> Waiting:
+        """Return the running sums of all nodes' degrees over an edge type, by original id.
+
+        [num_nodes] int64, of the node type whose neighbours are drawn. They are asked for once, and
+        kept by the process.
+        """
 
     def has_edges(self, relation: int, rows: Int64Array, neighbors: Int64Array) -> Waiting:
         """Return which pairs of nodes are joined, [n] bool."""
