@@ -104,8 +104,7 @@ def _by_tree(drawn: SampledSubgraph, num_roots: int) -> tuple[SampledSubgraph, T
     """
     assert drawn.trees is not None
     (node,), (tree,), (ends,), (edge,) = drawn.nodes, drawn.trees, drawn.edge_index, drawn.edges
-    order = torch.argsort(node)
-    order = order[torch.argsort(tree[order], stable=True)]
+    order = torch.argsort(tree * (node.max() + 1) + node)  # a node is in a tree once
     place = torch.empty_like(order)
     place[order] = torch.arange(order.numel(), device=order.device)
     ends = place[ends]
