@@ -26,7 +26,8 @@ class ShaDowKHopSampler(NeighborLoader):
     `ptr`, `root_n_id` (positions of the roots), `y` of the roots alone, and the attributes of all
     nodes and edges; also `n_id`, `e_id` and `input_id`. Over partitions,
     `DistSubGraphLoader(dataset, roots, [num_neighbors] * depth, disjoint=True)` draws the same
-    subgraphs, roots first.
+    subgraphs, roots first. The row of a node is read once for all subgraphs of a batch where these
+    overlap, so that hubs cost little more than their edges in the batch (benchmarks/README.md).
 
     Method: shaDow-GNN (https://arxiv.org/abs/2012.01380).
 
