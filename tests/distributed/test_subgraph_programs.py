@@ -5,7 +5,7 @@ import torch
 
 from khop.distributed import DistNeighborLoader, DistSubGraphLoader
 from khop.loader import HGTLoader, NeighborLoader, SubGraphLoader
-from khop.sampler import Hgt, RippleWalk, SaintEdges, SaintNodes, SaintWalks
+from khop.sampler import Hgt, RippleWalk, SaintEdges, SaintNodes, SaintWalks, graph_rows
 from support.cluster import twins
 
 SEEDS = torch.tensor([*range(0, 60, 3), 149, 11])
@@ -74,3 +74,10 @@ def test_samplers_and_resume(folder_of, method):
         for mine, other in zip(ours, stopped, strict=True):
             twins.same_batch(mine, other)
         ours.shutdown()
+
+
+def test_degrees_are_asked_for_in_pieces(folder_of, monkeypatch):
+    monkeypatch.setattr(graph_rows, "_CHUNK", 7)
+    with twins.open_dataset(folder_of("homogeneous", 3), 3) as dataset:
+        ours = DistNeighborLoader(dataset, SaintNodes(20), SEEDS, **ALL, **COMMON)
+        twins.same_epochs(ours, NeighborLoader(twins.homogeneous(), SaintNodes(20), SEEDS, **COMMON))

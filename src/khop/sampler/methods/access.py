@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Protocol
 
 from khop import _native
@@ -13,6 +13,30 @@ Rows = tuple[Int32Array, Int64Array, "Int64Array | None"]
 
 Waiting = Generator[list[Any], None, Any]
 """A generator that yields what it waits for; to be run with `yield from`."""
+
+
+def together(steps: Iterable[Waiting]) -> Waiting:
+    """Run generators side by side, so that their requests are in flight at the same time.
+
+    Args:
+        steps: generators that wait, and do not wait for one another.
+
+    Returns:
+        What each of them returns, in their order.
+    """
+    running = dict(enumerate(steps))
+    results: list[Any] = [None] * len(running)
+    while running:
+        waiting: list[Any] = []
+        for place, step in list(running.items()):
+            try:
+                waiting += next(step)
+            except StopIteration as stop:
+                results[place] = stop.value
+                del running[place]
+        if waiting:
+            yield waiting
+    return results
 
 
 class GraphAccess(Protocol):

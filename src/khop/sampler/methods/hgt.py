@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from khop import _native
-from khop.sampler.methods.access import GraphAccess, Waiting
+from khop.sampler.methods.access import GraphAccess, Waiting, together
 from khop.sampler.methods.base import ProgramMethod, register
 from khop.sampler.methods.border import Border
 from khop.sampler.methods.normal import log_of
@@ -130,16 +130,20 @@ def _give_budgets(graph: GraphAccess, borders: list[Border]) -> Waiting:
     # A node gives `scale` for each edge type, so that no budget leaves 63 bits.
     givers = sum(graph.num_nodes) * max(len(graph.relations), 1)
     scale = 1 << min(40, 62 - givers.bit_length())
-    for relation, (source, destination) in enumerate(graph.relations):
-        ids = borders[destination].joined
-        if not len(ids):
-            continue
-        counts, neighbors, _ = yield from graph.neighbors(relation, ids, with_edge=False)
-        degrees = counts.astype(np.int64)
-        shares = np.maximum(scale // np.maximum(degrees, 1), 1)
-        yield from borders[source].extend(neighbors, np.repeat(shares, degrees))
+    giving = [r for r, (_, row_type) in enumerate(graph.relations) if len(borders[row_type].joined)]
+    rows = yield from together(
+        graph.neighbors(relation, borders[graph.relations[relation][1]].joined, with_edge=False)
+        for relation in giving
+    )
+    given = [(np.empty(0, np.int64), np.empty(0, np.int64)) for _ in borders]
+    for relation, (counts, neighbors, _) in zip(giving, rows, strict=True):
+        source, degrees = graph.relations[relation][0], counts.astype(np.int64)
+        shares = np.repeat(np.maximum(scale // np.maximum(degrees, 1), 1), degrees)
+        known, amounts = given[source]
+        given[source] = np.concatenate([known, neighbors]), np.concatenate([amounts, shares])
     for border in borders:
         border.joined = np.empty(0, np.int64)
+    yield from together(border.extend(*each) for border, each in zip(borders, given, strict=True))
 
 
 def _race(words: UInt64Array, budgets: Int64Array) -> Float64Array:
