@@ -80,4 +80,5 @@ def test_degrees_are_asked_for_in_pieces(folder_of, monkeypatch):
     monkeypatch.setattr(graph_rows, "_CHUNK", 7)
     with twins.open_dataset(folder_of("homogeneous", 3), 3) as dataset:
         ours = DistNeighborLoader(dataset, SaintNodes(20), SEEDS, **ALL, **COMMON)
-        twins.same_epochs(ours, NeighborLoader(twins.homogeneous(), SaintNodes(20), SEEDS, **COMMON))
+        twin = NeighborLoader(twins.homogeneous(), SaintNodes(20), SEEDS, **COMMON)
+        twins.same_epochs(ours, twin)
