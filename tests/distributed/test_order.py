@@ -1,5 +1,7 @@
 """Order of rows within a part: batches, and who trains on what, do not depend on it."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from khop.partition import PartitionFolder, RandomPartitioner, verify_folder
 from khop.sampler import Labor, Ladies, PinSage
 from khop.storage.folder import ORDERS
+from khop.storage.folder.meta import META_FILE, sealed
 from khop.storage.part import Part
 from support.cluster import twins
 
@@ -115,3 +118,14 @@ def test_unknown_orders_are_refused(tmp_path):
     data = twins.homogeneous()
     with pytest.raises(ValueError, match=r"order must be one of 'original', .*got 'random'"):
         RandomPartitioner.from_data(data, tmp_path / "parts", 2, order="random")
+
+
+def test_rows_in_another_order_than_the_folder_says(tmp_path):
+    """A single part whose ids would be taken for the original ones is found by `verify`."""
+    root = partitioned(twins.homogeneous(), tmp_path / "parts", 1, "degree")
+    content = json.loads((root / META_FILE).read_text())
+    del content["seal"]
+    content |= {"order": "original", "version": 1}
+    (root / META_FILE).write_bytes(sealed(content))
+    (problem,) = verify_folder(root)
+    assert problem.endswith("is not in the order of original ids")

@@ -102,11 +102,10 @@ def test_clusters_that_a_folder_keeps(tmp_path):
     """Those of `cluster_ids`, whatever its parts and the order of their rows."""
     khop.partition(GRAPH, tmp_path / "parts", 3, cluster_ids=5, order="degree")
     folder = khop.partition.PartitionFolder(tmp_path / "parts")
-    kept = torch.empty(40, dtype=torch.int64)
+    kept = np.empty(40, np.int64)
     for part in range(3):
-        values = folder.node_feature(part, "node", "cluster").array
-        kept[folder.node_ids(part, "node")] = torch.from_numpy(values.astype("int64"))
-    count = int(kept.max()) + 1
+        kept[folder.node_ids(part, "node")] = folder.node_feature(part, "node", "cluster").array
+    count, kept = int(kept.max()) + 1, torch.from_numpy(kept)
     ours = ClusterLoader(ClusterData(GRAPH, count, assignment=tmp_path / "parts"), batch_size=2)
     same = ClusterLoader(ClusterData(GRAPH, count, assignment=kept), batch_size=2)
     for a, b in zip(ours, same, strict=True):
