@@ -11,6 +11,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "EpochPlan": "plan",
+        "Hgt": "methods",
         "Labor": "methods",
         "Ladies": "methods",
         "METHODS": "methods",
@@ -19,7 +20,9 @@ __getattr__, __dir__, __all__ = attach(
         "PinSage": "methods",
         "PoissonLadies": "methods",
         "Ppr": "methods",
+        "RippleWalk": "methods",
         "SaintEdges": "methods",
+        "SaintNodes": "methods",
         "SaintWalks": "methods",
         "SamplingMethod": "methods",
         "SamplingSpec": "spec",
