@@ -11,7 +11,7 @@ from torch import Tensor
 from khop.glt.data.feature import Feature
 from khop.glt.data.graph import Graph, Topology
 from khop.glt.typing import EdgeType, NodeIndex, NodeLabel, NodeType
-from khop.glt.utils import convert_to_tensor, share_memory, squeeze
+from khop.glt.utils import apply_to_all_tensor, convert_to_tensor, share_memory
 
 
 class Dataset:
@@ -49,7 +49,7 @@ class Dataset:
         self.graph = graph
         self.node_features = node_features
         self.edge_features = edge_features
-        self.node_labels: Any = squeeze(convert_to_tensor(node_labels))
+        self.node_labels: Any = _columns(node_labels)
         self.edge_dir = edge_dir
         self.train_idx: Any = None
         self.val_idx: Any = None
@@ -129,14 +129,14 @@ class Dataset:
         if id2idx is not None:
             raise NotImplementedError("labels are by id: leave id2idx out (it is Vineyard's)")
         if node_label_data is not None:
-            self.node_labels = squeeze(convert_to_tensor(node_label_data))
+            self.node_labels = _columns(node_label_data)
 
     def init_node_split(
         self, node_split: tuple[NodeIndex, NodeIndex, NodeIndex] | None = None
     ) -> None:
         """Take the ids of training, validation and test nodes."""
         if node_split is not None:
-            self.train_idx, self.val_idx, self.test_idx = squeeze(convert_to_tensor(node_split))
+            self.train_idx, self.val_idx, self.test_idx = _columns(node_split)
 
     def random_node_split(self, num_val: float, num_test: float) -> None:
         """Split all labelled nodes at random.
@@ -204,6 +204,15 @@ class Dataset:
     def from_ipc_handle(cls, ipc_handle: tuple[Any, ...]) -> Dataset:
         """Return the data set that another process shares."""
         return cls(*ipc_handle)
+
+
+def _columns(data: Any) -> Any:
+    """Return tensors; of those of shape [n, 1] the column."""
+
+    def column(values: Tensor) -> Tensor:
+        return values.squeeze(1) if values.dim() == 2 and values.size(1) == 1 else values
+
+    return apply_to_all_tensor(convert_to_tensor(data), column)
 
 
 def _of_type(held: Any, name: Any) -> Any:

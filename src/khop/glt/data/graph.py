@@ -208,22 +208,30 @@ def reduce_graph(graph: Graph) -> tuple[Any, tuple[Any]]:
 
 
 def to_core(
-    graphs: Graph | Mapping[EdgeType, Graph], num_nodes: Mapping[NodeType, int] | None = None
+    graphs: Graph | Mapping[EdgeType, Graph],
+    num_nodes: Mapping[NodeType, int] | None = None,
+    weighted: bool = False,
 ) -> core.Graph:
     """Return the graph as khop's samplers take it, sharing its arrays where dtypes allow.
 
     Args:
         graphs: the graph, or one for each edge type.
         num_nodes: least number of nodes of each type. Nodes without rows have no neighbours.
+        weighted: draws are by weight.
+
+    Raises:
+        ValueError: draws by weight, but no topology has weights.
     """
     by_type = {EDGE: graphs} if isinstance(graphs, Graph) else dict(graphs)
     counts = dict(num_nodes or {})
+    if weighted and all(graph.topo.edge_weights is None for graph in by_type.values()):
+        raise ValueError("with_weight=True, but no topology has edge_weights")
     for (src, _, dst), graph in by_type.items():
         rows, neighbors = (src, dst) if graph.topo.layout == "CSR" else (dst, src)
         counts[rows] = max(counts.get(rows, 0), graph.row_count)
         counts[neighbors] = max(counts.get(neighbors, 0), graph.col_count)
     found = {
-        edge_type: _core_topology(edge_type, graph.topo, counts)
+        edge_type: _core_topology(edge_type, graph.topo, counts, weighted)
         for edge_type, graph in by_type.items()
     }
     modes = {graph.mode for graph in by_type.values()}
@@ -236,7 +244,7 @@ def to_core(
 
 
 def _core_topology(
-    edge_type: EdgeType, topo: Topology, counts: Mapping[NodeType, int]
+    edge_type: EdgeType, topo: Topology, counts: Mapping[NodeType, int], weighted: bool
 ) -> core.Topology:
     src, _, dst = edge_type
     out = topo.layout == "CSR"
@@ -245,7 +253,7 @@ def _core_topology(
     missing = num_rows + 1 - len(indptr)
     if missing:
         indptr = np.concatenate([indptr, np.full(missing, len(topo.indices), indptr.dtype)])
-    tables = _weight_table(indptr, topo.edge_weights)
+    tables = _weight_table(indptr, topo.edge_weights if weighted else None)
     ids = None if _counts_up(topo.edge_ids) else topo.edge_ids.numpy()
     return core.Topology.compressed(
         indptr,

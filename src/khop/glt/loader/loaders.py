@@ -42,11 +42,6 @@ class _Loader:
     """
 
     def __init__(self, data: Dataset, positions: Any, device: _Device, **kwargs: Any) -> None:
-        if not isinstance(data, Dataset):
-            raise TypeError(
-                f"data must be a khop.glt.data.Dataset (got '{type(data).__name__}'): PyG's Data "
-                "has its loaders in khop.loader"
-            )
         self.data = data
         wanted = get_available_device(device)
         self.device = wanted if wanted.type == "cpu" or torch.cuda.is_available() else "cpu"
@@ -97,6 +92,11 @@ class _Loader:
 
 
 def _sampler(data: Dataset, num_neighbors: Any, **options: Any) -> NeighborSampler:
+    if not isinstance(data, Dataset):
+        raise TypeError(
+            f"data must be a khop.glt.data.Dataset (got '{type(data).__name__}'): PyG's Data has "
+            "its loaders in khop.loader"
+        )
     graph = data.graph
     if graph is None:
         raise ValueError("the data set has no graph: call init_graph() first")

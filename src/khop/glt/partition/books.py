@@ -77,7 +77,7 @@ class RangePartitionBook(PartitionBook):
 
     @property
     def device(self) -> torch.device:
-        """Where the bounds are."""
+        """Device of the bounds."""
         return self.partition_bounds.device
 
     @property

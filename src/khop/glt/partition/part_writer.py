@@ -270,6 +270,6 @@ def _check_ends(
             )
     if np.any(numberings[0].owners[ends[0]] != part):
         raise ValueError(
-                f"edges of type {edge_type} of part {part} have rows of other parts: an edge belongs "
-                "to the part of its source ('out') or destination ('in')"
+            f"part {part} has edges of type {edge_type} whose rows are other parts': an edge "
+            "belongs to the part of its source ('out') or destination ('in')"
         )

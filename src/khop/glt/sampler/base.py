@@ -35,7 +35,7 @@ class EdgeIndex(NamedTuple):
 
 
 class NegativeSamplingMode(Enum):
-    """How negatives are drawn: pairs, or destinations for each source."""
+    """Form of negatives: pairs, or destinations for each source."""
 
     binary = "binary"
     triplet = "triplet"
@@ -239,7 +239,7 @@ class NeighborOutput(CastMixin):
 
 
 class SamplingType(Enum):
-    """What is sampled."""
+    """Kind of what is sampled."""
 
     NODE = 0
     LINK = 1

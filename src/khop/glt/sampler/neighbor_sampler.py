@@ -79,7 +79,7 @@ class NeighborSampler(BaseSampler):
         self.num_neighbors = num_neighbors
         self.with_edge = with_edge
         self.seed = seed
-        self._core_graph = to_core(graph, num_nodes)
+        self._core_graph = to_core(graph, num_nodes, with_weight)
         self.edge_dir = self._core_graph.edge_dir
         if edge_dir not in (None, self.edge_dir):
             raise ValueError(
