@@ -35,6 +35,7 @@ RUNS = [
     "partition ring {out} --num-parts 2 --method stream --balance nodes,edges --slack 0.1 "
     "--passes 2",
     "partition ring {out} --num-parts 2 --assignment owners",
+    "partition ring {out} --num-parts 2 --memory 1MB --tmp . --jobs 2 --clean",
     "partition ring {out} --num-parts 2 --method frequency --base stream",
     "inspect parts --json --debug",
     "verify parts --json --debug",

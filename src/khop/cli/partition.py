@@ -6,9 +6,11 @@ import argparse
 import json
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from khop.cli.progress import progress_bar
+from khop.log import printable
 
 _SOURCES = """\
 SOURCE is one of
@@ -135,6 +137,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of cluster-metis: about how many clusters METIS gets (default: 1000000)",
     )
+    large = parser.add_argument_group("for graphs that are larger than memory")
+    large.add_argument(
+        "--memory",
+        metavar="BYTES",
+        help="use no more, such as 8GB: edges go through files, and a run that was ended goes on "
+        "if it is started again (default: edges are kept in memory)",
+    )
+    large.add_argument(
+        "--tmp", metavar="DIR", help="folder of these files (default: that of OUTPUT)"
+    )
+    large.add_argument(
+        "--jobs", type=int, metavar="J", help="threads (default: one for each core, at most 8)"
+    )
+    large.add_argument(
+        "--clean", action="store_true", help="first remove what ended runs for OUTPUT left"
+    )
     add("--overwrite", action="store_true", help="replace a partition folder at OUTPUT")
     add("--quiet", action="store_true", help="no progress bar, no summary")
     add("--json", action="store_true", help="print the summary as JSON")
@@ -147,11 +165,13 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.storage.folder import check_output
 
     check_output(arguments.output, arguments.overwrite)
+    _name_left_overs(arguments)
     from khop.cli.sources import read_source
     from khop.partition import partition_graph
 
     with progress_bar(arguments.quiet) as progress:
         progress(f"reading {arguments.source}", 0, 1)
+        _check_fits(arguments)
         source = read_source(arguments.source, arguments.root, arguments.undirected)
         progress(f"reading {arguments.source}", 1, 1)
         summary = partition_graph(
@@ -167,7 +187,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of `partition_graph`."""
     names = ("num_parts", "method", "edge_dir", "time_attr", "weight_attr", "neighbor_ids", "seed")
-    options = {name: getattr(arguments, name) for name in (*names, "overwrite")}
+    options = {name: getattr(arguments, name) for name in (*names, "overwrite", "clean")}
+    if not arguments.quiet:
+        options["on_plan"] = lambda plan: print(printable(str(plan)), file=sys.stderr)
     if arguments.method == "frequency":
         given = {
             "num_neighbors": arguments.fanout,
@@ -178,7 +200,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
             "base": arguments.base,
         }
         options |= {name: value for name, value in given.items() if value is not None}
-    for name in ("balance", "slack", "passes", "clusters"):
+    for name in ("balance", "slack", "passes", "clusters", "memory", "tmp", "jobs"):
         if getattr(arguments, name) is not None:
             options[name] = getattr(arguments, name)
     if arguments.assignment is not None:
@@ -200,6 +222,40 @@ def _check_options(arguments: argparse.Namespace) -> None:
             if getattr(arguments, name) is not None and method not in methods:
                 option = f"--{name.replace('_', '-')}"
                 raise ValueError(f"{option} needs --method {' or '.join(methods)}")
+
+
+def _check_fits(arguments: argparse.Namespace) -> None:
+    """Refuse sources that are read as a whole, if they are larger than the memory."""
+    if arguments.memory is None:
+        return
+    from khop.data.hot_rows import parse_bytes
+
+    memory, source = parse_bytes(arguments.memory), Path(arguments.source)
+    whole = [source] if source.is_file() else [*source.glob("edges.csv"), *source.glob("edges.pa*")]
+    if arguments.undirected:
+        whole += source.glob("edge_index.npy")
+    size = sum(file.stat().st_size for file in whole)
+    if size > memory:
+        raise ValueError(
+            f"'{arguments.source}' has {size:,} bytes that are read as a whole, more than --memory "
+            f"{arguments.memory}: save the edges as edge_index.npy, which is read in pieces"
+            + (", with both directions in place of --undirected" if arguments.undirected else "")
+        )
+
+
+def _name_left_overs(arguments: argparse.Namespace) -> None:
+    """Name what ended runs left, on standard error; `--clean` removes it."""
+    if arguments.clean or arguments.quiet:
+        return
+    from khop.partition.effort import left_overs
+
+    tmp = None if arguments.tmp is None else Path(arguments.tmp)
+    for left in left_overs(Path(arguments.output), tmp):
+        print(
+            f"khop: '{printable(str(left))}' is of a run that was ended: started with the same "
+            "arguments it goes on; --clean removes it",
+            file=sys.stderr,
+        )
 
 
 def _fanouts(text: str) -> list[int]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 
 from khop import _native
 from khop.partition.base import PartitionerBase
 from khop.typing import IntArray, NodeType
+
+# Nodes whose part is found at a time: bounds the extra memory.
+_STEP = 1 << 20
 
 
 class RandomPartitioner(PartitionerBase):
@@ -26,5 +30,11 @@ class RandomPartitioner(PartitionerBase):
         key = _native.run_key(self.seed, 0, zlib.crc32(node_type.encode()))
         order = _native.permutation(self.source.nodes[node_type].count, key)
         owners = np.empty(len(order), np.int32)
-        owners[order] = np.arange(len(order)) % self.num_parts
+        for first in range(0, len(order), _STEP):
+            step = order[first : first + _STEP]
+            owners[step] = np.arange(first, first + len(step)) % self.num_parts
         return owners
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that the assignment depends on, beside the graph."""
+        return self.describe()

@@ -8,7 +8,7 @@ split, the nodes of all types count as nodes of one graph; all else is done type
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from khop.data.arrays import check_range, to_int64
 from khop.partition.balance import Scores, assign_balanced, even_sizes
 from khop.partition.base import Progress
 from khop.partition.frequency import FrequencyPartitioner
+from khop.partition.plan import Plan
 from khop.partition.seeds import Adjacency, adjacency, communities, joined, split_seeds
 from khop.partition.source import GraphSource, NodeSource
 from khop.partition.structure import StructuralPartitioner
@@ -30,6 +31,8 @@ from khop.typing import NODE, Array, Int64Array, IntArray, NodeType, NumNeighbor
 _SEED_BONUS = 2.0
 # Below any difference that matters: nodes that training does not touch go to their cluster.
 _CLUSTER_BONUS = 1e-9
+# An edge: both ends joined, rows in both directions.
+_EDGE_BYTES = 40
 
 
 def frequency_partition(
@@ -50,6 +53,11 @@ def frequency_partition(
     seed: int = 0,
     overwrite: bool = False,
     progress: Progress | None = None,
+    memory: int | str | None = None,
+    tmp: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    clean: bool = False,
+    on_plan: Callable[[Plan], None] | None = None,
 ) -> FolderMeta:
     """Partition a graph by hotness, with parts that hold equal shares of the seeds.
 
@@ -79,6 +87,11 @@ def frequency_partition(
         seed: of random choices.
         overwrite: replace a folder that exists.
         progress: called as progress(what, done, total).
+        memory: bytes that may be used; this and the next four: see `PartitionerBase`.
+        tmp: folder of stage files.
+        jobs: threads.
+        clean: remove what ended runs left.
+        on_plan: called with the plan.
 
     Returns:
         The content of the folder's meta.json.
@@ -108,6 +121,11 @@ def frequency_partition(
         seed=seed,
         overwrite=overwrite,
         progress=progress,
+        memory=memory,
+        tmp=tmp,
+        jobs=jobs,
+        clean=clean,
+        on_plan=on_plan,
         seeds=_seeds_of(source, seeds),
         fanouts=fanouts,
         batch_size=batch_size,
@@ -135,6 +153,8 @@ class _SeededPartitioner(FrequencyPartitioner):
         self.fanouts, self.batch_size = fanouts, batch_size
         # Checks the options before the work begins; the probabilities follow.
         super()._configure([{}] * self.num_parts, cache_memory_budget, cache_ratio)
+        if self.effort.memory is not None:
+            Plan.of(self).check_memory()
         self._split_seeds()
         super()._configure(self._hotness(), cache_memory_budget, cache_ratio)
 
@@ -213,6 +233,11 @@ class _SeededPartitioner(FrequencyPartitioner):
             scores[self.part_of_seed, self.seeds] += _SEED_BONUS
         scores[self.clusters[node_type], np.arange(scores.shape[1])] += _CLUSTER_BONUS
         return assign_balanced(scores, even_sizes(scores.shape[1], self.num_parts))
+
+    def assignment_bytes(self) -> int:
+        """Return about how much memory it takes to split seeds and to compute hotness."""
+        edges = sum(edge.num_edges for edge in self.source.edges.values())
+        return super().assignment_bytes() + edges * _EDGE_BYTES
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""

@@ -21,6 +21,9 @@ from khop.typing import Int32Array, Int64Array, IntArray, NodeType
 SCORES = ("ldg", "fennel")
 """Scores of a node in a part: linear deterministic greedy, and Fennel."""
 
+# An edge while the undirected graph is made: both directions of 8-byte ids, rows, weights.
+_EDGE_BYTES = 64
+
 
 class Undirected(NamedTuple):
     """An undirected graph: the ends of an edge are in each other's rows.
@@ -131,6 +134,15 @@ class StructuralPartitioner(PartitionerBase):
             ends = np.cumsum([node.count for node in self.source.nodes.values()])[:-1]
             self._labels = dict(zip(self.source.nodes, np.split(labels, ends), strict=True))
         return self._labels[node_type]
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that the assignment depends on, beside the graph."""
+        return self.describe()
+
+    def assignment_bytes(self) -> int:
+        """Return about how much memory the cut takes: the undirected graph, and what makes it."""
+        edges = sum(edge.num_edges for edge in self.source.edges.values())
+        return edges * _EDGE_BYTES
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""
