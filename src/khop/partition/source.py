@@ -10,8 +10,9 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import check_count, to_ids
+from khop.data.files import release_pages
 from khop.storage.folder.paths import RESERVED_NAMES
-from khop.typing import EDGE, NODE, ArrayLike, EdgeType, IntArray, NodeType
+from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeType, IntArray, NodeType
 
 
 @dataclass
@@ -38,12 +39,37 @@ class EdgeSource:
     attrs: dict[str, Feature] = field(default_factory=dict)
     left_out: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return len(self.src)
+
+    def piece(self, first: int, count: int) -> tuple[IntArray, IntArray]:
+        """Return sources and destinations of `count` edges from `first` on, as kernels take them.
+
+        Edges that need not be in memory are read through this method alone: a subclass that
+        reads them from elsewhere gives it and `num_edges`.
+        """
+        return _as_kernels_take(self.src[first : first + count], self.dst[first : first + count])
+
+    def content(self) -> tuple[Array, ...]:
+        """Return arrays that tell these edges from others: mapped files are known by their name."""
+        return self.src, self.dst
+
+    def release(self) -> None:
+        """Let go of pages of mapped files that `piece` has read."""
+        release_pages(self.src)
+        release_pages(self.dst)
+
     def endpoints(self) -> tuple[IntArray, IntArray]:
         """Return sources and destinations as kernels take them: contiguous, both int32 or int64."""
-        src, dst = self.src, self.dst
-        if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
-            src, dst = src.astype(np.int64), dst.astype(np.int64)
-        return np.ascontiguousarray(src), np.ascontiguousarray(dst)
+        return _as_kernels_take(self.src, self.dst)
+
+
+def _as_kernels_take(src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
+    if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
+        src, dst = src.astype(np.int64), dst.astype(np.int64)
+    return np.ascontiguousarray(src), np.ascontiguousarray(dst)
 
 
 @dataclass
