@@ -189,7 +189,8 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     names = ("num_parts", "method", "edge_dir", "time_attr", "weight_attr", "neighbor_ids", "seed")
     options = {name: getattr(arguments, name) for name in (*names, "overwrite", "clean")}
     if not arguments.quiet:
-        options["on_plan"] = lambda plan: print(printable(str(plan)), file=sys.stderr)
+        stream = sys.stderr if arguments.json else sys.stdout
+        options["on_plan"] = lambda plan: print(printable(str(plan)), file=stream, flush=True)
     if arguments.method == "frequency":
         given = {
             "num_neighbors": arguments.fanout,
