@@ -1,10 +1,12 @@
 """Sampling methods: what a loader takes where it takes `num_neighbors`. A method is a module here.
 
 `base` has the registry, a method's description as it travels, and the two kinds of methods: those
-that the kernels draw hop by hop, and programs, which ask the graph themselves (`access`).
+that the kernels draw hop by hop, and programs, which ask the graph themselves (`access`). `step` is
+the simplest way to a program, for users; `modules` takes users' classes to other processes.
 Imports no torch.
 """
 
+from khop.sampler.methods.access import GraphAccess
 from khop.sampler.methods.base import (
     METHODS,
     MethodSpec,
@@ -18,10 +20,13 @@ from khop.sampler.methods.neighbor import NEIGHBOR, NeighborSampling, as_method
 from khop.sampler.methods.pinsage import PinSage
 from khop.sampler.methods.ppr import Ppr
 from khop.sampler.methods.saint import SaintEdges, SaintWalks
+from khop.sampler.methods.step import StepMethod
+from khop.sampler.methods.transits import Sample, Transits
 
 __all__ = [
     "METHODS",
     "NEIGHBOR",
+    "GraphAccess",
     "Labor",
     "Ladies",
     "MethodSpec",
@@ -32,7 +37,10 @@ __all__ = [
     "ProgramMethod",
     "SaintEdges",
     "SaintWalks",
+    "Sample",
     "SamplingMethod",
+    "StepMethod",
+    "Transits",
     "as_method",
     "register",
 ]
