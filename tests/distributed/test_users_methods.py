@@ -102,8 +102,9 @@ def test_classes_that_samplers_cannot_import(folder_of, monkeypatch):
             )
 
 
-def remote(method, num_workers=1):
-    options = RemoteDistSamplingWorkerOptions(num_workers=num_workers)
+def remote(method, **options):
+    """The loader of a client; samplers write into its memory, or a receiver does."""
+    options = RemoteDistSamplingWorkerOptions(num_workers=1, **options)
     return DistNeighborLoader(None, method, SEEDS, worker_options=options, **ALL, **COMMON)
 
 
@@ -116,10 +117,20 @@ def test_graph_servers(tmp_path):
         cluster.cluster(root, [[0, 2], [1]], 1, methods=[MODULE]) as servers,
         servers.client(),
     ):
-        for method in (TopDegree(3), LayerImportance(12), Walks(5)):
-            ours = remote(method)
+        for method, shared_memory in (
+            (TopDegree(3), True),
+            (LayerImportance(12), False),
+            (Walks(5), True),
+        ):
+            ours = remote(method, shared_memory=shared_memory)
             twins.same_epochs(ours, twin_of(method), 1)
             ours.shutdown()
+        (tmp_path / "raise").touch()
+        ours = remote(Raises(str(tmp_path / "raise"), 33), shared_memory=False)
+        with pytest.raises(LookupError, match=r"a mistake of the user's at 33") as raised:
+            list(ours)
+        assert 'users_methods.py", line' in str(raised.value)
+        ours.shutdown()
 
 
 @pytest.mark.process
