@@ -1,5 +1,8 @@
 """Users' own methods over partitions, samplers and servers: the in-memory loader's batches."""
 
+import sys
+import types
+
 import pytest
 import torch
 
@@ -100,6 +103,24 @@ def test_classes_that_samplers_cannot_import(folder_of, monkeypatch):
             DistNeighborLoader(
                 dataset, Walks(2), SEEDS, worker_options=twins.workers(1), **ALL, **COMMON
             )
+
+
+@pytest.mark.process
+def test_a_module_that_samplers_do_not_find(folder_of, monkeypatch):
+    """The trainer knows it, by means that its samplers have not."""
+    ghost = types.ModuleType("khop_test_ghost")
+    exec(
+        "from support.users_methods import Walks, dataclass, register\n"
+        "@register\n@dataclass(frozen=True)\nclass Ghost(Walks):\n    pass\n",
+        ghost.__dict__,
+    )
+    monkeypatch.setitem(sys.modules, "khop_test_ghost", ghost)
+    with (
+        twins.open_dataset(folder_of("homogeneous", 1), 1) as dataset,
+        pytest.raises(ImportError, match=r"cannot import 'khop_test_ghost'.*PYTHONPATH"),
+    ):
+        options = {"worker_options": twins.workers(1), **ALL, **COMMON}
+        list(DistNeighborLoader(dataset, ghost.Ghost(2), SEEDS, **options))
 
 
 def remote(method, **options):

@@ -191,6 +191,12 @@ def test_names_and_collisions():
     assert METHODS[TopDegree.name] is TopDegree
 
 
+def test_the_name_of_a_script_in_processes_that_it_spawns():
+    for module in ("__main__", "__mp_main__"):
+        kind = type("Own", (Walks,), {"__module__": module})
+        assert register(dataclass(frozen=True)(kind)).name == "__main__.Own"
+
+
 def test_classes_that_are_no_methods():
     class Bare(Walks):
         steps_more: int = 3

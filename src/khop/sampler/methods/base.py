@@ -252,4 +252,6 @@ def register(method: _M) -> _M:
 
 
 def _path_of(method: type[SamplingMethod]) -> str:
-    return f"{method.__module__}.{method.__qualname__}"
+    # A script is '__mp_main__' where multiprocessing has imported it in a process that it spawned.
+    module = method.__module__.replace("__mp_main__", "__main__")
+    return f"{module}.{method.__qualname__}"
