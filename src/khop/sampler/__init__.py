@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "EpochPlan": "plan",
         "GraphAccess": "methods",
+        "Hgt": "methods",
         "Labor": "methods",
         "Ladies": "methods",
         "METHODS": "methods",
@@ -21,7 +22,9 @@ __getattr__, __dir__, __all__ = attach(
         "PoissonLadies": "methods",
         "Ppr": "methods",
         "ProgramMethod": "methods",
+        "RippleWalk": "methods",
         "SaintEdges": "methods",
+        "SaintNodes": "methods",
         "SaintWalks": "methods",
         "Sample": "methods",
         "SamplingMethod": "methods",

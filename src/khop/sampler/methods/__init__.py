@@ -14,12 +14,14 @@ from khop.sampler.methods.base import (
     SamplingMethod,
     register,
 )
+from khop.sampler.methods.hgt import Hgt
 from khop.sampler.methods.labor import Labor
 from khop.sampler.methods.ladies import Ladies, PoissonLadies
 from khop.sampler.methods.neighbor import NEIGHBOR, NeighborSampling, as_method
 from khop.sampler.methods.pinsage import PinSage
 from khop.sampler.methods.ppr import Ppr
-from khop.sampler.methods.saint import SaintEdges, SaintWalks
+from khop.sampler.methods.ripple import RippleWalk
+from khop.sampler.methods.saint import SaintEdges, SaintNodes, SaintWalks
 from khop.sampler.methods.step import StepMethod
 from khop.sampler.methods.transits import Sample, Transits
 
@@ -27,6 +29,7 @@ __all__ = [
     "METHODS",
     "NEIGHBOR",
     "GraphAccess",
+    "Hgt",
     "Labor",
     "Ladies",
     "MethodSpec",
@@ -35,7 +38,9 @@ __all__ = [
     "PoissonLadies",
     "Ppr",
     "ProgramMethod",
+    "RippleWalk",
     "SaintEdges",
+    "SaintNodes",
     "SaintWalks",
     "Sample",
     "SamplingMethod",

@@ -9,7 +9,7 @@ which is part of `SamplingSpec` and of every request for neighbours, and so of f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -123,6 +123,9 @@ class SamplingMethod(ABC):
 
     def check_strategy(self, temporal_strategy: str) -> None:  # noqa: B027 (most go with all)
         """Raises ValueError if the method does not go with a loader's `temporal_strategy`."""
+
+    def check_node_types(self, node_types: Sequence[str]) -> None:  # noqa: B027
+        """Raises ValueError if the method's options do not go with a graph's node types."""
 
     def check_form(self, heterogeneous: bool, disjoint: bool) -> None:  # noqa: B027
         """Raises ValueError if the method makes no batches of such a graph, or of this form."""
