@@ -56,6 +56,8 @@ class Sample:
     def words(self, ids: Int64Array, draw: int = 0) -> UInt64Array:
         """Draw a random word for each id: a function of the batch, the step, `draw` and the id.
 
+        `step_transits` and `next` get the same words in a step: give one of them another `draw`.
+
         Args:
             ids: [n] int64, nodes, or numbers of what else is drawn for.
             draw: from 0 to 2^32 - 1: other words for the same ids.
