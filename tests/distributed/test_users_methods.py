@@ -55,6 +55,14 @@ def test_along_edges_and_without_their_ids(folder_of):
             assert "e_id" not in batch
 
 
+@pytest.mark.parametrize("subgraph_type", ["induced", "bidirectional"])
+def test_other_subgraphs_of_the_nodes(folder_of, subgraph_type):
+    with twins.open_dataset(folder_of("homogeneous", 2), 2) as dataset:
+        options = {"subgraph_type": subgraph_type, **COMMON}
+        ours = DistNeighborLoader(dataset, Walks(4), SEEDS, **ALL, **options)
+        twins.same_epochs(ours, twin_of(Walks(4), subgraph_type=subgraph_type), 1)
+
+
 def test_it_goes_on_after_a_stop(folder_of):
     """With another number of partitions, from the state of the loader in memory."""
     method = LayerImportance(12, 2)
