@@ -157,13 +157,13 @@ def test_two_processes_do_not_share_a_run(tmp_path):
     assert verify_folder(tmp_path / "f") == []
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, OSError(errno.ENOSPC, "full")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, BlockingIOError, SystemExit])
 def test_after_errors_that_may_pass_it_goes_on(tmp_path, error):
     def fail(what, now, total):
         if what.startswith("splitting") and now == 2:
             raise error
 
-    with pytest.raises(type(error) if isinstance(error, OSError) else error):
+    with pytest.raises(error):
         khop.partition(graph(), tmp_path / "f", 3, **OPTIONS, progress=fail)
     assert len(left_overs(tmp_path / "f")) == 2
     told = []
