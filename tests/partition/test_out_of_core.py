@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import khop
 from khop.partition import GraphSource, rows, verify_folder
 from khop.partition.blocks import block_bounds
+from khop.partition.source import EdgeSource, NodeSource
 
 EDGE = ("node", "to", "node")
 
@@ -116,6 +117,36 @@ def test_blocks_end_with_parts_and_before_too_many_edges():
     assert block_bounds(indptr, [0, 2, 2, 6], 4).tolist() == [0, 2, 3, 4, 6]
     assert block_bounds(indptr, [0, 2, 2, 6], 2**40).tolist() == [0, 2, 6]
     assert block_bounds(np.zeros(1, np.int32), [0, 0], 4).tolist() == [0, 0]
+
+
+class Elsewhere(EdgeSource):
+    """Edges that are made piece by piece: edge e joins 7 e and 3 e + 1 (mod 50)."""
+
+    num_edges = 400
+
+    def __init__(self):
+        self.attrs, self.left_out, self.most = {}, {}, 0
+
+    def piece(self, first, count):
+        self.most = max(self.most, count)
+        edges = np.arange(first, first + count)
+        return 7 * edges % 50, (3 * edges + 1) % 50
+
+    def content(self):
+        return (np.array([7, 3, 1]),)
+
+    def check(self, what):
+        pass
+
+
+def test_edges_from_elsewhere(tmp_path):
+    """A source of edges that has no arrays, and is never asked for all of them."""
+    source = GraphSource({"node": NodeSource(50)}, {EDGE: Elsewhere()})
+    khop.partition(source, tmp_path / "pieces", 3, memory="12KB", jobs=2)
+    assert source.edges[EDGE].most < 200
+    whole = GraphSource.from_arrays(50, np.stack(Elsewhere().piece(0, 400)))
+    khop.partition(whole, tmp_path / "whole", 3)
+    assert files_of(tmp_path / "pieces") == files_of(tmp_path / "whole")
 
 
 @settings(max_examples=25, deadline=None)

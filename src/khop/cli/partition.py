@@ -245,7 +245,8 @@ def cut_options(arguments: argparse.Namespace) -> dict[str, Any]:
         **{name: getattr(arguments, name) for name in ("memory", "tmp", "jobs")},
     }
     if not arguments.quiet and getattr(arguments, "compare", None) is None:
-        given["on_plan"] = lambda plan: print(printable(str(plan)), file=sys.stderr)
+        stream = sys.stderr if arguments.json else sys.stdout
+        given["on_plan"] = lambda plan: print(printable(str(plan)), file=stream, flush=True)
     if arguments.method == "cluster-metis" or getattr(arguments, "compare", None):
         given |= {"clusters": arguments.clusters, "cluster_ids": arguments.cluster_ids or None}
     elif arguments.cluster_ids:

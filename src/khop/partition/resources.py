@@ -17,7 +17,7 @@ _MOST_JOBS = 8
 # In memory, the edges of a block are sorted within a cache; a larger block costs a miss an edge.
 _CACHED_EDGES = 1 << 19
 _CACHED_BYTES = 64 << 20
-_PIECE_EDGES = 1 << 22
+_PIECE_EDGES = 1 << 20
 # On disk, a piece adds to every block: few and large blocks make large writes.
 _STAGED_EDGES = 1 << 22
 _MOST_BLOCKS = 512
@@ -62,7 +62,7 @@ class Resources:
         """Return how many edges are read and split at a time."""
         if self.memory is None:
             return _PIECE_EDGES
-        return max(1, min(_PIECE_EDGES, self.share() // bytes_each))
+        return max(1, min(_STAGED_EDGES, self.share() // bytes_each))
 
     def block_edges(self, bytes_each: int, num_edges: int) -> int:
         """Return how many edges are sorted at a time."""

@@ -31,7 +31,10 @@ class NodeSource:
 class EdgeSource:
     """Sources and destinations [num_edges] of an edge type, and attributes of one row an edge.
 
-    `left_out` names attributes that do not have one row an edge, with their shapes.
+    `left_out` names attributes that do not have one row an edge, with their shapes. Subclasses may
+    read edges from elsewhere, piece by piece: they override `num_edges`, `piece`, `content` and
+    `check`, and have properties `src` and `dst`, all ends at once, for methods that look at the
+    whole graph.
     """
 
     src: IntArray
@@ -47,10 +50,15 @@ class EdgeSource:
     def piece(self, first: int, count: int) -> tuple[IntArray, IntArray]:
         """Return sources and destinations of `count` edges from `first` on, as kernels take them.
 
-        Edges that need not be in memory are read through this method alone: a subclass that
-        reads them from elsewhere gives it and `num_edges`.
+        Partitioning in bounded memory reads edges through this method alone, twice and in order.
+        Several threads call it.
         """
         return _as_kernels_take(self.src[first : first + count], self.dst[first : first + count])
+
+    def check(self, what: str) -> None:
+        """Raise ValueError unless there are as many sources as destinations."""
+        if len(self.src) != len(self.dst):
+            raise ValueError(f"{what} has {len(self.src)} sources but {len(self.dst)} destinations")
 
     def content(self) -> tuple[Array, ...]:
         """Return arrays that tell these edges from others: mapped files are known by their name."""
@@ -58,8 +66,8 @@ class EdgeSource:
 
     def release(self) -> None:
         """Let go of pages of mapped files that `piece` has read."""
-        release_pages(self.src)
-        release_pages(self.dst)
+        for array in self.content():
+            release_pages(array)
 
     def endpoints(self) -> tuple[IntArray, IntArray]:
         """Return sources and destinations as kernels take them: contiguous, both int32 or int64."""
@@ -115,12 +123,8 @@ class GraphSource:
         for node_type, node in self.nodes.items():
             _check_attrs(node.attrs, node.count, f"node type '{node_type}'", "nodes")
         for edge_type, edge in self.edges.items():
-            if len(edge.src) != len(edge.dst):
-                raise ValueError(
-                    f"edge type {edge_type} has {len(edge.src)} sources but {len(edge.dst)} "
-                    "destinations"
-                )
-            _check_attrs(edge.attrs, len(edge.src), f"edge type {edge_type}", "edges")
+            edge.check(f"edge type {edge_type}")
+            _check_attrs(edge.attrs, edge.num_edges, f"edge type {edge_type}", "edges")
 
     @classmethod
     def from_arrays(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import shutil
 import zlib
@@ -37,10 +38,24 @@ class Column(Protocol):
 
 
 class MemoryColumn:
-    """Column in memory."""
+    """Column in memory.
+
+    Raises:
+        MemoryError: there is not enough.
+    """
 
     def __init__(self, dtype: np.dtype[Any], count: int) -> None:
-        self._array: Array = np.empty(count, dtype)
+        # Not by NumPy, which asks for huge pages: where memory is full of files, the system moves
+        # them out of the way for each, which takes longer than all that is written here.
+        nbytes = max(1, count * dtype.itemsize)
+        try:
+            pages = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError:
+            raise MemoryError(
+                f"no memory for {nbytes:,} bytes of {count:,} edges: with memory= (--memory) they "
+                "go through files"
+            ) from None
+        self._array: Array = np.frombuffer(pages, dtype, count)
 
     def write(self, first: int, rows: Array) -> None:
         """Write rows from `first` on."""
