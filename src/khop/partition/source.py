@@ -80,6 +80,15 @@ def _as_kernels_take(src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
     return np.ascontiguousarray(src), np.ascontiguousarray(dst)
 
 
+def feature_bytes(attrs: Mapping[str, Feature]) -> int:
+    """Return the bytes of all attributes of one row."""
+    total = 0
+    for feature in attrs.values():
+        row: Array = np.empty(feature.row_shape, feature.array.dtype)
+        total += row.nbytes
+    return total
+
+
 @dataclass
 class GraphSource:
     """A graph to be partitioned.
