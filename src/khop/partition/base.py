@@ -14,33 +14,27 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from khop.data import Feature
-from khop.data.arrays import checksum, narrowest_int, storage_dtype, to_array
-from khop.partition.attributes import save_rows
+from khop.data.arrays import checksum, storage_dtype, to_array
 from khop.partition.cluster_ids import check_cluster_ids, clusters_by_type, with_clusters
 from khop.partition.draws import DrawAttrs
 from khop.partition.effort import Effort, open_workspace
+from khop.partition.nodes import NodeWriter
 from khop.partition.numbering import Numbering
 from khop.partition.order import check_order, row_keys
 from khop.partition.plan import Plan
 from khop.partition.rows import RowWriter
-from khop.partition.source import GraphSource, NodeSource
+from khop.partition.source import GraphSource
 from khop.partition.workspace import Workspace
-from khop.storage.folder import (
-    ORDERS,
-    FolderMeta,
-    FolderWriter,
-    NodeTypeMeta,
-    attr_metas,
-    cache_attr_path,
-    cache_path,
-    map_path,
-    node_attr_path,
-    node_path,
-    split_path,
-    time_path,
+from khop.storage.folder import ORDERS, FolderMeta, FolderWriter
+from khop.typing import (
+    ArrayLike,
+    EdgeDir,
+    EdgeType,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    NodeType,
 )
-from khop.typing import ArrayLike, EdgeDir, EdgeType, Int32Array, Int64Array, IntArray, NodeType
 
 _DIRECTIONS: dict[str, EdgeDir] = {"by_dst": "in", "by_src": "out"}
 
@@ -305,15 +299,22 @@ class PartitionerBase(abc.ABC):
         """
         with (
             open_workspace(self) as workspace,
-            FolderWriter(self.output_dir, self.overwrite, workspace.progress) as writer,
+            FolderWriter(self.output_dir, self.overwrite, workspace.unfinished) as writer,
         ):
             workspace.attach(writer)
             numbering = self.number(workspace)
             if self.cluster_ids:
                 self.source = with_clusters(self.source, self.cluster_nodes())
-            node_metas = [
-                self._write_nodes(writer, t, n, workspace) for t, n in self.source.nodes.items()
-            ]
+            nodes = NodeWriter(
+                writer,
+                numbering,
+                self.num_parts,
+                self.draws.node_times,
+                self.cached_nodes,
+                workspace,
+                self.progress,
+            )
+            node_metas = [nodes.write(t, n) for t, n in self.source.nodes.items()]
             rows = RowWriter(
                 writer,
                 numbering,
@@ -383,59 +384,6 @@ class PartitionerBase(abc.ABC):
             )
         return np.ascontiguousarray(owners, np.int32)
 
-    def _write_nodes(
-        self, writer: FolderWriter, node_type: NodeType, node: NodeSource, workspace: Workspace
-    ) -> NodeTypeMeta:
-        numbering = self.numbering[node_type]
-        bounds = numbering.book.bounds
-        id_dtype = narrowest_int(node.count)
-        writer.save(map_path(node_type), numbering.new_of_old)
-        for part in range(self.num_parts):
-            ids = numbering.old_of_new[bounds[part] : bounds[part + 1]]
-            writer.save(node_path(part, node_type, "id"), ids)
-            for name, feature in node.attrs.items():
-                save_rows(writer, workspace, node_attr_path(part, node_type, name), feature, ids)
-            self.progress(f"nodes of type '{node_type}'", part + 1, self.num_parts)
-        cached = [
-            self._write_cache(writer, node_type, node, workspace, part)
-            for part in range(self.num_parts)
-        ]
-        splits = [name for name, f in node.attrs.items() if f.dtype == "bool" and f.row_shape == ()]
-        for name in splits:
-            held = np.flatnonzero(node.attrs[name].gather(numbering.old_of_new))
-            writer.save(split_path(node_type, name), held.astype(id_dtype))
-        times = self.draws.node_times.get(node_type)
-        if times is not None:
-            new_order = numbering.old_of_new
-            save_rows(writer, workspace, time_path(node_type), Feature(times), new_order)
-        return NodeTypeMeta(
-            node_type, bounds, attr_metas(node.attrs), splits, cached, times is not None
-        )
-
-    def _write_cache(
-        self,
-        writer: FolderWriter,
-        node_type: NodeType,
-        node: NodeSource,
-        workspace: Workspace,
-        part: int,
-    ) -> int:
-        numbering = self.numbering[node_type]
-        ids = np.asarray(self.cached_nodes(node_type, part, numbering.owners), dtype=np.int64)
-        if len(ids) == 0:
-            return 0
-        call = f"cached_nodes('{node_type}', {part})"
-        if int(ids.min()) < 0 or int(ids.max()) >= node.count or len(np.unique(ids)) < len(ids):
-            raise ValueError(f"{call} names a node that does not exist, or one node twice")
-        if np.any(numbering.owners[ids] == part):
-            raise ValueError(f"{call} names nodes that the part owns")
-        id_dtype = narrowest_int(node.count)
-        writer.save(cache_path(part, node_type, "new_id"), numbering.new_of_old[ids])
-        writer.save(cache_path(part, node_type, "id"), ids.astype(id_dtype))
-        for name, feature in node.attrs.items():
-            save_rows(writer, workspace, cache_attr_path(part, node_type, name), feature, ids)
-        return len(ids)
-
 
 def _cast(values: Any, dtype: Any) -> Any:
     """Convert features to a dtype (a torch or NumPy dtype, or a name). If None, keep theirs."""
@@ -450,8 +398,3 @@ def _cast(values: Any, dtype: Any) -> Any:
         return values.to(getattr(torch, name))
     array, _ = to_array(values, "features")
     return array.astype(storage_dtype(name), copy=False)
-
-
-def feature_bytes(attrs: Mapping[str, Feature]) -> int:
-    """Return the bytes of all attributes of one row."""
-    return sum(attr.row_bytes for attr in attr_metas(attrs).values())

@@ -75,7 +75,7 @@ def open_workspace(partitioner: Planned) -> Workspace:
 
     Raises:
         ValueError: memory or disk do not suffice; the message says what would do.
-        RuntimeError: another process is at work on the same.
+        BlockingIOError: another process is at work on the same.
     """
     effort, output = partitioner.effort, Path(partitioner.output_dir).absolute()
     check_output(output, partitioner.overwrite)

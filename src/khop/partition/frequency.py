@@ -16,8 +16,9 @@ import numpy as np
 from khop.data.arrays import checksum, to_array
 from khop.data.hot_rows import parse_bytes
 from khop.partition.balance import Scores, assign_balanced, even_sizes
-from khop.partition.base import PartitionerBase, feature_bytes
+from khop.partition.base import PartitionerBase
 from khop.partition.numbering import Numbering
+from khop.partition.source import feature_bytes
 from khop.typing import NODE, ArrayLike, Int64Array, IntArray, NodeType
 
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from khop.data import Feature
 from khop.data.arrays import narrowest_int
 from khop.partition.draws import DrawAttrs
 from khop.partition.resources import Resources
-from khop.partition.source import GraphSource
+from khop.partition.source import GraphSource, feature_bytes
 from khop.typing import EdgeDir
 
 # Measured by benchmarks/partitioning.py on one core: an edge read twice, split and sorted; a byte
@@ -87,13 +86,13 @@ class Plan:
         state += 8 * sum(counts[t] for t in draws.node_times)
         state += 8 * max(counts.values(), default=0)
         written = sum(
-            n * (2 * ids[t] + _row_bytes(source.nodes[t].attrs)) for t, n in counts.items()
+            n * (2 * ids[t] + feature_bytes(source.nodes[t].attrs)) for t, n in counts.items()
         )
         stages, read, rows = [0], written, [_LEAST_BUFFER]
         for edge_type, edge in source.edges.items():
             number = narrowest_int(edge.num_edges).itemsize
             column = max(ids[edge_type[0]], ids[edge_type[2]])
-            attrs = _row_bytes(edge.attrs)
+            attrs = feature_bytes(edge.attrs)
             extra = 12 if edge_type in draws.weighted else 0
             extra += 8 if edge_type in draws.timed or draws.node_times else 0
             extra += column if partitioner.neighbor_ids else 0
@@ -102,7 +101,7 @@ class Plan:
             written += 8 * sum(counts[t] for t in edge_type[::2])
             read += edge.num_edges * (2 * 16 + attrs)
             rows.append(8 * attrs)
-        rows += [2 * _row_bytes(node.attrs) for node in source.nodes.values()]
+        rows += [2 * feature_bytes(node.attrs) for node in source.nodes.values()]
         resources = Resources(effort.memory, effort.jobs)
         return cls(
             type(partitioner).__name__.removesuffix("Partitioner").lstrip("_"),
@@ -177,17 +176,6 @@ class Plan:
             f"{_bytes(self.state_bytes + self.assignment_bytes)} for nodes, the rest of "
             f"{_bytes(self.memory)} for buffers of {self.jobs} threads; about {time}"
         )
-
-
-def _row_bytes(attrs: dict[str, Feature]) -> int:
-    return sum(f.array[:1].nbytes or _width(f) for f in attrs.values())
-
-
-def _width(feature: Feature) -> int:
-    width = feature.array.dtype.itemsize
-    for size in feature.row_shape:
-        width *= size
-    return width
 
 
 def _existing(folder: Path) -> Path:

@@ -11,6 +11,7 @@ import numpy as np
 from khop.data import Feature
 from khop.data.arrays import check_count, to_ids
 from khop.data.files import release_pages
+from khop.storage.folder import attr_metas
 from khop.storage.folder.paths import RESERVED_NAMES
 from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeType, IntArray, NodeType
 
@@ -78,6 +79,11 @@ def _as_kernels_take(src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
     if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
         src, dst = src.astype(np.int64), dst.astype(np.int64)
     return np.ascontiguousarray(src), np.ascontiguousarray(dst)
+
+
+def feature_bytes(attrs: Mapping[str, Feature]) -> int:
+    """Return the bytes of all attributes of one row."""
+    return sum(attr.row_bytes for attr in attr_metas(attrs).values())
 
 
 @dataclass

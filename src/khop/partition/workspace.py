@@ -26,7 +26,7 @@ from khop.data.files import release_pages
 from khop.partition.resources import Resources
 from khop.partition.source import EdgeSource
 from khop.partition.stage import ANEW, FileColumn, Filled, MemoryColumn, Stage, explained
-from khop.storage.folder import RESUMABLE, FolderWriter, Progress, Written, lock, temporary_of
+from khop.storage.folder import RESUMABLE, FolderWriter, Unfinished, Written, lock, temporary_of
 from khop.typing import Array, EdgeType, Int64Array, IntArray
 
 Columns = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
@@ -49,11 +49,11 @@ class Workspace:
     Attributes:
         stages_attrs: attributes of edges are split with the edges, so that files are read from
             their begin to their end. If False, they are gathered block by block.
-        progress: how far the folder has been written; None if that is not kept.
+        unfinished: how far the folder has been written; None if that is not kept.
     """
 
     stages_attrs = False
-    progress: Progress | None = None
+    unfinished: Unfinished | None = None
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
@@ -70,7 +70,7 @@ class Workspace:
         """Remove what is kept, unless the work can go on."""
 
     def attach(self, writer: FolderWriter) -> None:
-        """Take the writer whose progress is kept."""
+        """Take the writer whose state is kept."""
 
     def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
         """Return an array that is made once; if it `changes`, later contents are kept, too."""
@@ -119,7 +119,7 @@ class DiskWorkspace(Workspace):
         output: path of the partition folder.
 
     Raises:
-        RuntimeError: another process is at work in it.
+        BlockingIOError: another process is at work in it.
         OSError: it cannot be written.
     """
 
@@ -136,7 +136,7 @@ class DiskWorkspace(Workspace):
         self._unsaved = 0
         self._writer: FolderWriter | None = None
         self._state = self._read(output)
-        self.progress = Progress(
+        self.unfinished = Unfinished(
             self._name,
             {path: Written(*entry) for path, entry in self._state["complete"].items()},
             {path: Written(*entry) for path, entry in self._state["begun"].items()},
@@ -169,7 +169,7 @@ class DiskWorkspace(Workspace):
         os.close(self._lock)
 
     def attach(self, writer: FolderWriter) -> None:
-        """Take the writer whose progress is kept."""
+        """Take the writer whose state is kept."""
         self._writer = writer
 
     def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
@@ -237,13 +237,13 @@ class DiskWorkspace(Workspace):
     def _save(self) -> None:
         """Bring all that is written to the disk, then replace the journal."""
         assert self._writer is not None
-        assert self.progress is not None
+        assert self.unfinished is not None
         self._unsaved = 0
         self._writer.sync()
         state = self._state
         state["number"] += 1
         for of_files in ("complete", "begun"):
-            files: dict[str, Written] = getattr(self.progress, of_files)
+            files: dict[str, Written] = getattr(self.unfinished, of_files)
             state[of_files] = {path: [w.bytes, w.sha256] for path, w in files.items()}
         state["stage"] = None
         if self._stage is not None:

@@ -63,7 +63,7 @@ from khop.storage.folder.reader import INTS, PartitionFolder, check_is_folder, e
 from khop.storage.folder.writer import (
     RESUMABLE,
     FolderWriter,
-    Progress,
+    Unfinished,
     check_output,
     is_locked,
     lock,
@@ -84,8 +84,8 @@ __all__ = [
     "FolderWriter",
     "NodeTypeMeta",
     "PartitionFolder",
-    "Progress",
     "TimeMeta",
+    "Unfinished",
     "Written",
     "attr_metas",
     "cache_attr_path",

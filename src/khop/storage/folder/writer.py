@@ -31,7 +31,7 @@ RESUMABLE = (OSError, MemoryError, KeyboardInterrupt, SystemExit)
 
 
 @dataclass
-class Progress:
+class Unfinished:
     """State of a folder that is being written.
 
     Attributes:
@@ -49,12 +49,12 @@ class FolderWriter:
     """Writer of a folder. It writes a temporary sibling and renames it: complete or absent.
 
     Use as a context manager; `finish` renames the folder. After an exception nothing is left,
-    unless `progress` is given and the work can go on (`RESUMABLE`).
+    unless `unfinished` is given and the work can go on (`RESUMABLE`).
 
     Args:
         root: path of the folder.
         overwrite: replace a folder that exists.
-        progress: how far an earlier writer of the same content came; kept up to date by `sync`.
+        unfinished: how far an earlier writer of the same content came; kept up to date by `sync`.
             If None, nothing can be gone on with.
 
     Raises:
@@ -66,28 +66,28 @@ class FolderWriter:
         self,
         root: str | os.PathLike[str],
         overwrite: bool = False,
-        progress: Progress | None = None,
+        unfinished: Unfinished | None = None,
     ) -> None:
         self.root = Path(root).absolute()
         self._overwrite = overwrite
-        self._progress = progress
+        self._unfinished = unfinished
         check_output(self.root, overwrite)
         try:
             self.root.parent.mkdir(parents=True, exist_ok=True)
             # Not by tempfile, whose folders ignore the umask and have mode 0700.
-            name = token_hex(8) if progress is None else progress.name
+            name = token_hex(8) if unfinished is None else unfinished.name
             self._temporary = temporary_of(self.root, name)
-            self._temporary.mkdir(exist_ok=progress is not None)
-            self._lock = lock(self._temporary)
+            self._temporary.mkdir(exist_ok=unfinished is not None)
         except OSError as error:
             # EEXIST: the parent exists, and is a file.
             number = errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO
             raise OSError(
                 number, f"cannot write a partition folder to '{self.root}': {os.strerror(number)}"
             ) from None
+        self._lock = lock(self._temporary)
         self._paths: list[str] = []
         self._open: dict[str, ArrayFile] = {}
-        self._complete: dict[str, Written] = {} if progress is None else dict(progress.complete)
+        self._complete: dict[str, Written] = {} if unfinished is None else dict(unfinished.complete)
         self._unsynced: list[Path] = []
         # Files that are complete go to the disk while others are written.
         self._flusher = ThreadPoolExecutor(1, "khop-fsync")
@@ -106,7 +106,7 @@ class FolderWriter:
             file.abandon()
         self._flusher.shutdown(cancel_futures=True)
         os.close(self._lock)
-        if self._progress is None or kind is None or not issubclass(kind, RESUMABLE):
+        if self._unfinished is None or kind is None or not issubclass(kind, RESUMABLE):
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def has(self, path: str) -> bool:
@@ -126,12 +126,12 @@ class FolderWriter:
         self._note(path)
         file = self._temporary / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        begun = None if self._progress is None else self._progress.begun.get(path)
+        begun = None if self._unfinished is None else self._unfinished.begun.get(path)
         self._open[path] = opened = ArrayFile(file, dtype, shape, self._writing, begun)
         yield opened
         self._complete[path] = opened.close()
         del self._open[path]
-        if self._progress is None:
+        if self._unfinished is None:
             self._flushes.append(self._flusher.submit(self._flush, file))
         else:
             self._unsynced.append(file)
@@ -159,7 +159,7 @@ class FolderWriter:
             name = file.relative_to(self._temporary)
             number = error.errno or errno.EIO
             kept = "Nothing of the folder is kept; make room, or choose another place"
-            if self._progress is not None:
+            if self._unfinished is not None:
                 kept = "What is done is kept: make room, and run the same again to go on"
             raise OSError(
                 number,
@@ -175,16 +175,16 @@ class FolderWriter:
             os.fsync(opened.fileno())
 
     def sync(self) -> None:
-        """Wait until the disk has all that was written, and note it in `progress`."""
+        """Wait until the disk has all that was written, and note it in `unfinished`."""
         for opened in self._open.values():
             opened.sync()
         while self._unsynced:
             self._flush(self._unsynced.pop())
         for flush in self._flushes:
             flush.result()
-        if self._progress is not None:
-            self._progress.complete = dict(self._complete)
-            self._progress.begun = {path: file.written() for path, file in self._open.items()}
+        if self._unfinished is not None:
+            self._unfinished.complete = dict(self._complete)
+            self._unfinished.begun = {path: file.written() for path, file in self._open.items()}
 
     def finish(self, meta: FolderMeta) -> None:
         """Write meta.json, sync all files to disk, and rename the folder to its final path."""
@@ -213,7 +213,7 @@ def lock(folder: Path) -> int:
     """Lock a folder that is being written; return the descriptor that holds the lock.
 
     Raises:
-        RuntimeError: another process has it.
+        BlockingIOError: another process has it.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     # File systems without locks report other errors: then there is nothing to tell by.
@@ -221,8 +221,9 @@ def lock(folder: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise RuntimeError(
-            f"another process partitions the same graph, in '{folder}': wait for it, or end it"
+        raise BlockingIOError(
+            errno.EAGAIN,
+            f"another process partitions the same graph, in '{folder}': wait for it, or end it",
         ) from None
     except OSError:
         pass
@@ -233,7 +234,7 @@ def is_locked(folder: Path) -> bool:
     """Return True if a process is writing a folder."""
     try:
         os.close(lock(folder))
-    except RuntimeError:
+    except BlockingIOError:
         return True
     return False
 
