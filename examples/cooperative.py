@@ -86,7 +86,9 @@ def main() -> None:
         begun = time.perf_counter()
         loss, _ = run_epoch(model, train, optimizer)
         if context.rank == 0:
-            print(f"epoch {epoch}: loss {loss:.3f}, {time.perf_counter() - begun:.1f} s", flush=True)
+            print(
+                f"epoch {epoch}: loss {loss:.3f}, {time.perf_counter() - begun:.1f} s", flush=True
+            )
     _, accuracy = run_epoch(model.module, test)
     if context.rank == 0:
         print(f"test accuracy: {accuracy:.4f}")

@@ -12,6 +12,7 @@ from torch_geometric.nn import SAGEConv
 
 from khop.distributed import CooperativeLoader, DistDataset
 from khop.loader import NeighborLoader
+from khop.partition import PartitionFolder
 
 NUM, FANOUTS, BATCH = 80, [3, -1, 2], 6
 EDGES = torch.randint(NUM - 5, (2, 500), generator=torch.Generator().manual_seed(0))
@@ -41,7 +42,7 @@ def gather(value):
 def main() -> None:
     """Compare an epoch."""
     rank, port, root = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-    size = len(os.listdir(root)) - len([n for n in os.listdir(root) if not n.startswith("part-")])
+    size = PartitionFolder(root).num_parts
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     dist.init_process_group("gloo", rank=rank, world_size=size)
     dataset = DistDataset().load(root, rank)

@@ -1,9 +1,9 @@
 """`CooperativeLoader`: one batch of all trainers, each with the nodes of its own partition.
 
-Runs in trainers. In a hop, each trainer draws for those nodes of the frontier that it owns, and tells
-the owners of the neighbours: the nodes that these have not seen yet are the next frontier. So every
-row of the graph and of attributes is read where it lies; what travels is ids here, and activations
-in the model (`exchange`).
+Runs in trainers. In a hop, each trainer draws for those nodes of the frontier that it owns, and
+tells the owners of the neighbours: the nodes that these have not seen yet are the next frontier. So
+every row of the graph and of attributes is read where it lies; what travels is ids here, and
+activations in the model (`exchange`).
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class CooperativeLoader:
     the overlap several times. Here they draw the neighbourhood of one batch of P x B seeds; each
     trainer has the nodes of its own partition in it, reads their attributes at home, and computes
     their activations, which travel where layers need them. The batch is that of
-    `khop.loader.NeighborLoader` with `batch_size=P * B` over the whole graph, node for node and edge
-    for edge.
+    `khop.loader.NeighborLoader` with `batch_size=P * B` over the whole graph, node for node and
+    edge for edge.
 
     Batches have `x` and all other attributes of this trainer's nodes, `n_id`, `batch_size` (its
     seeds, which come first; it may have none), `num_seeds` (those of all trainers) and `layers`, a
@@ -110,7 +110,6 @@ class CooperativeLoader:
         >>> batch = next(iter(CooperativeLoader(dataset, [2, 2], batch_size=3)))
         >>> batch.layers[0].sources(batch.x).shape, batch.layers[1].num_dst
         (torch.Size([6, 4]), 3)
-        >>> torch.distributed.destroy_process_group()
     """
 
     def __init__(
@@ -137,9 +136,10 @@ class CooperativeLoader:
                 "torch.distributed.init_process_group first"
             )
         self._rank, self._size = dist.get_rank(), dist.get_world_size()
-        if sorted(data.homes) != list(range(data.num_partitions)) or data.homes[
-            self._rank
-        ] != data.partition_idx:
+        if (
+            sorted(data.homes) != list(range(data.num_partitions))
+            or data.homes[self._rank] != data.partition_idx
+        ):
             raise ValueError(
                 f"each trainer needs a partition of its own (there are {data.num_partitions}, and "
                 f"trainers have loaded {data.homes})"
@@ -281,7 +281,9 @@ class _Share:
         for known, start, count in zip(self._wanted, starts, received, strict=False):
             places.update((node, start + place) for node, place in known.items() if place < count)
         src = np.array([places[node] for node in neighbors.tolist()], np.int64)
-        rows = [place for own, count in zip(self._given, sent, strict=True) for place in own[:count]]
+        rows = [
+            place for own, count in zip(self._given, sent, strict=True) for place in own[:count]
+        ]
         first_edge = self._part.meta.edge_types[0].bounds[self._part.part]
         ids = self._part.edge_feature(0, "edge_id").gather(edges - first_edge)
         return CooperativeLayer(

@@ -41,7 +41,7 @@ class _Exchange(torch.autograd.Function):
         return send_all(x[exchange.rows], exchange.sent, exchange.received, exchange.group)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         exchange = ctx.exchange
         back = send_all(grad, exchange.received, exchange.sent, exchange.group)
         out = back.new_zeros((ctx.size, *back.shape[1:]))
@@ -69,5 +69,5 @@ class Exchange:
         Args:
             x: [num_rows, ...] this trainer's rows; of all trainers the same otherwise.
         """
-        found: Tensor = _Exchange.apply(x, self)
+        found: Tensor = _Exchange.apply(x, self)  # type: ignore[no-untyped-call]
         return found
