@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from khop import _native
+from khop.cores import available_cores
 from khop.data import Graph, Topology
 from khop.data.arrays import check_range, to_ids
 from khop.data.info import GraphInfo
@@ -235,6 +236,11 @@ def _relations_of(
     return [places[edge_type] for edge_type in path]
 
 
+def torch_threads() -> int:
+    """Return the number of threads to use: torch's, but at most the cores of this process."""
+    return min(torch.get_num_threads(), available_cores())
+
+
 def _walked(
     rows: GraphRows,
     starts: Int64Array,
@@ -246,7 +252,7 @@ def _walked(
     """Walk by original ids over rows, of which edges of graphs in memory keep their positions."""
     view = rows.view
     subgraph = _native.Subgraph(view.num_nodes, view.relations, False, False)
-    draw = BatchDraw(rows, subgraph, (), (), place, with_edge)
+    draw = BatchDraw(rows, subgraph, (), (), place, with_edge, num_threads=torch_threads())
     nodes, edges = yield from walks(draw, draw.engine_ids(start_type, starts), plan, with_edge)
     part = view.storage
     if part is None:
