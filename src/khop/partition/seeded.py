@@ -8,12 +8,12 @@ split, the nodes of all types count as nodes of one graph; all else is done type
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from khop import _native
+from khop import _native, codec
 from khop.data.arrays import check_range, to_int64
 from khop.partition.balance import Scores, assign_balanced, even_sizes
 from khop.partition.base import Progress
@@ -22,6 +22,7 @@ from khop.partition.seeds import Adjacency, adjacency, communities, joined, spli
 from khop.partition.source import GraphSource, NodeSource
 from khop.partition.structure import StructuralPartitioner
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
+from khop.sampler.methods import NEIGHBOR, SamplingMethod
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta, check_output
 from khop.typing import NODE, Array, Int64Array, IntArray, NodeType, NumNeighbors
@@ -36,7 +37,7 @@ def frequency_partition(
     data: Any,
     output_dir: str | os.PathLike[str],
     num_parts: int,
-    num_neighbors: NumNeighbors,
+    num_neighbors: NumNeighbors | SamplingMethod,
     *,
     batch_size: int = 1024,
     seeds: Any = None,
@@ -61,7 +62,8 @@ def frequency_partition(
         data: a PyG `Data` or `HeteroData`, or a `GraphSource`.
         output_dir: the partition folder to write.
         num_parts: number of parts.
-        num_neighbors: fan-out of each hop in training, or {edge type: fan-outs}.
+        num_neighbors: fan-out of each hop in training, or {edge type: fan-outs}. Or the sampling
+            method of training, `khop.sampler.Labor([15, 10])`: its batches are drawn then.
         batch_size: seeds in a batch of one trainer; default: 1024.
         seeds: [num_seeds] ids of the nodes to train on. If None, those of `train_mask` if the graph
             has it, else all nodes. Of a heterogeneous graph (node type, ids), or (node type, None)
@@ -96,7 +98,7 @@ def frequency_partition(
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1 (got {batch_size})")
-    fanouts = _checked_fanouts(num_neighbors, source)
+    spec = _checked_spec(num_neighbors, source)
     partitioner = _SeededPartitioner.from_data(
         source,
         output_dir,
@@ -109,7 +111,7 @@ def frequency_partition(
         overwrite=overwrite,
         progress=progress,
         seeds=_seeds_of(source, seeds),
-        fanouts=fanouts,
+        spec=spec,
         batch_size=batch_size,
         cache_ratio=cache_ratio,
         cache_memory_budget=cache_memory_budget,
@@ -124,7 +126,7 @@ class _SeededPartitioner(FrequencyPartitioner):
     def _configure(  # type: ignore[override]
         self,
         seeds: tuple[NodeType, Int64Array],
-        fanouts: Sequence[Sequence[int]],
+        spec: SamplingSpec,
         batch_size: int,
         cache_memory_budget: Any,
         cache_ratio: Any,
@@ -132,7 +134,8 @@ class _SeededPartitioner(FrequencyPartitioner):
     ) -> None:
         self.base = base
         self.seed_type, self.seeds = seeds
-        self.fanouts, self.batch_size = fanouts, batch_size
+        self.spec, self.batch_size = spec, batch_size
+        self.fanouts = spec.fanouts[: len(self.source.edges)]
         # Checks the options before the work begins; the probabilities follow.
         super()._configure([{}] * self.num_parts, cache_memory_budget, cache_ratio)
         self._split_seeds()
@@ -180,6 +183,7 @@ class _SeededPartitioner(FrequencyPartitioner):
                 rows,
                 self.fanouts,
                 Seeds(node_types.index(self.seed_type), seeds, self.batch_size),
+                method=self.spec.method,
             )
             probs.append(dict(zip(node_types, of_part, strict=True)))
             self.progress("hotness", part + 1, self.num_parts)
@@ -225,6 +229,11 @@ class _SeededPartitioner(FrequencyPartitioner):
             **super().describe(),
             "name": FrequencyPartitioner.__name__,
             "num_neighbors": list(self.fanouts[0]) if alike else hops,
+            **(
+                {}
+                if self.spec.method == NEIGHBOR
+                else {"sampling": codec.to_json(self.spec.method)}
+            ),
             "batch_size": self.batch_size,
             "num_seeds": len(self.seeds),
             **({} if self.base is None else {"base": self.base.__name__}),
@@ -232,12 +241,13 @@ class _SeededPartitioner(FrequencyPartitioner):
         }
 
 
-def _checked_fanouts(num_neighbors: Any, source: GraphSource) -> tuple[tuple[int, ...], ...]:
-    edge_types = list(source.edges)
-    fanouts = SamplingSpec.create(num_neighbors, edge_types).fanouts[: len(edge_types)]
-    if any(len(hops) == 0 for hops in fanouts):
+def _checked_spec(num_neighbors: Any, source: GraphSource) -> SamplingSpec:
+    spec = SamplingSpec.create(
+        num_neighbors, list(source.edges), heterogeneous=source.heterogeneous
+    )
+    if spec.num_hops == 0:
         raise ValueError("num_neighbors must hold a fan-out of -1 or more for each hop (got none)")
-    return fanouts
+    return spec
 
 
 def _seeds_of(source: GraphSource, seeds: Any) -> tuple[NodeType, Int64Array]:
