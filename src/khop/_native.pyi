@@ -272,6 +272,19 @@ class Device:
         replace: bool,
         log_missed: Any,
     ) -> None: ...
+    def random_walks(
+        self,
+        graphs: Sequence[DeviceGraph],
+        relations: Sequence[int],
+        stops: Sequence[int],
+        bias: tuple[int, int, int],
+        run_key: int,
+        batch: int,
+        first_step: int,
+        starts: Int64Array,
+        nodes: Int64Array,
+        edges: Int64Array | None,
+    ) -> None: ...
     def has_edges(
         self,
         indptr: Any,

@@ -1,67 +1,30 @@
-#include "khop/cpu/walk.hpp"
+#include "khop/bindings/walk.hpp"
 
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
-
-#include <algorithm>
-#include <tuple>
-
-#include "khop/bindings/checks.hpp"
 #include "khop/bindings/csr.hpp"
 #include "khop/bindings/module.hpp"
+#include "khop/cpu/walk.hpp"
 
 namespace khop::bindings {
 namespace {
-
-using Chances = std::tuple<uint64_t, uint64_t, uint64_t>;
-using Matrix = nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-void check_shape(const Matrix& out, int64_t rows, int64_t columns, const char* name) {
-  if (static_cast<int64_t>(out.shape(0)) == rows && static_cast<int64_t>(out.shape(1)) == columns) {
-    return;
-  }
-  throw nb::value_error((std::string(name) + " must have shape [" + std::to_string(rows) + ", " +
-                         std::to_string(columns) + "]")
-                            .c_str());
-}
-
-// The graphs of a plan, and the edge type of each step.
-void fill_steps(const std::vector<const Csr*>& graphs, const std::vector<int64_t>& relations,
-                cpu::WalkPlan& plan) {
-  for (const Csr* graph : graphs) {
-    if (graph == nullptr) throw nb::type_error("graphs must hold a Csr for each edge type");
-    plan.graphs.push_back(graph->any_view());
-  }
-  for (const int64_t relation : relations) {
-    plan.relations.push_back(checked(relation, graphs.size(), "edge type"));
-  }
-  check_length(static_cast<int64_t>(plan.stops.size()), plan.length(), "stops");
-  const auto other = [&](int32_t relation) { return relation != plan.relations.front(); };
-  if (plan.bias.is_biased() && std::any_of(plan.relations.begin(), plan.relations.end(), other)) {
-    throw nb::value_error("biased walks are over one edge type");
-  }
-}
 
 void random_walks_of(const std::vector<const Csr*>& graphs, const std::vector<int64_t>& relations,
                      const std::vector<uint64_t>& stops, const Chances& bias, uint64_t run_key,
                      uint64_t batch, uint32_t first_step, const In<int64_t>& starts,
                      const Matrix& nodes, const std::optional<Matrix>& edges, int num_threads) {
-  const auto [back, near, far] = bias;
-  if (std::min({back, near, far}) == 0 || std::max({back, near, far}) > uint64_t{1} << 32) {
-    throw nb::value_error("chances of a bias are from 1 to 2^32");
+  cpu::WalkPlan plan{{}, {}, stops, checked_bias(bias), {run_key, batch, first_step}, nullptr};
+  for (const Csr* graph : graphs) {
+    if (graph == nullptr) throw nb::type_error("graphs must hold a Csr for each edge type");
+    plan.graphs.push_back(graph->any_view());
   }
-  cpu::WalkPlan plan{{}, {}, stops, {back, near, far}, {run_key, batch, first_step}, nullptr};
-  fill_steps(graphs, relations, plan);
-  const auto count = static_cast<int64_t>(starts.shape(0));
-  const int64_t length = plan.length();
-  check_shape(nodes, count, length + 1, "nodes");
-  if (edges.has_value()) check_shape(*edges, count, length, "edges");
+  plan.relations = checked_relations(relations, graphs.size(), stops.size(), plan.bias);
+  int64_t* const passed = checked_outputs(starts.shape(0), relations.size(), nodes, edges);
   nb::gil_scoped_release release;
-  if (plan.bias.is_biased() && length > 1) {
+  if (plan.bias.is_biased() && plan.length() > 1) {
     plan.tables = &graphs[static_cast<std::size_t>(plan.relations.front())]->row_tables();
   }
-  const cpu::WalkRecord record{nodes.data(), edges.has_value() ? edges->data() : nullptr, length};
-  cpu::random_walks(plan, starts.data(), count, record, num_threads);
+  const cpu::WalkRecord record{nodes.data(), passed, plan.length()};
+  cpu::random_walks(plan, starts.data(), static_cast<int64_t>(starts.shape(0)), record,
+                    num_threads);
 }
 
 }  // namespace

@@ -8,8 +8,10 @@ Chances are integers of 2^-32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +78,8 @@ def walks(graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: boo
     """
     length = len(plan.relations)
     if graph.whole_rows is not None:
-        return _walks_at_once(graph, graph.whole_rows, starts, plan, with_edge)
+        walk = partial(_native.random_walks, num_threads=graph.num_threads)
+        return walks_at_once(walk, graph.whole_rows, starts, plan, graph.place, with_edge)
     # Step by step while walks are made: a row each, so that what a step reads lies together.
     nodes = np.full((length + 1, len(starts)), -1, np.int64)
     edges = np.full((length, len(starts)), -1, np.int64) if with_edge else None
@@ -98,27 +101,37 @@ def walks(graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: boo
     return np.ascontiguousarray(nodes.T), None if edges is None else np.ascontiguousarray(edges.T)
 
 
-def _walks_at_once(
-    graph: GraphAccess,
-    csrs: Sequence[_native.Csr],
+def walks_at_once(
+    walk: Callable[..., None],
+    graphs: Sequence[Any],
     starts: Int64Array,
     plan: WalkPlan,
+    place: tuple[int, int],
     with_edge: bool,
 ) -> tuple[Int64Array, Int64Array | None]:
+    """Walk by one call of a kernel; return nodes and edges, as `walks` does.
+
+    Args:
+        walk: `_native.random_walks`, or a device's method of that name.
+        graphs: the rows of each edge type, whole, as it takes them.
+        starts: [n] int64 nodes.
+        plan: the steps.
+        place: (key of the epoch, index of the batch).
+        with_edge: return edges, too.
+    """
     count, length = len(starts), len(plan.relations)
     nodes = np.empty((count, length + 1), np.int64)
     edges = np.empty((count, length), np.int64) if with_edge else None
-    _native.random_walks(
-        csrs,
+    walk(
+        graphs,
         plan.relations,
         plan.stops,
         (plan.back, plan.near, plan.far),
-        *graph.place,
+        *place,
         plan.first_step,
         starts,
         nodes,
         edges,
-        graph.num_threads,
     )
     return nodes, edges
 
