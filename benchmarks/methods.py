@@ -3,7 +3,7 @@
 
     python benchmarks/methods.py subgraphs    # a minute: loaders that choose nodes
     python benchmarks/methods.py layers       # a minute: errors of layers by importance
-    python benchmarks/methods.py walks        # three minutes: walks at once against step by step
+    python benchmarks/methods.py walks        # five minutes: walks at once against step by step
 
 All in memory and in this process, on Debian's packages, undirected, without attributes.
 `subgraphs` prints, for each loader, what a batch has, the time of a batch and of an epoch, and how
@@ -232,7 +232,7 @@ def compare_walks(turns: int) -> None:
         )
         starts = np.random.default_rng(0).integers(0, data.num_nodes, 200_000)
         for p, q in ((1.0, 1.0), (1.0, 2.0), (4.0, 0.25), (0.25, 4.0)):
-            some = starts if (p, q) == (1, 1) else starts[:20_000]
+            some = starts if (p, q) == (1, 1) else starts[:4_000]
             ways = {
                 "at once": walks_of(view, some, p, q, True),
                 "step by step": walks_of(view, some, p, q, False),

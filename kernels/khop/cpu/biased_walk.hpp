@@ -38,6 +38,7 @@ class BiasedWalks {
 
  private:
   static constexpr int64_t kAtATime = 64;
+  static constexpr int64_t kAhead = 8;  // neighbours whose places are fetched ahead
 
   // Keys of the first trials are worked out once; to make one takes as long as to draw a word.
   static constexpr int64_t kTabledSteps = 512;
@@ -163,8 +164,8 @@ class BiasedWalks {
   void draw_from_whole_row(Lane& lane) {
     const RowTables& tables = *plan_.tables;
     entries_.clear();
-    // What asks less: for the few neighbours that may be other than far, or for each one.
-    if (tables.has_places(lane.row) && lane.row_before.degree() < lane.row.degree()) {
+    // For the neighbours that may be other than far, if they are few: they need be sorted then.
+    if (tables.has_places(lane.row) && 8 * lane.row_before.degree() < lane.row.degree()) {
       note_others(lane);
     } else {
       note_all(lane);
@@ -198,11 +199,18 @@ class BiasedWalks {
   }
 
   void note_all(const Lane& lane) {
+    const bool asks = plan_.bias.asks_for_edges();
+    const bool fetches = asks && RowTables::has_places(lane.row_before);
+    const AnyInts& columns = graph(lane).indices;
     for (int64_t place = 0; place < lane.row.degree(); ++place) {
-      const int64_t neighbor = graph(lane).indices[lane.row.begin + place];
+      const int64_t edge = lane.row.begin + place;
+      const int64_t neighbor = columns[edge];
+      if (fetches && edge + kAhead < lane.row.end) {
+        plan_.tables->prefetch(lane.row_before, columns[edge + kAhead]);
+      }
       if (neighbor == lane.before) {
         entries_.push_back({place, plan_.bias.back});
-      } else if (plan_.bias.asks_for_edges() && plan_.tables->holds(lane.row_before, neighbor)) {
+      } else if (asks && plan_.tables->holds(lane.row_before, neighbor)) {
         entries_.push_back({place, plan_.bias.near});
       }
     }
@@ -210,16 +218,17 @@ class BiasedWalks {
 
   void note_others(const Lane& lane) {
     const RowTables& tables = *plan_.tables;
-    if (const int64_t place = tables.place_of(lane.row, lane.before); place >= 0) {
-      entries_.push_back({place, plan_.bias.back});
-    }
-    const int64_t end = plan_.bias.asks_for_edges() ? lane.row_before.end : lane.row_before.begin;
-    for (int64_t edge = lane.row_before.begin; edge < end; ++edge) {
-      const int64_t neighbor = graph(lane).indices[edge];
-      if (neighbor == lane.before) continue;
-      if (const int64_t place = tables.place_of(lane.row, neighbor); place >= 0) {
-        entries_.push_back({place, plan_.bias.near});
-      }
+    const auto note = [&](int64_t neighbor, uint64_t chance) {
+      tables.each_place(lane.row, neighbor,
+                        [&](int64_t place) { entries_.push_back({place, chance}); });
+    };
+    note(lane.before, plan_.bias.back);
+    const AnyInts& columns = graph(lane).indices;
+    const RowSpan& row = lane.row_before;
+    const int64_t end = plan_.bias.asks_for_edges() ? row.end : row.begin;
+    for (int64_t edge = row.begin; edge < end; ++edge) {
+      if (edge + kAhead < end) tables.prefetch(lane.row, columns[edge + kAhead]);
+      if (columns[edge] != lane.before) note(columns[edge], plan_.bias.near);
     }
     // The node before may have a neighbour twice.
     std::sort(entries_.begin(), entries_.end(),

@@ -15,10 +15,6 @@ constexpr int64_t kShortRow = 128;
 constexpr int64_t kLongestRow = int64_t{1} << 31;
 constexpr int64_t kLineBytes = 64;
 
-bool has_table(const RowSpan& row) {
-  return row.degree() > kShortRow && row.degree() <= kLongestRow;
-}
-
 RowSpan sound_span(const DeviceCsr& graph, int64_t row) {
   const int64_t begin = graph.indptr[row];
   const int64_t end = graph.indptr[row + 1];
@@ -46,34 +42,38 @@ RowSpan span_of(const DeviceCsr& graph, int64_t id) {
 }
 
 RowTables::RowTables(const DeviceCsr& graph) : graph_(graph) {
-  int64_t num_tables = 0, num_slots = 0;
+  int64_t num_tables = 0, num_slots = 0, num_places = 0;
   for (int64_t row = 0; row < graph.num_rows; ++row) {
     const RowSpan span = sound_span(graph, row);
-    if (!has_table(span)) continue;
+    if (!has_places(span)) continue;
     ++num_tables;
     num_slots += int64_t{1} << bits_for(span.degree());
+    num_places += span.degree();
   }
   table_bits_ = bits_for(num_tables);
   tables_.resize(int64_t{1} << table_bits_);
-  std::fill_n(tables_.data(), tables_.size(), Table{-1, 0, 0, false});
+  std::fill_n(tables_.data(), tables_.size(), Table{-1, 0, 0, 0});
   slots_.resize(num_slots);
   std::fill_n(slots_.data(), num_slots, kFree);
-  int64_t first = 0;
+  later_.resize(num_places);
+  Table next{-1, 0, 0, 0};
   for (int64_t row = 0; row < graph.num_rows; ++row) {
     const RowSpan span = sound_span(graph, row);
-    if (!has_table(span)) continue;
-    Table& table = tables_[index_of(row)];
-    table = {row, first, bits_for(span.degree()), false};
-    fill(table, span);
-    first += int64_t{1} << table.bits;
+    if (!has_places(span)) continue;
+    next.row = row;
+    next.bits = bits_for(span.degree());
+    tables_[index_of(row)] = next;
+    fill(next, span);
+    next.first += int64_t{1} << next.bits;
+    next.first_later += span.degree();
   }
 }
 
-void RowTables::fill(Table& table, const RowSpan& row) {
-  for (int64_t place = 0; place < row.degree(); ++place) {
+void RowTables::fill(const Table& table, const RowSpan& row) {
+  for (int64_t place = row.degree(); place-- > 0;) {
     uint32_t& slot = slots_[find(table, row, graph_.indices[row.begin + place])];
-    table.has_repeats |= slot != kFree;
-    if (slot == kFree) slot = static_cast<uint32_t>(place);
+    later_[table.first_later + place] = slot;
+    slot = static_cast<uint32_t>(place);
   }
 }
 
@@ -93,7 +93,7 @@ int64_t RowTables::index_of(int64_t row) const {
 }
 
 bool RowTables::holds(const RowSpan& row, int64_t id) const {
-  if (has_table(row)) return place_of(row, id) >= 0;
+  if (has_places(row)) return slots_[find(table_of(row), row, id)] != kFree;
   const AnyInts& columns = graph_.indices;
   if (columns.width == 4) {
     return id == static_cast<int32_t>(id) &&
@@ -104,7 +104,7 @@ bool RowTables::holds(const RowSpan& row, int64_t id) const {
 }
 
 void RowTables::prefetch(const RowSpan& row, int64_t id) const {
-  if (has_table(row)) {
+  if (has_places(row)) {
     const Table& table = table_of(row);
     __builtin_prefetch(&slots_[table.first + first_slot(id, table.bits)]);
     return;
@@ -115,13 +115,8 @@ void RowTables::prefetch(const RowSpan& row, int64_t id) const {
   }
 }
 
-bool RowTables::has_places(const RowSpan& row) const {
-  return has_table(row) && !table_of(row).has_repeats;
-}
-
-int64_t RowTables::place_of(const RowSpan& row, int64_t id) const {
-  const uint32_t place = slots_[find(table_of(row), row, id)];
-  return place == kFree ? int64_t{-1} : int64_t{place};
+bool RowTables::has_places(const RowSpan& row) {
+  return row.degree() > kShortRow && row.degree() <= kLongestRow;
 }
 
 }  // namespace khop::cpu

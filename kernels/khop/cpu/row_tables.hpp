@@ -2,8 +2,8 @@
 //
 // Rows are in the order of edges, not of neighbours. A short row is scanned. A long one has a table
 // that maps its neighbours to their places in it: a question reads one cache line, and the
-// neighbour's own if the slot is taken. Tables take 8 to 16 bytes a neighbour of long rows, and are
-// made once, in linear time.
+// neighbour's own if the slot is taken. Tables take 12 to 20 bytes a neighbour of long rows, and
+// are made once, in linear time.
 #pragma once
 
 #include <cstdint>
@@ -42,23 +42,29 @@ class RowTables {
   // Fetches ahead what `holds` reads first.
   void prefetch(const RowSpan& row, int64_t id) const;
 
-  // Whether `place_of` may be asked of a row: it has a table, and no neighbour twice.
-  bool has_places(const RowSpan& row) const;
+  // Whether `each_place` may be asked of a row: it has a table.
+  static bool has_places(const RowSpan& row);
 
-  // Where in a row a neighbour is, from 0; -1 if it is not there.
-  int64_t place_of(const RowSpan& row, int64_t id) const;
+  // Calls f(place) for each place in a row, from 0, where a neighbour is.
+  template <class F>
+  void each_place(const RowSpan& row, int64_t id, F&& f) const {
+    const Table& table = table_of(row);
+    uint32_t place = slots_[find(table, row, id)];
+    for (; place != kFree; place = later_[table.first_later + place]) f(int64_t{place});
+  }
 
  private:
-  // Table of a long row: 2^bits places from slots_[first]; kFree where there is none. `row` is -1
-  // in a free entry of tables_.
+  // Table of a long row: 2^bits first places of neighbours from slots_[first], and, from
+  // later_[first_later], for each place the next one of the same neighbour; kFree where there is
+  // none. `row` is -1 in a free entry of tables_.
   struct Table {
     int64_t row;
     int64_t first;
+    int64_t first_later;
     int bits;
-    bool has_repeats;
   };
 
-  void fill(Table& table, const RowSpan& row);
+  void fill(const Table& table, const RowSpan& row);
   // The slot of a neighbour, or the free one where it would be.
   int64_t find(const Table& table, const RowSpan& row, int64_t id) const;
   int64_t index_of(int64_t row) const;
@@ -70,6 +76,7 @@ class RowTables {
   Buffer<Table> tables_;  // open addressing by row
   int table_bits_ = 1;
   Buffer<uint32_t> slots_;
+  Buffer<uint32_t> later_;
 };
 
 }  // namespace khop::cpu
