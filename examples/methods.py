@@ -35,7 +35,7 @@ from khop.loader import (
     RandomNodeLoader,
     ShaDowKHopSampler,
 )
-from khop.sampler import Labor, Ladies, PinSage, PoissonLadies, Ppr
+from khop.sampler import Hgt, Labor, Ladies, PinSage, PoissonLadies, Ppr
 
 FANOUTS = [10, 10]
 
@@ -93,6 +93,7 @@ METHODS: dict[str, Callable[[Data, argparse.Namespace], Any]] = {
     "labor-dependent": neighborhoods(Labor(FANOUTS, batch_dependency=32)),
     "poisson-ladies": neighborhoods(PoissonLadies([2000, 4000])),
     "ladies": neighborhoods(Ladies([2000, 4000])),
+    "hgt": neighborhoods(Hgt([3000, 3000])),
     **{name: neighborhoods(method) for name, method in OWN_EDGES.items()},
     "shadow": shadow,
     "saint-node": saint(GraphSAINTNodeSampler, 0.15),

@@ -22,7 +22,7 @@ from khop.partition.seeds import Adjacency, adjacency, communities, joined, spli
 from khop.partition.source import GraphSource, NodeSource
 from khop.partition.structure import StructuralPartitioner
 from khop.sampler.hotness import Seeds, TypedRows, sample_prob
-from khop.sampler.methods import NEIGHBOR, SamplingMethod
+from khop.sampler.methods import NEIGHBOR, SamplingMethod, as_method
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta, check_output
 from khop.typing import NODE, Array, Int64Array, IntArray, NodeType, NumNeighbors
@@ -203,7 +203,7 @@ class _SeededPartitioner(FrequencyPartitioner):
             )
             relations.append((place[neighbors], place[drawing]))
             csrs.append(_native.Csr(indptr, indices))
-        return TypedRows(list(counts.values()), relations, csrs)
+        return TypedRows(list(counts.values()), relations, csrs, list(counts))
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
         """Return the part of each node, as the base class does, but keep seeds with their part."""
@@ -242,6 +242,7 @@ class _SeededPartitioner(FrequencyPartitioner):
 
 
 def _checked_spec(num_neighbors: Any, source: GraphSource) -> SamplingSpec:
+    as_method(num_neighbors).check_node_types(list(source.nodes))
     spec = SamplingSpec.create(
         num_neighbors, list(source.edges), heterogeneous=source.heterogeneous
     )

@@ -50,6 +50,7 @@ class BatchDraw:
         self.subgraph = subgraph
         self.seeds = seeds
         self.num_nodes = rows.view.num_nodes
+        self.node_types = rows.view.node_types
         self.relations = rows.view.relations
         self.values: dict[str, Array] = {}
         is_whole = rows.view.is_whole and not exclude
@@ -90,6 +91,10 @@ class BatchDraw:
         """See `GraphAccess`."""
         return self._rows.degrees(relation, ids)
 
+    def degree_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
+        """See `GraphAccess`."""
+        return self._rows.degree_sums(relation)
+
     def has_edges(
         self, relation: int, rows: Int64Array, neighbors: Int64Array
     ) -> Generator[list[Ticket], None, BoolArray]:
@@ -110,11 +115,7 @@ class BatchDraw:
 
     def engine_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
         """See `GraphAccess`."""
-        part = self._rows.view.storage
-        if part is None:
-            return original_ids
-        id_map = part.folder.id_map(part.meta.node_types[node_type].name)
-        return np.ascontiguousarray(id_map[original_ids], np.int64)
+        return self._rows.view.own_ids(node_type, original_ids)
 
     def add_hop(self, relation: int, rows: Rows) -> None:
         """See `GraphAccess`."""

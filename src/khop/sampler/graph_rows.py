@@ -21,6 +21,8 @@ from khop.typing import Array, BoolArray, Int32Array, Int64Array
 Replies = tuple[Int32Array, list[Drawn]]
 """The owner of each row, and each owner's answer for its rows."""
 
+_CHUNK = 1 << 20  # nodes of a request for degrees
+
 
 class GraphRows:
     """Rows of a graph.
@@ -38,6 +40,7 @@ class GraphRows:
             raise ValueError("a partition's engine needs access to the other partitions")
         self.view = view
         self.remote = remote
+        self._degree_sums: dict[int, Int64Array] = {}
 
     def draw(
         self, relation: int, rows: RowSet, request: HopRequest
@@ -154,6 +157,20 @@ class GraphRows:
             ),
         )
         return degrees
+
+    def degree_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
+        """Return running sums of all nodes' degrees, by original id; see `GraphAccess`."""
+        if relation not in self._degree_sums:
+            node_type = self.view.relations[relation][1]
+            count = self.view.num_nodes[node_type]
+            degrees = np.empty(count, np.int64)
+            for first in range(0, count, _CHUNK):
+                ids = np.arange(first, min(first + _CHUNK, count))
+                own = self.view.own_ids(node_type, ids)
+                degrees[first : first + len(ids)] = yield from self.degrees(relation, own)
+            # Batches that are drawn at the same time get equal arrays.
+            self._degree_sums[relation] = np.cumsum(degrees)
+        return self._degree_sums[relation]
 
     def _each(
         self,

@@ -31,7 +31,7 @@ from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
-from khop.typing import Int64Array
+from khop.typing import Int64Array, NodeType
 
 _NUM_BATCHES = 512
 # Nodes and edges to draw at most, some seconds of work; large graphs get fewer batches.
@@ -51,11 +51,13 @@ class TypedRows(NamedTuple):
         relations: (node type of neighbours, node type whose neighbours are drawn), for each edge
             type.
         csrs: the rows of each edge type.
+        node_types: names of the node types, for methods that ask for them.
     """
 
     num_nodes: Sequence[int]
     relations: Sequence[tuple[int, int]]
     csrs: Sequence[_native.Csr]
+    node_types: Sequence[NodeType] = ()
 
 
 class Seeds(NamedTuple):
@@ -154,6 +156,7 @@ def _view_of(rows: TypedRows) -> GraphView:
         [[0, count] for count in rows.num_nodes],
         [[0, csr.num_edges] for csr in rows.csrs],
         0,
+        node_types=rows.node_types,
     )
 
 

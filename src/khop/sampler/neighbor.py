@@ -303,7 +303,7 @@ class NeighborSampler(PygSampler):
         check_range(ids, counts[node_type], "seeds")
         _check_num_nodes(num_nodes, counts)
         probs = sample_prob(
-            TypedRows(view.num_nodes, view.relations, view.csrs),
+            TypedRows(view.num_nodes, view.relations, view.csrs, view.node_types),
             spec.fanouts[: len(view.relations)],
             Seeds(self.graph.node_types.index(node_type), ids, batch_size),
             self.replace,

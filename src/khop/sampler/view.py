@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from khop import _native
 from khop.data import Graph
 from khop.storage.part import Part
+from khop.typing import Int64Array, NodeType
 
 
 class GraphView:
@@ -19,6 +24,7 @@ class GraphView:
         edge_bounds: the same of edges, for each edge type.
         part: index of the local part.
         storage: the local part, if the graph is a partition.
+        node_types: names of the node types.
     """
 
     def __init__(
@@ -30,6 +36,7 @@ class GraphView:
         edge_bounds: list[list[int]],
         part: int,
         storage: Part | None = None,
+        node_types: Sequence[NodeType] = (),
     ) -> None:
         self.num_nodes = num_nodes
         self.relations = relations
@@ -38,11 +45,19 @@ class GraphView:
         self.edge_bounds = edge_bounds
         self.part = part
         self.storage = storage
+        self.node_types = node_types
 
     @property
     def is_whole(self) -> bool:
         """True if all rows are local."""
         return all(len(bounds) == 2 for bounds in self.bounds)
+
+    def own_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
+        """Return the ids that the view gives nodes, given their original ids."""
+        if self.storage is None:
+            return original_ids
+        id_map = self.storage.folder.id_map(self.node_types[node_type])
+        return np.ascontiguousarray(id_map[original_ids], np.int64)
 
     @classmethod
     def of_graph(cls, graph: Graph) -> GraphView:
@@ -59,6 +74,7 @@ class GraphView:
             [[0, count] for count in counts],
             [[0, topology.num_edges] for topology in graph.topologies.values()],
             0,
+            node_types=graph.node_types,
         )
 
     @classmethod
@@ -72,4 +88,5 @@ class GraphView:
             [t.bounds for t in part.meta.edge_types],
             part.part,
             part,
+            [t.name for t in part.meta.node_types],
         )
