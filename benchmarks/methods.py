@@ -263,13 +263,13 @@ def compare_walks(turns: int) -> None:
 def speeds(found: dict[str, list[float]]) -> str:
     """Medians of steps a second, and their ratios turn by turn."""
     first, *others = found.values()
-    cells = [f"{statistics.median(first):.1f}"]
+    cells = [f"{statistics.median(first):.3g}"]
     for other in others:
         if not other:
             cells += ["", "cannot be imported"]
             continue
         ratios = sorted(a / b for a, b in zip(first, other, strict=True))
-        cells.append(f"{statistics.median(other):.1f}")
+        cells.append(f"{statistics.median(other):.3g}")
         cells.append(f"{statistics.median(ratios):.1f} ({ratios[0]:.1f} to {ratios[-1]:.1f})")
     return " | ".join(cells)
 
