@@ -18,6 +18,7 @@ weights play no role.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -128,24 +129,52 @@ def _touched(
     method: MethodSpec,
 ) -> tuple[list[Probs], int]:
     """Draw batches; return how many of them touch each node, and how many there are."""
+    touched = [np.zeros(count) for count in rows.num_nodes]
+    batches = 0
+    for of_batch in random_batches(rows, fanouts, seeds, _NUM_BATCHES, replace, method):
+        for counts, nodes in zip(touched, of_batch, strict=True):
+            counts[nodes] += 1  # once, where seeds repeat
+        batches += 1
+    return touched, batches
+
+
+def random_batches(
+    rows: TypedRows,
+    fanouts: Sequence[Sequence[int]],
+    seeds: Seeds,
+    count: int,
+    replace: bool = False,
+    method: MethodSpec = NEIGHBOR,
+) -> Iterator[list[Int64Array]]:
+    """Draw full batches, the same ones for the same arguments.
+
+    Args:
+        rows: the graph.
+        fanouts: for each edge type, the fan-out of each hop.
+        seeds: the seeds that batches are drawn from.
+        count: batches to draw; fewer, if they are large: not much more than 2^28 nodes and edges,
+            2^26 by a program.
+        replace: draw neighbours with replacement.
+        method: sampling method; see `khop.sampler.methods`.
+
+    Yields:
+        For each node type the [n] int64 nodes of a batch.
+    """
     engine = Engine(_view_of(rows), _spec_of(fanouts, replace, method))
     most = _MAX_DRAWN if method.program is None else _MAX_DRAWN_BY_PROGRAM
     size = max(1, min(seeds.batch_size or len(seeds.ids), len(seeds.ids)))
-    touched = [np.zeros(count) for count in rows.num_nodes]
-    drawn = batches = 0
-    for run_key, batch, of_batch in _random_batches(seeds.ids, size):
-        if batches == _NUM_BATCHES or drawn > most:
+    drawn = 0
+    for run_key, batch, of_batch in itertools.islice(_seed_batches(seeds.ids, size), count):
+        if drawn > most:
             break
         subgraph = engine.sample_local([SeedSet(seeds.node_type, of_batch, None)], run_key, batch)
+        nodes = [np.empty(subgraph.num_nodes(t), np.int64) for t in range(len(rows.num_nodes))]
+        for node_type, of_type in enumerate(nodes):
+            subgraph.write_nodes(node_type, of_type)
         drawn += sum(subgraph.num_edges(relation) for relation in range(len(rows.relations)))
-        for node_type, counts in enumerate(touched):
-            nodes = np.empty(subgraph.num_nodes(node_type), np.int64)
-            subgraph.write_nodes(node_type, nodes)
-            counts[nodes] += 1  # once, where seeds repeat
-            drawn += len(nodes)
-        batches += 1
+        drawn += sum(map(len, nodes))
         engine.release(subgraph)
-    return touched, batches
+        yield nodes
 
 
 def _view_of(rows: TypedRows) -> GraphView:
@@ -203,7 +232,7 @@ def _seed_prob(seeds: Seeds, num_nodes: int) -> Probs:
     return probs.astype(np.float64, copy=False)
 
 
-def _random_batches(seeds: Int64Array, size: int) -> Iterator[tuple[int, int, Int64Array]]:
+def _seed_batches(seeds: Int64Array, size: int) -> Iterator[tuple[int, int, Int64Array]]:
     """Yield full batches of epoch after epoch: key of the epoch, number in it, seeds."""
     plan = EpochPlan(len(seeds), size, drop_last=True)
     for epoch in range(_NUM_BATCHES if plan.num_batches else 0):
