@@ -3,6 +3,7 @@
 
     python benchmarks/methods.py subgraphs    # a minute: loaders that choose nodes
     python benchmarks/methods.py layers       # a minute: errors of layers by importance
+    python benchmarks/methods.py walks        # five minutes: walks at once against step by step
 
 All in memory and in this process, on Debian's packages, undirected, without attributes.
 `subgraphs` prints, for each loader, what a batch has, the time of a batch and of an epoch, and how
@@ -11,6 +12,11 @@ import it. Loaders take turns; times are medians, ratios are formed turn by turn
 how far means over the drawn neighbours of 512 nodes are from those over all, for normal attributes:
 bias and mean squared error, and nodes, edges and time of a batch. Times are of the processor, in
 one thread.
+
+`walks` prints millions of steps a second: of one call of the kernels, of the steps taken one after
+the other that walks over partitions take (the same walks, which is checked), and of torch-cluster's
+`random_walk` if it can be imported; its rows are sorted by destination. Walks have 20 steps, from
+random nodes of Debian's packages and of a graph with more and larger hubs.
 """
 
 from __future__ import annotations
@@ -21,14 +27,22 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch_geometric.loader as pyg
 from torch_geometric.data import Data
 from torch_geometric.loader.cluster import ClusterData as PygClusterData
 
+from khop import _native
 from khop import loader as ours
-from khop.datasets import DebianPackages
+from khop.data import Graph, Topology
+from khop.datasets import DebianPackages, PowerLaw
 from khop.sampler import Hgt, Labor, Ladies, PoissonLadies, RippleWalk, SaintNodes
+from khop.sampler.batch_draw import BatchDraw
+from khop.sampler.engine import finish
+from khop.sampler.graph_rows import GraphRows
+from khop.sampler.methods.walk import WalkPlan, acceptance, walks
+from khop.sampler.view import GraphView
 
 _PARTS = 64
 
@@ -209,13 +223,97 @@ def row_sums(batch: Any, x: torch.Tensor) -> torch.Tensor:
     return sums.index_add_(0, dst, values)[:512]
 
 
+# Walks --------------------------------------------------------------------------------------------
+
+
+def compare_walks(turns: int) -> None:
+    """Prints steps a second of walks at once, step by step, and of torch-cluster's."""
+    torch.set_num_threads(1)
+    graphs = {
+        "Debian": graph(),
+        "PowerLaw, 10 M edges": PowerLaw(
+            200_000, 10_000_000, max_degree=50_000, exponent=2.2
+        ).data(),
+    }
+    print("| graph | p, q | at once | step by step | ratio | torch-cluster | ratio |")
+    print("|---|---|---|---|---|---|---|")
+    for name, data in graphs.items():
+        view = GraphView.of_graph(
+            Graph(Topology(data.edge_index, num_src=data.num_nodes, edge_dir="out"))
+        )
+        starts = np.random.default_rng(0).integers(0, data.num_nodes, 200_000)
+        for p, q in ((1.0, 1.0), (1.0, 2.0), (4.0, 0.25), (0.25, 4.0)):
+            some = starts if (p, q) == (1, 1) else starts[:4_000]
+            ways = {
+                "at once": walks_of(view, some, p, q, True),
+                "step by step": walks_of(view, some, p, q, False),
+                "torch-cluster": torch_clusters(data, some, p, q),
+            }
+            found: dict[str, list[float]] = {way: [] for way in ways}
+            for _ in range(turns):
+                for way, walk in ways.items():
+                    if walk is not None:
+                        begun = time.process_time()
+                        nodes = walk()
+                        steps = int((nodes[:, 1:] >= 0).sum())
+                        found[way].append(steps / (time.process_time() - begun) / 1e6)
+            print(f"| {name} | {p:g}, {q:g} | {speeds(found)} |", flush=True)
+
+
+def speeds(found: dict[str, list[float]]) -> str:
+    """Medians of steps a second, and their ratios turn by turn."""
+    first, *others = found.values()
+    cells = [f"{statistics.median(first):.3g}"]
+    for other in others:
+        if not other:
+            cells += ["", "cannot be imported"]
+            continue
+        ratios = sorted(a / b for a, b in zip(first, other, strict=True))
+        cells.append(f"{statistics.median(other):.3g}")
+        cells.append(f"{statistics.median(ratios):.1f} ({ratios[0]:.1f} to {ratios[-1]:.1f})")
+    return " | ".join(cells)
+
+
+def walks_of(
+    view: GraphView, starts: Any, p: float, q: float, at_once: bool
+) -> Callable[[], torch.Tensor]:
+    """What walks 20 steps from starts, at once or step by step."""
+    plan = WalkPlan((0,) * 20, (0,) * 20, *acceptance(p, q))
+
+    def walk() -> torch.Tensor:
+        subgraph = _native.Subgraph(view.num_nodes, view.relations, False)
+        draw = BatchDraw(GraphRows(view, None), subgraph, (), (), (1, 0), False)
+        if not at_once:
+            draw.whole_rows = None
+        return torch.from_numpy(finish(walks(draw, starts, plan, False))[0])
+
+    if at_once and not torch.equal(walk(), walks_of(view, starts, p, q, False)()):
+        raise AssertionError("walks at once are not those step by step")
+    return walk
+
+
+def torch_clusters(data: Data, starts: Any, p: float, q: float) -> Callable[[], Any] | None:
+    """The same by torch-cluster, without its compression of the graph in each call."""
+    try:
+        from torch_cluster import random_walk as _  # type: ignore[import-not-found] # noqa: F401
+    except ImportError:
+        return None
+    order = (data.edge_index[0] * data.num_nodes + data.edge_index[1]).argsort()
+    row, col = data.edge_index[:, order]
+    indptr = torch.zeros(data.num_nodes + 1, dtype=torch.long)
+    indptr[1:] = row.bincount(minlength=data.num_nodes).cumsum(0)
+    first = torch.from_numpy(starts)
+    return lambda: torch.ops.torch_cluster.random_walk(indptr, col, first, 20, p, q)[0]
+
+
 def main() -> None:
     """Runs a comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=["subgraphs", "layers"])
+    parser.add_argument("what", choices=["subgraphs", "layers", "walks"])
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
-    {"subgraphs": compare_subgraphs, "layers": compare_layers}[options.what](options.turns)
+    comparisons = {"subgraphs": compare_subgraphs, "layers": compare_layers, "walks": compare_walks}
+    comparisons[options.what](options.turns)
 
 
 if __name__ == "__main__":

@@ -168,6 +168,19 @@ def draw_ids(key: int, bound: int, count: int) -> Int64Array: ...
 def draw_below(key: int, bounds: Int64Array) -> Int64Array: ...
 def has_edges(graph: Csr, rows: Int64Array, neighbors: Int64Array) -> BoolArray: ...
 def degrees(graph: Csr, rows: Int64Array) -> Int64Array: ...
+def random_walks(
+    graphs: Sequence[Csr],
+    relations: Sequence[int],
+    stops: Sequence[int],
+    bias: tuple[int, int, int],
+    run_key: int,
+    batch: int,
+    first_step: int,
+    starts: Int64Array,
+    nodes: Int64Array,
+    edges: Int64Array | None,
+    num_threads: int = 1,
+) -> None: ...
 def accumulate_hotness(
     graph: Csr, frontier: Array, fanout: int, replace: bool, log_missed: Array
 ) -> None: ...
@@ -276,6 +289,19 @@ class Device:
         fanout: int,
         replace: bool,
         log_missed: Any,
+    ) -> None: ...
+    def random_walks(
+        self,
+        graphs: Sequence[DeviceGraph],
+        relations: Sequence[int],
+        stops: Sequence[int],
+        bias: tuple[int, int, int],
+        run_key: int,
+        batch: int,
+        first_step: int,
+        starts: Int64Array,
+        nodes: Int64Array,
+        edges: Int64Array | None,
     ) -> None: ...
     def has_edges(
         self,

@@ -33,6 +33,12 @@ def test_homogeneous(folder_of):
             same_walks(dataset, data, start[:40], 4, p=1e6, q=1e6)  # whole rows
 
 
+def test_devices_walk_over_graphs_in_memory_alone(folder_of):
+    root = folder_of("homogeneous", 1, strategy="by_src")
+    with twins.open_dataset(root, 1) as dataset, pytest.raises(ValueError, match="leave device"):
+        random_walk(dataset, torch.tensor([0]), 2, device="emulated")
+
+
 def test_metapaths(folder_of):
     data, path = twins.heterogeneous(), [twins.WRITES, twins.CITES, twins.WRITTEN]
     with twins.open_dataset(folder_of("heterogeneous", 3, strategy="by_src"), 3) as dataset:

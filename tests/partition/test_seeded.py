@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 from khop.partition import FolderSummary, PartitionFolder, frequency_partition, verify_folder
 from khop.partition.seeds import adjacency, communities, split_seeds
 from khop.partition.source import EdgeSource
+from khop.sampler import Labor, NeighborSampler, SaintWalks
 from khop.typing import NODE
 
 
@@ -154,6 +155,26 @@ def test_the_same_arguments_write_the_same_folder(tmp_path):
         frequency_partition(data, tmp_path / name, 3, [4, 4], seed=seed)
         prints.append(PartitionFolder(tmp_path / name).fingerprint)
     assert prints[0] == prints[1] != prints[2]
+
+
+@pytest.mark.parametrize("method", [Labor([5, 5]), SaintWalks(3)], ids=["labor", "saint"])
+def test_hotness_is_that_of_the_method(tmp_path, method):
+    """Expected shares are those of its batches from each part's seeds; meta.json names it."""
+    data, _ = communities_graph()
+    frequency_partition(data, tmp_path / "f", 2, method, batch_size=20)
+    folder = PartitionFolder(tmp_path / "f")
+    assert folder.meta.method["sampling"]["name"] == method.name
+    shares = FolderSummary.of(folder).expected_shares
+    id_map = folder.id_map(NODE)
+    bounds = folder.meta.node_type(NODE).bounds
+    for part in range(2):
+        here = torch.from_numpy((id_map >= bounds[part]) & (id_map < bounds[part + 1]))
+        seeds = torch.where(here & data.train_mask)[0]
+        probs = NeighborSampler(data, method).sample_prob(seeds, batch_size=20)
+        share = float(probs[here].sum() / probs.sum())
+        assert shares[part]["local"] == pytest.approx(share, abs=1e-9)
+    uniform = frequency_partition(data, tmp_path / "u", 2, [5, 5], batch_size=20)
+    assert "sampling" not in uniform.method
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
 from khop.data import Graph, Topology
-from khop.sampler import NeighborSampler
+from khop.loader import NeighborLoader
+from khop.sampler import Labor, NeighborSampler, PinSage, PoissonLadies, SaintWalks
 from khop.sampler.hotness import Seeds, TypedRows, independent_prob
 from support.reference import oracle
 
@@ -112,3 +113,62 @@ def test_bad_input():
     for batch_size in (0, -1):
         with pytest.raises(ValueError, match="batch_size must be at least 1, and whole"):
             sampler.sample_prob(torch.tensor([0]), batch_size=batch_size)
+
+
+def frequencies_of(loader, num_nodes):
+    """How often each node is in a batch, and how many batches there are."""
+    touched = torch.zeros(num_nodes, dtype=torch.float64)
+    for batch in loader:
+        touched[batch.n_id.unique()] += 1
+    return touched / len(loader)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Labor([5, 3]),
+        Labor([5, 3], layer_dependency=False),
+        Labor([5, 3], importance=1),
+        PoissonLadies([60, 100]),
+        SaintWalks(4),
+        PinSage(4, num_random_walks=6, num_layers=2),
+    ],
+    ids=["labor", "labor-apart", "labor-1", "poisson-ladies", "saint", "pinsage"],
+)
+def test_follows_batches_of_a_method(power_law, method):
+    """Correlation above 0.97 with batches of the method, and not those of uniform draws."""
+    data = Data(edge_index=torch.from_numpy(power_law(1000, 12_000)), num_nodes=1000)
+    seeds = torch.arange(0, 1000, 3)
+    sampler = NeighborSampler(data, method)
+    expected = sampler.sample_prob(seeds, batch_size=33)
+    assert torch.equal(expected, NeighborSampler(data, method).sample_prob(seeds, batch_size=33))
+    positions = np.random.default_rng(0).permuted(np.tile(seeds.numpy(), (60, 1)), axis=1)
+    batches = torch.from_numpy(positions[:, :330].reshape(-1))
+    seen = frequencies_of(NeighborLoader(data, method, batches, batch_size=33, seed=1), 1000)
+    assert torch.corrcoef(torch.stack([expected, seen]))[0, 1] > 0.97
+    assert abs(expected.sum() / seen.sum() - 1) < 0.05
+
+
+def test_a_method_by_hand():
+    """Rows 0 and 1 have the same four neighbours, one of which each draws.
+
+    Uniform draws take a certain one with 1 - (3 / 4)^2 = 7 / 16. LABOR's agree: 1 / 4. Walks of one
+    step are uniform draws; nodes that they cannot visit have 0.
+    """
+    row = torch.tensor([2, 3, 4, 5, 2, 3, 4, 5, 6])
+    data = Data(edge_index=torch.stack([row, torch.tensor([0] * 4 + [1] * 4 + [7])]), num_nodes=8)
+    seeds = torch.tensor([0, 1])
+    for method, share in (([1], 7 / 16), (Labor([1]), 1 / 4), (SaintWalks(1), 7 / 16)):
+        got = NeighborSampler(data, method).sample_prob(seeds)
+        expected = torch.tensor([1, 1, *[share] * 4, 0, 0])
+        torch.testing.assert_close(got, expected.double(), atol=0.08, rtol=0)  # 3.6 sigma
+        assert got[6:].tolist() == [0, 0]
+
+
+def test_counts_of_a_program_are_shares_of_batches():
+    data = Data(edge_index=torch.tensor([[1, 2, 0], [0, 0, 1]]), num_nodes=4)
+    sampler = NeighborSampler(data, SaintWalks(2))
+    got = sampler.sample_prob(torch.tensor([0, 3]), batch_size=1) * 512
+    assert torch.equal(got, got.round())
+    assert got[0] + got[3] == 512
+    assert sampler.sample_prob(torch.empty(0, dtype=torch.long)).tolist() == [0] * 4

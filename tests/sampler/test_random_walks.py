@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from khop.data import Graph, Topology
+from khop.loader import Node2VecLoader
 from khop.sampler import random_walk
 from khop.sampler.methods.walk import below
 from support.cluster import twins
+from support.devices import gpu
 from support.reference import oracle
 from support.reference.random_walks import rows_of, walk
 
@@ -120,6 +122,25 @@ def test_all_forms_of_a_graph_walk_the_same():
     graph = Graph(Topology(KITE, edge_dir="out"))
     for form in (Data(edge_index=KITE, num_nodes=5), graph, KITE.int(), KITE.numpy()):
         assert torch.equal(random_walk(form, start, 6, q=2, seed=2), walks)
+
+
+@pytest.mark.parametrize("device", ["emulated:5", pytest.param("cuda", marks=gpu)])
+def test_devices_walk_the_same(device):
+    """Of both kinds of graphs, with and without bias; loaders' windows, too."""
+    data, start = twins.homogeneous(), torch.arange(150)
+    common = {"seed": 4, "return_edge_ids": True}
+    for options in ({"restart": 0.1}, {"p": 0.5, "q": 2}, {"p": 0.01, "q": 30}):
+        expected = random_walk(data, start, 6, **options, **common)
+        walked = random_walk(data, start, 6, device=device, **options, **common)
+        assert all(map(torch.equal, walked, expected))
+    data, path = twins.heterogeneous(), [twins.WRITES, twins.CITES, twins.WRITTEN]
+    expected = random_walk(data, torch.arange(80), 7, metapath=path, **common)
+    walked = random_walk(data, torch.arange(80), 7, metapath=path, device=device, **common)
+    assert all(map(torch.equal, walked, expected))
+    windows = {"batch_size": 2, "walks_per_node": 3, "seed": 1}
+    loaders = [Node2VecLoader(KITE, 5, 3, device=where, **windows) for where in (None, device)]
+    for one, other in zip(*loaders, strict=True):
+        assert all(map(torch.equal, one, other))
 
 
 def test_products_in_128_bits():

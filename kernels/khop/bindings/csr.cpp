@@ -90,6 +90,30 @@ Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_
   }
 }
 
+DeviceCsr Csr::any_view() const {
+  return visit([](const auto& view) {
+    return DeviceCsr{AnyInts{view.indptr, sizeof(*view.indptr)},
+                     AnyInts{view.indices, sizeof(*view.indices)},
+                     view.row_ids,
+                     view.row_id_width,
+                     view.num_rows,
+                     view.num_edges,
+                     view.first_row,
+                     view.first_edge,
+                     view.times,
+                     view.weight_sums,
+                     view.weight_guide,
+                     view.neighbor_ids,
+                     view.neighbor_id_width};
+  });
+}
+
+const cpu::RowTables& Csr::row_tables() const {
+  const std::lock_guard<std::mutex> lock(making_tables_);
+  if (row_tables_ == nullptr) row_tables_ = std::make_unique<cpu::RowTables>(any_view());
+  return *row_tables_;
+}
+
 void bind_csr(nb::module_& m) {
   nb::class_<Csr>(m, "Csr", R"(Compressed rows: the graph that kernels sample from.
 

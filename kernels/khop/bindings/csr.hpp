@@ -1,10 +1,13 @@
 // The Python object behind a CsrView: checks its arrays once and keeps them alive.
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <optional>
 
 #include "khop/bindings/arrays.hpp"
 #include "khop/core/csr.hpp"
+#include "khop/cpu/row_tables.hpp"
 
 namespace khop::bindings {
 
@@ -22,6 +25,12 @@ class Csr {
   bool has_weights() const { return weight_sums_.has_value(); }
   bool knows_neighbors() const { return row_id_width_ == 0 || neighbor_id_width_ != 0; }
   bool has_wide_columns() const { return is_type<int64_t>(indices_); }
+
+  // The arrays, whatever their types.
+  DeviceCsr any_view() const;
+
+  // What answers many questions about edges; made by the first call, and kept.
+  const cpu::RowTables& row_tables() const;
 
   // Calls f with the CsrView of the arrays' types.
   template <class F>
@@ -59,6 +68,8 @@ class Csr {
   int64_t num_edges_ = 0;
   int64_t first_row_ = 0;
   int64_t first_edge_ = 0;
+  mutable std::mutex making_tables_;
+  mutable std::unique_ptr<cpu::RowTables> row_tables_;
 };
 
 }  // namespace khop::bindings

@@ -140,6 +140,7 @@ Raises:
   bind_device_convert(device);
   bind_device_edges(device);
   bind_device_hotness(device);
+  bind_device_walk(device);
   bind_device_negatives(device);
   m.def("emulated_device", &emulated_device, nb::arg("seed") = 0, nb::arg("num_threads") = 1,
         nb::arg("maps_host") = true, nb::arg("island") = 0,

@@ -38,6 +38,7 @@ NB_MODULE(_native, m) {
   bind_weights(m);
   bind_times(m);
   bind_assign(m);
+  bind_walk(m);
   bind_device(m);
   bind_device_memory(m);
   bind_device_graph(m);

@@ -22,6 +22,7 @@ void bind_owner_split(nb::module_& m);
 void bind_weights(nb::module_& m);
 void bind_times(nb::module_& m);
 void bind_assign(nb::module_& m);
+void bind_walk(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_device_memory(nb::module_& m);
 void bind_device_graph(nb::module_& m);

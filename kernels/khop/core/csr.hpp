@@ -14,7 +14,7 @@
 // On the CPU row pointers and neighbours have the types of their arrays (`CsrView`). A device reads
 // edge types of several widths in one launch, so it asks for the width (`DeviceCsr`): beside a read
 // of memory a branch that all threads of a warp take costs nothing, and there is one kernel to
-// compile instead of four.
+// compile instead of four. So do walks on the CPU, whose steps may be over several edge types.
 #pragma once
 
 #include <cstdint>

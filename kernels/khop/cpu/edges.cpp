@@ -8,6 +8,7 @@
 #include "khop/core/node_table.hpp"
 #include "khop/cpu/buffer.hpp"
 #include "khop/cpu/row_errors.hpp"
+#include "khop/cpu/row_scan.hpp"
 #include "khop/cpu/rows.hpp"
 
 namespace khop::cpu {
@@ -16,24 +17,10 @@ namespace {
 // Row pointers are fetched this many look-ups ahead, the first columns half as many.
 constexpr int64_t kAhead = 16;
 
-// Entries compared before the next look at the result: a branch an entry would forbid vectors.
-constexpr int64_t kBlock = 64;
-
 // Rows from this length on are read once for all that is asked of them...
 constexpr int64_t kLongRow = 512;
 // ...if that is so much: comparing vectors is some ten times faster than probing a table.
 constexpr std::ptrdiff_t kManyQuestions = 12;
-
-template <class Col>
-bool holds(const Col* columns, int64_t degree, Col wanted) {
-  for (int64_t begin = 0; begin < degree; begin += kBlock) {
-    const int64_t end = std::min(begin + kBlock, degree);
-    unsigned found = 0;
-    for (int64_t j = begin; j < end; ++j) found |= static_cast<unsigned>(columns[j] == wanted);
-    if (found != 0) return true;
-  }
-  return false;
-}
 
 // Ids that are looked for in one row, and which have been found.
 class WantedIds {
@@ -128,7 +115,7 @@ class EdgeFinder {
   }
 
   bool scan(int64_t begin, int64_t end, int64_t i) const {
-    return holds(graph_.indices + begin, end - begin, static_cast<Col>(neighbors_[i]));
+    return row_holds(graph_.indices + begin, end - begin, static_cast<Col>(neighbors_[i]));
   }
 
   void read_once(int64_t begin, int64_t end, Questions::iterator first, Questions::iterator last) {

@@ -102,6 +102,12 @@ class Device {
   virtual NegativeError draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
                                               int64_t* left, int64_t* num_left) = 0;
 
+  // Walks from starts[0 .. count), as cpu::random_walks; all three arrays are the host's, and edges
+  // may be null. Waits. Returns -1, or the first walk that comes to a node that has no row or a
+  // corrupt one; nothing is written then.
+  virtual int64_t random_walks(const WalkRequest& request, const int64_t* starts, int64_t count,
+                               int64_t* nodes, int64_t* edges) = 0;
+
   // `room`: entries of a batch that memory is taken for at once; for more only when batches turn
   // out to need it.
   virtual std::unique_ptr<DeviceSubgraph> make_subgraph(const std::vector<int64_t>& num_nodes,

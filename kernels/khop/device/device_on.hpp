@@ -10,6 +10,7 @@
 #include "khop/device/operations_on.hpp"
 #include "khop/device/steps/gather.hpp"
 #include "khop/device/steps/gather_split.hpp"
+#include "khop/device/steps/walk.hpp"
 #include "khop/device/subgraph_on.hpp"
 
 namespace khop::device {
@@ -108,6 +109,11 @@ class DeviceOn final : public Device {
   NegativeError draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
                                       int64_t* left, int64_t* num_left) override {
     return operations::draw_strict_negatives(backend_, graph, spec, left, num_left);
+  }
+
+  int64_t random_walks(const WalkRequest& request, const int64_t* starts, int64_t count,
+                       int64_t* nodes, int64_t* edges) override {
+    return device::random_walks(backend_, request, starts, count, nodes, edges);
   }
 
   std::unique_ptr<DeviceSubgraph> make_subgraph(const std::vector<int64_t>& num_nodes,

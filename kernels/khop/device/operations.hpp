@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "khop/core/csr.hpp"
+#include "khop/core/walk.hpp"
 #include "khop/device/steps/convert.hpp"
 #include "khop/device/steps/negatives.hpp"
 
 namespace khop::device {
+
+struct GraphArrays;
 
 struct AnyIntsOut {
   void* data;  // null: not wanted
@@ -38,6 +42,15 @@ struct HotnessHop {
   const double* frontier;  // an entry a row
   int64_t fanout;
   bool replace;
+};
+
+// Steps of walks.
+struct WalkRequest {
+  std::vector<const GraphArrays*> graphs;  // of each edge type
+  std::vector<int32_t> relations;          // edge type of each step
+  std::vector<uint64_t> stops;             // chance that a walk ends before each step, of 2^32
+  WalkBias bias;
+  WalkKeys keys;
 };
 
 }  // namespace khop::device

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from khop.cores import available_cores
 from khop.loader.arguments import WorkerType, wants_processes
 from khop.loader.background import BackgroundIterator, drawn_beside
 from khop.loader.collator import Collator
@@ -40,6 +39,7 @@ from khop.sampler.link_spec import LinkSpec
 from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.plan import EpochPlan
 from khop.sampler.pyg_output import SampledSubgraph
+from khop.sampler.random_walks import torch_threads
 
 
 class EpochLoader(PygForm, StatefulLoader):
@@ -99,7 +99,7 @@ class EpochLoader(PygForm, StatefulLoader):
         self._num_epochs = 0  # made in this process
         self._begun: EpochProgress | None = None
         # Background threads share the cores; worker processes have one each.
-        self._joiner = Collator(max(1, _threads() // max(1, self.num_workers)))
+        self._joiner = Collator(max(1, torch_threads() // max(1, self.num_workers)))
         self._device_joiner: DeviceJoiner | None = None
         self._device_joiner = self._make_device_joiner()
         # torch does not let this attribute be set; worker processes must get the keys of batches.
@@ -145,7 +145,7 @@ class EpochLoader(PygForm, StatefulLoader):
         epoch, self._num_epochs = self._num_epochs, self._num_epochs + 1
         if self.num_workers == 0:
             # A user's own sampler may name seeds that depend on the time of the request.
-            may = not self._given and _threads() > 1 and self._is_native()
+            may = not self._given and torch_threads() > 1 and self._is_native()
             drawn = drawn_beside(self._draw_timed, batches, may)
             made = map(self._join_drawn, drawn)
             return MadeBatches(made, drawn.close, self._finish, False, epoch)
@@ -256,11 +256,6 @@ class EpochLoader(PygForm, StatefulLoader):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
-
-
-def _threads() -> int:
-    """Return the number of threads to use: torch's, but at most the cores of this process."""
-    return min(torch.get_num_threads(), available_cores())
 
 
 def _rank() -> int:

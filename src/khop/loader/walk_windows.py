@@ -42,11 +42,12 @@ class _WindowLoader:
         batching: tuple[int, bool, bool],
         seed: int | None,
         stream: int,
+        device: Any,
     ) -> None:
         for name, value in {"context_size": context_size, **counts}.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a positive integer (got {value!r})")
-        self._walker = walker(graph, num_nodes)
+        self._walker = walker(graph, num_nodes, device)
         info = self._walker.info
         plan, start_type = make_plan(info, num_steps, *bias, metapath, 0.0)
         self._plan: WalkPlan = plan
@@ -140,6 +141,7 @@ class Node2VecLoader(_WindowLoader):
         drop_last: leave out a last batch that would be smaller.
         seed: makes epochs reproducible. If None, each draws one from torch's default generator.
         stream: separates trainers with the same seed.
+        device: a GPU that walks, as for `random_walk`. If None, the CPU.
 
     Raises:
         TypeError, ValueError, IndexError: malformed arguments, nodes that do not exist.
@@ -168,6 +170,7 @@ class Node2VecLoader(_WindowLoader):
         drop_last: bool = False,
         seed: int | None = None,
         stream: int = 0,
+        device: Any = None,
     ) -> None:
         if isinstance(walk_length, bool) or not isinstance(walk_length, int) or walk_length < 1:
             raise ValueError(f"walk_length must be a positive integer (got {walk_length!r})")
@@ -183,6 +186,7 @@ class Node2VecLoader(_WindowLoader):
             (batch_size, shuffle, drop_last),
             seed,
             stream,
+            device,
         )
 
     def _whole(self, walks: Int64Array) -> Int64Array:
@@ -207,7 +211,7 @@ class MetaPath2VecLoader(_WindowLoader):
         context_size: nodes of a window, at most `walk_length` + 1.
         walks_per_node, num_negative_samples: as for `Node2VecLoader`.
         input_nodes: start nodes: ids or a mask of the first type, or None for all.
-        batch_size, shuffle, drop_last, seed, stream: as for `Node2VecLoader`.
+        batch_size, shuffle, drop_last, seed, stream, device: as for `Node2VecLoader`.
 
     Raises:
         TypeError, ValueError, IndexError: malformed arguments, nodes that do not exist.
@@ -235,6 +239,7 @@ class MetaPath2VecLoader(_WindowLoader):
         drop_last: bool = False,
         seed: int | None = None,
         stream: int = 0,
+        device: Any = None,
     ) -> None:
         super().__init__(
             graph,
@@ -248,6 +253,7 @@ class MetaPath2VecLoader(_WindowLoader):
             (batch_size, shuffle, drop_last),
             seed,
             stream,
+            device,
         )
         counts = self._walker.info.node_counts
         first, self._dummy = {}, 0

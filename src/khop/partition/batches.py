@@ -29,7 +29,7 @@ def typed_rows(source: GraphSource, edge_dir: EdgeDir) -> TypedRows:
         )
         relations.append((place[neighbors], place[drawing]))
         csrs.append(_native.Csr(indptr, indices))
-    return TypedRows(list(counts.values()), relations, csrs)
+    return TypedRows(list(counts.values()), relations, csrs, list(counts))
 
 
 def seeds_of(source: GraphSource, seeds: Any) -> tuple[NodeType, Int64Array]:

@@ -8,11 +8,12 @@ split, the nodes of all types count as nodes of one graph; all else is done type
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from khop import codec
 from khop.partition.balance import Scores, assign_balanced, even_sizes
 from khop.partition.base import Progress
 from khop.partition.batches import seeds_of, typed_rows
@@ -22,6 +23,7 @@ from khop.partition.seeds import Adjacency, adjacency, communities, joined, spli
 from khop.partition.source import GraphSource
 from khop.partition.structure import StructuralPartitioner
 from khop.sampler.hotness import Seeds, sample_prob
+from khop.sampler.methods import NEIGHBOR, SamplingMethod, as_method
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta, check_output
 from khop.typing import Int64Array, IntArray, NodeType, NumNeighbors
@@ -38,7 +40,7 @@ def frequency_partition(
     data: Any,
     output_dir: str | os.PathLike[str],
     num_parts: int,
-    num_neighbors: NumNeighbors,
+    num_neighbors: NumNeighbors | SamplingMethod,
     *,
     batch_size: int = 1024,
     seeds: Any = None,
@@ -70,7 +72,8 @@ def frequency_partition(
         data: a PyG `Data` or `HeteroData`, or a `GraphSource`.
         output_dir: the partition folder to write.
         num_parts: number of parts.
-        num_neighbors: fan-out of each hop in training, or {edge type: fan-outs}.
+        num_neighbors: fan-out of each hop in training, or {edge type: fan-outs}. Or the sampling
+            method of training, `khop.sampler.Labor([15, 10])`: its batches are drawn then.
         batch_size: seeds in a batch of one trainer; default: 1024.
         seeds: [num_seeds] ids of the nodes to train on. If None, those of `train_mask` if the graph
             has it, else all nodes. Of a heterogeneous graph (node type, ids), or (node type, None)
@@ -140,7 +143,7 @@ def frequency_partitioner(
     data: Any,
     output_dir: str | os.PathLike[str],
     num_parts: int,
-    num_neighbors: NumNeighbors,
+    num_neighbors: NumNeighbors | SamplingMethod,
     *,
     batch_size: int,
     seeds: Any = None,
@@ -157,7 +160,7 @@ def frequency_partitioner(
         num_parts,
         edge_assign_strategy,
         seeds=seeds_of(source, seeds),
-        fanouts=_checked_fanouts(num_neighbors, source),
+        spec=_checked_spec(num_neighbors, source),
         batch_size=batch_size,
         **options,
     )
@@ -169,7 +172,7 @@ class _SeededPartitioner(FrequencyPartitioner):
     def _configure(  # type: ignore[override]
         self,
         seeds: tuple[NodeType, Int64Array],
-        fanouts: Sequence[Sequence[int]],
+        spec: SamplingSpec,
         batch_size: int,
         cache_memory_budget: Any = None,
         cache_ratio: Any = None,
@@ -177,7 +180,8 @@ class _SeededPartitioner(FrequencyPartitioner):
     ) -> None:
         self.base = base
         self.seed_type, self.seeds = seeds
-        self.fanouts, self.batch_size = fanouts, batch_size
+        self.spec, self.batch_size = spec, batch_size
+        self.fanouts = spec.fanouts[: len(self.source.edges)]
         # Checks the options before the work begins; the probabilities follow.
         super()._configure([{}] * self.num_parts, cache_memory_budget, cache_ratio)
         if self.effort.memory is not None:
@@ -228,6 +232,7 @@ class _SeededPartitioner(FrequencyPartitioner):
                 rows,
                 self.fanouts,
                 Seeds(node_types.index(self.seed_type), seeds, self.batch_size),
+                method=self.spec.method,
             )
             probs.append(dict(zip(node_types, of_part, strict=True)))
             self.progress("hotness", part + 1, self.num_parts)
@@ -262,6 +267,11 @@ class _SeededPartitioner(FrequencyPartitioner):
             **super().describe(),
             "name": FrequencyPartitioner.__name__,
             "num_neighbors": list(self.fanouts[0]) if alike else hops,
+            **(
+                {}
+                if self.spec.method == NEIGHBOR
+                else {"sampling": codec.to_json(self.spec.method)}
+            ),
             "batch_size": self.batch_size,
             "num_seeds": len(self.seeds),
             **({} if self.base is None else {"base": self.base.__name__}),
@@ -269,9 +279,11 @@ class _SeededPartitioner(FrequencyPartitioner):
         }
 
 
-def _checked_fanouts(num_neighbors: Any, source: GraphSource) -> tuple[tuple[int, ...], ...]:
-    edge_types = list(source.edges)
-    fanouts = SamplingSpec.create(num_neighbors, edge_types).fanouts[: len(edge_types)]
-    if any(len(hops) == 0 for hops in fanouts):
+def _checked_spec(num_neighbors: Any, source: GraphSource) -> SamplingSpec:
+    as_method(num_neighbors).check_node_types(list(source.nodes))
+    spec = SamplingSpec.create(
+        num_neighbors, list(source.edges), heterogeneous=source.heterogeneous
+    )
+    if spec.num_hops == 0:
         raise ValueError("num_neighbors must hold a fan-out of -1 or more for each hop (got none)")
-    return fanouts
+    return spec

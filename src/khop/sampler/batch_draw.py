@@ -28,6 +28,7 @@ class BatchDraw:
         place: (key of the epoch, index of the batch).
         with_edge: the batch records edges.
         fanouts: of each hop, an edge type each.
+        num_threads: threads that kernels may use.
     """
 
     def __init__(
@@ -39,10 +40,11 @@ class BatchDraw:
         place: tuple[int, int],
         with_edge: bool,
         fanouts: Sequence[Sequence[int]] = (),
+        num_threads: int = 1,
     ) -> None:
         self._rows = rows
         self._exclude = exclude
-        self._run_key, self.batch = place
+        self.place, self.batch = place, place[1]
         self._with_edge = with_edge
         self.fanouts = fanouts
         self.subgraph = subgraph
@@ -51,11 +53,14 @@ class BatchDraw:
         self.node_types = rows.view.node_types
         self.relations = rows.view.relations
         self.values: dict[str, Array] = {}
+        is_whole = rows.view.is_whole and not exclude
+        self.whole_rows: Sequence[_native.Csr] | None = rows.view.csrs if is_whole else None
+        self.num_threads = num_threads
 
     def key(self, purpose: int, step: int = 0, index: int = 0, batch: int | None = None) -> int:
         """See `GraphAccess`."""
         batch = self.batch if batch is None else batch
-        return _native.program_key(self._run_key, batch, purpose, step, index)
+        return _native.program_key(self.place[0], batch, purpose, step, index)
 
     def words(
         self, key: int, node_type: int, ids: Int64Array

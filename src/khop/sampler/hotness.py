@@ -8,8 +8,12 @@ formula serves as their prior, with the weight of a few batches. On Debian's pac
 [10, 10], batches of 256) the correlation with the true frequencies is 0.977 for the formula and
 0.996 for 512 batches with it as prior.
 
-Graphs may have several node and edge types; types are given by index, as in the kernels. Draws are
-taken as uniform: times and weights play no role.
+Batches are drawn by the sampling method that is asked about. The formula holds for uniform draws,
+and as a bound for LABOR, each row of which draws as they do while rows agree; for programs, whose
+chances it does not know, batches alone count, and a node that none of them touches has hotness 0.
+
+Graphs may have several node and edge types; types are given by index, as in the kernels. Times and
+weights play no role.
 """
 
 from __future__ import annotations
@@ -22,12 +26,18 @@ import numpy as np
 import numpy.typing as npt
 
 from khop import _native
+from khop.sampler.engine import Engine
+from khop.sampler.methods import NEIGHBOR, MethodSpec
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
-from khop.typing import Int64Array
+from khop.sampler.requests import SeedSet
+from khop.sampler.spec import SamplingSpec
+from khop.sampler.view import GraphView
+from khop.typing import Int64Array, NodeType
 
 _NUM_BATCHES = 512
 # Nodes and edges to draw at most, some seconds of work; large graphs get fewer batches.
 _MAX_DRAWN = 1 << 28
+_MAX_DRAWN_BY_PROGRAM = 1 << 26
 _PRIOR_BATCHES = 16
 _SEED = 0x686F746E657373
 
@@ -42,11 +52,13 @@ class TypedRows(NamedTuple):
         relations: (node type of neighbours, node type whose neighbours are drawn), for each edge
             type.
         csrs: the rows of each edge type.
+        node_types: names of the node types, for methods that ask for them.
     """
 
     num_nodes: Sequence[int]
     relations: Sequence[tuple[int, int]]
     csrs: Sequence[_native.Csr]
+    node_types: Sequence[NodeType] = ()
 
 
 class Seeds(NamedTuple):
@@ -64,7 +76,11 @@ class Seeds(NamedTuple):
 
 
 def sample_prob(
-    rows: TypedRows, fanouts: Sequence[Sequence[int]], seeds: Seeds, replace: bool = False
+    rows: TypedRows,
+    fanouts: Sequence[Sequence[int]],
+    seeds: Seeds,
+    replace: bool = False,
+    method: MethodSpec = NEIGHBOR,
 ) -> list[Probs]:
     """Estimate the probability that a batch touches each node.
 
@@ -73,6 +89,7 @@ def sample_prob(
         fanouts: for each edge type, the fan-out of each hop.
         seeds: the seeds that batches are drawn from.
         replace: draw neighbours with replacement.
+        method: sampling method; see `khop.sampler.methods`.
 
     Returns:
         For each node type [num_nodes] float64, the same for the same arguments.
@@ -90,20 +107,35 @@ def sample_prob(
     is_number = isinstance(batch_size, int | np.integer)
     if batch_size is not None and not (is_number and batch_size >= 1):
         raise ValueError(f"batch_size must be at least 1, and whole (got {batch_size!r})")
+    if method.program is not None:
+        touched, batches = _touched(rows, fanouts, seeds, replace, method)
+        return [seen / max(1, batches) for seen in touched]
     prior = independent_prob(rows, fanouts, seeds, replace)
     is_certain = batch_size is None or batch_size >= len(ids)
     if is_certain and all(fanout <= 0 for hops in fanouts for fanout in hops):
         return prior
-    touched = [np.zeros(count) for count in rows.num_nodes]
-    batches = 0
-    for of_batch in random_batches(rows, fanouts, seeds, _NUM_BATCHES, replace):
-        for counts, nodes in zip(touched, of_batch, strict=True):
-            counts[nodes] += 1  # once, where seeds repeat
-        batches += 1
+    touched, batches = _touched(rows, fanouts, seeds, replace, method)
     return [
         (seen + _PRIOR_BATCHES * expected) / (batches + _PRIOR_BATCHES)
         for seen, expected in zip(touched, prior, strict=True)
     ]
+
+
+def _touched(
+    rows: TypedRows,
+    fanouts: Sequence[Sequence[int]],
+    seeds: Seeds,
+    replace: bool,
+    method: MethodSpec,
+) -> tuple[list[Probs], int]:
+    """Draw batches; return how many of them touch each node, and how many there are."""
+    touched = [np.zeros(count) for count in rows.num_nodes]
+    batches = 0
+    for of_batch in random_batches(rows, fanouts, seeds, _NUM_BATCHES, replace, method):
+        for counts, nodes in zip(touched, of_batch, strict=True):
+            counts[nodes] += 1  # once, where seeds repeat
+        batches += 1
+    return touched, batches
 
 
 def random_batches(
@@ -112,6 +144,7 @@ def random_batches(
     seeds: Seeds,
     count: int,
     replace: bool = False,
+    method: MethodSpec = NEIGHBOR,
 ) -> Iterator[list[Int64Array]]:
     """Draw full batches, the same ones for the same arguments.
 
@@ -119,43 +152,47 @@ def random_batches(
         rows: the graph.
         fanouts: for each edge type, the fan-out of each hop.
         seeds: the seeds that batches are drawn from.
-        count: batches to draw; fewer, if they are large: not much more than 2^28 nodes and edges.
+        count: batches to draw; fewer, if they are large: not much more than 2^28 nodes and edges,
+            2^26 by a program.
         replace: draw neighbours with replacement.
+        method: sampling method; see `khop.sampler.methods`.
 
     Yields:
         For each node type the [n] int64 nodes of a batch.
     """
+    engine = Engine(_view_of(rows), _spec_of(fanouts, replace, method))
+    most = _MAX_DRAWN if method.program is None else _MAX_DRAWN_BY_PROGRAM
     size = max(1, min(seeds.batch_size or len(seeds.ids), len(seeds.ids)))
-    subgraph = _native.Subgraph(list(rows.num_nodes), list(rows.relations), False)
     drawn = 0
     for run_key, batch, of_batch in itertools.islice(_seed_batches(seeds.ids, size), count):
-        if drawn > _MAX_DRAWN:
+        if drawn > most:
             break
-        subgraph.begin()
-        subgraph.add_seeds(seeds.node_type, of_batch)
-        _draw(subgraph, rows, fanouts, replace, run_key, batch)
+        subgraph = engine.sample_local([SeedSet(seeds.node_type, of_batch, None)], run_key, batch)
         nodes = [np.empty(subgraph.num_nodes(t), np.int64) for t in range(len(rows.num_nodes))]
         for node_type, of_type in enumerate(nodes):
             subgraph.write_nodes(node_type, of_type)
         drawn += sum(subgraph.num_edges(relation) for relation in range(len(rows.relations)))
         drawn += sum(map(len, nodes))
+        engine.release(subgraph)
         yield nodes
 
 
-def _draw(
-    subgraph: _native.Subgraph,
-    rows: TypedRows,
-    fanouts: Sequence[Sequence[int]],
-    replace: bool,
-    run_key: int,
-    batch: int,
-) -> None:
-    for hop in range(max(map(len, fanouts), default=0)):
-        for relation, csr in enumerate(rows.csrs):
-            key = _native.step_key(run_key, batch, hop, relation)
-            options = _native.HopOptions(fanouts[relation][hop], replace, key=key)
-            subgraph.hop(relation, csr, options)
-        subgraph.end_hop()
+def _view_of(rows: TypedRows) -> GraphView:
+    return GraphView(
+        list(rows.num_nodes),
+        list(rows.relations),
+        list(rows.csrs),
+        [[0, count] for count in rows.num_nodes],
+        [[0, csr.num_edges] for csr in rows.csrs],
+        0,
+        node_types=rows.node_types,
+    )
+
+
+def _spec_of(fanouts: Sequence[Sequence[int]], replace: bool, method: MethodSpec) -> SamplingSpec:
+    """Return how batches are drawn, as far as it decides on their nodes."""
+    hops = tuple(tuple(of_type) for of_type in fanouts)
+    return SamplingSpec(hops, replace, with_edge=False, method=method)
 
 
 def independent_prob(

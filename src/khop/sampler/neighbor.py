@@ -272,6 +272,9 @@ class NeighborSampler(PygSampler):
     ) -> Tensor | dict[NodeType, Tensor]:
         """Estimate the probability that a batch drawn from `seeds` touches each node.
 
+        Batches are drawn by the sampler's own method. For methods that are drawn by programs
+        (`khop.sampler.PoissonLadies`, ...) nodes that none of up to 512 batches touches have 0.
+
         Args:
             seeds: [num_seeds] node ids, or a PyG `NodeSamplerInput`, whose `input_type` is the
                 seeds' node type in a heterogeneous graph.
@@ -300,10 +303,11 @@ class NeighborSampler(PygSampler):
         check_range(ids, counts[node_type], "seeds")
         _check_num_nodes(num_nodes, counts)
         probs = sample_prob(
-            TypedRows(view.num_nodes, view.relations, view.csrs),
+            TypedRows(view.num_nodes, view.relations, view.csrs, view.node_types),
             spec.fanouts[: len(view.relations)],
             Seeds(self.graph.node_types.index(node_type), ids, batch_size),
             self.replace,
+            spec.method,
         )
         by_type = dict(zip(counts, map(torch.from_numpy, probs), strict=True))
         return by_type if self.graph.is_heterogeneous else by_type[NODE]

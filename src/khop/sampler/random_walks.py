@@ -11,14 +11,17 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from khop import _native
+from khop.cores import available_cores
 from khop.data import Graph, Topology
 from khop.data.arrays import check_range, to_ids
 from khop.data.info import GraphInfo
 from khop.sampler.arguments import check_key_part
 from khop.sampler.batch_draw import BatchDraw
+from khop.sampler.device import TorchDevice
+from khop.sampler.device_engine import graphs_on
 from khop.sampler.engine import finish
 from khop.sampler.graph_rows import GraphRows
-from khop.sampler.methods.walk import ONE, WalkPlan, acceptance, walks
+from khop.sampler.methods.walk import ONE, WalkPlan, acceptance, walks, walks_at_once
 from khop.sampler.requests import Ticket
 from khop.sampler.row_fetcher import PartRows, write_rows
 from khop.sampler.source import graph_of
@@ -53,6 +56,7 @@ def random_walk(
     num_nodes: int | None = None,
     seed: int | None = None,
     return_edge_ids: bool = False,
+    device: Any = None,
 ) -> Any:
     """Walk at random along edges, from source to destination.
 
@@ -76,6 +80,9 @@ def random_walk(
         num_nodes: with an `edge_index`, number of nodes. If None, largest id + 1.
         seed: makes walks reproducible. If None, drawn from torch's default generator.
         return_edge_ids: return the edges, too: ids of edges in the order of `edge_index`.
+        device: a GPU that walks, 'cuda:1' or 'cuda' for torch's current one, over a graph in
+            memory; walks are the same, and end up in the CPU's memory. With p and q each question
+            whether an edge exists reads a row. If None, the CPU.
 
     Returns:
         [S, L + 1] int64, the nodes of each walk, -1 where it has ended (a node without
@@ -89,7 +96,7 @@ def random_walk(
         >>> walks.shape, walks[:, 0].tolist()
         (torch.Size([2, 5]), [0, 3])
     """
-    walked = walker(graph, num_nodes)
+    walked = walker(graph, num_nodes, device)
     check_key_part("seed", seed)
     plan, start_type = make_plan(walked.info, walk_length, p, q, metapath, restart)
     starts = to_ids(start, "start").astype(np.int64)
@@ -109,9 +116,10 @@ class Walker:
 
     Args:
         graph: compressed by source; or a partitioned graph.
+        device: a GPU that walks over a graph in memory. If None, the CPU.
     """
 
-    def __init__(self, graph: Graph | PartitionedRows) -> None:
+    def __init__(self, graph: Graph | PartitionedRows, device: Any = None) -> None:
         self.info = graph.info
         if graph.info.edge_dir != "out":
             raise ValueError(
@@ -120,6 +128,12 @@ class Walker:
             )
         self._graph = graph
         self._view = GraphView.of_graph(graph) if isinstance(graph, Graph) else None
+        self._device: TorchDevice | None = None
+        if device is not None:
+            if self._view is None:
+                raise ValueError("the CPU walks over partitions: leave device out")
+            self._device = TorchDevice(device)
+            self._on_device = graphs_on(self._device.native, self._view, "CUDA")
 
     def walk(
         self,
@@ -142,6 +156,13 @@ class Walker:
             raise ValueError(f"at most 2^31 - 1 walks at a time (got {len(starts)})")
         if isinstance(self._graph, Graph):
             assert self._view is not None
+            if self._device is not None:
+                walk = self._device.native.random_walks
+                with self._device.lock:
+                    nodes, edges = walks_at_once(
+                        walk, self._on_device, starts, plan, place, with_edge
+                    )
+                return nodes, self._edge_ids(edges, plan)
             steps = _walked(GraphRows(self._view, None), starts, start_type, plan, place, with_edge)
             nodes, edges = finish(steps)
             return nodes, self._edge_ids(edges, plan)
@@ -162,7 +183,7 @@ class Walker:
         return edges
 
 
-def walker(graph: Any, num_nodes: int | None = None) -> Walker:
+def walker(graph: Any, num_nodes: int | None = None, device: Any = None) -> Walker:
     """Return a user's graph, to be walked over; see `random_walk`."""
     if isinstance(graph, Walker):
         return graph
@@ -175,10 +196,10 @@ def walker(graph: Any, num_nodes: int | None = None) -> Walker:
                 "graph must be an edge_index of shape [2, num_edges], a Data, a HeteroData, a "
                 f"khop.data.Graph or a DistDataset (got {got})"
             )
-        return Walker(Graph(Topology(graph, num_src=num_nodes, edge_dir="out")))
+        return Walker(Graph(Topology(graph, num_src=num_nodes, edge_dir="out")), device)
     if num_nodes is not None:
         raise ValueError("num_nodes goes with an edge_index alone: leave it out")
-    return Walker(graph)
+    return Walker(graph, device)
 
 
 def make_plan(
@@ -235,6 +256,11 @@ def _relations_of(
     return [places[edge_type] for edge_type in path]
 
 
+def torch_threads() -> int:
+    """Return the number of threads to use: torch's, but at most the cores of this process."""
+    return min(torch.get_num_threads(), available_cores())
+
+
 def _walked(
     rows: GraphRows,
     starts: Int64Array,
@@ -246,7 +272,7 @@ def _walked(
     """Walk by original ids over rows, of which edges of graphs in memory keep their positions."""
     view = rows.view
     subgraph = _native.Subgraph(view.num_nodes, view.relations, False, False)
-    draw = BatchDraw(rows, subgraph, (), (), place, with_edge)
+    draw = BatchDraw(rows, subgraph, (), (), place, with_edge, num_threads=torch_threads())
     nodes, edges = yield from walks(draw, draw.engine_ids(start_type, starts), plan, with_edge)
     part = view.storage
     if part is None:

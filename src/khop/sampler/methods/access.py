@@ -56,6 +56,10 @@ class GraphAccess(Protocol):
         subgraph: the batch: nodes and edges are added here.
         values: arrays of the batch beside its nodes and edges, by name: 'e0.edge_norm' is
             [num_edges] of edge type 0, 'n0.node_norm' [num_nodes] of node type 0.
+        place: (key of the epoch, index of the batch), of which `key` makes keys.
+        whole_rows: the rows of each edge type, for kernels that read them without waiting. None if
+            some are elsewhere, or edges are excluded.
+        num_threads: threads that such kernels may use.
 
     Example:
         >>> def neighbors_of_neighbors(graph: GraphAccess, ids):  # for `ProgramMethod.draw`
@@ -70,6 +74,9 @@ class GraphAccess(Protocol):
     relations: list[tuple[int, int]]
     subgraph: _native.Subgraph
     values: dict[str, Array]
+    place: tuple[int, int]
+    whole_rows: Sequence[_native.Csr] | None
+    num_threads: int
 
     @property
     def seeds(self) -> Sequence[tuple[int, Int64Array, Int64Array | None]]:

@@ -1,12 +1,17 @@
-"""Random walks, step by step, over whatever part of the graph is here. Imports no torch.
+"""Random walks over whatever part of the graph is here. Imports no torch.
 
-Every number is keyed by a walk's index, its step and its trial, and rows are drawn by original ids:
-walks are the same over any number of partitions. Chances are integers of 2^-32.
+Where all rows are here, one call of the kernels walks (`khop/core/walk.hpp`); over partitions all
+walks take a step at a time, which waits for the rows' owners. Both make the same walks: every
+number is keyed by a walk's index, its step and its trial, and rows are drawn by original ids.
+Chances are integers of 2^-32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +77,9 @@ def walks(graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: boo
         ([n, L + 1] int64 nodes, [n, L] int64 edges or None); -1 where a walk has ended.
     """
     length = len(plan.relations)
+    if graph.whole_rows is not None:
+        walk = partial(_native.random_walks, num_threads=graph.num_threads)
+        return walks_at_once(walk, graph.whole_rows, starts, plan, graph.place, with_edge)
     # Step by step while walks are made: a row each, so that what a step reads lies together.
     nodes = np.full((length + 1, len(starts)), -1, np.int64)
     edges = np.full((length, len(starts)), -1, np.int64) if with_edge else None
@@ -91,6 +99,41 @@ def walks(graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: boo
         if edges is not None:
             edges[step, going] = passed
     return np.ascontiguousarray(nodes.T), None if edges is None else np.ascontiguousarray(edges.T)
+
+
+def walks_at_once(
+    walk: Callable[..., None],
+    graphs: Sequence[Any],
+    starts: Int64Array,
+    plan: WalkPlan,
+    place: tuple[int, int],
+    with_edge: bool,
+) -> tuple[Int64Array, Int64Array | None]:
+    """Walk by one call of a kernel; return nodes and edges, as `walks` does.
+
+    Args:
+        walk: `_native.random_walks`, or a device's method of that name.
+        graphs: the rows of each edge type, whole, as it takes them.
+        starts: [n] int64 nodes.
+        plan: the steps.
+        place: (key of the epoch, index of the batch).
+        with_edge: return edges, too.
+    """
+    count, length = len(starts), len(plan.relations)
+    nodes = np.empty((count, length + 1), np.int64)
+    edges = np.empty((count, length), np.int64) if with_edge else None
+    walk(
+        graphs,
+        plan.relations,
+        plan.stops,
+        (plan.back, plan.near, plan.far),
+        *place,
+        plan.first_step,
+        starts,
+        nodes,
+        edges,
+    )
+    return nodes, edges
 
 
 def _uniform_step(
