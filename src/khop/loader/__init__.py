@@ -6,6 +6,7 @@ edges among them.
 
 from khop.loader.cluster_loader import ClusterData, ClusterLoader
 from khop.loader.hgt_loader import HGTLoader
+from khop.loader.layers import ToLayers
 from khop.loader.link_neighbor_loader import LinkNeighborLoader
 from khop.loader.neighbor_loader import NeighborLoader
 from khop.loader.random_node_loader import RandomNodeLoader
@@ -34,4 +35,5 @@ __all__ = [
     "RandomNodeLoader",
     "ShaDowKHopSampler",
     "SubGraphLoader",
+    "ToLayers",
 ]
