@@ -48,8 +48,8 @@ def test_weights_keep_means(example, data):
     method = ["--method", "labor-1", "--batch-size", "100"]
     args = example.parse_arguments(method)
     batch = next(iter(example.METHODS["labor-1"](data, args)))
-    weight = example.message_weights(batch)
-    rows = batch.edge_index[1]
+    (edge_index, weight, _), _ = example.steps_of(batch)
+    rows = edge_index[1]
     sums = torch.zeros(batch.num_nodes).index_add_(0, rows, weight)
     assert torch.allclose(sums, torch.bincount(rows, minlength=batch.num_nodes).float(), atol=1e-3)
 

@@ -1,5 +1,7 @@
 """Layers of batches, and draws in which all nodes take part in each hop."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -21,9 +23,7 @@ def reference(data, fanouts, seeds, batch, replace=False):
         rows[v].append(sampler.Entry(u, edge))
     kind = sampler.EdgeType(0, 0, {v: sampler.Row(v, entries) for v, entries in rows.items()})
     run = oracle.run_key(5, 0, 0)
-    options = sampler.Options(
-        [fanouts], [False], replace, run=run, batch=batch, layer_wise=True
-    )
+    options = sampler.Options([fanouts], [False], replace, run=run, batch=batch, layer_wise=True)
     return sampler.sample(1, [kind], [sampler.Seeds(0, seeds.tolist())], options)
 
 
@@ -91,7 +91,9 @@ def test_a_layers_edges_are_those_of_its_hops():
     moved = batch.to("cpu")
     conv = GraphConv((1, 1), 2, aggr="mean")
     x = torch.randn(batch.n_id.numel(), 1)
-    out = conv((x, x[: outer.size[1]]), moved.adjs[0].edge_index, batch.edge_norm[batch.edge_ranges[0]])
+    out = conv(
+        (x, x[: outer.size[1]]), moved.adjs[0].edge_index, batch.edge_norm[batch.edge_ranges[0]]
+    )
     assert out.shape == (outer.size[1], 2)
 
 
@@ -108,7 +110,9 @@ def test_layers_of_edge_types(layer_wise):
             for (src, relation, dst), (edge_index, e_id, size) in adjs.items():
                 kind = (src, relation, dst)
                 ends = data[kind].edge_index[:, e_id]
-                found = torch.stack([batch[src].n_id[edge_index[0]], batch[dst].n_id[edge_index[1]]])
+                found = torch.stack(
+                    [batch[src].n_id[edge_index[0]], batch[dst].n_id[edge_index[1]]]
+                )
                 assert torch.equal(found, ends)
                 assert ranges[kind].stop - ranges[kind].start == e_id.numel()
                 assert edge_index.numel() == 0 or int(edge_index[1].max()) < size[1]
@@ -124,7 +128,7 @@ def picks_of_seeds(method, seeds):
     found = []
     for batch in NeighborLoader(data, method, seeds, batch_size=len(seeds), seed=3):
         ends = [0, *torch.tensor(batch.num_sampled_edges).cumsum(0).tolist()]
-        for begin, end in zip(ends, ends[1:], strict=False):
+        for begin, end in pairwise(ends):
             col, edge = batch.edge_index[1, begin:end], batch.e_id[begin:end]
             found.append([sorted(edge[col == place].tolist()) for place in range(len(seeds))])
     return found

@@ -11,11 +11,11 @@ from torch_geometric.loader.neighbor_sampler import EdgeIndex
 
 
 class ToLayers:
-    """Transform that splits a batch into the layers of a model, each with fewer nodes than the last.
+    """Transform that splits a batch into a model's layers, each with fewer nodes than the last.
 
     A batch gets `adjs`, a list with an entry for each layer, outermost first, in place of
-    `edge_index` and `e_id`: PyG's `EdgeIndex` (edge_index, e_id, size), of sizes (number of sources,
-    number of destinations). Destinations are the first of the sources, and those of one layer the
+    `edge_index` and `e_id`: PyG's `EdgeIndex` (edge_index, e_id, size), of sizes (sources,
+    destinations). Destinations are the first of the sources, and those of one layer the
     sources of the next; those of the last are the seeds. It is the form of PyG's former
     `NeighborSampler` and of DGL's blocks:
 
@@ -28,8 +28,8 @@ class ToLayers:
 
     If nodes draw their neighbours once (lists, `Labor`), a layer has the edges of all hops up to
     its own, and the result is exactly the model's on the whole batch. If all nodes draw anew in
-    each hop (`NeighborSampling(..., layer_wise=True)`, `PoissonLadies`, `Ladies`, `FastGcn`), a layer
-    has the edges of its hop alone: pass `layer_wise=True`.
+    each hop (`NeighborSampling(..., layer_wise=True)`, `PoissonLadies`, `Ladies`), a layer has the
+    edges of its hop alone: pass `layer_wise=True`.
 
     Args:
         layer_wise: all nodes of the batch drew in each hop; default: False.

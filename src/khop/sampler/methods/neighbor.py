@@ -14,7 +14,7 @@ class NeighborSampling(SamplingMethod):
     """Neighbours drawn for each row by itself, uniformly or by weight; what a list stands for.
 
     A node draws its neighbours once, and a batch's layers share them; with `layer_wise` all nodes
-    draw anew in every hop, as GraphSAGE's pseudocode has it and as DGL's blocks are. Such a batch is
+    draw anew in every hop, as in GraphSAGE's pseudocode and in DGL's blocks. Such a batch is
     larger, and its layers are to be told apart: `khop.loader.ToLayers`.
 
     Method: GraphSAGE (https://arxiv.org/abs/1706.02216).
