@@ -56,6 +56,11 @@ class GraphAccess(Protocol):
         subgraph: the batch: nodes and edges are added here.
         values: arrays of the batch beside its nodes and edges, by name: 'e0.edge_norm' is
             [num_edges] of edge type 0, 'n0.node_norm' [num_nodes] of node type 0.
+
+    Example:
+        >>> def neighbors_of_neighbors(graph: GraphAccess, ids):  # for `ProgramMethod.draw`
+        ...     _, found, _ = yield from graph.neighbors(0, ids)
+        ...     return (yield from graph.neighbors(0, found))
     """
 
     batch: int
