@@ -1,4 +1,4 @@
-"""The example of all sampling methods: each trains, and one learns."""
+"""The examples of sampling methods and of seeds by their gradients: they learn."""
 
 import importlib.util
 import re
@@ -56,4 +56,9 @@ def test_weights_keep_means(example, data):
 
 def test_the_script_learns(run_example):
     printed = run_example("methods.py", "--method", "ladies", "--epochs", "2")
+    assert float(re.search(r"test accuracy: ([\d.]+)", printed)[1]) > 0.7
+
+
+def test_seeds_drawn_by_their_gradients(run_example):
+    printed = run_example("mvs.py", "--epochs", "1")
     assert float(re.search(r"test accuracy: ([\d.]+)", printed)[1]) > 0.7

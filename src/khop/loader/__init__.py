@@ -9,6 +9,7 @@ from khop.loader.hgt_loader import HGTLoader
 from khop.loader.layers import ToLayers
 from khop.loader.link_neighbor_loader import LinkNeighborLoader
 from khop.loader.neighbor_loader import NeighborLoader
+from khop.loader.plans import DynamicBatchSampler, ImbalancedSampler, neighborhood_sizes
 from khop.loader.random_node_loader import RandomNodeLoader
 from khop.loader.saint_loader import (
     GraphSAINTEdgeSampler,
@@ -24,10 +25,12 @@ __all__ = [
     "ClusterData",
     "ClusterLoader",
     "DeviceOptions",
+    "DynamicBatchSampler",
     "GraphSAINTEdgeSampler",
     "GraphSAINTNodeSampler",
     "GraphSAINTRandomWalkSampler",
     "HGTLoader",
+    "ImbalancedSampler",
     "LinkNeighborLoader",
     "MetaPath2VecLoader",
     "NeighborLoader",
@@ -36,4 +39,5 @@ __all__ = [
     "ShaDowKHopSampler",
     "SubGraphLoader",
     "ToLayers",
+    "neighborhood_sizes",
 ]
