@@ -32,11 +32,13 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "CollocatedDistSamplingWorkerOptions": "options",
+        "CooperativeLoader": "loaders.cooperative_loader",
         "DistContext": "job.context",
         "DistDataset": "dataset",
         "DistLinkNeighborLoader": "loaders.link_neighbor_loader",
         "DistNeighborLoader": "loaders.neighbor_loader",
         "DistRole": "job.context",
+        "DistClusterLoader": "loaders.cluster_loader",
         "DistSubGraphLoader": "loaders.neighbor_loader",
         "LayerwiseOutputs": "inference.result",
         "MpDistSamplingWorkerOptions": "options",

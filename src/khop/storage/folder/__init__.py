@@ -1,4 +1,4 @@
-"""Partition folder, format version 1: the only package that contains the layout on disk.
+"""Partition folder, format versions 1 and 2: the only package that contains the layout on disk.
 
 Partitioners write folders; samplers, servers and trainers read them. Imports no torch.
 
@@ -14,12 +14,14 @@ Partitioners write folders; samplers, servers and trainers read them. Imports no
     root/part-<p>/cache/<type>/           new_id.npy id.npy and node attributes of hot remote nodes
 
 Node ids are renumbered so that a part owns a contiguous range per node type; row i of a part's
-files is the i-th node of its range. An edge belongs to the part that owns its row, the node whose
-neighbours are drawn; edges are numbered in the order of parts and rows. Within a row they keep the
-order of the edge list ("edge_id"), or are sorted by time and, for equal times, in the order of the
-edge list ("time"). All arrays of edges, attributes too, are in this order. Attributes named like
-one of the folder's own arrays have their first letter percent-encoded, as other unsafe characters
-are. Every array is a plain .npy file read by mmap, and nothing is ever unpickled.
+files is the i-th node of its range. The nodes of a part are in the order of their original ids
+(version 1), or in another one, which meta.json names (version 2). An edge belongs to the part that
+owns its row, the node whose neighbours are drawn; edges are numbered in the order of parts and
+rows. Within a row they keep the order of the edge list ("edge_id"), or are sorted by time and, for
+equal times, in the order of the edge list ("time"). All arrays of edges, attributes too, are in
+this order. Attributes named like one of the folder's own arrays have their first letter
+percent-encoded, as other unsafe characters are. Every array is a plain .npy file read by mmap, and
+nothing is ever unpickled.
 
 Times, of nodes or of edges, are stored twice: as the attribute that they come from, in its dtype,
 and as int64 keys (`khop.data.times`), which kernels compare. weight_sum.npy (uint64) and
@@ -32,9 +34,11 @@ arrays opened by `npy`. Reading a damaged or hostile folder stays within the fol
 paths, links, headers, shapes and dtypes are checked here; values are checked by their users.
 """
 
+from khop.storage.folder.array_file import ArrayFile, Written
 from khop.storage.folder.meta import (
     FORMAT,
-    VERSION,
+    ORDERS,
+    VERSIONS,
     AttrMeta,
     EdgeTypeMeta,
     FolderMeta,
@@ -56,12 +60,24 @@ from khop.storage.folder.paths import (
     time_path,
 )
 from khop.storage.folder.reader import INTS, PartitionFolder, check_is_folder, edge_array
-from khop.storage.folder.writer import FolderWriter, check_output, sha256_of
+from khop.storage.folder.writer import (
+    RESUMABLE,
+    FolderWriter,
+    Unfinished,
+    check_output,
+    is_locked,
+    lock,
+    sha256_of,
+    temporary_of,
+)
 
 __all__ = [
     "FORMAT",
     "INTS",
-    "VERSION",
+    "ORDERS",
+    "RESUMABLE",
+    "VERSIONS",
+    "ArrayFile",
     "AttrMeta",
     "EdgeTypeMeta",
     "FolderMeta",
@@ -69,6 +85,8 @@ __all__ = [
     "NodeTypeMeta",
     "PartitionFolder",
     "TimeMeta",
+    "Unfinished",
+    "Written",
     "attr_metas",
     "cache_attr_path",
     "cache_path",
@@ -78,11 +96,14 @@ __all__ = [
     "edge_attr_path",
     "edge_folder",
     "edge_path",
+    "is_locked",
+    "lock",
     "map_path",
     "node_attr_path",
     "node_path",
     "safe_name",
     "sha256_of",
     "split_path",
+    "temporary_of",
     "time_path",
 ]
