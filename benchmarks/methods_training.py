@@ -71,7 +71,9 @@ class Run:
             self.training += time.perf_counter() - begun
             self.batches += 1
             self.nodes += batch.num_nodes
-            self.edges += batch.num_edges
+            adjs = batch.get("adjs")
+            ends = [batch.edge_index] if adjs is None else [adj.edge_index for adj in adjs]
+            self.edges += sum(edge_index.size(1) for edge_index in ends)
             if self.batches % every == 0:
                 self.test(data)
         self.test(data)

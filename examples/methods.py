@@ -5,7 +5,8 @@
     python examples/methods.py --list
 
 One model, one table of methods, three kinds of batches. Methods that draw neighbourhoods put the
-batch's seeds first, and the loss is theirs. Methods that choose a subgraph train on all training
+batch's seeds first, the loss is theirs, and each layer computes only what the next needs
+(`ToLayers`). Methods that choose a subgraph train on all training
 packages in it, weighted by `node_norm` where batches have it. ShaDow gives each root a subgraph of
 its own, and `root_n_id` says where roots are. `edge_norm` weights the messages, where batches have
 it. Test accuracy is that of whole neighbourhoods, so that training alone differs, except for `ppr`
@@ -34,18 +35,22 @@ from khop.loader import (
     NeighborLoader,
     RandomNodeLoader,
     ShaDowKHopSampler,
+    ToLayers,
 )
-from khop.sampler import Hgt, Labor, Ladies, PinSage, PoissonLadies, Ppr
+from khop.sampler import Hgt, Labor, Ladies, NeighborSampling, PinSage, PoissonLadies, Ppr
 
 FANOUTS = [10, 10]
+EACH_ONCE, EACH_LAYER = ToLayers(), ToLayers(layer_wise=True)
 
 
-def neighborhoods(method: Any) -> Callable[[Data, argparse.Namespace], NeighborLoader]:
-    """Returns what makes a loader of the training packages' neighbourhoods."""
+def neighborhoods(
+    method: Any, split: ToLayers | None = EACH_ONCE
+) -> Callable[[Data, argparse.Namespace], NeighborLoader]:
+    """Returns what makes a loader of the training packages' neighbourhoods, layer by layer."""
 
     def make(data: Data, args: argparse.Namespace) -> NeighborLoader:
         options = {"batch_size": args.batch_size, "shuffle": True, "seed": args.seed}
-        return NeighborLoader(data, method, data.train_mask, **options)
+        return NeighborLoader(data, method, data.train_mask, transform=split, **options)
 
     return make
 
@@ -87,14 +92,15 @@ OWN_EDGES = {"ppr": Ppr(20, eps=1e-3), "pinsage": PinSage(10, num_random_walks=2
 
 METHODS: dict[str, Callable[[Data, argparse.Namespace], Any]] = {
     "uniform": neighborhoods(FANOUTS),
+    "uniform-layers": neighborhoods(NeighborSampling(FANOUTS, layer_wise=True), EACH_LAYER),
     "labor": neighborhoods(Labor(FANOUTS)),
     "labor-1": neighborhoods(Labor(FANOUTS, importance=1, sequential=False, edge_norm="hajek")),
     "labor-*": neighborhoods(Labor(FANOUTS, importance=-1, sequential=False, edge_norm="hajek")),
     "labor-dependent": neighborhoods(Labor(FANOUTS, batch_dependency=32)),
-    "poisson-ladies": neighborhoods(PoissonLadies([2000, 4000])),
-    "ladies": neighborhoods(Ladies([2000, 4000])),
-    "hgt": neighborhoods(Hgt([3000, 3000])),
-    **{name: neighborhoods(method) for name, method in OWN_EDGES.items()},
+    "poisson-ladies": neighborhoods(PoissonLadies([2000, 4000]), EACH_LAYER),
+    "ladies": neighborhoods(Ladies([2000, 4000]), EACH_LAYER),
+    "hgt": neighborhoods(Hgt([3000, 3000]), None),
+    **{name: neighborhoods(method, None) for name, method in OWN_EDGES.items()},
     "shadow": shadow,
     "saint-node": saint(GraphSAINTNodeSampler, 0.15),
     "saint-edge": saint(GraphSAINTEdgeSampler, 0.06),
@@ -105,6 +111,10 @@ METHODS: dict[str, Callable[[Data, argparse.Namespace], Any]] = {
 """What makes the loader of each method."""
 
 
+Step = tuple[Tensor, Tensor | None, tuple[int, int]]
+"""Edges of a layer, their weights, and its numbers of sources and destinations."""
+
+
 class Sage(nn.Module):
     """GraphSAGE whose messages have weights: means of weight x neighbour, and the node itself."""
 
@@ -113,27 +123,41 @@ class Sage(nn.Module):
         sizes = [width, *[hidden] * (num_layers - 1), num_classes]
         self.layers = nn.ModuleList(GraphConv(a, b, aggr="mean") for a, b in pairwise(sizes))
 
-    def forward(self, x: Tensor, edge_index: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Returns [num_nodes, num_classes] logits."""
-        for layer in self.layers[:-1]:
-            x = F.dropout(layer(x, edge_index, weight).relu(), 0.5, self.training)
-        return self.layers[-1](x, edge_index, weight)
+    def forward(self, x: Tensor, steps: list[Step]) -> Tensor:
+        """Returns [num_nodes, num_classes] logits: of the last layer's destinations."""
+        for layer, (edge_index, weight, size) in zip(self.layers, steps, strict=True):
+            x = layer((x, x[: size[1]]), edge_index, weight)
+            if layer is not self.layers[-1]:
+                x = F.dropout(x.relu(), 0.5, self.training)
+        return x
 
 
-def message_weights(batch: Any) -> Tensor | None:
-    """Returns the weights of a batch's edges, scaled so that means stay means; None: all are 1."""
+def steps_of(batch: Any) -> list[Step]:
+    """Returns what each layer of the model computes with: its own edges, or all of the batch's."""
     weight = batch.edge_norm if "edge_norm" in batch else batch.get("edge_weight")
+    if "adjs" not in batch:
+        every = batch.num_nodes, batch.num_nodes
+        step = batch.edge_index, scaled(weight, batch.edge_index[1], every[1]), every
+        return [step] * len(FANOUTS)
+    steps = []
+    for (edge_index, _, size), place in zip(batch.adjs, batch.edge_ranges, strict=True):
+        own = None if weight is None else weight[place]
+        steps.append((edge_index, scaled(own, edge_index[1], size[1]), size))
+    return steps
+
+
+def scaled(weight: Tensor | None, rows: Tensor, num_rows: int) -> Tensor | None:
+    """Returns weights of edges, scaled so that a row's add up to its number of edges."""
     if weight is None:
         return None
-    rows = batch.edge_index[1]
-    sums = torch.zeros(batch.num_nodes).index_add_(0, rows, weight)
-    counts = torch.bincount(rows, minlength=batch.num_nodes)
+    sums = torch.zeros(num_rows).index_add_(0, rows, weight)
+    counts = torch.bincount(rows, minlength=num_rows)
     return weight * (counts / sums.clamp(min=1e-12))[rows]
 
 
 def batch_loss(model: nn.Module, batch: Any) -> Tensor:
     """Returns the loss of a batch of any method."""
-    logits = model(batch.x, batch.edge_index, message_weights(batch))
+    logits = model(batch.x, steps_of(batch))
     if "root_n_id" in batch:
         return F.cross_entropy(logits[batch.root_n_id], batch.y)
     if "batch_size" in batch:
@@ -163,11 +187,11 @@ def accuracy(model: nn.Module, data: Data, mask: Tensor, method: str, seed: int 
     """Returns the share of right answers with whole neighbourhoods, or the method's own edges."""
     model.eval()
     if method not in OWN_EDGES:
-        right = model(data.x, data.edge_index).argmax(1) == data.y
+        right = model(data.x, steps_of(data)).argmax(1) == data.y
         return float(right[mask].float().mean())
     right, total = 0, 0
     for batch in NeighborLoader(data, OWN_EDGES[method], mask, batch_size=4096, seed=seed):
-        logits = model(batch.x, batch.edge_index, message_weights(batch))[: batch.batch_size]
+        logits = model(batch.x, steps_of(batch))[: batch.batch_size]
         right += int((logits.argmax(1) == batch.y[: batch.batch_size]).sum())
         total += batch.batch_size
     return right / total

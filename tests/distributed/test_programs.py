@@ -10,7 +10,7 @@ from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import Degrees, request_header
 from khop.errors import ProtocolError
 from khop.loader import LinkNeighborLoader, NeighborLoader
-from khop.sampler import PinSage, Ppr
+from khop.sampler import NeighborSampling, PinSage, Ppr
 from khop.sampler.replies import check_degrees
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part
@@ -28,7 +28,13 @@ def folder_of(tmp_path_factory):
     return twins.partitions_in(tmp_path_factory.mktemp("programs"))
 
 
-METHODS = [Smallest(3, 2), OneHop(), Ppr(6, eps=1e-3), PinSage(3, num_layers=2)]
+METHODS = [
+    Smallest(3, 2),
+    OneHop(),
+    Ppr(6, eps=1e-3),
+    PinSage(3, num_layers=2),
+    NeighborSampling([3, 2, 2], layer_wise=True),
+]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,4 +1,4 @@
-"""The example of all sampling methods: each trains, and one learns."""
+"""The examples of sampling methods and of seeds by their gradients: they learn."""
 
 import importlib.util
 import re
@@ -48,12 +48,17 @@ def test_weights_keep_means(example, data):
     method = ["--method", "labor-1", "--batch-size", "100"]
     args = example.parse_arguments(method)
     batch = next(iter(example.METHODS["labor-1"](data, args)))
-    weight = example.message_weights(batch)
-    rows = batch.edge_index[1]
+    (edge_index, weight, _), _ = example.steps_of(batch)
+    rows = edge_index[1]
     sums = torch.zeros(batch.num_nodes).index_add_(0, rows, weight)
     assert torch.allclose(sums, torch.bincount(rows, minlength=batch.num_nodes).float(), atol=1e-3)
 
 
 def test_the_script_learns(run_example):
     printed = run_example("methods.py", "--method", "ladies", "--epochs", "2")
+    assert float(re.search(r"test accuracy: ([\d.]+)", printed)[1]) > 0.7
+
+
+def test_seeds_drawn_by_their_gradients(run_example):
+    printed = run_example("mvs.py", "--epochs", "1")
     assert float(re.search(r"test accuracy: ([\d.]+)", printed)[1]) > 0.7

@@ -61,7 +61,7 @@ void check_graphs(const std::vector<const Csr*>& graphs) {
 }
 
 void sample(cpu::Subgraph& self, const std::vector<const Csr*>& graphs, const HopTable& hops,
-            uint64_t run_key, uint64_t batch) {
+            uint64_t run_key, uint64_t batch, bool all) {
   const std::size_t count = self.num_relations();
   check_hops(hops, count);
   if (graphs.size() != count) {
@@ -79,7 +79,7 @@ void sample(cpu::Subgraph& self, const std::vector<const Csr*>& graphs, const Ho
       options.last &= graphs[r]->has_times();
       graphs[r]->visit([&](const auto& view) { self.hop(relation, view, options); });
     }
-    self.end_hop();
+    self.end_hop(all);
   }
 }
 
@@ -277,9 +277,10 @@ void bind_subgraph(nb::module_& m) {
       .def("hop", &hop, nb::arg("relation"), nb::arg("graph"), nb::arg("options"),
            "Draws the frontier's neighbours over one edge type from a graph that holds all rows.")
       .def("sample", &sample, nb::arg("graphs"), nb::arg("hops"), nb::arg("run_key"),
-           nb::arg("batch"),
+           nb::arg("batch"), nb::arg("all") = false,
            "Draws all hops over all edge types from graphs that hold all rows. hops[r][h] are the "
-           "options of hop h over edge type r, whose keys follow from run_key and batch.")
+           "options of hop h over edge type r, whose keys follow from run_key and batch. With all, "
+           "all nodes draw in each hop.")
       .def("merge", &merge, nb::arg("relation"), nb::arg("owners").noconvert(), nb::arg("replies"),
            "Takes neighbours that owners drew: replies[p] = (counts, neighbors, edges or None).")
       .def("end_hop", &cpu::Subgraph::end_hop, nb::arg("all") = false,

@@ -6,8 +6,10 @@ edges among them.
 
 from khop.loader.cluster_loader import ClusterData, ClusterLoader
 from khop.loader.hgt_loader import HGTLoader
+from khop.loader.layers import ToLayers
 from khop.loader.link_neighbor_loader import LinkNeighborLoader
 from khop.loader.neighbor_loader import NeighborLoader
+from khop.loader.plans import DynamicBatchSampler, ImbalancedSampler, neighborhood_sizes
 from khop.loader.random_node_loader import RandomNodeLoader
 from khop.loader.saint_loader import (
     GraphSAINTEdgeSampler,
@@ -23,10 +25,12 @@ __all__ = [
     "ClusterData",
     "ClusterLoader",
     "DeviceOptions",
+    "DynamicBatchSampler",
     "GraphSAINTEdgeSampler",
     "GraphSAINTNodeSampler",
     "GraphSAINTRandomWalkSampler",
     "HGTLoader",
+    "ImbalancedSampler",
     "LinkNeighborLoader",
     "MetaPath2VecLoader",
     "NeighborLoader",
@@ -34,4 +38,6 @@ __all__ = [
     "RandomNodeLoader",
     "ShaDowKHopSampler",
     "SubGraphLoader",
+    "ToLayers",
+    "neighborhood_sizes",
 ]

@@ -62,7 +62,7 @@ class Engine:
             return drawn
         view, spec = self.view, self.spec
         subgraph = self._begin(seeds, exclude)
-        subgraph.sample(view.csrs, self.hops, run_key, batch)
+        subgraph.sample(view.csrs, self.hops, run_key, batch, spec.method.layer_wise)
         if spec.subgraph_type == "bidirectional":
             subgraph.add_reverses(spec.reversals, spec.keep_edge)
         elif spec.subgraph_type == "induced":
@@ -110,7 +110,7 @@ class Engine:
                 keyed = self.hops[relation][hop].at(run_key, batch, hop, relation, source)
                 request = replace(self._requests[relation][hop], key=keyed.key)
                 yield from self._hop_over_parts(subgraph, relation, request, exclude)
-            subgraph.end_hop()
+            subgraph.end_hop(spec.method.layer_wise)
         yield from self._complete(subgraph, exclude)
         return subgraph
 

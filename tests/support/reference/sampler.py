@@ -72,6 +72,7 @@ class Options:
     with_edges: bool = True
     labor: bool = False
     layer_dependency: bool = False
+    layer_wise: bool = False  # all nodes draw in each hop
     sources: Sequence = ()  # node type of the neighbours, an edge type each
 
     @property
@@ -290,7 +291,8 @@ class Sampler:
         for hop in range(num_hops):
             for r in range(len(self.edge_types)):
                 destination = self.edge_types[r].destination
-                self._hop(hop, r, range(begin[destination], end[destination]))
+                first = 0 if self.options.layer_wise else begin[destination]
+                self._hop(hop, r, range(first, end[destination]))
             begin, end = end, [len(members) for members in self.members]
             self._count(begin, end)
         self._complete()

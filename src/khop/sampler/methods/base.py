@@ -25,17 +25,19 @@ _M = TypeVar("_M", bound="type[SamplingMethod]")
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """A method's name and options, as they travel; all but `program` are fields of `HopOptions`.
+    """A method's name and options, as they travel.
 
     Attributes:
         name: of a registered method.
         layer_dependency: of LABOR: all hops share the numbers that decide.
         program: of a program: the method itself. In JSON: its fields.
+        layer_wise: all nodes draw in each hop, not only those that the last one added.
     """
 
     name: Name = "neighbor"
     layer_dependency: bool = False
     program: Any = None
+    layer_wise: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError if no method has this name, ProtocolError for malformed options."""
@@ -63,7 +65,7 @@ class MethodSpec:
 
     def kernel_options(self) -> dict[str, Any]:
         """Keyword arguments of `_native.HopOptions`."""
-        own = {field.name for field in fields(self)} - {"name", "program"}
+        own = {field.name for field in fields(self)} - {"name", "program", "layer_wise"}
         return {"method": self.name, **{name: getattr(self, name) for name in own}}
 
 

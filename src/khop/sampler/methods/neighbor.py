@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from khop.sampler.methods.base import MethodSpec, SamplingMethod, register
@@ -13,10 +13,16 @@ from khop.sampler.methods.base import MethodSpec, SamplingMethod, register
 class NeighborSampling(SamplingMethod):
     """Neighbours drawn for each row by itself, uniformly or by weight; what a list stands for.
 
+    A node draws its neighbours once, and a batch's layers share them; with `layer_wise` all nodes
+    draw anew in every hop, as in GraphSAGE's pseudocode and in DGL's blocks. Such a batch is
+    larger, and its layers are to be told apart: `khop.loader.ToLayers`.
+
     Method: GraphSAGE (https://arxiv.org/abs/1706.02216).
 
     Args:
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
+        layer_wise: all nodes of a batch draw in each hop, not only those that the last one added;
+            default: False. Not on devices.
 
     Example:
         >>> loader = NeighborLoader(data, NeighborSampling([2, 2]), batch_size=6)
@@ -27,10 +33,12 @@ class NeighborSampling(SamplingMethod):
     name: ClassVar[str] = "neighbor"
 
     num_neighbors: Any
+    _: KW_ONLY
+    layer_wise: bool = False
 
     def spec(self) -> MethodSpec:
         """See `SamplingMethod`."""
-        return MethodSpec(self.name)
+        return MethodSpec(self.name, layer_wise=bool(self.layer_wise))
 
 
 NEIGHBOR = MethodSpec()

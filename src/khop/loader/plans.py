@@ -1,0 +1,249 @@
+"""Samplers of positions: which seeds an epoch's batches have. Run in the trainer.
+
+They are `sampler`s and `batch_sampler`s of torch, of PyG's loaders and khop's. An epoch is a
+function of seed and number, so a loader that is resumed finds its place in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from khop import _native
+from khop.data.arrays import to_int64
+from khop.loader.arguments import check_positive
+from khop.sampler.arguments import check_key_part
+from khop.sampler.plan import epoch_order
+from khop.typing import Float64Array, Int64Array
+
+_CLASSES, _MEMBERS = 20, 21  # purposes of keys
+
+
+class _EpochSampler(torch.utils.data.Sampler[Any]):
+    """Sampler whose epochs are numbered; each `iter()` begins the next.
+
+    Args:
+        seed: of all epochs. If None, drawn from torch's default generator, once.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        check_key_part("seed", seed)
+        self.seed = int(torch.randint(2**62, ())) if seed is None else seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the epoch that begins next."""
+        self.epoch = epoch
+
+    def state_dict(self) -> dict[str, int]:
+        """Return what `load_state_dict` takes."""
+        return {"seed": self.seed, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on where another sampler was."""
+        self.seed, self.epoch = state["seed"], state["epoch"]
+
+    def _run_key(self, epoch: int) -> int:
+        return _native.run_key(self.seed, epoch, 0)
+
+    def _next_run_key(self) -> int:
+        self.epoch += 1
+        return self._run_key(self.epoch - 1)
+
+
+class ImbalancedSampler(_EpochSampler):
+    """Sampler that draws every class as often as any other, with replacement.
+
+    A draw is a uniform class, and then a uniform item of it: so rare classes come more often than
+    they are, and large ones less. PyG's `ImbalancedSampler`, with epochs that depend on a seed.
+
+    Args:
+        dataset: a `Data` with labels `y`, a `HeteroData`, a data set of graphs with labels, or
+            [n] int64 labels.
+        input_nodes: ids or mask of the loader's seeds; (node type, such) of a `HeteroData`. If
+            None, all nodes.
+        num_samples: number of draws in an epoch. If None, as many as there are items.
+        seed: of all epochs. If None, drawn from torch's default generator, once.
+
+    Raises:
+        TypeError: labels that are no int64.
+        ValueError: no items, or labels of another number.
+
+    Example:
+        >>> sampler = ImbalancedSampler(torch.tensor([0, 0, 0, 1]), seed=0)
+        >>> loader = NeighborLoader(data, [2], torch.arange(4), batch_size=2, sampler=sampler)
+        >>> len(list(loader))
+        2
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        input_nodes: Any = None,
+        num_samples: int | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(seed)
+        labels = _labels(dataset, input_nodes)
+        if not len(labels):
+            raise ValueError("there are no items to draw: the labels are empty")
+        self.num_samples = len(labels) if num_samples is None else num_samples
+        check_positive(self.num_samples, "num_samples")
+        self._order = np.argsort(labels, kind="stable")  # items of each class in a row
+        _, counts = np.unique(labels, return_counts=True)
+        self._counts: Int64Array = counts.astype(np.int64)
+        self._starts: Int64Array = np.cumsum(self._counts) - self._counts
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the positions of the next epoch's draws."""
+        run_key = self._next_run_key()
+        keys = [_native.program_key(run_key, 0, purpose, 0, 0) for purpose in (_CLASSES, _MEMBERS)]
+        each = np.full(self.num_samples, len(self._counts), np.int64)
+        kinds = _native.draw_below(keys[0], each)
+        members = _native.draw_below(keys[1], self._counts[kinds])
+        yield from self._order[self._starts[kinds] + members].tolist()
+
+
+class DynamicBatchSampler(_EpochSampler):
+    """Sampler of batches of bounded size: as many items as fit, at least one.
+
+    An epoch's items are in order, or shuffled, and are cut into batches one after the other: every
+    item comes once, whatever its size. PyG's `DynamicBatchSampler` does not count items that it
+    skips, and so gives later ones again.
+
+    For neighbour loaders the size of an item is an estimate, that of `neighborhood_sizes`.
+
+    Args:
+        dataset: a data set of graphs, or [n] sizes of the loader's seeds.
+        max_num: largest size of a batch, in nodes or edges.
+        mode: 'node' or 'edge': what counts of graphs.
+        shuffle: shuffle the items in each epoch.
+        skip_too_big: leave out items larger than `max_num`. If False, each is a batch.
+        num_steps: largest number of batches in an epoch. If None, all items are in one.
+        seed: of all epochs. If None, drawn from torch's default generator, once.
+
+    Raises:
+        ValueError: another mode, or a `max_num` that is not positive.
+
+    Example:
+        >>> list(DynamicBatchSampler(torch.tensor([3, 4, 9, 2, 2]), max_num=7))
+        [[0, 1], [2], [3, 4]]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        max_num: int,
+        mode: Literal["node", "edge"] = "node",
+        shuffle: bool = False,
+        skip_too_big: bool = False,
+        num_steps: int | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(seed)
+        check_positive(max_num, "max_num")
+        if mode not in ("node", "edge"):
+            raise ValueError(f"mode must be 'node' or 'edge' (got {mode!r})")
+        if num_steps is not None:
+            check_positive(num_steps, "num_steps")
+        self.max_num, self.mode, self.shuffle = max_num, mode, shuffle
+        self.skip_too_big, self.num_steps = skip_too_big, num_steps
+        self._sizes = _sizes(dataset, mode)
+
+    def __len__(self) -> int:
+        """Return the number of batches of the epoch that begins next."""
+        return len(self._cuts(self._run_key(self.epoch))[1])
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the batches of the next epoch: positions of their items."""
+        order, cuts = self._cuts(self._next_run_key())
+        for first, last in cuts:
+            yield order[first:last].tolist()
+
+    def _cuts(self, run_key: int) -> tuple[Int64Array, list[tuple[int, int]]]:
+        """Return an epoch's items in order, and the bounds of its batches among them."""
+        order = epoch_order(len(self._sizes), run_key, self.shuffle)
+        order = np.arange(len(self._sizes)) if order is None else order
+        if self.skip_too_big:
+            order = order[self._sizes[order] <= self.max_num]
+        ends = np.cumsum(self._sizes[order])
+        cuts: list[tuple[int, int]] = []
+        first, before = 0, 0.0
+        while first < len(order) and len(cuts) != self.num_steps:
+            last = int(np.searchsorted(ends, before + self.max_num, side="right"))
+            last = max(last, first + 1)
+            cuts.append((first, last))
+            first, before = last, float(ends[last - 1])
+        return order, cuts
+
+
+def neighborhood_sizes(data: Data, num_neighbors: Sequence[int], input_nodes: Any = None) -> Tensor:
+    """Estimate the size of each seed's sampled neighbourhood, for `DynamicBatchSampler`.
+
+    It is the expected number of nodes of the tree that a seed draws: 1, and for each of the
+    min(degree, fan-out) neighbours that it takes the mean size of a neighbour's own tree. Nodes
+    that several seeds share count for each, so a batch has fewer.
+
+    Args:
+        data: a `Data` with `edge_index`.
+        num_neighbors: fan-out of each hop; -1 takes all.
+        input_nodes: ids or mask of the seeds. If None, all nodes.
+
+    Returns:
+        [number of seeds] float64.
+
+    Example:
+        >>> neighborhood_sizes(data, [2], torch.tensor([0, 3]))
+        tensor([3., 3.], dtype=torch.float64)
+    """
+    if data.edge_index is None or data.num_nodes is None:
+        raise ValueError("neighborhood_sizes needs a Data with edge_index and a number of nodes")
+    src, dst = (to_int64(ends, "edge_index") for ends in data.edge_index)
+    degree = np.bincount(dst, minlength=data.num_nodes).astype(np.float64)
+    sizes: Float64Array = np.ones(data.num_nodes)
+    for fanout in reversed(list(num_neighbors)):
+        means = np.bincount(dst, sizes[src], data.num_nodes) / np.maximum(degree, 1)
+        taken = degree if fanout < 0 else np.minimum(degree, fanout)
+        sizes = 1 + taken * means
+    found = torch.from_numpy(sizes)
+    return found if input_nodes is None else found[input_nodes]
+
+
+def _labels(dataset: Any, input_nodes: Any) -> Int64Array:
+    if isinstance(dataset, HeteroData):
+        if not isinstance(input_nodes, tuple):
+            raise TypeError("of a HeteroData, input_nodes must be (node type, ids or None)")
+        node_type, input_nodes = input_nodes
+        y = dataset[node_type].y
+    elif isinstance(dataset, Tensor):
+        y = dataset
+    elif isinstance(getattr(dataset, "y", None), Tensor):
+        y = dataset.y
+    else:
+        y = torch.cat([torch.as_tensor(item.y).view(-1) for item in dataset])
+    y = y.view(-1)
+    if y.is_floating_point() or y.dtype == torch.bool:
+        raise TypeError(f"labels must be classes, integers (got {y.dtype})")
+    return to_int64(y if input_nodes is None else y[input_nodes], "labels")
+
+
+def _sizes(dataset: Any, mode: str) -> Float64Array:
+    if isinstance(dataset, (Tensor, np.ndarray)):
+        sizes = torch.as_tensor(dataset).view(-1).double().numpy()
+    else:
+        name = "num_nodes" if mode == "node" else "num_edges"
+        sizes = np.array([getattr(item, name) for item in dataset], np.float64)
+    if len(sizes) and not float(sizes.min()) >= 0:
+        raise ValueError("sizes must not be negative")
+    checked: Float64Array = sizes
+    return checked
