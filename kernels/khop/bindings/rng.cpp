@@ -1,8 +1,10 @@
 #include "khop/core/rng.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -24,14 +26,22 @@ NumpyArray<int64_t> permutation_of(int64_t count, uint64_t key) {
   return to_numpy(std::move(order));
 }
 
-NumpyArray<uint64_t> draw_words(uint64_t key, const In<int64_t>& ids) {
+NumpyArray<uint64_t> draw_words(uint64_t key, const In<int64_t>& ids,
+                                const std::optional<In<int32_t>>& trees) {
   const auto count = static_cast<int64_t>(ids.shape(0));
+  if (trees && static_cast<int64_t>(trees->shape(0)) != count) {
+    throw nb::value_error(("there are " + std::to_string(count) + " ids, but " +
+                           std::to_string(trees->shape(0)) + " trees")
+                              .c_str());
+  }
   const int64_t* const nodes = ids.data();
+  const int32_t* const tree_of = trees ? trees->data() : nullptr;
   cpu::Buffer<uint64_t> words(count);
   {
     nb::gil_scoped_release release;
     for (int64_t i = 0; i < count; ++i) {
-      words[i] = first_64_bits(NodeDraws{key, static_cast<uint64_t>(nodes[i]), 0}.block(0));
+      const uint32_t tree = tree_of == nullptr ? 0 : static_cast<uint32_t>(tree_of[i]);
+      words[i] = first_64_bits(NodeDraws{key, static_cast<uint64_t>(nodes[i]), tree}.block(0));
     }
   }
   return to_numpy(std::move(words));
@@ -88,7 +98,9 @@ void bind_rng(nb::module_& m) {
   m.def("program_key", &program_key, nb::arg("run"), nb::arg("batch"), nb::arg("purpose"),
         nb::arg("step"), nb::arg("type"), "Key of what a sampling method in Python draws.");
   m.def("draw_words", &draw_words, nb::arg("key"), nb::arg("ids").noconvert(),
-        "A random uint64 for each int64 id, which depends on the key and the id alone.");
+        nb::arg("trees").noconvert() = nb::none(),
+        "A random uint64 for each int64 id, which depends on the key, the id and the int32 tree "
+        "(None: 0) alone.");
   m.def("permutation", &permutation_of, nb::arg("count"), nb::arg("key"),
         "A permutation of 0 .. count - 1 that depends on the key alone.");
   m.def("simd_instructions", &simd_instructions,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from khop import _native
-from khop.data import Graph
+from khop.data import Graph, Topology
 from khop.storage.part import Part
 
 
@@ -19,6 +21,7 @@ class GraphView:
         edge_bounds: the same of edges, for each edge type.
         part: index of the local part.
         storage: the local part, if the graph is a partition.
+        topologies: the rows of each edge type, of a graph in memory.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class GraphView:
         edge_bounds: list[list[int]],
         part: int,
         storage: Part | None = None,
+        topologies: Sequence[Topology] = (),
     ) -> None:
         self.num_nodes = num_nodes
         self.relations = relations
@@ -38,6 +42,7 @@ class GraphView:
         self.edge_bounds = edge_bounds
         self.part = part
         self.storage = storage
+        self.topologies = topologies
 
     @property
     def is_whole(self) -> bool:
@@ -59,6 +64,7 @@ class GraphView:
             [[0, count] for count in counts],
             [[0, topology.num_edges] for topology in graph.topologies.values()],
             0,
+            topologies=list(graph.topologies.values()),
         )
 
     @classmethod

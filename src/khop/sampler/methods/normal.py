@@ -27,7 +27,7 @@ def normal_variates(words: UInt64Array) -> Float64Array:
     """
     radius = ((words >> np.uint64(32)).astype(np.float64) + 0.5) * 2.0**-32
     angle = (words & np.uint64(2**32 - 1)).astype(np.float64) * 2.0**-32
-    return np.sqrt(-2.0 * _log(radius)) * cos_of_turns(angle)
+    return np.sqrt(-2.0 * log(radius)) * cos_of_turns(angle)
 
 
 def normal_cdf(z: Float64Array) -> Float64Array:
@@ -44,7 +44,7 @@ def normal_cdf(z: Float64Array) -> Float64Array:
         if (longer == total).all():
             break
         total = longer
-    return np.clip(0.5 + total * _exp_of_minus(square * 0.5) / _SQRT_TAU, 0.0, 1.0)
+    return np.clip(0.5 + total * exp_of_minus(square * 0.5) / _SQRT_TAU, 0.0, 1.0)
 
 
 def cos_of_turns(turns: Float64Array) -> Float64Array:
@@ -57,7 +57,7 @@ def cos_of_turns(turns: Float64Array) -> Float64Array:
     return x * series
 
 
-def _log(y: Float64Array) -> Float64Array:
+def log(y: Float64Array) -> Float64Array:
     """Return the logarithms of positive numbers: y = 2^k m, log y = k log 2 + 2 artanh(s)."""
     m, exponent = np.frexp(y)
     is_low = m < 0.7071067811865476
@@ -70,7 +70,7 @@ def _log(y: Float64Array) -> Float64Array:
     return (exponent - is_low).astype(np.float64) * _LN2 + 2.0 * s * series
 
 
-def _exp_of_minus(y: Float64Array) -> Float64Array:
+def exp_of_minus(y: Float64Array) -> Float64Array:
     """Return exp(-y) of numbers from 0 to 40, as the 64th power of a series."""
     x = y * 2.0**-6
     series = np.ones_like(x)
