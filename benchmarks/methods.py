@@ -28,7 +28,7 @@ from torch_geometric.loader.cluster import ClusterData as PygClusterData
 
 from khop import loader as ours
 from khop.datasets import DebianPackages
-from khop.sampler import Labor, Ladies, PoissonLadies
+from khop.sampler import FastGcn, Labor, Ladies, PoissonLadies
 
 _PARTS = 64
 
@@ -164,6 +164,8 @@ def compare_layers(turns: int) -> None:
         "PoissonLadies, 2,000, ht": (PoissonLadies([2000], edge_norm="ht"), True),
         "PoissonLadies, 2,000, hajek": (PoissonLadies([2000]), False),
         "Ladies, 2,000": (Ladies([2000]), False),
+        "FastGcn, 2,000, ht": (FastGcn([2000], edge_norm="ht"), True),
+        "FastGcn, 2,000, hajek": (FastGcn([2000]), False),
         "uniform, fan-out 5": ([5], False),
         "Labor, fan-out 5": (Labor([5]), False),
     }

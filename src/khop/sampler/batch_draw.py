@@ -112,11 +112,9 @@ class BatchDraw:
         yield from write_rows([(rows.fetch(edges), stored)])
         return check_weights(fetched, rows.attributes[name].dtype)
 
-    def column_masses(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
+    def column_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
         """See `GraphAccess`."""
-        masses = yield from self._rows.column_masses(relation)
-        everyone = np.arange(len(masses), dtype=np.int64)
-        return masses[self.engine_ids(self.relations[relation][0], everyone)]
+        return self._rows.column_sums(relation)
 
     def original_ids(
         self, node_type: int, ids: Int64Array
@@ -132,11 +130,7 @@ class BatchDraw:
 
     def engine_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
         """See `GraphAccess`."""
-        part = self._rows.view.storage
-        if part is None:
-            return original_ids
-        id_map = part.folder.id_map(part.meta.node_types[node_type].name)
-        return np.ascontiguousarray(id_map[original_ids], np.int64)
+        return self._rows.view.engine_ids(node_type, original_ids)
 
     def add_hop(self, relation: int, rows: Rows) -> None:
         """See `GraphAccess`."""

@@ -159,11 +159,11 @@ class GraphRows:
         )
         return degrees
 
-    def column_masses(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
-        """Return the mass of each neighbour's column, by its id here; see `GraphAccess`.
+    def column_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
+        """Return running sums of the squared norms of columns; see `GraphAccess`.
 
-        All rows are read once, in pieces; batches of a process share the masses, and those that
-        come while they are computed wait for them.
+        All rows are read once, in pieces; batches of a process share the sums, and those that come
+        while they are computed wait for them.
         """
         while relation not in self._columns:
             if relation in self._columns_under_way:
@@ -195,7 +195,8 @@ class GraphRows:
                 squares = np.square(counts.astype(np.int64))
                 each = np.maximum(scale // np.maximum(squares, 1), 1)
                 np.add.at(masses, neighbors, np.repeat(each, counts))
-        self._columns[relation] = masses
+        in_order_of_ids = self.view.engine_ids(source, np.arange(len(masses), dtype=np.int64))
+        self._columns[relation] = np.cumsum(masses[in_order_of_ids])
 
     def _each(
         self,

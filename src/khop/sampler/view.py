@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from khop import _native
 from khop.data import Graph, Topology
 from khop.storage.part import Part
+from khop.typing import Int64Array
 
 
 class GraphView:
@@ -48,6 +51,13 @@ class GraphView:
     def is_whole(self) -> bool:
         """True if all rows are local."""
         return all(len(bounds) == 2 for bounds in self.bounds)
+
+    def engine_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
+        """Return the ids of nodes here, given their original ids, [n] int64."""
+        if self.storage is None:
+            return original_ids
+        id_map = self.storage.folder.id_map(self.storage.meta.node_types[node_type].name)
+        return np.ascontiguousarray(id_map[original_ids], np.int64)
 
     @classmethod
     def of_graph(cls, graph: Graph) -> GraphView:

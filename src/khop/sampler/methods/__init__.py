@@ -12,6 +12,7 @@ from khop.sampler.methods.base import (
     SamplingMethod,
     register,
 )
+from khop.sampler.methods.fastgcn import FastGcn
 from khop.sampler.methods.labor import Labor
 from khop.sampler.methods.ladies import Ladies, PoissonLadies
 from khop.sampler.methods.neighbor import NEIGHBOR, NeighborSampling, as_method
@@ -22,6 +23,7 @@ from khop.sampler.methods.saint import SaintEdges, SaintWalks
 __all__ = [
     "METHODS",
     "NEIGHBOR",
+    "FastGcn",
     "Labor",
     "Ladies",
     "MethodSpec",

@@ -110,12 +110,13 @@ class GraphAccess(Protocol):
             edges: [n] int64, as `neighbors` returns them.
         """
 
-    def column_masses(self, relation: int) -> Waiting:
-        """Return the squared norm of each node's column, [num_nodes] int64, by original id.
+    def column_sums(self, relation: int) -> Waiting:
+        """Return running sums of the squared norms of columns, [num_nodes] int64, by original id.
 
-        Rows are those of the adjacency matrix of an edge type over the whole graph, each divided by
-        its number of entries: a node's mass is the sum of 1 / degree^2 over its edges, scaled. The
-        first batch of a process reads all rows for it.
+        Columns are those of the adjacency matrix of an edge type over the whole graph, each of
+        whose rows is divided by its number of entries: a neighbour's squared norm is the sum of
+        1 / degree^2 over its edges, here an integer, scaled. Parallel edges count each. The first
+        batch of a process reads all rows for it.
         """
 
     def original_ids(self, node_type: int, ids: Int64Array) -> Waiting:
