@@ -183,6 +183,15 @@ def test_weighted_rows_have_the_variance_of_uniform_draws(iterations):
         np.testing.assert_allclose(sums, target, rtol=1e-9)
 
 
+def test_masses_stay_finite():
+    """Of rows that take all and fan-outs beyond all degrees, after as many iterations as may be."""
+    rows = [(np.array([2, 6], np.int32), np.array([0, 1, 0, 1, 2, 3, 4, 5]), None)]
+    for weights in (None, [np.array([1e-300, 1e300, *range(1, 7)])]):
+        layer = Layer.of([rows[0], rows[0]], [2**62, 1], weights and weights * 2)
+        chance = layer.chances(layer.masses(100))
+        assert ((chance > 0) & (chance <= 1)).all()
+
+
 def test_iterations_expect_fewer_nodes():
     """The expected number of nodes, sum_t max_s min(1, c_s pi_t), never rises."""
     for layer in layers():

@@ -27,6 +27,8 @@ namespace khop::cpu {
 constexpr int64_t kBlockRows = 4 * kLanes;
 // Fewer rows are interleaved where each draws many neighbours: each pick takes 24 bytes until then.
 constexpr int64_t kMaxInterleavedPicks = int64_t{1} << 16;
+// LABOR reads rows whole, one after the other; so many of the next are fetched meanwhile.
+constexpr int64_t kLaborRowsAhead = 4;
 
 template <class Ptr, class Col>
 class RowDrawer {
@@ -59,7 +61,10 @@ class RowDrawer {
       Row* const block = found.data() + first;
       finder_.find(rows.from(first), some, block);
       if (spec_.method == HopMethod::kLabor) {
+        const int64_t coming = std::min(some, kLaborRowsAhead);
+        for (int64_t i = 0; i < coming; ++i) labor_.prefetch(block[i]);
         for (int64_t i = 0; i < some; ++i) {
+          if (i + kLaborRowsAhead < some) labor_.prefetch(block[i + kLaborRowsAhead]);
           counts[first + i] = checked_count(labor_.draw(block[i], positions));
         }
         continue;

@@ -7,6 +7,8 @@ namespace khop::cpu {
 #ifdef KHOP_X86
 void pick_simd_avx2(uint64_t, const SimdRows&, int, bool, uint32_t*);
 void pick_simd_avx512(uint64_t, const SimdRows&, int, bool, uint32_t*);
+void words_avx2(uint64_t, uint32_t, const uint32_t*, const uint32_t*, int64_t, uint64_t*);
+void words_avx512(uint64_t, uint32_t, const uint32_t*, const uint32_t*, int64_t, uint64_t*);
 #endif
 
 namespace {
@@ -27,13 +29,21 @@ void pick_simd_portable(uint64_t key, const SimdRows& rows, int count, bool repl
   }
 }
 
+void words_portable(uint64_t key, uint32_t tree, const uint32_t* node_low,
+                    const uint32_t* node_high, int64_t count, uint64_t* words) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t high = node_high == nullptr ? 0 : node_high[i];
+    words[i] = first_64_bits(NodeDraws{key, high << 32 | node_low[i], tree}.block(0));
+  }
+}
+
 std::vector<SimdPicker> find_pickers() {
   std::vector<SimdPicker> found;
 #ifdef KHOP_X86
-  if (__builtin_cpu_supports("avx512f")) found.push_back({"avx512", pick_simd_avx512});
-  if (__builtin_cpu_supports("avx2")) found.push_back({"avx2", pick_simd_avx2});
+  if (__builtin_cpu_supports("avx512f")) found.push_back({"avx512", pick_simd_avx512, words_avx512});
+  if (__builtin_cpu_supports("avx2")) found.push_back({"avx2", pick_simd_avx2, words_avx2});
 #endif
-  found.push_back({"portable", pick_simd_portable});
+  found.push_back({"portable", pick_simd_portable, words_portable});
   return found;
 }
 

@@ -26,9 +26,15 @@ struct SimdRows {
 using PickFunction = void (*)(uint64_t key, const SimdRows& rows, int count, bool replace,
                               uint32_t* picks);
 
+// The first 64-bit word of each of `count` nodes (NodeDraws::block(0)), a multiple of kLanes. Upper
+// halves of ids may be null: then all are zero.
+using WordFunction = void (*)(uint64_t key, uint32_t tree, const uint32_t* node_low,
+                              const uint32_t* node_high, int64_t count, uint64_t* words);
+
 struct SimdPicker {
   const char* instructions;  // "avx512", "avx2" or "portable"
   PickFunction pick;
+  WordFunction words;
 };
 
 // Those that this machine can run, the fastest first.

@@ -23,6 +23,12 @@ struct Avx2 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                      _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(a, lower)));
   }
+  // Words of two lower halves each.
+  static void store_pair(uint64_t* to, V low, V high) {
+    // Blended: the odd ones of the 32-bit lanes are `high`.
+    const V words = _mm256_blend_epi32(low, _mm256_slli_epi64(high, 32), 0xAA);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), words);
+  }
   static V multiply(V a, V b) { return _mm256_mul_epu32(a, b); }
   static V upper(V a) { return _mm256_srli_epi64(a, 32); }
   static V subtract(V a, V b) { return _mm256_sub_epi64(a, b); }
@@ -49,6 +55,11 @@ struct Avx2 {
 
 void pick_simd_avx2(uint64_t key, const SimdRows& rows, int count, bool replace, uint32_t* picks) {
   VectorPicker<Avx2>::pick(key, rows, count, replace, picks);
+}
+
+void words_avx2(uint64_t key, uint32_t tree, const uint32_t* node_low, const uint32_t* node_high,
+                int64_t count, uint64_t* words) {
+  VectorPicker<Avx2>::words(key, tree, node_low, node_high, count, words);
 }
 
 }  // namespace khop::cpu

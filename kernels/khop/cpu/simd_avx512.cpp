@@ -17,6 +17,11 @@ struct Avx512 {
   static void store(uint32_t* to, V a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi64_epi32(a));
   }
+  // Words of two lower halves each.
+  static void store_pair(uint64_t* to, V low, V high) {
+    // Blended: the odd ones of the 32-bit lanes are `high`.
+    _mm512_storeu_si512(to, _mm512_mask_blend_epi32(0xAAAA, low, _mm512_slli_epi64(high, 32)));
+  }
   static V multiply(V a, V b) { return _mm512_mul_epu32(a, b); }
   static V upper(V a) { return _mm512_srli_epi64(a, 32); }
   static V subtract(V a, V b) { return _mm512_sub_epi64(a, b); }
@@ -40,6 +45,11 @@ struct Avx512 {
 void pick_simd_avx512(uint64_t key, const SimdRows& rows, int count, bool replace,
                       uint32_t* picks) {
   VectorPicker<Avx512>::pick(key, rows, count, replace, picks);
+}
+
+void words_avx512(uint64_t key, uint32_t tree, const uint32_t* node_low, const uint32_t* node_high,
+                  int64_t count, uint64_t* words) {
+  VectorPicker<Avx512>::words(key, tree, node_low, node_high, count, words);
 }
 
 }  // namespace khop::cpu

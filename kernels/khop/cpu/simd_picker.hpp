@@ -44,6 +44,27 @@ class VectorPicker {
     }
   }
 
+  static void words(uint64_t key, uint32_t tree, const uint32_t* node_low,
+                    const uint32_t* node_high, int64_t count, uint64_t* words) {
+    Nodes nodes;
+    for (int v = 0; v < kVectors; ++v) {
+      nodes.tree[v] = Isa::all(tree);
+      nodes.high[v] = Isa::all(0);
+    }
+    V drawn[4][kVectors];
+    for (int64_t first = 0; first < count; first += kLanes) {
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t lane = first + v * Isa::kWidth;
+        nodes.low[v] = Isa::load(node_low + lane);
+        if (node_high != nullptr) nodes.high[v] = Isa::load(node_high + lane);
+      }
+      draw_words(key, nodes, 0, drawn);
+      for (int v = 0; v < kVectors; ++v) {
+        Isa::store_pair(words + first + v * Isa::kWidth, drawn[0][v], drawn[1][v]);
+      }
+    }
+  }
+
  private:
   static constexpr int kVectors = kLanes / Isa::kWidth;
   using V = typename Isa::V;

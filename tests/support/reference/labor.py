@@ -65,7 +65,8 @@ def added(values):
 def scale(row, masses):
     """c_s: the least c with sum_t 1 / min(1, c pi_t) = d^2 / k, or the same of weights."""
     if row.count == len(row.nodes):
-        return max((1 / pi for pi in masses), default=0.0)
+        least = row.fanout / (1 if row.shares is not None else max(len(row.nodes), 1))
+        return max((least, 0.0, *(1 / pi for pi in masses)))
     degree, count = float(len(row.nodes)), row.count
     squares = [1.0 if row.shares is None else a * a for a in row.shares or row.nodes]
     target = degree * degree / count
@@ -97,7 +98,7 @@ def masses_of(rows, iterations):
             for t, mass in zip(row.nodes, of_row, strict=True):
                 own = c * mass if weighted and masses is first else c
                 highest[t] = max(highest[t], own)
-        pi = {t: value * highest[t] for t, value in pi.items()}
+        pi = {t: min(value * highest[t], 2.0**300) for t, value in pi.items()}
         masses = [[pi[t] for t in row.nodes] for row in rows]
         before, expected = expected, added(min(value, 1.0) for value in pi.values())
         left -= 1

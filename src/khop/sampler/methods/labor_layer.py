@@ -15,6 +15,7 @@ from khop.sampler.methods.access import Rows
 from khop.typing import BoolArray, Float64Array, Int64Array
 
 _CONVERGED = 1.0 - 1e-4
+_MOST_MASS = 2.0**300  # products with c_s stay finite
 _LEAST_SHARE = 2.0**-62  # of a row's weight: as in the kernels' tables, positive stays positive
 
 
@@ -82,7 +83,7 @@ class Layer:
                 raised = raised * of_edge
             highest = np.zeros_like(of_node)
             np.maximum.at(highest, self.node, raised)
-            of_node = of_node * highest
+            of_node = np.minimum(of_node * highest, _MOST_MASS)
             of_edge = of_node[self.node]
             is_first = False
             left -= 1
@@ -99,10 +100,16 @@ class Layer:
         with c_s pi_t >= 1 add 1 (A^2) each; c_s rises from its value without such ones, and edges
         once among them stay, until there are no more.
 
+        Rows that take all their neighbours are certain of them from some c_s on. Theirs is fanout /
+        degree (fanout, of weights) or more: nodes that are taken anyway gain mass for other rows,
+        which saves 1 to 3 % of a batch's nodes.
+
         Args:
             masses: [num_edges] pi_t of each edge.
         """
         scales, fanout = np.zeros(len(self.degree)), self.fanout
+        size = np.maximum(self.degree, 1) if self.share is None else 1
+        np.divide(self.asked, size, out=scales, where=self.asked > 0)
         np.maximum.at(scales, self.row, 1.0 / masses)  # of rows that take all their neighbours
         is_open = fanout < self.degree
         edges = is_open[self.row]
