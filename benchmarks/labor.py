@@ -16,8 +16,8 @@ sequential and in Poisson draws. `hubs` prints the time of drawing a batch whose
 neighbours: LABOR reads whole rows, uniform sampling reads as many entries as it draws. Cases take
 turns, and the median ratio is given with the smallest and largest. `accuracy` trains the
 quickstart's model with one trainer, with either method at the same fan-outs, and prints accuracy on
-the test nodes. The last four are in `labor_costs.py`; all but `blocks` are of graphs of ogbn-products'
-shape, scaled: --scale 1 has 2.4 million nodes and 124 million entries.
+the test nodes. The last four are in `labor_costs.py`. All of these but `blocks` are of graphs of the
+shape of ogbn-products, scaled: --scale 1 has 2.4 million nodes and 124 million entries.
 """
 
 from __future__ import annotations

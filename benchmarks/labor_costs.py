@@ -136,7 +136,7 @@ def _stream(loader: Any) -> Callable[[], float]:
 
 
 def _print_ratios(name: str, cases: dict[str, Callable[[], float]], turns: int) -> None:
-    """Prints the median time of two cases that take turns, and their ratio; the first is warm-up."""
+    """Prints the median times of two cases that take turns, and their ratio; one turn warms up."""
     pairs = [[turn() for turn in cases.values()] for _ in range(turns + 1)][1:]
     ratios = sorted(b / a for a, b in pairs)
     medians = [1000 * statistics.median(column) for column in zip(*pairs, strict=True)]

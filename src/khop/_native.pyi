@@ -28,6 +28,10 @@ def draw_simd(
     count: int,
     replace: bool,
 ) -> UInt32Array: ...
+def below_simd(
+    instructions: str, key: int, tree: int, nodes: UInt64Array, limit: int, wide: bool
+) -> tuple[UInt64Array, Int64Array]: ...
+def kth_simd(instructions: str, words: UInt64Array, k: int) -> int: ...
 
 class HopOptions:
     def __init__(

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -53,6 +54,13 @@ nb::list simd_instructions() {
   return names;
 }
 
+const cpu::SimdPicker& picker_with(const std::string& instructions) {
+  for (const cpu::SimdPicker& picker : cpu::simd_pickers()) {
+    if (picker.instructions == instructions) return picker;
+  }
+  throw nb::value_error(("this machine has no instructions " + instructions).c_str());
+}
+
 NumpyArray<uint32_t> draw_simd(const std::string& instructions, uint64_t key,
                                const In<uint64_t>& nodes, const In<uint32_t>& trees,
                                const In<uint32_t>& degrees, int count, bool replace) {
@@ -71,13 +79,37 @@ NumpyArray<uint32_t> draw_simd(const std::string& instructions, uint64_t key,
       throw nb::value_error("a lane's degree is too large or too small");
     }
   }
-  for (const cpu::SimdPicker& picker : cpu::simd_pickers()) {
-    if (picker.instructions != instructions) continue;
-    cpu::Buffer<uint32_t> picks(int64_t{count} * cpu::kLanes);
-    picker.pick(key, rows, count, replace, picks.data());
-    return to_numpy(std::move(picks));
+  cpu::Buffer<uint32_t> picks(int64_t{count} * cpu::kLanes);
+  picker_with(instructions).pick(key, rows, count, replace, picks.data());
+  return to_numpy(std::move(picks));
+}
+
+nb::tuple below_simd(const std::string& instructions, uint64_t key, uint32_t tree,
+                     const In<uint64_t>& nodes, uint64_t limit, bool wide) {
+  const auto count = static_cast<int64_t>(nodes.shape(0));
+  cpu::Buffer<uint32_t> low(count + cpu::kLanes);
+  cpu::Buffer<uint32_t> high(count + cpu::kLanes);
+  for (int64_t i = 0; i < count + cpu::kLanes; ++i) {
+    low[i] = i < count ? static_cast<uint32_t>(nodes.data()[i]) : 0;
+    high[i] = i < count ? static_cast<uint32_t>(nodes.data()[i] >> 32) : 0;
   }
-  throw nb::value_error(("this machine has no instructions " + instructions).c_str());
+  cpu::Buffer<uint64_t> words(count + cpu::kLanes);
+  cpu::Buffer<int64_t> places(count + cpu::kLanes);
+  const cpu::SimdNodes given{low.data(), wide ? high.data() : nullptr, count};
+  const int64_t found =
+      picker_with(instructions).below(key, tree, given, limit, 100, words.data(), places.data());
+  words.resize(found);
+  places.resize(found);
+  return nb::make_tuple(to_numpy(std::move(words)), to_numpy(std::move(places)));
+}
+
+uint64_t kth_simd(const std::string& instructions, const In<uint64_t>& words, int64_t k) {
+  const auto count = static_cast<int64_t>(words.shape(0));
+  if (k < 1 || k > count) throw nb::value_error("k is from 1 to the number of words");
+  cpu::Buffer<uint64_t> padded(count + cpu::kLanes);
+  std::copy_n(words.data(), count, padded.data());
+  std::fill_n(padded.data() + count, cpu::kLanes, ~uint64_t{0});
+  return picker_with(instructions).kth(padded.data(), count, k);
 }
 
 }  // namespace
@@ -109,6 +141,12 @@ void bind_rng(nb::module_& m) {
         nb::arg("nodes").noconvert(), nb::arg("trees").noconvert(), nb::arg("degrees").noconvert(),
         nb::arg("count"), nb::arg("replace"),
         "[count * 16] positions, the i-th of row l at 16 * i + l; nodes uint64, others uint32.");
+  m.def("below_simd", &below_simd, nb::arg("instructions"), nb::arg("key"), nb::arg("tree"),
+        nb::arg("nodes").noconvert(), nb::arg("limit"), nb::arg("wide"),
+        "Of uint64 nodes the words that are at most a limit, and 100 + the numbers of these nodes; "
+        "wide: with the upper halves of ids.");
+  m.def("kth_simd", &kth_simd, nb::arg("instructions"), nb::arg("words").noconvert(), nb::arg("k"),
+        "The k-th smallest of uint64 words; 1: the least.");
   m.attr("SHUFFLE_HOP") = kShuffleHop;
 }
 

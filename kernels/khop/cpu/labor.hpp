@@ -25,10 +25,9 @@ template <class Ptr, class Col>
 class LaborDrawer {
  public:
   LaborDrawer(const CsrView<Ptr, Col>& graph, const HopSpec& spec) : graph_(graph), spec_(spec) {
-    // Three standard deviations more than the fan-out: too few are found once in several hundred
-    // rows.
+    // More than two standard deviations above the fan-out: of a hundred rows one has too few.
     const double fanout = static_cast<double>(std::max<int64_t>(spec.fanout, 0));
-    expected_ = fanout + 3.0 * std::sqrt(fanout) + 2.0;
+    expected_ = fanout + 2.5 * std::sqrt(fanout) + 1.0;
   }
 
   // Appends the positions drawn from a row; returns how many.
@@ -59,8 +58,8 @@ class LaborDrawer {
 
   // Fetches what a row's draw reads first; the rest follows by itself.
   void prefetch(const Row& row) const {
-    const int width = graph_.neighbor_id_width == 0 ? static_cast<int>(sizeof(Col))
-                                                    : graph_.neighbor_id_width;
+    const int width =
+        graph_.neighbor_id_width == 0 ? static_cast<int>(sizeof(Col)) : graph_.neighbor_id_width;
     const char* const ids = graph_.neighbor_id_width == 0
                                 ? reinterpret_cast<const char*>(graph_.indices)
                                 : static_cast<const char*>(graph_.neighbor_ids);
@@ -71,7 +70,8 @@ class LaborDrawer {
   }
 
  private:
-  static constexpr int64_t kChunk = 256;  // neighbours whose words are made before any is looked at
+  static constexpr int64_t kChunk = 1024;      // neighbours whose words are made in one call
+  static constexpr int64_t kComparedAll = 96;  // candidates of which each is compared with all
   static constexpr int64_t kLine = 64;
   static constexpr int64_t kFetched = 8 * kLine;
 
@@ -84,10 +84,7 @@ class LaborDrawer {
                                   : ~uint64_t{0});
     if (words_.size() < spec_.fanout) find_below(row, excluded_positions, ~uint64_t{0});
     const int64_t found = words_.size();
-    sorted_.resize(found);
-    std::copy_n(words_.data(), found, sorted_.data());
-    std::nth_element(sorted_.data(), sorted_.data() + spec_.fanout - 1, sorted_.data() + found);
-    const uint64_t largest = sorted_[spec_.fanout - 1];
+    const uint64_t largest = kth_smallest();
     // Of equal ones, which next to no row has, the first are taken.
     int64_t equal_left = spec_.fanout;
     for (int64_t i = 0; i < found; ++i) equal_left -= static_cast<int64_t>(words_[i] < largest);
@@ -100,22 +97,30 @@ class LaborDrawer {
     }
   }
 
+  // The fan-out's smallest of words_.
+  uint64_t kth_smallest() {
+    const int64_t found = words_.size();
+    if (found <= kComparedAll) {
+      std::fill_n(words_.extend(kLanes), kLanes, ~uint64_t{0});
+      words_.resize(found);
+      return simd_.kth(words_.data(), found, spec_.fanout);
+    }
+    sorted_.resize(found);
+    std::copy_n(words_.data(), found, sorted_.data());
+    std::nth_element(sorted_.data(), sorted_.data() + spec_.fanout - 1, sorted_.data() + found);
+    return sorted_[spec_.fanout - 1];
+  }
+
   // Sets words_ and edges_ to the row's edges whose variates are no larger than a limit.
   void find_below(const Row& row, const ExcludedPositions& excluded_positions, uint64_t limit) {
-    uint64_t drawn[kChunk];
     words_.clear();
     edges_.clear();
     for (int64_t first = row.begin; first < row.end; first += kChunk) {
       const int64_t count = std::min(kChunk, row.end - first);
-      draw_words(row.tree, first, count, drawn);
-      int64_t found = words_.size();
-      uint64_t* const words = words_.extend(count) - found;
-      int64_t* const edges = edges_.extend(count) - found;
-      for (int64_t i = 0; i < count; ++i) {
-        words[found] = drawn[i];
-        edges[found] = first + i;
-        found += static_cast<int64_t>(drawn[i] <= limit);
-      }
+      const int64_t before = words_.size();
+      uint64_t* const words = words_.extend(count + kLanes);
+      int64_t* const edges = edges_.extend(count + kLanes);
+      const int64_t found = before + append_below(row.tree, first, count, limit, words, edges);
       words_.resize(found);
       edges_.resize(found);
     }
@@ -133,13 +138,14 @@ class LaborDrawer {
     edges_.resize(left);
   }
 
-  // r_t of the neighbours of `count` edges, at most kChunk.
-  void draw_words(uint32_t tree, int64_t first, int64_t count, uint64_t* words) const {
+  // Of the neighbours of `count` edges, at most kChunk.
+  int64_t append_below(uint32_t tree, int64_t first, int64_t count, uint64_t limit, uint64_t* words,
+                       int64_t* edges) const {
     const int64_t rounded = (count + kLanes - 1) / kLanes * kLanes;
     const uint32_t* const ids = narrow_ids();
-    if (ids != nullptr && first + rounded <= graph_.num_edges) {  // those behind are not used
-      words_of_(spec_.key, tree, ids + first, nullptr, rounded, words);
-      return;
+    if (ids != nullptr && first + rounded <= graph_.num_edges) {
+      return simd_.below(spec_.key, tree, {ids + first, nullptr, count}, limit, first, words,
+                         edges);
     }
     uint32_t low[kChunk];
     uint32_t high[kChunk];
@@ -148,7 +154,7 @@ class LaborDrawer {
       low[i] = static_cast<uint32_t>(node);
       high[i] = static_cast<uint32_t>(node >> 32);
     }
-    words_of_(spec_.key, tree, low, high, rounded, words);
+    return simd_.below(spec_.key, tree, {low, high, count}, limit, first, words, edges);
   }
 
   // Original ids of neighbours if they have 32 bits, else null.
@@ -173,7 +179,7 @@ class LaborDrawer {
 
   const CsrView<Ptr, Col>& graph_;
   const HopSpec& spec_;
-  const WordFunction words_of_ = simd_pickers().front().words;
+  const SimdPicker& simd_ = simd_pickers().front();
   double expected_;
   std::vector<int64_t> excluded_positions_;  // excluded edges of the row at hand, ascending
   Buffer<uint64_t> words_;                   // of candidates of the row at hand, or of a heap
