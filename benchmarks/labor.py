@@ -16,8 +16,8 @@ sequential and in Poisson draws. `hubs` prints the time of drawing a batch whose
 neighbours: LABOR reads whole rows, uniform sampling reads as many entries as it draws. Cases take
 turns, and the median ratio is given with the smallest and largest. `accuracy` trains the
 quickstart's model with one trainer, with either method at the same fan-outs, and prints accuracy on
-the test nodes. The last four are in `labor_costs.py`. All of these but `blocks` are of graphs of the
-shape of ogbn-products, scaled: --scale 1 has 2.4 million nodes and 124 million entries.
+the test nodes. The last four are in `labor_costs.py`. All of these but `blocks` are of graphs of
+ogbn-products' shape, scaled: --scale 1 has 2.4 million nodes and 124 million entries.
 """
 
 from __future__ import annotations
@@ -182,6 +182,8 @@ def main() -> None:
     parser.add_argument("case", choices=cases)
     parser.add_argument("--scale", type=float, default=0.1, help="of products' shape")
     parser.add_argument("--batches", type=int, default=8, help="of products' shape, a turn")
+    parser.add_argument("--features", type=int, default=100, help="of `products`")
+    parser.add_argument("--seeds", type=int, default=96, help="a batch of `cache`")
     parser.add_argument("--cached", type=float, default=0.2, help="share of nodes of `cache`")
     parser.add_argument("--epochs", type=int, default=3, help="of `accuracy`")
     parser.add_argument("--runs", type=int, default=3, help="seeds of `accuracy`")
@@ -198,9 +200,9 @@ def main() -> None:
     elif args.case == "blocks":
         compare_blocks(args.turns)
     elif args.case == "products":
-        compare_products(args.scale, args.turns, args.batches)
+        compare_products(args.scale, args.turns, args.batches, args.features)
     elif args.case == "cache":
-        compare_caches(args.scale, args.batches, args.cached)
+        compare_caches(args.scale, args.batches, args.cached, args.seeds)
     else:
         compare_parts(args.scale, args.turns, args.batches)
 

@@ -100,9 +100,9 @@ def _draw_layers(
 # Products' shape ----------------------------------------------------------------------------------
 
 
-def compare_products(scale: float, turns: int, batches: int) -> None:
+def compare_products(scale: float, turns: int, batches: int, num_features: int) -> None:
     """Prints nodes and time of batches with features, LABOR-0 against uniform sampling."""
-    data = PowerLaw.products(scale).data()
+    data = PowerLaw.products(scale, num_features=num_features).data()
     print(f"{data.num_nodes:,} nodes, {data.num_edges:,} entries, {data.num_features} features")
     generator = torch.Generator().manual_seed(0)
     seeds = torch.randperm(data.num_nodes, generator=generator)[: BATCH * batches]
@@ -151,31 +151,33 @@ def _print_ratios(name: str, cases: dict[str, Callable[[], float]], turns: int) 
 # Caches -------------------------------------------------------------------------------------------
 
 
-def compare_caches(scale: float, batches: int, share: float) -> None:
+def compare_caches(scale: float, batches: int, share: float, num_seeds: int) -> None:
     """Prints the rows that a cache of the nodes used last misses, by `batch_dependency`."""
     data = PowerLaw.products(scale, num_features=0).data()
     size = int(share * data.num_nodes)
     order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))
-    seeds = order.repeat(-(-2 * batches * BATCH // data.num_nodes))[: 2 * batches * BATCH]
-    print(f"{data.num_nodes:,} nodes, a cache of {size:,} of them, batches of {BATCH}")
+    wanted = 2 * batches * num_seeds
+    seeds = order.repeat(-(-wanted // data.num_nodes))[:wanted]
+    print(f"{data.num_nodes:,} nodes, a cache of {size:,} of them, batches of {num_seeds} seeds")
     print("| method | nodes | missed | share | missed, of uniform's |")
     print("|---|---|---|---|---|")
     methods: dict[str, Any] = {"uniform": FANOUTS, "LABOR": Labor(FANOUTS)}
-    methods |= {f"LABOR, K={k}": Labor(FANOUTS, batch_dependency=k) for k in (8, 32, 128)}
+    methods |= {f"LABOR, K={k}": Labor(FANOUTS, batch_dependency=k) for k in (8, 32)}
     first = None
     for name, method in methods.items():
         used = np.full(data.num_nodes, -1)  # the batch in which each node was used last
         cached = np.zeros(data.num_nodes, bool)
         nodes = missed = 0
-        loader = NeighborLoader(data, method, seeds, batch_size=BATCH, seed=1)
+        loader = NeighborLoader(data, method, seeds, batch_size=num_seeds, seed=1)
         for number, batch in enumerate(loader):
             ids = batch.n_id.numpy()
             if number >= batches:
                 nodes += len(ids)
                 missed += len(ids) - int(cached[ids].sum())
             used[ids] = number
-            oldest = -np.partition(-used, size)[size]
-            cached = used > oldest  # all that fit whole: batches leave as one
+            newest = np.argpartition(-used, size - 1)[:size]
+            cached[:] = False
+            cached[newest[used[newest] >= 0]] = True
         first = first or missed
         print(
             f"| {name} | {nodes / batches:,.0f} | {missed / batches:,.0f} | {missed / nodes:.2f} | "
