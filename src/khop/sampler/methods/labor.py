@@ -21,8 +21,8 @@ class Labor(SamplingMethod):
     with `neighbor_ids=True` (`khop partition --neighbor-ids`).
 
     Cost: whole rows are read, where a list's sampling reads k entries of each. Seeds with 40
-    neighbours take about three times as long to draw, and hubs with thousands tens of times (20 ms
-    a batch against less than 1 ms); fewer nodes save time in gathering, copying and the model.
+    neighbours take up to twice as long to draw, and hubs with thousands twenty times (13 ms a batch
+    against less than 1 ms); fewer nodes save time in gathering, copying and the model.
     `docs/extending.md` has measurements.
 
     Importance sampling (LABOR-i) gives each neighbour a mass pi_t besides, which is larger the more
