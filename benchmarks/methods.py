@@ -28,7 +28,7 @@ from torch_geometric.loader.cluster import ClusterData as PygClusterData
 
 from khop import loader as ours
 from khop.datasets import DebianPackages
-from khop.sampler import FastGcn, Labor, Ladies, PoissonLadies
+from khop.sampler import FastGcn, Hgt, Labor, Ladies, PoissonLadies, RippleWalk, SaintNodes
 
 _PARTS = 64
 
@@ -81,8 +81,12 @@ def pygs_clusters(data: Data, clusters: ours.ClusterData) -> Any:
     return Given(data, _PARTS, log=False)
 
 
-def subgraph_loaders(data: Data) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-    """For each name: what makes khop's loader, and PyG's."""
+Pair = tuple[Callable[[], Any], "Callable[[], Any] | None"]
+"""What makes khop's loader, and PyG's."""
+
+
+def subgraph_loaders(data: Data) -> dict[str, Pair]:
+    """The loaders, by name."""
     clusters = clusters_of(data)
     theirs = pygs_clusters(data, clusters)
     roots = torch.arange(0, data.num_nodes, 16)
@@ -90,11 +94,15 @@ def subgraph_loaders(data: Data) -> dict[str, tuple[Callable[[], Any], Callable[
     shadow: dict[str, Any] = {"depth": 2, "num_neighbors": 10, "node_idx": roots, "batch_size": 256}
     four: dict[str, Any] = {"batch_size": 4, "shuffle": True}
 
-    def saints(name: str, *sizes: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def saints(name: str, *sizes: int) -> Pair:
         return (
             lambda: getattr(ours, name)(data, *sizes, **saint),
             lambda: getattr(pyg, name)(data, *sizes, **saint),
         )
+
+    def program(method: Any, batch_size: int) -> Pair:
+        seeds = torch.arange(0, data.num_nodes, 1 + data.num_nodes // (30 * batch_size))
+        return lambda: ours.NeighborLoader(data, method, seeds, batch_size=batch_size), None
 
     return {
         f"ClusterLoader, 4 of {_PARTS}": (
@@ -112,6 +120,9 @@ def subgraph_loaders(data: Data) -> dict[str, tuple[Callable[[], Any], Callable[
             lambda: ours.RandomNodeLoader(data, 16, shuffle=True),
             lambda: pyg.RandomNodeLoader(data, 16, shuffle=True),
         ),
+        "SaintNodes(6,000), 1 seed": program(SaintNodes(6000), 1),
+        "RippleWalk(4,000), 1 seed": program(RippleWalk(4000), 1),
+        "Hgt([2,000, 2,000]), 256 seeds": program(Hgt([2000, 2000]), 256),
     }
 
 
@@ -125,7 +136,7 @@ def compare_subgraphs(turns: int) -> None:
     for name, (make, make_pygs) in loaders.items():
         loader = make()
         try:
-            peer = make_pygs()
+            peer = make_pygs() if make_pygs else None
         except ImportError:
             peer = None
         times, ratios = [], []
@@ -135,7 +146,7 @@ def compare_subgraphs(turns: int) -> None:
             if peer is not None:
                 ratios.append(timed(peer)[0] / seconds)
         seconds = statistics.median(times[1:])
-        versus = "cannot be imported"
+        versus = "cannot be imported" if make_pygs else ""
         if ratios:
             rest = sorted(ratios[1:])
             versus = f"{statistics.median(rest):.1f} ({rest[0]:.1f} to {rest[-1]:.1f})"

@@ -23,7 +23,7 @@ ORDER = [
     *("distributed.processes", "distributed.rpc", "distributed.sampling", "distributed.job"),
     *("distributed.partitions", "distributed.options", "distributed.graph", "distributed.stores"),
     *("distributed.dataset", "distributed.remote", "distributed.inference", "distributed.loaders"),
-    *("lightning", "datasets", "cli"),
+    *("lightning", "datasets", "cli", "glt"),
 ]
 
 # All of their modules run in samplers or servers, where torch need not be installed.

@@ -55,9 +55,17 @@ COMPLETION_RUNS = [f"completion {shell} --debug" for shell in ("bash", "zsh", "t
 SERVE_RUNS = [
     "serve parts --rank 0 --num-servers 1 --num-clients 0 --master 127.0.0.1:{port} --part 0 "
     "--part 1 --host 127.0.0.1 --port {port} --key-file keys/server.key --labels y.npy "
-    "--buffer-limit 1GB --metrics-port {page} --debug",
+    "--buffer-limit 1GB --metrics-port {page} --methods own_methods --debug",
     "serve parts --master 127.0.0.1:{port} --insecure",
 ]
+OWN_METHODS = """from dataclasses import dataclass
+from khop.sampler import SaintWalks, register
+
+@register
+@dataclass(frozen=True)
+class Fewest(SaintWalks):
+    '''Walks of one step.'''
+"""
 TOP_RUN = "top 127.0.0.1:{port} --key-file keys/client.key --interval 0.1 --once --json --debug"
 ALL_RUNS = [*RUNS, *METIS_RUNS, OGB_RUN, PLOT_RUN, *COMPLETION_RUNS, *SERVE_RUNS, TOP_RUN]
 
@@ -118,6 +126,7 @@ def root(tmp_path_factory):
     np.save(root / "ring" / "edge_time.npy", ids % 7)
     np.save(root / "ring" / "edge_weight.npy", ids / 40)
     np.save(root / "y.npy", ids)
+    (root / "own_methods.py").write_text(OWN_METHODS)
     (root / "owners").mkdir()
     np.save(root / "owners" / "node.npy", ids % 2)
     data = HeteroData()

@@ -20,7 +20,7 @@ from khop.distributed.rpc.protocol import Sample, pack_rows, request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
-from khop.sampler import Labor, NeighborSampler, SaintWalks, SamplingSpec
+from khop.sampler import Labor, NeighborSampler, RippleWalk, SaintNodes, SaintWalks, SamplingSpec
 from khop.sampler.collect import CollectSpec
 from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.requests import HopRequest, RowSet
@@ -145,6 +145,8 @@ def test_clients_of_graph_servers(tmp_path):
             Labor([3, 2], weight_attr="edge_weight"),
             Labor([3, 2], importance=1, sequential=False, edge_norm="ht"),
             SaintWalks(3),
+            SaintNodes(9),
+            RippleWalk(30),
         ):
             ours = DistNeighborLoader(
                 None,

@@ -108,3 +108,43 @@ def test_a_long_row_among_many_nodes():
     assert counts.tolist() == [len(members)]
     assert np.array_equal(edges, members)
     assert np.array_equal(numbers, np.arange(len(members)))
+
+
+@given(st.data())
+def test_rows_in_many_trees(data):
+    """Rows of nodes in some trees, whatever keys the members have: as looked up one by one.
+
+    Rows and members may repeat, members be of no node, or of trees that no row is in.
+    """
+    n = data.draw(st.integers(1, 8))
+    degrees = data.draw(st.lists(st.integers(0, 12), min_size=n, max_size=n))
+    indptr = np.concatenate([[0], np.cumsum(degrees)])
+    columns = np.array(data.draw(st.lists(st.integers(0, n - 1), **exactly(indptr[-1]))), np.int64)
+    pairs = st.tuples(st.integers(0, n - 1), st.integers(0, 5))
+    rows = data.draw(st.lists(pairs, max_size=30))
+    others = st.tuples(st.integers(0, n + 1), st.sampled_from([*range(6), 2**40]))
+    bits = (n - 1).bit_length()
+    keys = [t << bits | u for u, t in data.draw(st.lists(others, max_size=30)) if u < 1 << bits]
+    want = [
+        (i, keys.index(t << bits | int(columns[e])), e)
+        for i, (v, t) in enumerate(rows)
+        for e in range(indptr[v], indptr[v + 1])
+        if t << bits | int(columns[e]) in keys
+    ]
+    ids, trees = np.array(rows, np.int64).reshape(-1, 2).T
+    counts, numbers, edges = _native.induce_rows(
+        _native.Csr(indptr, columns),
+        np.ascontiguousarray(ids),
+        np.array(keys, np.int64),
+        n,
+        True,
+        True,
+        trees.astype(np.int32),
+    )
+    found = zip(np.repeat(np.arange(len(rows)), counts).tolist(), numbers, edges, strict=True)
+    assert [tuple(map(int, edge)) for edge in found] == want
+
+
+def exactly(count):
+    """Sizes of a list for hypothesis."""
+    return {"min_size": int(count), "max_size": int(count)}

@@ -19,6 +19,7 @@ from khop.loader import (
     GraphSAINTEdgeSampler,
     GraphSAINTNodeSampler,
     GraphSAINTRandomWalkSampler,
+    HGTLoader,
     RandomNodeLoader,
     ShaDowKHopSampler,
 )
@@ -38,6 +39,9 @@ LOADERS = {
     "saint edges": lambda **o: GraphSAINTEdgeSampler(GRAPH, 9, **COVERED, **o),
     "saint walks": lambda **o: GraphSAINTRandomWalkSampler(GRAPH, 9, 2, **COVERED, **o),
     "shadow": lambda **o: ShaDowKHopSampler(GRAPH, 2, 2, batch_size=16, shuffle=True, **o),
+    "hgt": lambda **o: HGTLoader(
+        twins.heterogeneous(), [9, 9], ("paper", None), batch_size=30, shuffle=True, **o
+    ),
     "random": lambda **o: RandomNodeLoader(GRAPH, 4, shuffle=True, **o),
     "random, types": lambda **o: RandomNodeLoader(twins.heterogeneous(), 4, shuffle=True, **o),
 }
@@ -101,6 +105,7 @@ def test_torchs_seed_and_transforms(make):
 PYGS = (
     *("ClusterData", "ClusterLoader", "GraphSAINTNodeSampler", "GraphSAINTEdgeSampler"),
     *("GraphSAINTRandomWalkSampler", "RandomNodeLoader", "ShaDowKHopSampler"),
+    "HGTLoader",
 )
 
 

@@ -8,6 +8,7 @@ from khop import _native, codec
 from khop.errors import ProtocolError
 from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.sampler.methods import MethodSpec, ProgramMethod, register
+from khop.sampler.methods.access import together
 from khop.sampler.spec import SamplingSpec
 from support.cluster import twins
 from support.programs import OneHop, Smallest, smallest, word_of
@@ -120,3 +121,22 @@ def test_words():
     words = _native.draw_words(9, ids).tolist()
     for node, word in zip(ids.tolist(), words, strict=True):
         assert word == word_of(9, node)
+
+
+def test_steps_side_by_side():
+    """What steps wait for is waited for together; each returns in its place."""
+
+    def step(name, waits):
+        for wait in range(waits):
+            yield [f"{name}{wait}"]
+        return name
+
+    def outer():
+        return (yield from together(step(*each) for each in (("a", 2), ("b", 0), ("c", 1))))
+
+    running, waited = outer(), []
+    with pytest.raises(StopIteration) as stop:
+        while True:
+            waited.append(next(running))
+    assert waited == [["a0", "c0"], ["a1"]]
+    assert stop.value.value == ["a", "b", "c"]

@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import io
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -77,6 +78,7 @@ def names(path, folder, port):
     return {
         **{name.rpartition(".")[2]: value for name, value in public().items()},
         **{"METHODS": importlib.import_module("khop.sampler").METHODS},
+        **{"dataclass": dataclass},
         **{"khop": khop, "np": np, "sys": sys, "torch": torch, "torch_geometric": torch_geometric},
         **{"data": make_graph(), "device": _native.emulated_device(0, 1)},
         **{"path": path, "folder": str(folder), "port": port},

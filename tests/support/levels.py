@@ -41,7 +41,7 @@ TABLE = {
         # The floor is built by CMake where it is not there yet.
         *("bench/test_command.py", "bench/test_floor.py", "bench/test_report.py"),
         *("kernels/test_floor.py", "cli", "distributed", "docs", "examples", "guide"),
-        *("partition/test_full_disk.py", "scripts"),
+        *("glt/test_glt_distributed.py", "partition/test_full_disk.py", "scripts"),
         "plot",  # matplotlib starts a program that lists fonts, the first time
     ],
     "fault": [

@@ -18,7 +18,9 @@ struct InducedRows {
 };
 
 // Scans whole rows (as far as their trees' times see them) for neighbours that are `members` of the
-// same tree. Appends to `out`. O(degree) a row.
+// same tree. Appends to `out`. O(degree) a row. Where trees overlap, a node's row is scanned once
+// for all of them: O(degree) a node, and a look-up for each tree of the node or of the neighbour,
+// whichever is in fewer.
 template <class Ptr, class Col>
 void induce_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
                  const NodeSet& members, const PairSet* excluded, bool with_edges,

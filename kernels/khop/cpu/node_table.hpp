@@ -46,6 +46,7 @@ class NodeSet {
   int64_t id_of(int64_t key) const { return key & id_mask_; }
   int64_t tree_of(int64_t key) const { return (key & ~id_mask_) >> id_bits_; }
   int id_bits() const { return id_bits_; }
+  int64_t num_ids() const { return num_nodes_; }
 
   // Numbers `count` keys in order, adding those not seen before: slots are prefetched some keys
   // ahead.

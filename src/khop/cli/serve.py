@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from khop.typing import Array
@@ -68,6 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="memory for batches that clients have not read, all together (default 8GiB)",
     )
     parser.add_argument(
+        "--methods",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module of sampling methods of your own that clients may use (my_package.methods), "
+        "once for each; also looked for in the working directory",
+    )
+    parser.add_argument(
         "--metrics-port", type=int, metavar="PORT", help="serve counters as Prometheus text there"
     )
 
@@ -85,6 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
     explain_crashes(arguments.folder)
     identify("server", arguments.rank)
     keys = None if arguments.insecure else read_server_keys(arguments.key_file)
+    if arguments.methods:
+        # Last, so that no file there takes the place of another module.
+        sys.path.append(str(Path.cwd()))
     ours, theirs = socket_pair()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ours.close())
@@ -101,6 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
         "insecure": arguments.insecure,
         "buffer_limit": arguments.buffer_limit,
         "metrics_port": arguments.metrics_port,
+        "methods": arguments.methods,
     }
     with ours, theirs:
         serve(config, read_labels(arguments.folder, arguments.labels), ControlLine(theirs), _say)

@@ -5,6 +5,7 @@ edges among them.
 """
 
 from khop.loader.cluster_loader import ClusterData, ClusterLoader
+from khop.loader.hgt_loader import HGTLoader
 from khop.loader.link_neighbor_loader import LinkNeighborLoader
 from khop.loader.neighbor_loader import NeighborLoader
 from khop.loader.random_node_loader import RandomNodeLoader
@@ -25,6 +26,7 @@ __all__ = [
     "GraphSAINTEdgeSampler",
     "GraphSAINTNodeSampler",
     "GraphSAINTRandomWalkSampler",
+    "HGTLoader",
     "LinkNeighborLoader",
     "MetaPath2VecLoader",
     "NeighborLoader",

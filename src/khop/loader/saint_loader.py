@@ -23,13 +23,12 @@ from khop.loader.fingerprint import digest
 from khop.loader.induced_loader import InducedLoader, check_homogeneous
 from khop.loader.saved_tensors import load_tensors, save_tensors
 from khop.sampler.engine import finish
-from khop.sampler.methods.saint import SaintWalks, visited
+from khop.sampler.methods.saint import SOURCES, SaintWalks, sources, visited
 from khop.sampler.pyg_sampler import BatchKey
 from khop.sampler.requests import SeedSet
 from khop.typing import Int64Array
 
-# Purposes of keys; those of walks are in `khop.sampler.methods.walk`.
-_ROOTS, _EDGES = 17, 18
+_ROOTS = 17  # purpose of keys; others are in `khop.sampler.methods.{saint,walk}`
 _NORM_EPOCH = 2**64 - 1
 """Number of an epoch that no loader reaches: that of the subgraphs that norms are counted in."""
 
@@ -236,9 +235,8 @@ class GraphSAINTNodeSampler(GraphSAINTSampler):
             raise ValueError(f"{type(self).__name__} draws edges, but the graph has none")
 
     def _drawn_nodes(self, key: BatchKey) -> Int64Array:
-        at = _native.program_key(*key, _EDGES, 0, 0)
-        places = _native.draw_ids(at, self._topology.num_edges, self._num_drawn)
-        return np.searchsorted(self._topology.indptr, places, side="right").astype(np.int64) - 1
+        at = _native.program_key(*key, SOURCES, 0, 0)
+        return sources(at, self._topology.indptr[1:], self._num_drawn)
 
 
 class GraphSAINTEdgeSampler(GraphSAINTSampler):

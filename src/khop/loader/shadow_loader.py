@@ -26,7 +26,8 @@ class ShaDowKHopSampler(NeighborLoader):
     `ptr`, `root_n_id` (positions of the roots), `y` of the roots alone, and the attributes of all
     nodes and edges; also `n_id`, `e_id` and `input_id`. Over partitions,
     `DistSubGraphLoader(dataset, roots, [num_neighbors] * depth, disjoint=True)` draws the same
-    subgraphs, roots first.
+    subgraphs, roots first. The row of a node is read once for all subgraphs of a batch where these
+    overlap, so that hubs cost little more than their edges in the batch (benchmarks/README.md).
 
     Method: shaDow-GNN (https://arxiv.org/abs/2012.01380).
 
@@ -104,8 +105,7 @@ def _by_tree(drawn: SampledSubgraph, num_roots: int) -> tuple[SampledSubgraph, T
     """
     assert drawn.trees is not None
     (node,), (tree,), (ends,), (edge,) = drawn.nodes, drawn.trees, drawn.edge_index, drawn.edges
-    order = torch.argsort(node)
-    order = order[torch.argsort(tree[order], stable=True)]
+    order = torch.argsort(tree * (node.max() + 1) + node)  # a node is in a tree once
     place = torch.empty_like(order)
     place[order] = torch.arange(order.numel(), device=order.device)
     ends = place[ends]

@@ -23,8 +23,14 @@ class RandomPartitioner(PartitionerBase):
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
         """Return the part of each node: round-robin along a random permutation."""
-        key = _native.run_key(self.seed, 0, zlib.crc32(node_type.encode()))
-        order = _native.permutation(self.source.nodes[node_type].count, key)
-        owners = np.empty(len(order), np.int32)
-        owners[order] = np.arange(len(order)) % self.num_parts
-        return owners
+        count = self.source.nodes[node_type].count
+        return random_owners(node_type, count, self.num_parts, self.seed)
+
+
+def random_owners(node_type: NodeType, count: int, num_parts: int, seed: int) -> IntArray:
+    """Return the part of each of `count` nodes, a function of the arguments: [count] int32."""
+    key = _native.run_key(seed, 0, zlib.crc32(node_type.encode()))
+    order = _native.permutation(count, key)
+    owners = np.empty(count, np.int32)
+    owners[order] = np.arange(count) % num_parts
+    return owners

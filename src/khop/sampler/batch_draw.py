@@ -52,6 +52,7 @@ class BatchDraw:
         self.subgraph = subgraph
         self.seeds = seeds
         self.num_nodes = rows.view.num_nodes
+        self.node_types = rows.view.node_types
         self.relations = rows.view.relations
         self.values: dict[str, Array] = {}
 
@@ -89,6 +90,10 @@ class BatchDraw:
     def degrees(self, relation: int, ids: Int64Array) -> Generator[list[Ticket], None, Int64Array]:
         """See `GraphAccess`."""
         return self._rows.degrees(relation, ids)
+
+    def degree_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
+        """See `GraphAccess`."""
+        return self._rows.degree_sums(relation)
 
     def has_edges(
         self, relation: int, rows: Int64Array, neighbors: Int64Array
@@ -130,7 +135,7 @@ class BatchDraw:
 
     def engine_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
         """See `GraphAccess`."""
-        return self._rows.view.engine_ids(node_type, original_ids)
+        return self._rows.view.own_ids(node_type, original_ids)
 
     def add_hop(self, relation: int, rows: Rows) -> None:
         """See `GraphAccess`."""

@@ -16,6 +16,7 @@ from khop import _native
 from khop.sampler.batch_draw import BatchDraw
 from khop.sampler.graph_rows import GraphRows
 from khop.sampler.methods import ProgramMethod
+from khop.sampler.methods.access import together
 from khop.sampler.requests import Exclusion, HopRequest, RemoteParts, RowSet, SeedSet, Ticket
 from khop.sampler.spec import SamplingSpec
 from khop.sampler.view import GraphView
@@ -130,8 +131,10 @@ class Engine:
         elif spec.subgraph_type == "induced" and self._is_whole:
             subgraph.induce(self.view.csrs)
         elif spec.subgraph_type == "induced":
-            for relation in range(len(self.view.relations)):
-                yield from self._induce_over_parts(subgraph, relation, exclude)
+            yield from together(
+                self._induce_over_parts(subgraph, relation, exclude)
+                for relation in range(len(self.view.relations))
+            )
 
     def _begin(self, seeds: Sequence[SeedSet], exclude: Sequence[Exclusion]) -> _native.Subgraph:
         try:  # two threads may see the same idle one

@@ -22,6 +22,7 @@ Replies = tuple[Int32Array, list[Drawn]]
 """The owner of each row, and each owner's answer for its rows."""
 
 _ROWS_AT_ONCE, _ENTRIES_AT_ONCE = 1 << 16, 1 << 20  # of sums over all rows
+_CHUNK = 1 << 20  # nodes of a request for degrees
 
 
 class GraphRows:
@@ -42,6 +43,7 @@ class GraphRows:
         self.remote = remote
         self._columns: dict[int, Int64Array] = {}
         self._columns_under_way: dict[int, list[Ticket]] = {}
+        self._degree_sums: dict[int, Int64Array] = {}
 
     def draw(
         self, relation: int, rows: RowSet, request: HopRequest
@@ -195,8 +197,22 @@ class GraphRows:
                 squares = np.square(counts.astype(np.int64))
                 each = np.maximum(scale // np.maximum(squares, 1), 1)
                 np.add.at(masses, neighbors, np.repeat(each, counts))
-        in_order_of_ids = self.view.engine_ids(source, np.arange(len(masses), dtype=np.int64))
-        self._columns[relation] = np.cumsum(masses[in_order_of_ids])
+        own = self.view.own_ids(source, np.arange(len(masses), dtype=np.int64))
+        self._columns[relation] = np.cumsum(masses[own])
+
+    def degree_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
+        """Return running sums of all nodes' degrees, by original id; see `GraphAccess`."""
+        if relation not in self._degree_sums:
+            node_type = self.view.relations[relation][1]
+            count = self.view.num_nodes[node_type]
+            degrees = np.empty(count, np.int64)
+            for first in range(0, count, _CHUNK):
+                ids = np.arange(first, min(first + _CHUNK, count))
+                own = self.view.own_ids(node_type, ids)
+                degrees[first : first + len(ids)] = yield from self.degrees(relation, own)
+            # Batches that are drawn at the same time get equal arrays.
+            self._degree_sums[relation] = np.cumsum(degrees)
+        return self._degree_sums[relation]
 
     def _each(
         self,

@@ -63,6 +63,7 @@ class SamplingOptions:
             TypeError, ValueError: as `SamplingSpec.create`; no weights to draw by.
         """
         options = self.settled(num_neighbors)
+        as_method(num_neighbors).check_node_types(info.node_types)
         if options.weight_attr is not None and not any(info.weighted):
             raise ValueError(
                 f"the graph has no weights '{options.weight_attr}' to draw by: make a sampler with "

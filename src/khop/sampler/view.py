@@ -9,7 +9,7 @@ import numpy as np
 from khop import _native
 from khop.data import Graph, Topology
 from khop.storage.part import Part
-from khop.typing import Int64Array
+from khop.typing import Int64Array, NodeType
 
 
 class GraphView:
@@ -25,6 +25,7 @@ class GraphView:
         part: index of the local part.
         storage: the local part, if the graph is a partition.
         topologies: the rows of each edge type, of a graph in memory.
+        node_types: names of the node types.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class GraphView:
         part: int,
         storage: Part | None = None,
         topologies: Sequence[Topology] = (),
+        node_types: Sequence[NodeType] = (),
     ) -> None:
         self.num_nodes = num_nodes
         self.relations = relations
@@ -46,17 +48,18 @@ class GraphView:
         self.part = part
         self.storage = storage
         self.topologies = topologies
+        self.node_types = node_types
 
     @property
     def is_whole(self) -> bool:
         """True if all rows are local."""
         return all(len(bounds) == 2 for bounds in self.bounds)
 
-    def engine_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
-        """Return the ids of nodes here, given their original ids, [n] int64."""
+    def own_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
+        """Return the ids that the view gives nodes, given their original ids."""
         if self.storage is None:
             return original_ids
-        id_map = self.storage.folder.id_map(self.storage.meta.node_types[node_type].name)
+        id_map = self.storage.folder.id_map(self.node_types[node_type])
         return np.ascontiguousarray(id_map[original_ids], np.int64)
 
     @classmethod
@@ -75,6 +78,7 @@ class GraphView:
             [[0, topology.num_edges] for topology in graph.topologies.values()],
             0,
             topologies=list(graph.topologies.values()),
+            node_types=graph.node_types,
         )
 
     @classmethod
@@ -88,4 +92,5 @@ class GraphView:
             [t.bounds for t in part.meta.edge_types],
             part.part,
             part,
+            node_types=[t.name for t in part.meta.node_types],
         )

@@ -12,6 +12,7 @@ from khop.distributed import (
     node_split,
 )
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from khop.sampler import Hgt
 from support.cluster import twins
 from support.cluster.servers import cluster
 
@@ -49,6 +50,18 @@ def test_nodes(client, options):
             else:
                 for node_type in twins.SIZES:
                     assert torch.equal(ours[node_type].n_id, theirs[node_type].n_id)
+
+
+def test_nodes_by_type(client):
+    """A program with options for each node type reaches the servers."""
+    method = Hgt({"paper": [9, 4], "author": [6, 6], "venue": [2, 0], "ghost": [0, 1]})
+    loader = DistNeighborLoader(None, method, ("paper", PAPERS), **ALL, **SOME)
+    twin = NeighborLoader(_by_time(twins.heterogeneous()), method, ("paper", PAPERS), **SOME)
+    for ours, theirs in zip(loader, twin, strict=True):
+        for node_type in twins.SIZES:
+            assert torch.equal(ours[node_type].n_id, theirs[node_type].n_id)
+        for edge_type in theirs.edge_types:
+            assert torch.equal(ours[edge_type].edge_index, theirs[edge_type].edge_index)
 
 
 def _by_time(data):

@@ -141,7 +141,7 @@ def session_table(root, program=start_sampler):
     counters = ServerCounters(0, [0], "", lambda: table.state())  # noqa: PLW0108
     sampler = {"root": str(root), "credentials": None, "graph_mode": "CPU", "feature_mode": "CPU"}
     callbacks = counters.batch, counters.sampler_restarted
-    sampler["pin_memory"] = False
+    sampler |= {"pin_memory": False, "methods": []}
     host = SessionEnvironment(sampler, [0], 1, {}, None, *callbacks, program)
     table = SessionTable(
         SessionValidator(PartitionFolder(root).meta), host, counters, SessionLimits()

@@ -70,6 +70,7 @@ class Trainer:
                 "worker_devices": None,
                 "max_restarts": options.pop("max_restarts", 3),
             },
+            "methods": [],
             "schema": to_json(schema),
             "depth": 4,
             "timeout": 30.0,

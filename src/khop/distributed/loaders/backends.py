@@ -37,6 +37,7 @@ from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.pool import SamplerPool
 from khop.distributed.sampling.process_handle import Program, start_sampler
 from khop.distributed.sampling.standby import Standby
+from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
 from khop.sampler.requests import Ticket
 from khop.storage.folder import FolderMeta
@@ -192,6 +193,7 @@ def _make_samplers(
         "root": str(data.opened.root),
         "part": data.partition_idx,
         "pipeline": spec.to_json(),
+        "methods": modules_of(spec.sampling.method),
         "endpoints": {part: asdict(endpoint) for part, endpoint in endpoints.items()},
         "credentials": None if service.credentials is None else asdict(service.credentials),
         "timeout": options.rpc_timeout,

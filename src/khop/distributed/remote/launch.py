@@ -7,6 +7,7 @@ torch. It ends when its clients have left, or with the process that started it.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ def init_server(
     key_file: str | Path | None = None,
     insecure: bool = False,
     host: str | None = None,
+    methods: Sequence[str] = (),
 ) -> ServerContext:
     """Start a graph server for a dataset, in a child process that ends with this one.
 
@@ -128,6 +130,8 @@ def init_server(
         insecure: listen elsewhere without keys. For closed networks only.
         host: address at which others reach this server. If None: that of the route to
             `master_addr`.
+        methods: modules of sampling methods of your own that clients may use: 'my_package.methods'.
+            The server imports these, and nothing that a client names.
 
     Returns:
         The context, also returned by `get_context`.
@@ -135,7 +139,9 @@ def init_server(
     Raises:
         RuntimeError: this process has a role already, or the dataset holds nothing.
         SecurityError: no keys, or a key file that cannot be used.
-        ValueError, TypeError: numbers that contradict each other; no dataset.
+        ValueError, TypeError: numbers that contradict each other; no dataset; a module of `methods`
+            without methods.
+        ImportError: a module of `methods` is not found.
 
     Example:
         >>> dataset = DistDataset().load(folder, partition_idx=0)
@@ -155,6 +161,7 @@ def init_server(
             key_file=key_file,
             insecure=insecure,
             host=host,
+            methods=methods,
         ),
         DistRole.SERVER,
     )
@@ -173,6 +180,7 @@ def start_server(
     key_file: str | Path | None = None,
     insecure: bool = False,
     host: str | None = None,
+    methods: Sequence[str] = (),
 ) -> ServerContext:
     """Start a graph server as `init_server` does, also in a process that has another role.
 
@@ -188,6 +196,7 @@ def start_server(
         key_file: the job's `server.key`.
         insecure: listen at other addresses than loopback without keys.
         host: address at which others reach this server.
+        methods: modules of users' sampling methods.
     """
     check_dataset(dataset, "dataset")
     check_place(num_servers, num_clients, "server", server_rank)
@@ -203,6 +212,7 @@ def start_server(
         "num_clients": num_clients,
         "master": master,
         "host": host,
+        "methods": _modules(methods),
         "keys": None if keys is None else keys.to_json(),
         "insecure": insecure,
         "timeout": timeout,
@@ -214,6 +224,12 @@ def start_server(
     types = [t.name for t in dataset.meta.node_types]
     labels = {str(types.index(t)): values.numpy() for t, values in dataset.node_labels.items()}
     return ServerContext(config, labels, group_name or _DEFAULT_GROUP)
+
+
+def _modules(methods: Sequence[str]) -> list[str]:
+    if isinstance(methods, str) or not all(isinstance(module, str) for module in methods):
+        raise TypeError(f"methods must be a list of names of modules (got {methods!r})")
+    return list(methods)
 
 
 def wait_and_shutdown_server() -> None:

@@ -34,6 +34,7 @@ from khop.distributed.sampling.control_messages import (
 )
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.slots import HostSlots, Slot, Slots
+from khop.sampler.methods.modules import import_methods
 from khop.sampler.plan import EpochPlan
 from khop.sampler.requests import Ticket
 from khop.storage.folder import PartitionFolder
@@ -86,9 +87,9 @@ class Sampler:
 
     Args:
         line: the control line.
-        config: configuration from the trainer: folder, part, pipeline, endpoints, concurrency; for
-            a sampler on a device also its name, the placement of graph and attributes, and the
-            description of a device arena if there is one.
+        config: configuration from the trainer: folder, part, pipeline, modules of users' methods,
+            endpoints, concurrency; for a sampler on a device also its name, the placement of graph
+            and attributes, and the description of a device arena if there is one.
         memory: descriptors of the arena's memory, and of the device arena's if it has one.
         arrays: extra arrays of the pipeline; see `Pipeline`.
     """
@@ -376,6 +377,7 @@ def main() -> None:
     line, message = start_up()
     try:
         config, memory = message.json(), message.descriptors
+        import_methods(config["methods"])
         arrays: dict[str, Array] = {}
         for _ in range(config["num_shared"]):
             shared = memory.pop()

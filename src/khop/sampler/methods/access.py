@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Protocol
 
 from khop import _native
@@ -13,6 +13,30 @@ Rows = tuple[Int32Array, Int64Array, "Int64Array | None"]
 
 Waiting = Generator[list[Any], None, Any]
 """A generator that yields what it waits for; to be run with `yield from`."""
+
+
+def together(steps: Iterable[Waiting]) -> Waiting:
+    """Run generators side by side, so that their requests are in flight at the same time.
+
+    Args:
+        steps: generators that wait, and do not wait for one another.
+
+    Returns:
+        What each of them returns, in their order.
+    """
+    running = dict(enumerate(steps))
+    results: list[Any] = [None] * len(running)
+    while running:
+        waiting: list[Any] = []
+        for place, step in list(running.items()):
+            try:
+                waiting += next(step)
+            except StopIteration as stop:
+                results[place] = stop.value
+                del running[place]
+        if waiting:
+            yield waiting
+    return results
 
 
 class GraphAccess(Protocol):
@@ -26,16 +50,23 @@ class GraphAccess(Protocol):
         fanouts: fan-out of each hop, for each edge type, as `num_neighbors` gives them.
         seeds: (index of the node type, [n] int64 ids, [n] int64 times or None) of the batch.
         num_nodes: number of nodes of each node type.
+        node_types: names of the node types.
         relations: (node type of neighbours, node type whose neighbours are drawn) of each edge
             type, as indices.
         subgraph: the batch: nodes and edges are added here.
         values: arrays of the batch beside its nodes and edges, by name: 'e0.edge_norm' is
             [num_edges] of edge type 0, 'n0.node_norm' [num_nodes] of node type 0.
+
+    Example:
+        >>> def neighbors_of_neighbors(graph: GraphAccess, ids):  # for `ProgramMethod.draw`
+        ...     _, found, _ = yield from graph.neighbors(0, ids)
+        ...     return (yield from graph.neighbors(0, found))
     """
 
     batch: int
     fanouts: Sequence[Sequence[int]]
     num_nodes: list[int]
+    node_types: Sequence[str]
     relations: list[tuple[int, int]]
     subgraph: _native.Subgraph
     values: dict[str, Array]
@@ -96,6 +127,13 @@ class GraphAccess(Protocol):
 
     def degrees(self, relation: int, ids: Int64Array) -> Waiting:
         """Return the number of neighbours of nodes over an edge type, [n] int64."""
+
+    def degree_sums(self, relation: int) -> Waiting:
+        """Return the running sums of all nodes' degrees over an edge type, by original id.
+
+        [num_nodes] int64, of the node type whose neighbours are drawn. They are asked for once, and
+        kept by the process.
+        """
 
     def has_edges(self, relation: int, rows: Int64Array, neighbors: Int64Array) -> Waiting:
         """Return which pairs of nodes are joined, [n] bool."""

@@ -9,8 +9,8 @@ which is part of `SamplingSpec` and of every request for neighbours, and so of f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
 from khop import codec
@@ -40,7 +40,11 @@ class MethodSpec:
     def __post_init__(self) -> None:
         """Raises ValueError if no method has this name, ProtocolError for malformed options."""
         if self.name not in METHODS:
-            raise ValueError(f"no sampling method '{self.name}': there are {sorted(METHODS)}")
+            raise ValueError(
+                f"no sampling method {self.name!r} here: there are {sorted(METHODS)}. A user's own "
+                "is there once its module is imported; graph servers import what they are started "
+                "with: khop serve --methods my_package.methods"
+            )
         kind = METHODS[self.name]
         if issubclass(kind, ProgramMethod) and not isinstance(self.program, kind):
             program = codec.from_json(kind, self.program, f"method '{self.name}'")
@@ -120,6 +124,9 @@ class SamplingMethod(ABC):
     def check_strategy(self, temporal_strategy: str) -> None:  # noqa: B027 (most go with all)
         """Raises ValueError if the method does not go with a loader's `temporal_strategy`."""
 
+    def check_node_types(self, node_types: Sequence[str]) -> None:  # noqa: B027
+        """Raises ValueError if the method's options do not go with a graph's node types."""
+
     def check_form(self, heterogeneous: bool, disjoint: bool) -> None:  # noqa: B027
         """Raises ValueError if the method makes no batches of such a graph, or of this form."""
 
@@ -130,11 +137,18 @@ class ProgramMethod(SamplingMethod):
     A program is a frozen dataclass whose annotations `khop.codec` can check: it travels to samplers
     and graph servers as it is. `draw` runs there, over whatever part of the graph they have. It
     must be a function of the batch's key, of original ids and of the graph alone; see
-    `docs/extending.md`.
+    `docs/extending.md`. `StepMethod` is simpler, and does for most methods.
 
     Attributes:
         edge_values: names of the [num_edges] float32 arrays that batches have for each edge type.
         node_values: likewise of nodes.
+
+    Example:
+        >>> class SeedsAlone(ProgramMethod):
+        ...     num_neighbors, subgraph_type = [], "induced"
+        ...     def draw(self, graph):
+        ...         graph.subgraph.add_seeds(0, graph.seeds[0][1])
+        ...         yield from ()  # nothing is asked of other partitions
     """
 
     edge_values: ClassVar[tuple[str, ...]] = ()
@@ -149,7 +163,19 @@ class ProgramMethod(SamplingMethod):
         """Draw a batch: add its nodes and edges to `graph.subgraph`; yield what it waits for."""
 
     def spec(self) -> MethodSpec:
-        """See `SamplingMethod`."""
+        """See `SamplingMethod`.
+
+        Raises:
+            TypeError: the class is not registered, or a field cannot travel.
+            ProtocolError: a field is not what its annotation says.
+        """
+        kind = type(self)
+        if METHODS.get(getattr(self, "name", "")) is not kind:
+            raise TypeError(
+                f"{kind.__name__} is not registered: decorate the class with "
+                "@khop.sampler.register, above @dataclass(frozen=True)"
+            )
+        codec.from_json(kind, codec.to_json(self), f"fields of {kind.__name__}")
         return MethodSpec(self.name, program=self)
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
@@ -189,8 +215,46 @@ class ProgramMethod(SamplingMethod):
 
 
 def register(method: _M) -> _M:
-    """Adds a class of methods to the registry; a decorator."""
-    if issubclass(method, ProgramMethod) and not is_dataclass(method):
-        raise TypeError(f"{method.__name__} is no dataclass: a program travels by its fields")
+    """Add a class of methods to the registry; a decorator.
+
+    A class that has no `name` of its own gets that of its module and itself. Specs and states of
+    loaders have the name and the fields.
+
+    Args:
+        method: the class; a program is a frozen dataclass.
+
+    Returns:
+        The class.
+
+    Raises:
+        TypeError: a program that is no frozen dataclass.
+        ValueError: another class has this name. One that is defined again takes its place.
+
+    Example:
+        >>> class Fewest(khop.sampler.SaintWalks):
+        ...     "Walks of one step."
+        >>> register(dataclass(frozen=True)(Fewest)).name.endswith(".Fewest")
+        True
+    """
+    parameters = vars(method).get("__dataclass_params__")
+    if issubclass(method, ProgramMethod) and (parameters is None or not parameters.frozen):
+        raise TypeError(
+            f"{method.__name__} is no dataclass of its own that is frozen: a program travels by "
+            "its fields. Decorate the class with @dataclass(frozen=True), below @register"
+        )
+    if "name" not in vars(method):
+        method.name = _path_of(method)
+    known = METHODS.get(method.name, method)
+    if _path_of(known) != _path_of(method):
+        raise ValueError(
+            f"the sampling method '{method.name}' is {_path_of(known)}: give {_path_of(method)} "
+            "another name"
+        )
     METHODS[method.name] = method
     return method
+
+
+def _path_of(method: type[SamplingMethod]) -> str:
+    # A script is '__mp_main__' where multiprocessing has imported it in a process that it spawned.
+    module = method.__module__.replace("__mp_main__", "__main__")
+    return f"{module}.{method.__qualname__}"

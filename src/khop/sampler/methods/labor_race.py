@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from khop.sampler.methods.labor_layer import Layer
-from khop.sampler.methods.normal import exp_of_minus, log
+from khop.sampler.methods.normal import exp_of_minus, log_of
 from khop.typing import BoolArray, Float64Array, Int64Array
 
 Numbers = Callable[[int], Float64Array]
@@ -94,7 +94,7 @@ def take_repeatedly(layer: Layer, numbers: Numbers, weigh: bool) -> Picks:
     while len(edge):
         node = layer.node[edge]
         uniform = np.clip(numbers(number)[node], 2.0**-54, 1.0)
-        spent = spent - log(uniform) / (draws[row[edge]] - number)
+        spent = spent - log_of(uniform) / (draws[row[edge]] - number)
         time = (1.0 - exp_of_minus(np.minimum(spent, 40.0))) / masses[edge]
         later = _Arrivals(edge, node + number * len(layer.nodes), time)
         before = len(arrivals.edge)

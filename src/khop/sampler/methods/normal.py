@@ -27,7 +27,7 @@ def normal_variates(words: UInt64Array) -> Float64Array:
     """
     radius = ((words >> np.uint64(32)).astype(np.float64) + 0.5) * 2.0**-32
     angle = (words & np.uint64(2**32 - 1)).astype(np.float64) * 2.0**-32
-    return np.sqrt(-2.0 * log(radius)) * cos_of_turns(angle)
+    return np.sqrt(-2.0 * log_of(radius)) * cos_of_turns(angle)
 
 
 def normal_cdf(z: Float64Array) -> Float64Array:
@@ -57,7 +57,7 @@ def cos_of_turns(turns: Float64Array) -> Float64Array:
     return x * series
 
 
-def log(y: Float64Array) -> Float64Array:
+def log_of(y: Float64Array) -> Float64Array:
     """Return the logarithms of positive numbers: y = 2^k m, log y = k log 2 + 2 artanh(s)."""
     m, exponent = np.frexp(y)
     is_low = m < 0.7071067811865476

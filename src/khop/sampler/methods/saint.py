@@ -1,4 +1,4 @@
-"""`SaintWalks` and `SaintEdges`: GraphSAINT's subgraphs around seeds. Imports no torch."""
+"""`SaintWalks`, `SaintEdges` and `SaintNodes`: GraphSAINT's subgraphs. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from khop import _native
 from khop.codec import Between
 from khop.sampler.methods.access import GraphAccess, Waiting
 from khop.sampler.methods.base import ProgramMethod, register
 from khop.sampler.methods.walk import WalkPlan, walks
-from khop.typing import Int64Array
+from khop.typing import Array, Int64Array
 
 LONGEST = 1000
 """Bound of `walk_length`: each step of a batch waits for the one before."""
+
+MOST_NODES = 1 << 24
+"""Bound of the nodes that a method draws for a batch."""
+
+SOURCES = 18
+"""Purpose of keys: of uniform edges whose sources are drawn."""
 
 
 def visited(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting:
@@ -28,9 +35,59 @@ def visited(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting:
     return nodes.T[nodes.T >= 0]
 
 
+def sources(key: int, ends: Array, count: int) -> Int64Array:
+    """Draw nodes in proportion to their degrees, with replacement: the sources of uniform edges.
+
+    Args:
+        key: key of the draws.
+        ends: [num_nodes] running sums of the degrees, above 0 in the end.
+        count: number of draws.
+
+    Returns:
+        [count] int64.
+    """
+    places = _native.draw_ids(key, int(ends[-1]), count)
+    return np.searchsorted(ends, places, side="right").astype(np.int64)
+
+
+def check_count(value: Any, name: str) -> None:
+    """Raises ValueError unless an option is a number of nodes."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_NODES:
+        raise ValueError(f"{name} must be an integer from 1 to {MOST_NODES:,} (got {value!r})")
+
+
+def first_of_each(nodes: Int64Array, known: Int64Array) -> Int64Array:
+    """Return nodes that are none of the known ones, each once, in the order of their first."""
+    found, first = np.unique(nodes, return_index=True)
+    return nodes[np.sort(first[~np.isin(found, known)])]
+
+
+@dataclass(frozen=True)
+class NodeSubgraph(ProgramMethod):
+    """Base of methods that choose nodes of a homogeneous graph: a batch has all edges among them.
+
+    Seeds are the first nodes of a batch.
+    """
+
+    subgraph_type: ClassVar[str | None] = "induced"
+
+    def check_form(self, heterogeneous: bool, disjoint: bool) -> None:
+        """See `SamplingMethod`."""
+        if heterogeneous:
+            raise ValueError(
+                f"{type(self).__name__} draws from graphs of one node and edge type: this one is "
+                "heterogeneous"
+            )
+        if disjoint:
+            raise ValueError(
+                f"{type(self).__name__} makes one subgraph of all seeds: leave disjoint and "
+                "time_attr out"
+            )
+
+
 @register
 @dataclass(frozen=True)
-class SaintWalks(ProgramMethod):
+class SaintWalks(NodeSubgraph):
     """The nodes that random walks from the seeds visit, and all edges among them.
 
     One walk of `walk_length` steps begins at each seed. A step goes to a uniform neighbour; a walk
@@ -58,7 +115,6 @@ class SaintWalks(ProgramMethod):
     """
 
     name: ClassVar[str] = "saint-walks"
-    subgraph_type: ClassVar[str | None] = "induced"
 
     walk_length: Annotated[int, Between(1, LONGEST)]
 
@@ -73,26 +129,11 @@ class SaintWalks(ProgramMethod):
         """One neighbour of a walk's node in each step, which bounds the size of batches."""
         return [1] * self.walk_length
 
-    def check_form(self, heterogeneous: bool, disjoint: bool) -> None:
-        """See `SamplingMethod`."""
-        if heterogeneous:
-            raise ValueError(
-                f"{type(self).__name__} walks over graphs of one node and edge type: this one is "
-                "heterogeneous"
-            )
-        if disjoint:
-            raise ValueError(
-                f"{type(self).__name__} makes one subgraph of all seeds: leave disjoint and "
-                "time_attr out"
-            )
-
     def draw(self, graph: GraphAccess) -> Generator[list[Any], None, None]:
         """See `ProgramMethod`."""
         roots = np.concatenate([ids for _, ids, _ in graph.seeds])
         nodes = yield from visited(graph, roots, self.walk_length)
-        found, first = np.unique(nodes, return_index=True)
-        first = first[~np.isin(found, roots)]
-        graph.subgraph.add_seeds(0, np.concatenate([roots, nodes[np.sort(first)]]))
+        graph.subgraph.add_seeds(0, np.concatenate([roots, first_of_each(nodes, roots)]))
 
 
 @register
@@ -123,3 +164,54 @@ class SaintEdges(SaintWalks):
     name: ClassVar[str] = "saint-edges"
 
     walk_length: Annotated[int, Between(1, 1)] = 1
+
+
+@register
+@dataclass(frozen=True)
+class SaintNodes(NodeSubgraph):
+    """The seeds, nodes drawn in proportion to their degrees, and all edges among them.
+
+    `num_nodes` times the node of a uniform edge is drawn, with replacement: its source, where
+    neighbours are destinations ('by_src'), else its destination. A batch has the seeds first, then
+    the drawn nodes, each once. GraphSAINT's subgraph has no seeds: with `batch_size=1` it is that
+    and one more node. In memory `khop.loader.GraphSAINTNodeSampler` draws it alone, and counts the
+    norms of the loss, too. Homogeneous graphs only.
+
+    Each process that draws asks for the degrees of all nodes, once, and keeps their running sums:
+    8 bytes a node.
+
+    Method: the node sampler of GraphSAINT (https://arxiv.org/abs/1907.04931), with PyG's law.
+
+    Args:
+        num_nodes: number of draws, 1 to 2^24.
+
+    Raises:
+        ValueError: another number. When the loader is made: as `SaintWalks`.
+
+    Example:
+        >>> loader = NeighborLoader(data, SaintNodes(3), torch.tensor([0, 3]), seed=0)
+        >>> [(int(batch.n_id[0]), batch.num_nodes <= 4) for batch in loader]
+        [(0, True), (3, True)]
+    """
+
+    name: ClassVar[str] = "saint-nodes"
+
+    num_nodes: Annotated[int, Between(1, MOST_NODES)]
+
+    def __post_init__(self) -> None:
+        """Checks options."""
+        check_count(self.num_nodes, "num_nodes")
+
+    @property
+    def num_neighbors(self) -> list[int]:
+        """Bound of the nodes that a batch has beside its seeds, as one hop."""
+        return [self.num_nodes]
+
+    def draw(self, graph: GraphAccess) -> Generator[list[Any], None, None]:
+        """See `ProgramMethod`."""
+        roots = np.concatenate([ids for _, ids, _ in graph.seeds])
+        ends = yield from graph.degree_sums(0)
+        nodes = np.empty(0, np.int64)
+        if ends[-1] > 0:
+            nodes = graph.engine_ids(0, sources(graph.key(SOURCES), ends, self.num_nodes))
+        graph.subgraph.add_seeds(0, np.concatenate([roots, first_of_each(nodes, roots)]))

@@ -24,6 +24,7 @@ from khop.distributed.sampling.buffer_plan import ArenaPlan, plan_memory
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.pool import SamplerPool
+from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
 from khop.typing import Array
 
@@ -108,6 +109,7 @@ def _config(
             "worker_devices": devices if any(devices) else None,
             "max_restarts": options.max_restarts,
         },
+        "methods": modules_of(spec.sampling.method),
         "schema": codec.to_json(BatchSchema.create(graph.meta, spec)),
         "depth": arena.depth,
         "timeout": options.rpc_timeout,

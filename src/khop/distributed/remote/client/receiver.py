@@ -56,6 +56,7 @@ from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.sampling.control_messages import EpochInfo, decode_sample_request, read_epoch
 from khop.distributed.sampling.worker import described_error
 from khop.errors import PartitionUnavailableError, ProtocolError
+from khop.sampler.methods.modules import import_methods
 from khop.typing import Array
 
 _CREDITS = 8 << 20
@@ -372,6 +373,7 @@ def main() -> None:
     receiver: Receiver | None = None
     try:
         config, memory = message.json(), message.descriptors
+        import_methods(config["methods"])
         arrays: dict[str, Array] = {}
         if config["has_arrays"]:
             shared = memory.pop()

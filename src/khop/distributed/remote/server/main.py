@@ -18,6 +18,7 @@
     timeout         seconds that samplers wait for other servers
     graph_mode, feature_mode   placement of graph and attributes for samplers on devices
     metrics_port    where to serve counters as Prometheus text; null: nowhere
+    methods         modules of users' sampling methods, which it and its samplers import
     has_labels      a `share()`d block is passed along: {index of a node type: labels by original
                     id}
 """
@@ -67,6 +68,7 @@ from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.rpc.server_sockets import HandlerThreads, ServerSockets
 from khop.errors import RendezvousError
+from khop.sampler.methods.modules import import_methods
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part
 from khop.typing import Array
@@ -88,6 +90,7 @@ DEFAULTS: dict[str, Any] = {
     "graph_mode": "ZERO_COPY",
     "feature_mode": "ZERO_COPY",
     "metrics_port": None,
+    "methods": (),
     "has_labels": False,
 }
 """Defaults of a configuration."""
@@ -131,11 +134,13 @@ def serve(
 
     Raises:
         FolderError, ValueError, IndexError: the folder or a partition does not exist.
+        ImportError: a module of `methods` is not found.
         SecurityError: it would listen beyond loopback without keys.
         RendezvousError: its address cannot be bound, or server 0 refuses it.
     """
     config = {**DEFAULTS, **config}
     raise_descriptor_limit()
+    import_methods(config["methods"])
     with contextlib.ExitStack() as stack:
         server, counters, registration = _make_server(config, labels, stack)
         keys = None if config["keys"] is None else ServerKeys.from_json(config["keys"])
@@ -278,6 +283,7 @@ def _host(
         "graph_mode": config["graph_mode"],
         "feature_mode": config["feature_mode"],
         "pin_memory": False,
+        "methods": list(config["methods"]),
     }
     return SessionEnvironment(
         sampler,

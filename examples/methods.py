@@ -1,0 +1,220 @@
+"""GraphSAGE on the Debian package graph, in memory, with any sampling method.
+
+    python examples/methods.py --method labor
+    python examples/methods.py --method saint-walk --epochs 5
+    python examples/methods.py --list
+
+One model, one table of methods, three kinds of batches. Methods that draw neighbourhoods put the
+batch's seeds first, and the loss is theirs. Methods that choose a subgraph train on all training
+packages in it, weighted by `node_norm` where batches have it. ShaDow gives each root a subgraph of
+its own, and `root_n_id` says where roots are. `edge_norm` weights the messages, where batches have
+it. Test accuracy is that of whole neighbourhoods, so that training alone differs, except for `ppr`
+and `pinsage`, whose edges are not the graph's.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphConv
+
+from khop.datasets import DebianPackages
+from khop.loader import (
+    ClusterData,
+    ClusterLoader,
+    GraphSAINTEdgeSampler,
+    GraphSAINTNodeSampler,
+    GraphSAINTRandomWalkSampler,
+    NeighborLoader,
+    RandomNodeLoader,
+    ShaDowKHopSampler,
+)
+from khop.sampler import Hgt, Labor, Ladies, PinSage, PoissonLadies, Ppr
+
+FANOUTS = [10, 10]
+
+
+def neighborhoods(method: Any) -> Callable[[Data, argparse.Namespace], NeighborLoader]:
+    """Returns what makes a loader of the training packages' neighbourhoods."""
+
+    def make(data: Data, args: argparse.Namespace) -> NeighborLoader:
+        options = {"batch_size": args.batch_size, "shuffle": True, "seed": args.seed}
+        return NeighborLoader(data, method, data.train_mask, **options)
+
+    return make
+
+
+def saint(kind: Any, share: float, *sizes: int) -> Callable[[Data, argparse.Namespace], Any]:
+    """Returns what makes a GraphSAINT loader whose batches draw `share` x nodes, with norms."""
+
+    def make(data: Data, args: argparse.Namespace) -> Any:
+        steps = -(-int(data.train_mask.sum()) // args.batch_size)
+        options = {"num_steps": steps, "sample_coverage": 20, "log": False, "seed": args.seed}
+        return kind(data, int(share * data.num_nodes), *sizes, **options)
+
+    return make
+
+
+def clusters(data: Data, args: argparse.Namespace) -> ClusterLoader:
+    """A loader of METIS's clusters, twelve a batch; of blocks of ids where METIS is missing."""
+    try:
+        found = ClusterData(data, 600, log=False)
+    except ImportError:
+        blocks = torch.arange(data.num_nodes) * 600 // data.num_nodes
+        found = ClusterData(data, 600, assignment=blocks)
+    return ClusterLoader(found, batch_size=12, shuffle=True, seed=args.seed)
+
+
+def shadow(data: Data, args: argparse.Namespace) -> ShaDowKHopSampler:
+    """A loader of a subgraph for each root."""
+    options = {"batch_size": args.batch_size, "shuffle": True, "seed": args.seed}
+    return ShaDowKHopSampler(data, 2, 5, data.train_mask, **options)
+
+
+def random_nodes(data: Data, args: argparse.Namespace) -> RandomNodeLoader:
+    """A loader of random nodes and the edges among them."""
+    return RandomNodeLoader(data, num_parts=8, shuffle=True, seed=args.seed)
+
+
+OWN_EDGES = {"ppr": Ppr(20, eps=1e-3), "pinsage": PinSage(10, num_random_walks=20)}
+"""Methods whose edges are not the graph's: models are trained and tested on them."""
+
+METHODS: dict[str, Callable[[Data, argparse.Namespace], Any]] = {
+    "uniform": neighborhoods(FANOUTS),
+    "labor": neighborhoods(Labor(FANOUTS)),
+    "labor-1": neighborhoods(Labor(FANOUTS, importance=1, sequential=False, edge_norm="hajek")),
+    "labor-*": neighborhoods(Labor(FANOUTS, importance=-1, sequential=False, edge_norm="hajek")),
+    "labor-dependent": neighborhoods(Labor(FANOUTS, batch_dependency=32)),
+    "poisson-ladies": neighborhoods(PoissonLadies([2000, 4000])),
+    "ladies": neighborhoods(Ladies([2000, 4000])),
+    "hgt": neighborhoods(Hgt([3000, 3000])),
+    **{name: neighborhoods(method) for name, method in OWN_EDGES.items()},
+    "shadow": shadow,
+    "saint-node": saint(GraphSAINTNodeSampler, 0.15),
+    "saint-edge": saint(GraphSAINTEdgeSampler, 0.06),
+    "saint-walk": saint(GraphSAINTRandomWalkSampler, 0.05, 2),
+    "cluster": clusters,
+    "random-node": random_nodes,
+}
+"""What makes the loader of each method."""
+
+
+class Sage(nn.Module):
+    """GraphSAGE whose messages have weights: means of weight x neighbour, and the node itself."""
+
+    def __init__(self, width: int, hidden: int, num_classes: int, num_layers: int) -> None:
+        super().__init__()
+        sizes = [width, *[hidden] * (num_layers - 1), num_classes]
+        self.layers = nn.ModuleList(GraphConv(a, b, aggr="mean") for a, b in pairwise(sizes))
+
+    def forward(self, x: Tensor, edge_index: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Returns [num_nodes, num_classes] logits."""
+        for layer in self.layers[:-1]:
+            x = F.dropout(layer(x, edge_index, weight).relu(), 0.5, self.training)
+        return self.layers[-1](x, edge_index, weight)
+
+
+def message_weights(batch: Any) -> Tensor | None:
+    """Returns the weights of a batch's edges, scaled so that means stay means; None: all are 1."""
+    weight = batch.edge_norm if "edge_norm" in batch else batch.get("edge_weight")
+    if weight is None:
+        return None
+    rows = batch.edge_index[1]
+    sums = torch.zeros(batch.num_nodes).index_add_(0, rows, weight)
+    counts = torch.bincount(rows, minlength=batch.num_nodes)
+    return weight * (counts / sums.clamp(min=1e-12))[rows]
+
+
+def batch_loss(model: nn.Module, batch: Any) -> Tensor:
+    """Returns the loss of a batch of any method."""
+    logits = model(batch.x, batch.edge_index, message_weights(batch))
+    if "root_n_id" in batch:
+        return F.cross_entropy(logits[batch.root_n_id], batch.y)
+    if "batch_size" in batch:
+        return F.cross_entropy(logits[: batch.batch_size], batch.y[: batch.batch_size])
+    own = batch.train_mask
+    if "node_norm" not in batch:
+        return F.cross_entropy(logits[own], batch.y[own])
+    losses = F.cross_entropy(logits[own], batch.y[own], reduction="none")
+    return (losses * batch.node_norm[own]).sum() / batch.node_norm[own].sum()
+
+
+def train_epoch(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer) -> float:
+    """Trains for an epoch; returns the mean loss."""
+    model.train()
+    total = 0.0
+    for batch in loader:
+        optimizer.zero_grad()
+        loss = batch_loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        total += float(loss.detach())
+    return total / max(1, len(loader))
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, data: Data, mask: Tensor, method: str, seed: int = 0) -> float:
+    """Returns the share of right answers with whole neighbourhoods, or the method's own edges."""
+    model.eval()
+    if method not in OWN_EDGES:
+        right = model(data.x, data.edge_index).argmax(1) == data.y
+        return float(right[mask].float().mean())
+    right, total = 0, 0
+    for batch in NeighborLoader(data, OWN_EDGES[method], mask, batch_size=4096, seed=seed):
+        logits = model(batch.x, batch.edge_index, message_weights(batch))[: batch.batch_size]
+        right += int((logits.argmax(1) == batch.y[: batch.batch_size]).sum())
+        total += batch.batch_size
+    return right / total
+
+
+def make_model(data: Data, args: argparse.Namespace) -> tuple[Sage, torch.optim.Optimizer]:
+    """Returns the model that all methods train, and its optimizer."""
+    torch.manual_seed(args.seed)
+    model = Sage(data.num_features, args.hidden, int(data.y.max()) + 1, len(FANOUTS))
+    return model, torch.optim.Adam(model.parameters(), lr=args.lr)
+
+
+def parse_arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--method", choices=METHODS, default="labor", metavar="NAME")
+    parser.add_argument("--list", action="store_true", help="print the methods' names")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=512, help="seeds a batch")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--lr", type=float, default=0.004)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(given)
+
+
+def main() -> None:
+    """Trains and reports."""
+    args = parse_arguments()
+    if args.list:
+        print("\n".join(METHODS))
+        return
+    data = DebianPackages(undirected=True)[0]
+    loader = METHODS[args.method](data, args)
+    model, optimizer = make_model(data, args)
+    for epoch in range(1, args.epochs + 1):
+        begun = time.perf_counter()
+        loss = train_epoch(model, loader, optimizer)
+        seconds = time.perf_counter() - begun
+        found = accuracy(model, data, data.val_mask, args.method)
+        print(
+            f"epoch {epoch}: loss {loss:.3f}, validation accuracy {found:.4f}, {seconds:.1f} s",
+            flush=True,
+        )
+    stats = loader.stats()
+    print(f"{stats.nodes / stats.batches:,.0f} nodes a batch")
+    print(f"test accuracy: {accuracy(model, data, data.test_mask, args.method):.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""GLT's channels: queues of dictionaries of tensors between processes.
+
+khop's loaders use none of these: their batches go through an arena of their own
+(`khop.channel`). They are here for scripts that send something themselves.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import queue
+from abc import ABC, abstractmethod
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from khop.data.hot_rows import parse_bytes
+
+SampleMessage: TypeAlias = dict[str, Tensor]
+
+
+class QueueTimeoutError(Exception):
+    """Nothing arrived in time."""
+
+
+class ChannelBase(ABC):
+    """Queue of messages: dictionaries of tensors."""
+
+    @abstractmethod
+    def send(self, msg: SampleMessage, **kwargs: Any) -> None:
+        """Send a message."""
+
+    @abstractmethod
+    def recv(self, **kwargs: Any) -> SampleMessage:
+        """Wait for the next message and return it."""
+
+
+class MpChannel(ChannelBase):
+    """Channel over a pipe: messages outlive the process that sent them.
+
+    Args:
+        capacity: number of messages that may wait; 0: any number. A sender waits beyond it.
+    """
+
+    def __init__(self, capacity: int = 0, **kwargs: Any) -> None:
+        del kwargs
+        self._queue = multiprocessing.get_context("spawn").Queue(capacity)
+
+    def send(self, msg: SampleMessage, **kwargs: Any) -> None:
+        """See `ChannelBase`; tensors on GPUs arrive in the host's memory."""
+        del kwargs
+        written = io.BytesIO()
+        torch.save({name: tensor.cpu() for name, tensor in msg.items()}, written)
+        self._queue.put(written.getvalue())
+
+    def recv(self, timeout_ms: float | None = None, **kwargs: Any) -> SampleMessage:
+        """See `ChannelBase`.
+
+        Raises:
+            QueueTimeoutError: no message arrived within `timeout_ms` milliseconds.
+        """
+        del kwargs
+        try:
+            received = self._queue.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
+        except queue.Empty:
+            raise QueueTimeoutError(f"no message arrived within {timeout_ms} ms") from None
+        message: SampleMessage = torch.load(io.BytesIO(received), weights_only=True)
+        return message
+
+    def empty(self) -> bool:
+        """Return True if no message waits."""
+        return self._queue.empty()
+
+
+class ShmChannel(MpChannel):
+    """GLT's channel through shared memory: `MpChannel` with a size that is checked, not needed.
+
+    Args:
+        capacity: number of messages that may wait.
+        shm_size: bytes of shared memory, '64MB' or a number; a pipe needs none.
+    """
+
+    def __init__(self, capacity: int = 128, shm_size: str | int = "256MB") -> None:
+        parse_bytes(shm_size)
+        super().__init__(capacity)
+
+    def pin_memory(self) -> None:
+        """Do nothing: messages have memory of their own."""

@@ -1,0 +1,259 @@
+"""GLT's `Dataset`: a graph in memory with features, labels and splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from khop.glt.data.feature import Feature
+from khop.glt.data.graph import Graph, Topology
+from khop.glt.typing import EdgeType, NodeIndex, NodeLabel, NodeType
+from khop.glt.utils import apply_to_all_tensor, convert_to_tensor, share_memory
+
+
+class Dataset:
+    """A graph in memory with features, labels and splits, as GLT's loaders take it.
+
+    Args:
+        graph: the graph, or one for each edge type.
+        node_features: features, or those of each node type.
+        edge_features: features, or those of each edge type.
+        node_labels: [num_nodes] labels, or those of each node type.
+        edge_dir: neighbours are drawn along the edges ('out', GLT's default) or against them.
+        node_split: ids of training, validation and test nodes.
+
+    Attributes:
+        train_idx, val_idx, test_idx: [n] ids, or {node type: ids}, or None.
+
+    Example:
+        >>> dataset = Dataset()
+        >>> dataset.init_graph(torch.tensor([[0, 1], [1, 2]]), graph_mode="CPU")
+        >>> dataset.get_graph().edge_count
+        2
+    """
+
+    def __init__(
+        self,
+        graph: Graph | dict[EdgeType, Graph] | None = None,
+        node_features: Any = None,
+        edge_features: Any = None,
+        node_labels: NodeLabel | None = None,
+        edge_dir: Literal["in", "out"] = "out",
+        node_split: tuple[NodeIndex, NodeIndex, NodeIndex] | None = None,
+    ) -> None:
+        if edge_dir not in ("in", "out"):
+            raise ValueError(f"edge_dir must be 'in' or 'out' (got {edge_dir!r})")
+        self.graph = graph
+        self.node_features = node_features
+        self.edge_features = edge_features
+        self.node_labels: Any = _columns(node_labels)
+        self.edge_dir = edge_dir
+        self.train_idx: Any = None
+        self.val_idx: Any = None
+        self.test_idx: Any = None
+        self.init_node_split(node_split)
+
+    def init_graph(
+        self,
+        edge_index: Any = None,
+        edge_ids: Any = None,
+        edge_weights: Any = None,
+        layout: str | dict[EdgeType, str] = "COO",
+        graph_mode: str = "ZERO_COPY",
+        directed: bool = False,
+        device: Any = None,
+    ) -> None:
+        """Make the graph of arrays, or of {edge type: array}; see `Topology` and `Graph`."""
+        del directed
+        if edge_index is None:
+            return
+        kept: Literal["CSR", "CSC"] = "CSR" if self.edge_dir == "out" else "CSC"
+        if not isinstance(edge_index, dict):
+            topology = Topology(edge_index, edge_ids, edge_weights, str(layout), kept)
+            self.graph = Graph(topology, graph_mode, device)
+            return
+        ids, weights = edge_ids or {}, edge_weights or {}
+        layouts = layout if isinstance(layout, dict) else dict.fromkeys(edge_index, layout)
+        self.graph = {
+            name: Graph(
+                Topology(ends, ids.get(name), weights.get(name), layouts[name], kept),
+                graph_mode,
+                device,
+            )
+            for name, ends in edge_index.items()
+        }
+
+    def init_node_features(
+        self,
+        node_feature_data: Any = None,
+        id2idx: Any = None,
+        sort_func: Callable[..., tuple[Tensor, Tensor]] | None = None,
+        split_ratio: Any = 0.0,
+        device_group_list: Any = None,
+        device: Any = None,
+        with_gpu: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Take features of nodes, or {node type: features}; `sort_func` reorders rows."""
+        if node_feature_data is None:
+            return
+        data = convert_to_tensor(node_feature_data, dtype)
+        if sort_func is not None and id2idx is None and isinstance(self.graph, Graph):
+            data, id2idx = sort_func(data, split_ratio, self.graph.topo)
+        placement = (device_group_list, device, with_gpu)
+        self.node_features = _features(data, id2idx, split_ratio, placement)
+
+    def init_edge_features(
+        self,
+        edge_feature_data: Any = None,
+        id2idx: Any = None,
+        split_ratio: Any = 0.0,
+        device_group_list: Any = None,
+        device: Any = None,
+        with_gpu: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Take features of edges by id, or {edge type: features}."""
+        if edge_feature_data is not None:
+            data = convert_to_tensor(edge_feature_data, dtype)
+            placement = (device_group_list, device, with_gpu)
+            self.edge_features = _features(data, id2idx, split_ratio, placement)
+
+    def init_node_labels(
+        self, node_label_data: NodeLabel | None = None, id2idx: Any = None
+    ) -> None:
+        """Take labels by id, or {node type: labels}."""
+        if id2idx is not None:
+            raise NotImplementedError("labels are by id: leave id2idx out (it is Vineyard's)")
+        if node_label_data is not None:
+            self.node_labels = _columns(node_label_data)
+
+    def init_node_split(
+        self, node_split: tuple[NodeIndex, NodeIndex, NodeIndex] | None = None
+    ) -> None:
+        """Take the ids of training, validation and test nodes."""
+        if node_split is not None:
+            self.train_idx, self.val_idx, self.test_idx = _columns(node_split)
+
+    def random_node_split(self, num_val: float, num_test: float) -> None:
+        """Split all labelled nodes at random.
+
+        Args:
+            num_val: number of validation nodes, or their share if it is a float.
+            num_test: likewise of test nodes. All others are training nodes.
+        """
+        if self.node_labels is None:
+            raise ValueError("the split is one of labelled nodes: call init_node_labels() first")
+        if isinstance(self.node_labels, dict):
+            splits = {
+                t: random_split(len(y), num_val, num_test) for t, y in self.node_labels.items()
+            }
+            given: Any = tuple({t: s[i] for t, s in splits.items()} for i in range(3))
+        else:
+            given = random_split(len(self.node_labels), num_val, num_test)
+        self.init_node_split(given)
+
+    def get_graph(self, etype: EdgeType | None = None) -> Graph | None:
+        """Return the graph, of an edge type if it is heterogeneous; None if there is none."""
+        return _of_type(self.graph, etype)  # type: ignore[no-any-return]
+
+    def get_node_feature(self, ntype: NodeType | None = None) -> Any:
+        """Return the features of nodes; None if there are none."""
+        return _of_type(self.node_features, ntype)
+
+    def get_edge_feature(self, etype: EdgeType | None = None) -> Any:
+        """Return the features of edges; None if there are none."""
+        return _of_type(self.edge_features, etype)
+
+    def get_node_label(self, ntype: NodeType | None = None) -> Any:
+        """Return the labels of nodes; None if there are none."""
+        return _of_type(self.node_labels, ntype)
+
+    def get_node_types(self) -> list[NodeType] | None:
+        """Return the node types of a heterogeneous graph, else None."""
+        if not isinstance(self.graph, dict):
+            return None
+        return list(dict.fromkeys(t for src, _, dst in self.graph for t in (src, dst)))
+
+    def get_edge_types(self) -> list[EdgeType] | None:
+        """Return the edge types of a heterogeneous graph, else None."""
+        return list(self.graph) if isinstance(self.graph, dict) else None
+
+    def share_ipc(self) -> tuple[Any, ...]:
+        """Move all tensors to torch's shared memory; return what `from_ipc_handle` takes."""
+        for held in (self.graph, self.node_features, self.edge_features):
+            for part in held.values() if isinstance(held, dict) else [held]:
+                if part is not None:
+                    part.share_ipc()
+        self.node_labels = share_memory(self.node_labels)
+        split = share_memory((self.train_idx, self.val_idx, self.test_idx))
+        self.train_idx, self.val_idx, self.test_idx = split
+        return (
+            self.graph,
+            self.node_features,
+            self.edge_features,
+            self.node_labels,
+            self.edge_dir,
+            split,
+        )
+
+    @classmethod
+    def from_ipc_handle(cls, ipc_handle: tuple[Any, ...]) -> Dataset:
+        """Return the data set that another process shares."""
+        return cls(*ipc_handle)
+
+
+def _columns(data: Any) -> Any:
+    """Return tensors; of those of shape [n, 1] the column."""
+
+    def column(values: Tensor) -> Tensor:
+        return values.squeeze(1) if values.dim() == 2 and values.size(1) == 1 else values
+
+    return apply_to_all_tensor(convert_to_tensor(data), column)
+
+
+def _of_type(held: Any, name: Any) -> Any:
+    return held.get(name) if isinstance(held, dict) else held
+
+
+def _features(data: Any, id2idx: Any, split_ratio: Any, placement: tuple[Any, Any, bool]) -> Any:
+    if isinstance(data, dict):
+        ids = id2idx or {}
+        shares = split_ratio if isinstance(split_ratio, dict) else dict.fromkeys(data, split_ratio)
+        return {t: Feature(x, ids.get(t), shares.get(t, 0.0), *placement) for t, x in data.items()}
+    return Feature(data, id2idx, split_ratio, *placement)
+
+
+def random_split(num_total: int, num_val: float, num_test: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Split ids at random into training, validation and test ids.
+
+    Args:
+        num_total: number of ids.
+        num_val: number of validation ids, or their share if it is a float.
+        num_test: likewise of test ids.
+
+    Raises:
+        ValueError: more than there are.
+    """
+    sizes = [round(num_total * n) if isinstance(n, float) else n for n in (num_val, num_test)]
+    if min(sizes) < 0 or sum(sizes) > num_total:
+        raise ValueError(
+            f"{num_total} nodes cannot be split into {sizes[0]} for validation and {sizes[1]} for "
+            "tests"
+        )
+    order = torch.randperm(num_total)
+    val, test, train = torch.split(order, [*sizes, num_total - sum(sizes)])
+    return train, val, test
+
+
+def rebuild_dataset(ipc_handle: tuple[Any, ...]) -> Dataset:
+    """Return the data set that another process shares."""
+    return Dataset.from_ipc_handle(ipc_handle)
+
+
+def reduce_dataset(dataset: Dataset) -> tuple[Any, tuple[Any]]:
+    """Return what `pickle` needs to share a data set."""
+    return rebuild_dataset, (dataset.share_ipc(),)

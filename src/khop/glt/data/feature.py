@@ -1,0 +1,165 @@
+"""GLT's `Feature`: rows by id, through a map from ids to rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from khop import data as core
+from khop.data.hot_rows import rows_in_share
+from khop.glt.data.graph import Topology
+from khop.glt.typing import TensorDataType
+from khop.glt.utils import convert_to_tensor, get_available_device, share_memory
+from khop.loader.collate import to_tensor
+
+
+class DeviceGroup:
+    """GPUs that reach each other's memory, as GLT's scripts name them.
+
+    Taken and not needed: `khop.data.DeviceGroup` opens devices, and so needs them.
+
+    Args:
+        group_id: number of the group.
+        device_list: its GPUs.
+    """
+
+    def __init__(self, group_id: int, device_list: list[Any]) -> None:
+        self.group_id = group_id
+        self.device_list = device_list
+
+    @property
+    def size(self) -> int:
+        """Number of GPUs."""
+        return len(self.device_list)
+
+
+class Feature:
+    """Rows of features by id.
+
+    Rows are gathered on the CPU, in parallel if they are many, and moved to a GPU if there is one
+    and `with_gpu` is True. GPUs that gather themselves are `khop.data.DeviceFeature`.
+
+    Args:
+        feature_tensor: [num_rows, ...] rows.
+        id2index: [largest id + 1] row of each id, or any object that maps a tensor of ids by `[]`.
+            If None, row i is that of id i.
+        split_ratio: share of the rows for GPUs; checked, not needed.
+        device_group_list: accepted, not needed.
+        device: GPU of the results. If None, torch's current one.
+        with_gpu: results are on a GPU, if there is one.
+        dtype: dtype of the rows. If None, their own. GLT's default is float32.
+
+    Example:
+        >>> feature = Feature(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 0]), with_gpu=False)
+        >>> feature[torch.tensor([0, 0, 1])].tolist()
+        [[2.0], [2.0], [1.0]]
+    """
+
+    def __init__(
+        self,
+        feature_tensor: TensorDataType,
+        id2index: Any = None,
+        split_ratio: float = 0.0,
+        device_group_list: Any = None,
+        device: Any = None,
+        with_gpu: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.feature_tensor: Tensor = convert_to_tensor(feature_tensor, dtype)
+        self.id2index = convert_to_tensor(id2index, torch.int64)
+        rows_in_share(float(split_ratio), len(self.feature_tensor))
+        self.split_ratio = float(split_ratio)
+        self.device_group_list = device_group_list
+        self.device = device
+        self.with_gpu = with_gpu
+        self.dtype = self.feature_tensor.dtype
+
+    def __getitem__(self, ids: Any) -> Tensor:
+        """Return the rows of ids, [n, ...]; IndexError for ids that have none."""
+        found = self.cpu_get(ids)
+        if self.with_gpu and torch.cuda.is_available():
+            return found.to(get_available_device(self.device))
+        return found
+
+    def cpu_get(self, ids: Any) -> Tensor:
+        """Return the rows of ids in the host's memory."""
+        ids = torch.as_tensor(ids, dtype=torch.int64).cpu()
+        rows = self.rows_of(ids).numpy()
+        feature = core.Feature(self.feature_tensor)
+        return to_tensor(feature.gather(rows, num_threads=torch.get_num_threads()), feature.dtype)
+
+    def rows_of(self, ids: Tensor) -> Tensor:
+        """Return the row of each id; IndexError for ids that have none."""
+        if self.id2index is None:
+            return ids
+        rows: Tensor = self.id2index[ids]
+        if rows.numel() and int(rows.min()) < 0:
+            missing = ids[rows < 0]
+            raise IndexError(f"id {int(missing[0])} has no row of this feature")
+        return rows
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the rows together."""
+        return self.feature_tensor.shape
+
+    def size(self, dim: int) -> int:
+        """Return the length of an axis."""
+        return self.feature_tensor.size(dim)
+
+    def lazy_init_with_ipc_handle(self) -> None:
+        """Do nothing: features are complete when they are made."""
+
+    def share_ipc(self) -> tuple[Any, ...]:
+        """Move tensors to torch's shared memory; return what `from_ipc_handle` takes."""
+        self.feature_tensor = share_memory(self.feature_tensor)
+        self.id2index = share_memory(self.id2index)
+        groups = self.device_group_list
+        return (
+            self.feature_tensor,
+            self.id2index,
+            self.split_ratio,
+            groups,
+            self.device,
+            self.with_gpu,
+        )
+
+    @classmethod
+    def from_ipc_handle(cls, ipc_handle: tuple[Any, ...]) -> Feature:
+        """Return the feature that another process shares."""
+        return cls(*ipc_handle)
+
+
+def rebuild_feature(ipc_handle: tuple[Any, ...]) -> Feature:
+    """Return the feature that another process shares."""
+    return Feature.from_ipc_handle(ipc_handle)
+
+
+def reduce_feature(feature: Feature) -> tuple[Any, tuple[Any]]:
+    """Return what `pickle` needs to share a feature."""
+    return rebuild_feature, (feature.share_ipc(),)
+
+
+def sort_by_in_degree(
+    cpu_tensor: Tensor, shuffle_ratio: float, topo: Topology
+) -> tuple[Tensor, Tensor]:
+    """Put the rows of nodes that many rows name as neighbours first.
+
+    Args:
+        cpu_tensor: [num_nodes, ...] rows by id.
+        shuffle_ratio: share of the first rows whose order is random, so that GPUs get alike ones.
+        topo: the topology.
+
+    Returns:
+        The rows in their new order, and the row of each id, [num_nodes] int64.
+    """
+    counts = np.bincount(topo.indices.numpy(), minlength=len(cpu_tensor))[: len(cpu_tensor)]
+    order = torch.from_numpy(np.argsort(-counts, kind="stable"))
+    head = rows_in_share(float(shuffle_ratio), len(order))
+    order[:head] = order[:head][torch.randperm(head)]
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order))
+    return cpu_tensor[order], places

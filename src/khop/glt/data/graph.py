@@ -1,0 +1,280 @@
+"""GLT's `Topology` and `Graph`: compressed rows as tensors, and where devices read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from khop import data as core
+from khop.glt.typing import EdgeType, NodeType, TensorDataType
+from khop.glt.utils import convert_to_tensor, coo_to_csc, coo_to_csr, ptr2ind, share_memory
+from khop.typing import EDGE, NODE, Array
+
+Layout = Literal["CSR", "CSC"]
+Coo = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+class Topology:
+    """Compressed rows of a graph, as GLT keeps them: int64 tensors.
+
+    Args:
+        edge_index: [2, num_edges] rows and columns; or, compressed, a pair as `input_layout` says.
+        edge_ids: [num_edges] ids of edges. If None, positions in `edge_index`.
+        edge_weights: [num_edges] weights of edges.
+        input_layout: what `edge_index` holds: 'COO'; 'CSR', where rows begin and columns; or 'CSC',
+            rows and where columns begin.
+        layout: how to keep it: 'CSR', for out-neighbours, or 'CSC', for in-neighbours.
+
+    Attributes:
+        indptr: [number of rows (of columns, 'CSC') + 1].
+        indices: [num_edges] neighbours, ascending in each row.
+        edge_ids: [num_edges] in their order.
+        edge_weights: [num_edges] float32 in their order, or None.
+        layout: 'CSR' or 'CSC'.
+
+    Raises:
+        ValueError: another layout, or lists of different lengths.
+
+    Example:
+        >>> topology = Topology(torch.tensor([[0, 0, 2], [1, 2, 0]]))
+        >>> topology.indptr.tolist(), topology.indices.tolist()
+        ([0, 2, 2, 3], [1, 2, 0])
+    """
+
+    def __init__(
+        self,
+        edge_index: TensorDataType | tuple[TensorDataType, TensorDataType],
+        edge_ids: TensorDataType | None = None,
+        edge_weights: TensorDataType | None = None,
+        input_layout: str = "COO",
+        layout: Layout = "CSR",
+    ) -> None:
+        row, col = convert_to_tensor([edge_index[0], edge_index[1]], torch.int64)
+        given = str(input_layout).upper()
+        if given not in ("COO", "CSR", "CSC") or layout not in ("CSR", "CSC"):
+            raise ValueError(
+                "input_layout must be 'COO', 'CSR' or 'CSC', and layout 'CSR' or 'CSC' (got "
+                f"{input_layout!r} and {layout!r})"
+            )
+        num_edges = row.numel() if given == "CSC" else col.numel()
+        ids = convert_to_tensor(edge_ids, torch.int64)
+        ids = torch.arange(num_edges) if ids is None else ids
+        weights = convert_to_tensor(edge_weights, torch.float)
+        for name, values in (("edge_ids", ids), ("edge_weights", weights)):
+            if values is not None and values.numel() != num_edges:
+                raise ValueError(f"{name} has {values.numel()} entries for {num_edges} edges")
+        self.layout: Layout = layout
+        self.edge_ids: Tensor
+        self.edge_weights: Tensor | None
+        if given == layout:
+            self.indptr, self.indices = (row, col) if given == "CSR" else (col, row)
+            self.edge_ids, self.edge_weights = ids, weights
+            return
+        row = ptr2ind(row) if given == "CSR" else row
+        col = ptr2ind(col) if given == "CSC" else col
+        compress = coo_to_csr if layout == "CSR" else coo_to_csc
+        first, second, sorted_ids, self.edge_weights = compress(row, col, ids, weights)
+        self.indptr, self.indices = (first, second) if layout == "CSR" else (second, first)
+        assert sorted_ids is not None
+        self.edge_ids = sorted_ids
+
+    def to_coo(self) -> Coo:
+        """Return rows, columns, edge ids and weights."""
+        ends = ptr2ind(self.indptr), self.indices
+        row, col = ends if self.layout == "CSR" else ends[::-1]
+        return row, col, self.edge_ids, self.edge_weights
+
+    def to_csr(self) -> Coo:
+        """Return where rows begin, columns, edge ids and weights."""
+        if self.layout == "CSR":
+            return self.indptr, self.indices, self.edge_ids, self.edge_weights
+        return coo_to_csr(*self.to_coo())  # type: ignore[return-value]
+
+    def to_csc(self) -> Coo:
+        """Return rows, where columns begin, edge ids and weights."""
+        if self.layout == "CSC":
+            return self.indices, self.indptr, self.edge_ids, self.edge_weights
+        return coo_to_csc(*self.to_coo())  # type: ignore[return-value]
+
+    @property
+    def degrees(self) -> Tensor:
+        """[num_rows] number of neighbours."""
+        degrees: Tensor = self.indptr.diff()
+        return degrees
+
+    @property
+    def row_count(self) -> int:
+        """Number of rows."""
+        return int(self.indptr.numel()) - 1
+
+    @property
+    def edge_count(self) -> int:
+        """Number of edges."""
+        return int(self.indices.numel())
+
+    def share_memory_(self) -> None:
+        """Move all tensors to torch's shared memory."""
+        for name in ("indptr", "indices", "edge_ids", "edge_weights"):
+            setattr(self, name, share_memory(getattr(self, name)))
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key, None)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        setattr(self, key, value)
+
+
+class Graph:
+    """A topology, and the memory from which samplers on devices read it.
+
+    Args:
+        topo: the topology; `csr_topo` is its other name.
+        mode: 'CPU', 'ZERO_COPY' or 'CUDA'; samplers on the CPU draw the same in all modes.
+        device: accepted, not needed: samplers have devices.
+        csr_topo: see `topo`.
+
+    Raises:
+        TypeError: no topology.
+        ValueError: another mode.
+
+    Example:
+        >>> Graph(Topology(torch.tensor([[0, 0, 2], [1, 2, 0]])), "CPU").edge_count
+        3
+    """
+
+    def __init__(
+        self,
+        topo: Topology | None = None,
+        mode: str = "ZERO_COPY",
+        device: Any = None,
+        *,
+        csr_topo: Topology | None = None,
+    ) -> None:
+        topo = csr_topo if topo is None else topo
+        if not isinstance(topo, Topology):
+            raise TypeError(f"topo must be a khop.glt.data.Topology (got '{type(topo).__name__}')")
+        if mode.upper() not in ("CPU", "ZERO_COPY", "CUDA"):
+            raise ValueError(f"mode must be 'CPU', 'ZERO_COPY' or 'CUDA' (got {mode!r})")
+        self.topo = topo
+        self.mode = mode.upper()
+        self.device = device
+
+    def lazy_init(self) -> None:
+        """Do nothing: samplers place the graph when they are made."""
+
+    def export_topology(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return where rows begin, neighbours and edge ids."""
+        return self.topo.indptr, self.topo.indices, self.topo.edge_ids
+
+    def share_ipc(self) -> tuple[Topology, str]:
+        """Move all tensors to torch's shared memory; return what `from_ipc_handle` takes."""
+        self.topo.share_memory_()
+        return self.topo, self.mode
+
+    @classmethod
+    def from_ipc_handle(cls, ipc_handle: tuple[Topology, str]) -> Graph:
+        """Return the graph that another process shares."""
+        return cls(*ipc_handle)
+
+    @property
+    def row_count(self) -> int:
+        """Number of rows."""
+        return self.topo.row_count
+
+    @property
+    def col_count(self) -> int:
+        """Number of nodes that neighbours name: the largest id plus one."""
+        indices = self.topo.indices
+        return int(indices.max()) + 1 if indices.numel() else 0
+
+    @property
+    def edge_count(self) -> int:
+        """Number of edges."""
+        return self.topo.edge_count
+
+
+def rebuild_graph(ipc_handle: tuple[Topology, str]) -> Graph:
+    """Return the graph that another process shares."""
+    return Graph.from_ipc_handle(ipc_handle)
+
+
+def reduce_graph(graph: Graph) -> tuple[Any, tuple[Any]]:
+    """Return what `pickle` needs to share a graph."""
+    return rebuild_graph, (graph.share_ipc(),)
+
+
+def to_core(
+    graphs: Graph | Mapping[EdgeType, Graph],
+    num_nodes: Mapping[NodeType, int] | None = None,
+    weighted: bool = False,
+) -> core.Graph:
+    """Return the graph as khop's samplers take it, sharing its arrays where dtypes allow.
+
+    Args:
+        graphs: the graph, or one for each edge type.
+        num_nodes: least number of nodes of each type. Nodes without rows have no neighbours.
+        weighted: draws are by weight.
+
+    Raises:
+        ValueError: draws by weight, but no topology has weights.
+    """
+    by_type = {EDGE: graphs} if isinstance(graphs, Graph) else dict(graphs)
+    counts = dict(num_nodes or {})
+    if weighted and all(graph.topo.edge_weights is None for graph in by_type.values()):
+        raise ValueError("with_weight=True, but no topology has edge_weights")
+    for (src, _, dst), graph in by_type.items():
+        rows, neighbors = (src, dst) if graph.topo.layout == "CSR" else (dst, src)
+        counts[rows] = max(counts.get(rows, 0), graph.row_count)
+        counts[neighbors] = max(counts.get(neighbors, 0), graph.col_count)
+    found = {
+        edge_type: _core_topology(edge_type, graph.topo, counts, weighted)
+        for edge_type, graph in by_type.items()
+    }
+    modes = {graph.mode for graph in by_type.values()}
+    mode = modes.pop() if len(modes) == 1 else "CPU"
+    if mode == "CUDA" and not torch.cuda.is_available():
+        mode = "CPU"
+    if isinstance(graphs, Graph):
+        return core.Graph(found[EDGE], mode, {NODE: counts[NODE]})
+    return core.Graph(found, mode, counts)
+
+
+def _core_topology(
+    edge_type: EdgeType, topo: Topology, counts: Mapping[NodeType, int], weighted: bool
+) -> core.Topology:
+    src, _, dst = edge_type
+    out = topo.layout == "CSR"
+    num_rows, num_neighbors = (counts[src], counts[dst]) if out else (counts[dst], counts[src])
+    indptr = topo.indptr.numpy()
+    missing = num_rows + 1 - len(indptr)
+    if missing:
+        indptr = np.concatenate([indptr, np.full(missing, len(topo.indices), indptr.dtype)])
+    tables = _weight_table(indptr, topo.edge_weights if weighted else None)
+    ids = None if _counts_up(topo.edge_ids) else topo.edge_ids.numpy()
+    return core.Topology.compressed(
+        indptr,
+        topo.indices.numpy(),
+        num_neighbors,
+        ids,
+        "out" if out else "in",
+        weight_sums=tables[0],
+        weight_guide=tables[1],
+    )
+
+
+def _weight_table(indptr: Array, weights: Tensor | None) -> tuple[Array | None, Array | None]:
+    if weights is None:
+        return None, None
+    from khop import _native
+    from khop.data.weights import weight_values
+
+    sums, guide = _native.weight_table(indptr, weight_values(weights))
+    return sums, guide
+
+
+def _counts_up(ids: Tensor) -> bool:
+    return torch.equal(ids, torch.arange(ids.numel()))

@@ -1,0 +1,176 @@
+"""GLT's groups of processes over khop's: trainers, graph servers and their clients.
+
+GLT's scripts give the address of their group with `init_rpc` or in a loader's options, after
+`init_worker_group`; khop's trainers meet at torch.distributed's store. So a group is joined when
+its store is known: at once under a launcher or with torch.distributed, else with the first such
+address.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch.distributed
+
+from khop import distributed as core
+from khop.distributed import DistContext, DistRole
+from khop.distributed.job.context import TrainerContext
+
+_pending: DistContext | None = None
+_num_clients = 0
+
+
+def init_worker_group(
+    world_size: int | None = None, rank: int | None = None, group_name: str | None = None
+) -> None:
+    """Make this process a trainer; see `khop.distributed.init_worker_group`.
+
+    Args:
+        world_size: number of trainers. If None, the launcher's.
+        rank: rank of this trainer.
+        group_name: name of the group.
+    """
+    global _pending  # noqa: PLW0603
+    if world_size is None or rank is None or world_size == 1 or _knows_store():
+        core.init_worker_group(world_size, rank, group_name)
+    else:
+        _pending = DistContext(DistRole.WORKER, world_size, rank, group_name or "khop-trainers")
+
+
+def _knows_store() -> bool:
+    return torch.distributed.is_initialized() or "MASTER_ADDR" in os.environ
+
+
+def join(master_addr: str | None = None, master_port: int | str | None = None) -> None:
+    """Join the group that `init_worker_group` named, if this process has not.
+
+    Args:
+        master_addr: host of trainer 0. If None: $MASTER_ADDR.
+        master_port: a port there that is free. If None: $MASTER_PORT.
+
+    Raises:
+        ValueError: no address is known.
+        RendezvousError: the other trainers did not come.
+    """
+    global _pending  # noqa: PLW0603
+    waiting = _pending
+    if waiting is None or core.get_context() is not None:
+        return
+    if not _knows_store():
+        if master_addr is None or master_port is None:
+            raise ValueError(
+                "the trainers' address is not known: call init_rpc(master_addr, master_port), give "
+                "both in the loader's worker_options, or set MASTER_ADDR and MASTER_PORT"
+            )
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = master_addr, str(master_port)
+    core.init_worker_group(waiting.world_size, waiting.rank, waiting.group_name)
+    _pending = None
+
+
+def get_context() -> DistContext | None:
+    """Return this process's role, rank and number of peers; None before any `init_...`."""
+    return core.get_context() or _pending
+
+
+def init_client(
+    num_servers: int,
+    num_clients: int,
+    client_rank: int,
+    master_addr: str,
+    master_port: int | str,
+    num_rpc_threads: int = 4,
+    client_group_name: str | None = None,
+    is_dynamic: bool = False,
+    **kwargs: Any,
+) -> None:
+    """Make this process a client of graph servers; see `khop.distributed.init_client`."""
+    global _num_clients  # noqa: PLW0603
+    core.init_client(
+        num_servers,
+        num_clients,
+        client_rank,
+        master_addr,
+        master_port,
+        num_rpc_threads,
+        client_group_name,
+        is_dynamic,
+        **kwargs,
+    )
+    _num_clients = num_clients
+
+
+def assigned_servers() -> list[int]:
+    """Return the servers of this client if a loader names none: all servers, dealt out by rank."""
+    context = core.get_context()
+    assert context is not None
+    servers, clients = context.num_servers(), max(_num_clients, 1)
+    if clients >= servers:
+        return [context.rank % servers]
+    return list(range(context.rank, servers, clients))
+
+
+def init_rpc(
+    master_addr: str,
+    master_port: int | str,
+    num_rpc_threads: int = 16,
+    rpc_timeout: float = 180,
+    **kwargs: Any,
+) -> None:
+    """Join the group that `init_worker_group` named; khop needs no RPC of its own."""
+    del num_rpc_threads, rpc_timeout, kwargs
+    join(master_addr, master_port)
+
+
+def rpc_is_initialized() -> bool:
+    """Return True if this process has joined its group."""
+    return core.get_context() is not None
+
+
+def shutdown_rpc(graceful: bool = True) -> None:
+    """Leave the group."""
+    core.shutdown_worker_group(graceful)
+
+
+def get_rpc_master_addr() -> str | None:
+    """Return the host of trainer 0; None if it is not known."""
+    return os.environ.get("MASTER_ADDR")
+
+
+def get_rpc_master_port() -> int | None:
+    """Return the port of the trainers' store; None if it is not known."""
+    port = os.environ.get("MASTER_PORT")
+    return None if port is None else int(port)
+
+
+def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
+    """Return the values of all trainers, or clients, by name.
+
+    Args:
+        obj: this process's value, anything that JSON can hold.
+        timeout: accepted, not needed: the group has one.
+
+    Raises:
+        RuntimeError: this process has not joined a group.
+        RendezvousError: a trainer has none in time.
+    """
+    del timeout
+    join()
+    context = core.get_context()
+    if not isinstance(context, TrainerContext):
+        raise RuntimeError(
+            "this process is no trainer: call init_worker_group or init_client first"
+        )
+    name = f"glt-all-gather-{context.number('glt-all-gather')}"
+    context.rendezvous.publish(name, obj)
+    found = context.rendezvous.all_gather(name, "call all_gather")
+    return {f"{context.group_name}_{rank}": value for rank, value in enumerate(found)}
+
+
+def barrier(timeout: float | None = None) -> None:
+    """Wait for all trainers, or clients; see `all_gather`."""
+    all_gather(None, timeout)
+
+
+global_all_gather = all_gather
+global_barrier = barrier

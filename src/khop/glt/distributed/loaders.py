@@ -1,0 +1,276 @@
+"""GLT's distributed loaders: khop's, with GLT's arguments and batches."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from khop.distributed.job.context import get_context
+from khop.distributed.loaders import link_neighbor_loader, neighbor_loader
+from khop.distributed.options import RemoteDistSamplingWorkerOptions
+from khop.glt.distributed import job
+from khop.glt.loader import to_data, to_hetero_data
+from khop.glt.sampler import HeteroSamplerOutput, SamplerOutput
+from khop.glt.sampler.base import to_pyg_negatives
+from khop.glt.sampler.neighbor_sampler import sorted_subgraph
+from khop.glt.typing import Split
+
+_SPLITS = {Split.train: "train_mask", Split.valid: "val_mask", Split.test: "test_mask"}
+_LINKS = ("edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index")
+
+
+def _prepared(options: Any) -> Any:
+    """Return a loader's options, with its group joined and servers chosen."""
+    if not isinstance(options, RemoteDistSamplingWorkerOptions):
+        job.join(getattr(options, "master_addr", None), getattr(options, "master_port", None))
+        return options
+    if options.server_rank is None and get_context() is not None:
+        servers = job.assigned_servers()
+        return replace(options, server_rank=servers if len(servers) > 1 else servers[0])
+    return options
+
+
+def _seeds(given: Any, options: Any) -> Any:
+    """Return seeds as khop takes them: paths are read, and splits are boolean attributes.
+
+    A list has an entry for each server: of all of them, those of the loader's servers count.
+    """
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+        return given[0], _seeds(given[1], options)
+    if isinstance(given, Split):
+        return _SPLITS[given]
+    if isinstance(given, (str, os.PathLike)) and Path(given).exists():
+        return torch.load(given, weights_only=True)
+    if isinstance(given, list) and given and not isinstance(given[0], int):
+        servers = getattr(options, "server_rank", None)
+        chosen = given
+        if servers is not None:
+            ranks = [servers] if isinstance(servers, int) else list(servers)
+            chosen = given if len(given) == len(ranks) else [given[rank] for rank in ranks]
+        parts = [_seeds(part, options) for part in chosen]
+        return parts if len(parts) > 1 else parts[0]
+    return given
+
+
+class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
+    """`khop.distributed.DistNeighborLoader` with GLT's batches.
+
+    Batches have `node`, `edge` (with `with_edge`), `batch` (ids of the seeds) and tensors of
+    `num_sampled_nodes` and `num_sampled_edges`.
+
+    Args:
+        data, num_neighbors, batch_size, shuffle, drop_last, with_edge, with_weight,
+            collect_features, to_device, random_seed, worker_options: as in khop.
+        input_nodes: as in khop; also the path of a `.pt` file, read here, a `Split` (boolean
+            attribute 'train_mask', 'val_mask' or 'test_mask'), or a list of such, one a server.
+        edge_dir: the folder's; another one is an error.
+        **kwargs: khop's further arguments.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        input_nodes: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: str | None = None,
+        collect_features: bool = False,
+        to_device: Any = None,
+        random_seed: int | None = None,
+        worker_options: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        options = _prepared(worker_options)
+        kwargs.setdefault("transform", self._convert)
+        seeds = _seeds(input_nodes, options)
+        super().__init__(
+            data,
+            num_neighbors,
+            seeds,
+            batch_size,
+            shuffle,
+            drop_last,
+            with_edge,
+            with_weight,
+            edge_dir,
+            collect_features,
+            to_device,
+            random_seed,
+            options,
+            **kwargs,
+        )
+
+    def _convert(self, batch: Any) -> Any:
+        return _to_glt(batch, self.data.meta.edge_dir, self._seed_type)
+
+
+class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
+    """`khop.distributed.DistSubGraphLoader` with GLT's batches: nodes ascending, and `mapping`.
+
+    Args: as `DistNeighborLoader`.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        input_nodes: Any = None,
+        num_neighbors: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: str | None = None,
+        collect_features: bool = False,
+        to_device: Any = None,
+        random_seed: int | None = None,
+        worker_options: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        options = _prepared(worker_options)
+        kwargs.setdefault("transform", self._convert)
+        seeds = _seeds(input_nodes, options)
+        super().__init__(
+            data,
+            seeds,
+            num_neighbors,
+            batch_size,
+            shuffle,
+            drop_last,
+            with_edge,
+            with_weight,
+            edge_dir,
+            collect_features,
+            to_device,
+            random_seed,
+            options,
+            **kwargs,
+        )
+
+    def _convert(self, batch: Any) -> Any:
+        return _sorted(batch) if isinstance(batch, Data) else batch
+
+
+class DistLinkNeighborLoader(link_neighbor_loader.DistLinkNeighborLoader):
+    """`khop.distributed.DistLinkNeighborLoader` with GLT's batches.
+
+    Args: as in khop; `neg_sampling` also as GLT's `NegativeSampling`.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        batch_size: int = 1,
+        edge_label_index: Any = None,
+        edge_label: Any = None,
+        neg_sampling: Any = None,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: str | None = None,
+        collect_features: bool = False,
+        to_device: Any = None,
+        random_seed: int | None = None,
+        worker_options: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        options = _prepared(worker_options)
+        kwargs.setdefault("transform", self._convert)
+        super().__init__(
+            data,
+            num_neighbors,
+            batch_size,
+            edge_label_index,
+            edge_label,
+            to_pyg_negatives(neg_sampling),
+            shuffle,
+            drop_last,
+            with_edge,
+            with_weight,
+            edge_dir,
+            collect_features,
+            to_device,
+            random_seed,
+            options,
+            **kwargs,
+        )
+
+    def _convert(self, batch: Any) -> Any:
+        return _to_glt(batch, self.data.meta.edge_dir, self._link_type, of_links=True)
+
+
+def _to_glt(batch: Any, edge_dir: Any, input_type: Any, of_links: bool = False) -> Any:
+    """Return a batch of khop's as GLT has it."""
+    if isinstance(batch, Data):
+        return _homogeneous(batch, of_links)
+    nodes, label_type = batch.node_types, None if of_links else input_type
+    kept = {t: batch[t].n_id for t in nodes if len(batch[t].n_id) or t == input_type}
+    edge_types = [
+        t for t in batch.edge_types if "edge_index" in batch[t]
+    ]  # links have a store, too
+    drawn = [t for t in edge_types if batch[t].edge_index.size(1)]
+    seeds: dict[Any, Tensor] = {}
+    if label_type is not None:
+        ids = batch[label_type].n_id
+        seeds[label_type] = ids[: batch[label_type].num_sampled_nodes[0]]
+    links = {}
+    for store in [batch[t] for t in (*nodes, *batch.edge_types)]:
+        links.update({name: store[name] for name in _LINKS if name in store})
+    edge_ids = {t: batch[t].e_id for t in drawn if "e_id" in batch[t]}
+    out = HeteroSamplerOutput(
+        kept,
+        {t: batch[t].edge_index[0] for t in drawn},
+        {t: batch[t].edge_index[1] for t in drawn},
+        edge_ids or None,
+        seeds,
+        {t: batch[t].num_sampled_nodes for t in kept},
+        {t: batch[t].num_sampled_edges for t in drawn},
+        edge_types,
+        input_type,
+        metadata=links or None,
+    )
+    features = {t: batch[t].x for t in kept if "x" in batch[t]}
+    attrs = {t: batch[t].edge_attr for t in drawn if "edge_attr" in batch[t]}
+    labels = {t: batch[t].y for t in seeds if "y" in batch[t]}
+    return to_hetero_data(out, labels, features, attrs, edge_dir)
+
+
+def _homogeneous(batch: Data, of_links: bool) -> Data:
+    links = {name: batch[name] for name in _LINKS if name in batch}
+    seeds = None if of_links else batch.n_id[: batch.num_sampled_nodes[0]]
+    row, col = batch.edge_index
+    counts = batch.num_sampled_nodes, batch.num_sampled_edges
+    out = SamplerOutput(
+        batch.n_id, row, col, batch.get("e_id"), seeds, *counts, metadata=links or None
+    )
+    labels = None if of_links else batch.get("y")
+    return to_data(out, labels, batch.get("x"), batch.get("edge_attr"))
+
+
+def _sorted(batch: Data) -> Data:
+    """Return an induced subgraph with nodes ascending and edges in their order."""
+    ids, (row, col) = batch.n_id, batch.edge_index
+    places = torch.arange(row.numel(), device=row.device)
+    seeds = ids[batch.mapping]
+    out = sorted_subgraph(ids, (row, col), places, seeds)
+    by_node, by_edge = torch.argsort(ids), out.edge
+    assert by_edge is not None
+    edge = batch.get("e_id")
+    out.edge = None if edge is None else edge[by_edge]
+    out.batch, out.metadata = seeds, {"mapping": out.metadata}
+    attrs = {name: batch.get(name) for name in ("y", "x", "edge_attr")}
+    y, x = (None if attrs[n] is None else attrs[n][by_node] for n in ("y", "x"))
+    edge_attr = None if attrs["edge_attr"] is None else attrs["edge_attr"][by_edge]
+    return to_data(out, y, x, edge_attr)

@@ -1,0 +1,396 @@
+"""GLT's loaders of graphs in memory: seeds from torch's `DataLoader`, subgraphs from khop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from khop.glt.data import Dataset
+from khop.glt.loader.transform import to_data, to_hetero_data
+from khop.glt.sampler import (
+    BaseSampler,
+    EdgeIndex,
+    EdgeSamplerInput,
+    NegativeSampling,
+    NeighborSampler,
+    NodeSamplerInput,
+    SamplerOutput,
+)
+from khop.glt.typing import (
+    EdgeType,
+    InputEdges,
+    InputNodes,
+    NodeType,
+    NumNeighbors,
+    reverse_edge_type,
+)
+from khop.glt.utils import convert_to_tensor, get_available_device
+
+_Device = torch.device | str | int | None
+
+
+class _Loader:
+    """Iterates over batches of seeds; base of all loaders here.
+
+    Attributes:
+        data: the data set.
+        device: where batches are: a GPU if `device` names one and there is one, else the CPU.
+    """
+
+    def __init__(self, data: Dataset, positions: Any, device: _Device, **kwargs: Any) -> None:
+        self.data = data
+        wanted = get_available_device(device)
+        self.device = wanted if wanted.type == "cpu" or torch.cuda.is_available() else "cpu"
+        self._seed_loader = DataLoader(positions, **kwargs)
+
+    def __len__(self) -> int:
+        return len(self._seed_loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        for positions in self._seed_loader:
+            batch = self._make(positions)
+            yield batch.to(self.device) if hasattr(batch, "to") else batch
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def _make(self, positions: Any) -> Any:
+        raise NotImplementedError
+
+    def _collate_fn(self, sampler_out: Any, label_type: NodeType | None = None) -> Any:
+        """Return a subgraph with the attributes of its nodes and edges.
+
+        Args:
+            sampler_out: the subgraph.
+            label_type: the node type whose labels the batch gets.
+        """
+        data = self.data
+        if isinstance(sampler_out, SamplerOutput):
+            node, edge = sampler_out.node.cpu(), sampler_out.edge
+            x = None if data.node_features is None else data.node_features[node]
+            y = None if data.node_labels is None else data.node_labels[node]
+            has_edges = data.edge_features is not None and edge is not None
+            edge_attr = data.edge_features[edge] if has_edges else None
+            return to_data(sampler_out, y, x, edge_attr)
+        features = {t: (data.get_node_feature(t), ids) for t, ids in sampler_out.node.items()}
+        x_dict = {t: feature[ids] for t, (feature, ids) in features.items() if feature is not None}
+        labels = data.get_node_label(label_type) if label_type is not None else None
+        y_dict = (
+            None if labels is None else {label_type: labels[sampler_out.node[label_type].cpu()]}
+        )
+        attrs = {}
+        for edge_type, ids in (sampler_out.edge or {}).items():
+            own = edge_type if data.edge_dir == "in" else reverse_edge_type(edge_type)
+            feature = data.get_edge_feature(own)
+            if feature is not None:
+                attrs[edge_type] = feature[ids]
+        return to_hetero_data(sampler_out, y_dict, x_dict, attrs, data.edge_dir)  # type: ignore[arg-type]
+
+
+def _sampler(data: Dataset, num_neighbors: Any, **options: Any) -> NeighborSampler:
+    if not isinstance(data, Dataset):
+        raise TypeError(
+            f"data must be a khop.glt.data.Dataset (got '{type(data).__name__}'): PyG's Data has "
+            "its loaders in khop.loader"
+        )
+    graph = data.graph
+    if graph is None:
+        raise ValueError("the data set has no graph: call init_graph() first")
+    counts: dict[NodeType, int] = {}
+    for node_type in data.get_node_types() or ["node"]:
+        for held in (data.get_node_feature(node_type), data.get_node_label(node_type)):
+            if held is not None and getattr(held, "id2index", None) is None:
+                counts[node_type] = max(counts.get(node_type, 0), held.shape[0])
+    return NeighborSampler(graph, num_neighbors, num_nodes=counts, **options)
+
+
+class NodeLoader(_Loader):
+    """Loader of what a sampler draws around nodes.
+
+    Args:
+        data: the data set.
+        node_sampler: the sampler.
+        input_nodes: ids or a mask of the seeds; (node type, such) of a heterogeneous graph.
+        device: where batches are. If None, torch's current GPU, or the CPU without one.
+        **kwargs: arguments of `torch.utils.data.DataLoader`.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        node_sampler: BaseSampler,
+        input_nodes: InputNodes,
+        device: _Device = None,
+        **kwargs: Any,
+    ) -> None:
+        given: tuple[Any, Any] = (
+            input_nodes if isinstance(input_nodes, tuple) else (None, input_nodes)
+        )
+        self._input_type: NodeType | None = given[0]
+        seeds = given[1]
+        ids = torch.as_tensor(convert_to_tensor(seeds))
+        ids = ids.nonzero().view(-1) if ids.dtype == torch.bool else ids
+        super().__init__(data, ids, device, **kwargs)
+        self.sampler = node_sampler
+        self.input_nodes = input_nodes
+
+    def _make(self, positions: Tensor) -> Any:
+        out = self.sampler.sample_from_nodes(NodeSamplerInput(positions, self._input_type))
+        return self._collate_fn(out, self._input_type)
+
+
+class NeighborLoader(NodeLoader):
+    """Loader of sampled neighbourhoods.
+
+    Args:
+        data: the data set.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all.
+        input_nodes: ids or a mask of the seeds; (node type, such) of a heterogeneous graph.
+        neighbor_sampler: use this sampler instead.
+        batch_size: seeds in a batch.
+        shuffle: draw seeds in a random order, by torch's default generator.
+        drop_last: leave an incomplete last batch out.
+        with_edge: batches have edge ids (`edge`) and features.
+        with_weight: draw by weight.
+        strategy: 'random'.
+        device: where batches are. If None, torch's current GPU, or the CPU without one.
+        as_pyg_v1: batches are (batch size, node ids, [`EdgeIndex`, ...]), outermost hop first.
+        seed: makes draws reproducible.
+        **kwargs: arguments of `torch.utils.data.DataLoader`, for the seeds.
+
+    Example:
+        >>> dataset = Dataset()
+        >>> dataset.init_graph(torch.tensor([[0, 0, 1], [1, 2, 2]]), graph_mode="CPU")
+        >>> dataset.init_node_features(torch.eye(3))
+        >>> batch = next(iter(NeighborLoader(dataset, [2], torch.tensor([0]))))
+        >>> batch.node.tolist(), batch.edge_index.tolist()
+        ([0, 1, 2], [[1, 2], [0, 0]])
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        num_neighbors: NumNeighbors,
+        input_nodes: InputNodes,
+        neighbor_sampler: NeighborSampler | None = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        strategy: str = "random",
+        device: _Device = None,
+        as_pyg_v1: bool = False,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if neighbor_sampler is None:
+            neighbor_sampler = _sampler(
+                data,
+                num_neighbors,
+                with_edge=with_edge,
+                with_weight=with_weight,
+                strategy=strategy,
+                seed=seed,
+            )
+        options = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last}
+        super().__init__(data, neighbor_sampler, input_nodes, device, **options, **kwargs)
+        self.as_pyg_v1 = as_pyg_v1
+
+    def _make(self, positions: Tensor) -> Any:
+        if not self.as_pyg_v1:
+            return super()._make(positions)
+        out = self.sampler.sample_from_nodes(NodeSamplerInput(positions))
+        assert isinstance(out, SamplerOutput)
+        return _layers(out, self.device)
+
+
+def _layers(out: SamplerOutput, device: Any) -> tuple[int, Tensor, list[EdgeIndex]]:
+    """Return a subgraph layer by layer: a layer has the edges of its hop and of those before."""
+    layers, num_edges, num_nodes = [], 0, out.num_sampled_nodes[0]
+    first = num_nodes
+    for hop, count in enumerate(out.num_sampled_edges):
+        num_edges += count
+        destinations, num_nodes = num_nodes, num_nodes + out.num_sampled_nodes[hop + 1]
+        ends = torch.stack([out.row[:num_edges], out.col[:num_edges]])
+        ids = None if out.edge is None else out.edge[:num_edges]
+        layers.append(EdgeIndex(ends, ids, (num_nodes, destinations)).to(device))
+    return first, out.node.to(device), layers[::-1]
+
+
+class SubGraphLoader(NodeLoader):
+    """Loader of induced subgraphs of seeds, or of their neighbourhoods.
+
+    Args:
+        data: the data set.
+        input_nodes: ids or a mask of the seeds.
+        num_neighbors: fan-out of each hop. If None, the seeds alone.
+        neighbor_sampler: use this sampler instead.
+        batch_size, shuffle, drop_last, with_edge, strategy, device, seed, **kwargs: as for
+            `NeighborLoader`.
+
+    Batches have nodes ascending, and the positions of the seeds in `mapping`.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        input_nodes: InputNodes,
+        num_neighbors: NumNeighbors | None = None,
+        neighbor_sampler: NeighborSampler | None = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        strategy: str = "random",
+        device: _Device = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if neighbor_sampler is None:
+            options: dict[str, Any] = {"with_edge": with_edge, "strategy": strategy, "seed": seed}
+            neighbor_sampler = _sampler(data, num_neighbors, **options)
+        seeds: dict[str, Any] = {
+            "batch_size": batch_size,
+            "shuffle": shuffle,
+            "drop_last": drop_last,
+        }
+        super().__init__(data, neighbor_sampler, input_nodes, device, **seeds, **kwargs)
+
+    def _make(self, positions: Tensor) -> Any:
+        out = self.sampler.subgraph(NodeSamplerInput(positions))
+        out.metadata = {"mapping": out.metadata}
+        return self._collate_fn(out)
+
+
+class LinkLoader(_Loader):
+    """Loader of what a sampler draws around links.
+
+    Args:
+        data: the data set.
+        link_sampler: the sampler.
+        edge_label_index: [2, num_links] links, or None for all edges; of a heterogeneous graph an
+            edge type, or (edge type, such).
+        edge_label: [num_links] labels; those from 0 on are increased by 1 with binary negatives.
+        neg_sampling: negatives.
+        device: where batches are. If None, torch's current GPU, or the CPU without one.
+        edge_dir: accepted, not needed: the data set has it.
+        **kwargs: arguments of `torch.utils.data.DataLoader`.
+
+    Raises:
+        ValueError: labels with negatives of mode 'triplet'.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        link_sampler: BaseSampler,
+        edge_label_index: InputEdges | None = None,
+        edge_label: Tensor | None = None,
+        neg_sampling: Any = None,
+        device: _Device = None,
+        edge_dir: str = "out",
+        **kwargs: Any,
+    ) -> None:
+        del edge_dir
+        self.neg_sampling: NegativeSampling | None = NegativeSampling.cast(neg_sampling)
+        link_type, (row, col) = get_edge_label_index(data, edge_label_index)
+        if self.neg_sampling is not None and edge_label is not None:
+            if self.neg_sampling.is_triplet():
+                raise ValueError(
+                    "negatives of mode 'triplet' have no labels: leave edge_label out, and use "
+                    "src_index, dst_pos_index and dst_neg_index of batches"
+                )
+            if edge_label.numel() and int(edge_label.min()) == 0:
+                edge_label = edge_label + 1  # 0 is for negatives
+        self.link_sampler = link_sampler
+        self.input_data = EdgeSamplerInput(row, col, edge_label, link_type, self.neg_sampling)
+        super().__init__(data, torch.arange(len(row)), device, **kwargs)
+
+    def _make(self, positions: Tensor) -> Any:
+        return self._collate_fn(self.link_sampler.sample_from_edges(self.input_data[positions]))
+
+
+class LinkNeighborLoader(LinkLoader):
+    """Loader of sampled neighbourhoods of links.
+
+    Args:
+        data: the data set.
+        num_neighbors: fan-out of each hop, or {edge type: fan-outs}; -1 takes all.
+        neighbor_sampler: use this sampler instead.
+        edge_label_index, edge_label, neg_sampling: see `LinkLoader`.
+        with_edge, with_weight, batch_size, shuffle, drop_last, strategy, device, seed, **kwargs: as
+            for `NeighborLoader`.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        num_neighbors: NumNeighbors,
+        neighbor_sampler: NeighborSampler | None = None,
+        edge_label_index: InputEdges | None = None,
+        edge_label: Tensor | None = None,
+        neg_sampling: Any = None,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        strategy: str = "random",
+        device: _Device = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if neighbor_sampler is None:
+            neighbor_sampler = _sampler(
+                data,
+                num_neighbors,
+                with_edge=with_edge,
+                with_weight=with_weight,
+                strategy=strategy,
+                seed=seed,
+            )
+        seeds: dict[str, Any] = {
+            "batch_size": batch_size,
+            "shuffle": shuffle,
+            "drop_last": drop_last,
+        }
+        super().__init__(
+            data,
+            neighbor_sampler,
+            edge_label_index,
+            edge_label,
+            neg_sampling,
+            device,
+            **seeds,
+            **kwargs,
+        )
+
+
+def get_edge_label_index(
+    data: Dataset, edge_label_index: InputEdges | None
+) -> tuple[EdgeType | None, tuple[Tensor, Tensor]]:
+    """Return the edge type of links, None in a homogeneous graph, and their ends.
+
+    Args:
+        data: the data set.
+        edge_label_index: as `LinkLoader` takes it.
+    """
+    given: Any = edge_label_index
+    link_type: EdgeType | None = None
+    if isinstance(given, tuple) and isinstance(given[0], str):
+        link_type, given = given, None
+    elif isinstance(given, tuple) and isinstance(given[0], tuple):
+        link_type, given = given
+    if given is not None:
+        row, col = convert_to_tensor(list(given))
+        return link_type, (row, col)
+    graph = data.get_graph(link_type)
+    if graph is None:
+        raise ValueError(f"no edges of type {link_type}: there are {data.get_edge_types()}")
+    row, col, _, _ = graph.topo.to_coo()
+    return link_type, (row, col)

@@ -1,0 +1,106 @@
+"""GLT's partition books: which part owns each id."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from khop.glt.typing import EdgeType, NodeType
+
+
+class PartitionBook:
+    """Map from ids to the parts that own them: `book[ids]`, [n] int64."""
+
+    def __getitem__(self, indices: Any) -> Tensor:
+        raise NotImplementedError
+
+    @property
+    def offset(self) -> Any:
+        """Offset of ids; None if there is none."""
+        return None
+
+
+class GLTPartitionBook(PartitionBook, torch.Tensor):
+    """Book with an entry for each id: a tensor of parts."""
+
+    def __getitem__(self, indices: Any) -> Tensor:
+        return torch.Tensor.__getitem__(self, indices)
+
+
+class OffsetId2Index:
+    """Map from ids of one range to rows: `ids - offset`."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def __getitem__(self, ids: Tensor) -> Tensor:
+        return ids - self.offset
+
+    def to(self, device: Any) -> OffsetId2Index:
+        """Return the map itself: it has no tensors."""
+        del device
+        return self
+
+
+class RangePartitionBook(PartitionBook):
+    """Book of ranges of ids, one a part, one after the other.
+
+    Args:
+        partition_ranges: (first id, last id + 1) of each part.
+        partition_idx: the part whose ids `id2index` maps to rows.
+
+    Raises:
+        ValueError: ranges that are empty, or do not follow one another.
+
+    Example:
+        >>> book = RangePartitionBook([(0, 10), (10, 20)], 1)
+        >>> book[torch.tensor([3, 10])].tolist(), book.id2index[torch.tensor([12])].tolist()
+        ([0, 1], [2])
+    """
+
+    def __init__(self, partition_ranges: list[tuple[int, int]], partition_idx: int) -> None:
+        for number, (first, end) in enumerate(partition_ranges):
+            if first >= end or (number and partition_ranges[number - 1][1] != first):
+                raise ValueError(
+                    "ranges must have ids and follow one another, as [(0, 10), (10, 20)] (got "
+                    f"{partition_ranges})"
+                )
+        self.partition_bounds = torch.tensor([end for _, end in partition_ranges])
+        self.partition_idx = partition_idx
+        self._ranges = list(partition_ranges)
+        self._id2index = OffsetId2Index(partition_ranges[partition_idx][0])
+
+    def __getitem__(self, indices: Any) -> Tensor:
+        return torch.searchsorted(self.partition_bounds, torch.as_tensor(indices), right=True)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the bounds."""
+        return self.partition_bounds.device
+
+    @property
+    def id2index(self) -> OffsetId2Index:
+        """Map from the ids of this part to its rows."""
+        return self._id2index
+
+    def id_filter(self, node_pb: Any, partition_idx: int) -> Tensor:
+        """Return the ids of a part, ascending."""
+        del node_pb
+        return torch.arange(*self._ranges[partition_idx])
+
+    def owners(self) -> Tensor:
+        """Return the part of each id: [number of ids] int64."""
+        return self[torch.arange(int(self.partition_bounds[-1]))]
+
+
+def owners_of(book: Any) -> Tensor:
+    """Return the part of each id, [number of ids] int64, of any book."""
+    if isinstance(book, RangePartitionBook):
+        return book.owners()
+    return torch.as_tensor(book, dtype=torch.int64).as_subclass(torch.Tensor)
+
+
+HeteroNodePartitionDict: TypeAlias = dict[NodeType, PartitionBook]
+HeteroEdgePartitionDict: TypeAlias = dict[EdgeType, PartitionBook]

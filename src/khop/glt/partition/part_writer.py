@@ -1,0 +1,275 @@
+"""Writer of a single part as a partition folder, for graphs whose parts are apart from the start.
+
+A process that holds one part of a graph knows the books, and so what all others have: their numbers
+of nodes and edges. So every process writes the same meta.json; only its own part's files are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from khop import _native
+from khop.data import Feature
+from khop.data.arrays import narrowest_int, storage_dtype
+from khop.data.weights import weight_values
+from khop.partition.numbering import Numbering
+from khop.storage.folder import (
+    EdgeTypeMeta,
+    FolderMeta,
+    NodeTypeMeta,
+    attr_metas,
+    edge_attr_path,
+    edge_path,
+    map_path,
+    node_attr_path,
+    node_path,
+    sha256_of,
+)
+from khop.storage.folder.meta import META_FILE, content_of, sealed
+from khop.typing import Array, EdgeDir, EdgeType, Int64Array, NodeType
+
+Files = dict[str, dict[str, Any]]
+Exchange = Callable[[Files], Files]
+
+WEIGHTS = "edge_weight"
+"""Attribute that weights of edges are kept as."""
+
+
+@dataclass
+class NodePart:
+    """A part's nodes of one type.
+
+    Attributes:
+        owners: [num_nodes] part of each node of the graph.
+        attrs: name -> rows of the part's nodes, ascending by id.
+    """
+
+    owners: Int64Array
+    attrs: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class EdgePart:
+    """A part's edges of one type, those of its rows.
+
+    Attributes:
+        src, dst: [n] int64 original ids.
+        ids: [n] int64 edge ids.
+        counts: number of edges of each part.
+        attrs: name -> [n, ...] rows in the same order; `WEIGHTS` among them if draws have weights.
+    """
+
+    src: Int64Array
+    dst: Int64Array
+    ids: Int64Array
+    counts: list[int]
+    attrs: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class GraphPart:
+    """One part of a graph.
+
+    Attributes:
+        part: its index.
+        num_parts: number of parts.
+        edge_dir: neighbours are drawn along the edges ('out') or against them ('in').
+        heterogeneous: types are named.
+    """
+
+    part: int
+    num_parts: int
+    edge_dir: EdgeDir
+    heterogeneous: bool
+    nodes: dict[NodeType, NodePart]
+    edges: dict[EdgeType, EdgePart]
+
+    def write(self, root: str | Path, exchange: Exchange | None = None) -> FolderMeta:
+        """Write the part's files and meta.json into a folder, which must not have them.
+
+        Args:
+            root: the folder.
+            exchange: given the part's {path: bytes and checksum}, returns those of all parts. If
+                None, checksums in meta.json are not those of the files, which nobody knows.
+
+        Raises:
+            IndexError, ValueError: edges of nodes that do not exist or are another part's, or
+                attributes of other lengths.
+        """
+        writer = _Writer(self, Path(root))
+        meta = writer.write()
+        files = writer.files
+        if exchange is not None:
+            files = {**files, **exchange(writer.checksums())}
+        files = dict(sorted(files.items()))  # the same in all processes
+        (Path(root) / META_FILE).write_bytes(sealed(content_of(meta, files)))
+        return meta
+
+
+class _Writer:
+    def __init__(self, graph: GraphPart, root: Path) -> None:
+        self._graph, self._root = graph, root
+        self.files: Files = {}
+        self._numbering = {
+            t: Numbering(node.owners, graph.num_parts) for t, node in graph.nodes.items()
+        }
+        self._seal = hashlib.sha256(b"").hexdigest()
+
+    def write(self) -> FolderMeta:
+        graph = self._graph
+        nodes = [self._write_nodes(t, node) for t, node in graph.nodes.items()]
+        edges = [self._write_edges(t, edge) for t, edge in graph.edges.items()]
+        weighted = any(t.weighted for t in edges)
+        return FolderMeta(
+            graph.num_parts,
+            graph.edge_dir,
+            graph.heterogeneous,
+            nodes,
+            edges,
+            {"name": "given"},
+            weight_attr=WEIGHTS if weighted else None,
+        )
+
+    def checksums(self) -> Files:
+        """Return bytes and checksum of the files that were written."""
+        return {
+            path: {"bytes": known["bytes"], "sha256": sha256_of(self._root / path)}
+            for path, known in self.files.items()
+            if (self._root / path).exists()
+        }
+
+    def _save(self, path: str, array: Array) -> None:
+        """Write an array, and list it."""
+        file = self._root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+        self._list_like(path, array)
+
+    def _list_like(self, path: str, array: Array) -> None:
+        self._list(path, array.dtype, array.shape)
+
+    def _list(self, path: str, dtype: Any, shape: tuple[int, ...]) -> None:
+        """List a file, which may be another part's."""
+        header = io.BytesIO()
+        described = np.lib.format.dtype_to_descr(np.dtype(dtype))
+        np.lib.format.write_array_header_1_0(
+            header, {"descr": described, "fortran_order": False, "shape": shape}
+        )
+        size = header.tell() + int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        self.files[path] = {"bytes": size, "sha256": self._seal}
+
+    def _write_nodes(self, node_type: NodeType, node: NodePart) -> NodeTypeMeta:
+        numbering, own = self._numbering[node_type], self._graph.part
+        dtype, bounds = narrowest_int(len(node.owners)), numbering.book.bounds
+        features = {name: Feature(rows) for name, rows in node.attrs.items()}
+        self._save(map_path(node_type), numbering.new_of_old.astype(dtype))
+        for part in range(self._graph.num_parts):
+            first, last = bounds[part], bounds[part + 1]
+            put = self._save if part == own else self._list_like
+            put(node_path(part, node_type, "id"), numbering.old_of_new[first:last].astype(dtype))
+            for name, feature in features.items():
+                path = node_attr_path(part, node_type, name)
+                if part == own:
+                    _check_rows(feature, last - first, f"'{name}' of node type '{node_type}'")
+                    self._save(path, feature.array)
+                else:
+                    shape = (last - first, *feature.row_shape)
+                    self._list(path, storage_dtype(feature.dtype), shape)
+        return NodeTypeMeta(node_type, bounds, attr_metas(features))
+
+    def _write_edges(self, edge_type: EdgeType, edge: EdgePart) -> EdgeTypeMeta:
+        graph, own = self._graph, self._graph.part
+        row_type, other_type = edge_type[2], edge_type[0]
+        ends = edge.dst, edge.src
+        if graph.edge_dir == "out":
+            row_type, other_type, ends = other_type, row_type, ends[::-1]
+        rows, others = self._numbering[row_type], self._numbering[other_type]
+        _check_ends(edge_type, ends, (rows, others), own)
+        first, last = rows.book.bounds[own], rows.book.bounds[own + 1]
+        if len(edge.ids) != edge.counts[own] or len(edge.counts) != graph.num_parts:
+            raise ValueError(
+                f"part {own} has {len(edge.ids)} edges of type {edge_type}, but the book says "
+                f"{edge.counts}"
+            )
+        by_id = np.argsort(edge.ids, kind="stable")
+        local, columns = rows.new_of_old[ends[0][by_id]] - first, others.new_of_old[ends[1][by_id]]
+        indptr, indices, places = _native.coo_to_csr(
+            np.ascontiguousarray(local),
+            np.ascontiguousarray(columns),
+            last - first,
+            len(others.owners),
+        )
+        order = by_id[places]
+        total = sum(edge.counts)
+        features = {name: Feature(values) for name, values in edge.attrs.items()}
+        arrays = {
+            "indptr": indptr.astype(narrowest_int(edge.counts[own])),
+            "indices": indices.astype(narrowest_int(len(others.owners))),
+            "edge_id": edge.ids[order].astype(narrowest_int(total)),
+        }
+        weighted = WEIGHTS in features
+        if weighted:
+            weights = weight_values(features[WEIGHTS].numbers())[order]
+            sums, guide = _native.weight_table(arrays["indptr"], weights)
+            arrays.update(weight_sum=sums, weight_guide=guide)
+        for name, array in arrays.items():
+            self._save(edge_path(own, edge_type, name), array)
+        for name, feature in features.items():
+            _check_rows(feature, len(order), f"'{name}' of edge type {edge_type}")
+            self._save(edge_attr_path(own, edge_type, name), feature.gather(order))
+        self._list_edges(edge_type, edge, rows.book.bounds, arrays, features)
+        bounds = [0, *np.cumsum(edge.counts).tolist()]
+        return EdgeTypeMeta(edge_type, bounds, attrs=attr_metas(features), weighted=weighted)
+
+    def _list_edges(
+        self,
+        edge_type: EdgeType,
+        edge: EdgePart,
+        bounds: list[int],
+        arrays: Mapping[str, Array],
+        features: Mapping[str, Feature],
+    ) -> None:
+        """List the files of the other parts' edges."""
+        for part, count in enumerate(edge.counts):
+            if part == self._graph.part:
+                continue
+            for name, array in arrays.items():
+                dtype, length = array.dtype, count
+                if name == "indptr":
+                    dtype, length = narrowest_int(count), bounds[part + 1] - bounds[part] + 1
+                self._list(edge_path(part, edge_type, name), dtype, (length,))
+            for name, feature in features.items():
+                path = edge_attr_path(part, edge_type, name)
+                self._list(path, storage_dtype(feature.dtype), (count, *feature.row_shape))
+
+
+def _check_rows(feature: Feature, count: int, what: str) -> None:
+    if feature.num_rows != count:
+        raise ValueError(f"attribute {what} has {feature.num_rows} rows, but the part has {count}")
+
+
+def _check_ends(
+    edge_type: EdgeType,
+    ends: tuple[Int64Array, Int64Array],
+    numberings: tuple[Numbering, Numbering],
+    part: int,
+) -> None:
+    for ids, numbering in zip(ends, numberings, strict=True):
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(numbering.owners):
+            raise IndexError(
+                f"edges of type {edge_type} name node {int(ids.max())}, but there are "
+                f"{len(numbering.owners)} nodes"
+            )
+    if np.any(numberings[0].owners[ends[0]] != part):
+        raise ValueError(
+            f"part {part} has edges of type {edge_type} whose rows are other parts': an edge "
+            "belongs to the part of its source ('out') or destination ('in')"
+        )

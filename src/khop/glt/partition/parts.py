@@ -1,0 +1,175 @@
+"""`load_partition`: a part of a khop folder as GLT's tensors, by original id."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from khop.data import Feature
+from khop.glt.partition.part_writer import WEIGHTS
+from khop.glt.typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
+from khop.loader.collate import to_tensor
+from khop.storage.folder import (
+    PartitionFolder,
+    cache_attr_path,
+    cache_path,
+    edge_array,
+    edge_attr_path,
+)
+from khop.typing import Int64Array
+
+FEATURES, EDGE_FEATURES = "x", "edge_attr"
+
+
+def load_partition(
+    root_dir: str | os.PathLike[str],
+    partition_idx: int,
+    graph_caching: bool = False,
+    device: Any = None,
+) -> tuple[int, int, Any, Any, Any, Any, Any]:
+    """Read a part of a folder that khop has written into tensors.
+
+    khop's loaders do not need this: `DistDataset.load` maps the folder's files. GLT's own folders
+    are pickles, and are not read.
+
+    Args:
+        root_dir: the folder.
+        partition_idx: the part.
+        graph_caching: accepted, not needed: the part's own edges are read.
+        device: where to put the tensors. If None, the CPU.
+
+    Returns:
+        Number of parts, the part, its edges (`GraphPartitionData`), its rows of node attribute 'x'
+        and of edge attribute 'edge_attr' (`FeaturePartitionData`, or None), and the books of nodes
+        and edges, tensors with the part of each id. Of a heterogeneous graph all but the numbers
+        are dictionaries by type. The book of edges needs all parts' files; edges of parts that are
+        not on this machine are -1 there.
+
+    Raises:
+        FolderError, IndexError: no such folder or part.
+    """
+    del graph_caching
+    folder = PartitionFolder(root_dir)
+    part, meta = folder.check_part(partition_idx), folder.meta
+    on = torch.device("cpu" if device is None else device)
+    graphs = {t.name: _edges(folder, part, t.name, on) for t in meta.edge_types}
+    node_feats = {t.name: _node_rows(folder, part, t.name, on) for t in meta.node_types}
+    edge_feats = {t.name: _edge_rows(folder, part, t.name, on) for t in meta.edge_types}
+    node_books = {t.name: _node_book(folder, t.name).to(on) for t in meta.node_types}
+    edge_books = {t.name: _edge_book(folder, t.name).to(on) for t in meta.edge_types}
+    found = [graphs, _known(node_feats), _known(edge_feats), node_books, edge_books]
+    if not meta.heterogeneous:
+        found = [None if d is None else next(iter(d.values())) for d in found]
+    return (folder.num_parts, part, *found)  # type: ignore[return-value]
+
+
+def _known(rows: dict[Any, Any]) -> dict[Any, Any] | None:
+    return {name: value for name, value in rows.items() if value is not None} or None
+
+
+def _int64(array: Any, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.asarray(array).astype(np.int64)).to(device)
+
+
+def _rows(feature: Feature, device: torch.device) -> Tensor:
+    return to_tensor(np.array(feature.array), feature.dtype).to(device)
+
+
+def _edges(
+    folder: PartitionFolder, part: int, edge_type: EdgeType, device: torch.device
+) -> GraphPartitionData:
+    meta = folder.meta
+    described = next(t for t in meta.edge_types if t.name == edge_type)
+    indptr, indices, ids = (
+        edge_array(folder, part, edge_type, name) for name in ("indptr", "indices", "edge_id")
+    )
+    row_type, other_type = meta.row_type(described).name, meta.neighbor_type(described).name
+    rows = np.repeat(folder.node_ids(part, row_type), np.diff(indptr))
+    ends = _int64(rows, device), _int64(folder.original_ids(other_type)[indices], device)
+    weights = None
+    name = meta.weight_attr if described.weighted else WEIGHTS
+    if name in described.attrs:
+        path = edge_attr_path(part, edge_type, str(name))
+        weights = _rows(folder.open_attr(path, described.attrs[str(name)], len(ids)), device)
+    src, dst = ends if meta.edge_dir == "out" else ends[::-1]
+    return GraphPartitionData((src, dst), _int64(ids, device), weights)
+
+
+def _node_rows(
+    folder: PartitionFolder, part: int, node_type: NodeType, device: torch.device
+) -> FeaturePartitionData | None:
+    described = folder.meta.node_type(node_type)
+    attr = described.attrs.get(FEATURES)
+    if attr is None:
+        return None
+    own = _rows(folder.node_feature(part, node_type, FEATURES), device)
+    ids = _int64(folder.node_ids(part, node_type), device)
+    count = described.cached[part] if described.cached else 0
+    if not count:
+        return FeaturePartitionData(own, ids, None, None)
+    copies = folder.open_attr(cache_attr_path(part, node_type, FEATURES), attr, count)
+    cached = folder.open(cache_path(part, node_type, "id"))
+    return FeaturePartitionData(own, ids, _rows(copies, device), _int64(cached, device))
+
+
+def _edge_rows(
+    folder: PartitionFolder, part: int, edge_type: EdgeType, device: torch.device
+) -> FeaturePartitionData | None:
+    described = next(t for t in folder.meta.edge_types if t.name == edge_type)
+    attr = described.attrs.get(EDGE_FEATURES)
+    if attr is None:
+        return None
+    ids = _int64(edge_array(folder, part, edge_type, "edge_id"), device)
+    path = edge_attr_path(part, edge_type, EDGE_FEATURES)
+    return FeaturePartitionData(
+        _rows(folder.open_attr(path, attr, len(ids)), device), ids, None, None
+    )
+
+
+def _node_book(folder: PartitionFolder, node_type: NodeType) -> Tensor:
+    described = folder.meta.node_type(node_type)
+    new_ids = np.asarray(folder.id_map(node_type))
+    owners = np.searchsorted(described.bounds[1:], new_ids, side="right")
+    return torch.from_numpy(owners.astype(np.int64))
+
+
+def _edge_book(folder: PartitionFolder, edge_type: EdgeType) -> Tensor:
+    described = next(t for t in folder.meta.edge_types if t.name == edge_type)
+    book: Int64Array = np.full(described.count, -1, np.int64)
+    for part in range(folder.num_parts):
+        if folder.has_part(part):
+            book[edge_array(folder, part, edge_type, "edge_id")] = part
+    return torch.from_numpy(book)
+
+
+def cat_feature_cache(
+    partition_idx: int, feat_pdata: FeaturePartitionData, feat_pb: Tensor
+) -> tuple[float, Tensor | None, Tensor, Tensor]:
+    """Join a part's rows and its copies of other parts' rows, copies first.
+
+    Args:
+        partition_idx: the part.
+        feat_pdata: its rows and copies.
+        feat_pb: part of each id.
+
+    Returns:
+        Share of copies, the rows, the row of each id (-1: none), and a book in which the part owns
+        its copies, too.
+    """
+    ids, cached = feat_pdata.ids, feat_pdata.cache_ids
+    assert ids is not None
+    assert feat_pdata.feats is not None
+    places = torch.full((len(feat_pb),), -1, dtype=torch.int64)
+    if cached is None or feat_pdata.cache_feats is None:
+        places[ids] = torch.arange(len(ids))
+        return 0.0, feat_pdata.feats, places, feat_pb
+    places[ids] = torch.arange(len(ids)) + len(cached)
+    places[cached] = torch.arange(len(cached))  # a copy of an own row is found first
+    book = feat_pb.clone()
+    book[cached] = partition_idx
+    share = len(cached) / (len(cached) + len(ids))
+    return share, torch.cat([feat_pdata.cache_feats, feat_pdata.feats]), places, book

@@ -1,0 +1,330 @@
+"""GLT's inputs and outputs of samplers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+import torch_geometric.sampler as pyg
+from torch import Tensor
+
+from khop.glt.typing import EdgeType, NodeType, NumNeighbors, Split
+from khop.glt.utils import CastMixin, share_memory
+
+
+class EdgeIndex(NamedTuple):
+    """Edges of one layer, as PyG's former `NeighborSampler` gave them.
+
+    Attributes:
+        edge_index: [2, num_edges] in the layer's numbering.
+        e_id: [num_edges] edge ids, or None.
+        size: numbers of sources and destinations.
+    """
+
+    edge_index: Tensor
+    e_id: Tensor | None
+    size: tuple[int, int]
+
+    def to(self, *args: Any, **kwargs: Any) -> EdgeIndex:
+        """Return a copy on another device."""
+        e_id = None if self.e_id is None else self.e_id.to(*args, **kwargs)
+        return EdgeIndex(self.edge_index.to(*args, **kwargs), e_id, self.size)
+
+
+class NegativeSamplingMode(Enum):
+    """Form of negatives: pairs, or destinations for each source."""
+
+    binary = "binary"
+    triplet = "triplet"
+
+
+@dataclass(init=False)
+class NegativeSampling(CastMixin):
+    """Negatives of a link loader.
+
+    Args:
+        mode: 'binary' (pairs) or 'triplet' (destinations for each source).
+        amount: negatives per link; a whole number for 'triplet'.
+        weight: [num_nodes] weights of drawn nodes. If None, all alike.
+
+    Raises:
+        ValueError: another mode, or an amount that is not positive, or not whole for 'triplet'.
+    """
+
+    mode: NegativeSamplingMode
+    amount: int | float
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        mode: NegativeSamplingMode | str,
+        amount: int | float = 1,
+        weight: Tensor | None = None,
+    ) -> None:
+        checked = pyg.NegativeSampling(getattr(mode, "value", mode), amount)
+        self.mode = NegativeSamplingMode(checked.mode.value)
+        self.amount = checked.amount
+        self.weight = weight
+
+    def is_binary(self) -> bool:
+        """Return True if negatives are pairs."""
+        return self.mode is NegativeSamplingMode.binary
+
+    def is_triplet(self) -> bool:
+        """Return True if negatives are destinations."""
+        return self.mode is NegativeSamplingMode.triplet
+
+    def share_memory(self) -> NegativeSampling:
+        """Move weights to torch's shared memory."""
+        share_memory(self.weight)
+        return self
+
+    def to(self, device: Any) -> NegativeSampling:
+        """Return a copy on another device."""
+        weight = None if self.weight is None else self.weight.to(device)
+        return NegativeSampling(self.mode, self.amount, weight)
+
+    def to_pyg(self) -> pyg.NegativeSampling:
+        """Return PyG's equivalent."""
+        return pyg.NegativeSampling(self.mode.value, self.amount, self.weight, self.weight)
+
+
+def to_pyg_negatives(neg_sampling: Any) -> Any:
+    """Return negatives as PyG names them; dictionaries and strings as they are."""
+    return neg_sampling.to_pyg() if isinstance(neg_sampling, NegativeSampling) else neg_sampling
+
+
+@dataclass
+class NodeSamplerInput(CastMixin):
+    """Seeds.
+
+    Attributes:
+        node: [n] int64 ids.
+        input_type: their node type in a heterogeneous graph.
+    """
+
+    node: Tensor
+    input_type: NodeType | None = None
+
+    def __getitem__(self, index: Any) -> NodeSamplerInput:
+        return replace(self, node=self.node[torch.as_tensor(index)])
+
+    def __len__(self) -> int:
+        return self.node.numel()
+
+    def share_memory(self) -> NodeSamplerInput:
+        """Move ids to torch's shared memory."""
+        share_memory(self.node)
+        return self
+
+    def to(self, device: Any) -> NodeSamplerInput:
+        """Return a copy on another device."""
+        return replace(self, node=self.node.to(device))
+
+
+@dataclass
+class EdgeSamplerInput(CastMixin):
+    """Links.
+
+    Attributes:
+        row, col: [n] int64 ids of sources and destinations.
+        label: [n] labels, or None.
+        input_type: their edge type in a heterogeneous graph.
+        neg_sampling: negatives, or None.
+    """
+
+    row: Tensor
+    col: Tensor
+    label: Tensor | None = None
+    input_type: EdgeType | None = None
+    neg_sampling: NegativeSampling | None = None
+
+    def __getitem__(self, index: Any) -> EdgeSamplerInput:
+        index = torch.as_tensor(index)
+        label = None if self.label is None else self.label[index]
+        return replace(self, row=self.row[index], col=self.col[index], label=label)
+
+    def __len__(self) -> int:
+        return self.row.numel()
+
+    def share_memory(self) -> EdgeSamplerInput:
+        """Move ids and labels to torch's shared memory."""
+        share_memory((self.row, self.col, self.label))
+        return self
+
+    def to(self, device: Any) -> EdgeSamplerInput:
+        """Return a copy on another device."""
+        label = None if self.label is None else self.label.to(device)
+        neg = None if self.neg_sampling is None else self.neg_sampling.to(device)
+        return EdgeSamplerInput(
+            self.row.to(device), self.col.to(device), label, self.input_type, neg
+        )
+
+
+@dataclass
+class SamplerOutput(CastMixin):
+    """A sampled subgraph; edges lead from neighbours (`row`) to the nodes that drew them (`col`).
+
+    Attributes:
+        node: [num_nodes] original ids, seeds first.
+        row, col: [num_edges] positions in `node`.
+        edge: [num_edges] edge ids, or None.
+        batch: [n] original ids of the seeds, each once, or None.
+        num_sampled_nodes, num_sampled_edges: [hops + 1] and [hops] counts, or None.
+        device: where the tensors are.
+        metadata: labels and positions of links, or positions of a subgraph's seeds.
+    """
+
+    node: Tensor
+    row: Tensor
+    col: Tensor
+    edge: Tensor | None = None
+    batch: Tensor | None = None
+    num_sampled_nodes: Any = None
+    num_sampled_edges: Any = None
+    device: Any = None
+    metadata: Any = None
+
+
+@dataclass
+class HeteroSamplerOutput(CastMixin):
+    """A sampled subgraph of a heterogeneous graph: `SamplerOutput`'s fields by type.
+
+    Attributes:
+        edge_types: edge types that batches have, also those without edges.
+        input_type: node type of the seeds, or edge type of the links.
+    """
+
+    node: dict[NodeType, Tensor]
+    row: dict[EdgeType, Tensor]
+    col: dict[EdgeType, Tensor]
+    edge: dict[EdgeType, Tensor] | None = None
+    batch: dict[NodeType, Tensor] | None = None
+    num_sampled_nodes: Any = None
+    num_sampled_edges: Any = None
+    edge_types: list[EdgeType] | None = None
+    input_type: NodeType | EdgeType | None = None
+    device: Any = None
+    metadata: Any = None
+
+    def get_edge_index(self) -> dict[EdgeType, Tensor]:
+        """Return [2, num_edges] of each edge type, also of those without edges."""
+        found = {t: torch.stack([row, self.col[t]]) for t, row in self.row.items()}
+        for edge_type in self.edge_types or []:
+            found.setdefault(edge_type, torch.empty(2, 0, dtype=torch.int64, device=self.device))
+        return found
+
+
+@dataclass
+class NeighborOutput(CastMixin):
+    """Neighbours of one hop.
+
+    Attributes:
+        nbr: [n] int64 neighbours, row by row.
+        nbr_num: [num_rows] number of each row's.
+        edge: [n] edge ids, or None.
+    """
+
+    nbr: Tensor
+    nbr_num: Tensor
+    edge: Tensor | None = None
+
+    def to(self, device: Any) -> NeighborOutput:
+        """Return a copy on another device."""
+        edge = None if self.edge is None else self.edge.to(device)
+        return NeighborOutput(self.nbr.to(device), self.nbr_num.to(device), edge)
+
+
+class SamplingType(Enum):
+    """Kind of what is sampled."""
+
+    NODE = 0
+    LINK = 1
+    SUBGRAPH = 2
+    RANDOM_WALK = 3
+
+
+@dataclass
+class SamplingConfig:
+    """Options of a sampler, as GLT collects them; khop's own are `khop.sampler.SamplingSpec`."""
+
+    sampling_type: SamplingType
+    num_neighbors: NumNeighbors | None
+    batch_size: int
+    shuffle: bool
+    drop_last: bool
+    with_edge: bool
+    collect_features: bool
+    with_neg: bool
+    with_weight: bool
+    edge_dir: str
+    seed: int | None
+
+
+class BaseSampler(ABC):
+    """Interface of samplers."""
+
+    @abstractmethod
+    def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> Any:
+        """Sample the neighbourhood of seeds."""
+
+    @abstractmethod
+    def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: Any) -> Any:
+        """Sample the neighbourhood of links."""
+
+    @abstractmethod
+    def subgraph(self, inputs: NodeSamplerInput) -> SamplerOutput:
+        """Return the seeds, or their neighbourhood, with all edges among them."""
+
+
+class RemoteSamplerInput(ABC):
+    """Seeds that a graph server's machine has: clients name them, and servers look them up."""
+
+    @abstractmethod
+    def to_local_sampler_input(self, dataset: Any, **kwargs: Any) -> NodeSamplerInput:
+        """Return the seeds."""
+
+
+@dataclass
+class RemoteNodePathSamplerInput(RemoteSamplerInput):
+    """Seeds in a file.
+
+    Attributes:
+        node_path: `.pt` file with a tensor of ids.
+        input_type: their node type.
+    """
+
+    node_path: str
+    input_type: NodeType | None = None
+
+    def to_local_sampler_input(self, dataset: Any, **kwargs: Any) -> NodeSamplerInput:
+        """See `RemoteSamplerInput`; the file is read without unpickling code."""
+        del dataset, kwargs
+        return NodeSamplerInput(torch.load(self.node_path, weights_only=True), self.input_type)
+
+
+@dataclass
+class RemoteNodeSplitSamplerInput(RemoteSamplerInput):
+    """Seeds of a split.
+
+    Attributes:
+        split: the split.
+        input_type: their node type.
+    """
+
+    split: Split
+    input_type: NodeType | None = None
+
+    def to_local_sampler_input(self, dataset: Any, **kwargs: Any) -> NodeSamplerInput:
+        """See `RemoteSamplerInput`."""
+        del kwargs
+        name = {Split.train: "train_idx", Split.valid: "val_idx", Split.test: "test_idx"}
+        found = getattr(dataset, name[Split(self.split)])
+        ids = found[self.input_type] if isinstance(found, dict) else found
+        return NodeSamplerInput(ids, self.input_type)
+
+
+Output: TypeAlias = SamplerOutput | HeteroSamplerOutput

@@ -1,0 +1,140 @@
+"""GLT's helpers for files, ports, random numbers, checkpoints and dictionaries."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+_T = TypeVar("_T")
+
+
+def ensure_dir(dir_path: str | os.PathLike[str]) -> None:
+    """Make a folder and its parents if they do not exist."""
+    Path(dir_path).mkdir(parents=True, exist_ok=True)
+
+
+def get_free_port(host: str = "localhost") -> int:
+    """Return a port at which nothing listens now; another process may take it at any time."""
+    with socket.socket() as bound:
+        bound.bind((host, 0))
+        port: int = bound.getsockname()[1]
+    return port
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's default generators."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)  # of all devices
+
+
+def merge_dict(in_dict: dict[Any, Any], out_dict: dict[Any, list[Any]]) -> None:
+    """Append each value of `in_dict` to the list of its key in `out_dict`."""
+    for key, value in in_dict.items():
+        out_dict.setdefault(key, []).append(value)
+
+
+def count_dict(in_dict: dict[Any, Any], out_dict: dict[Any, list[int]], target_len: int) -> None:
+    """Append the length of each value to the list of its key, padded with zeros.
+
+    Args:
+        in_dict: {key: values}.
+        out_dict: {key: counts}, changed in place.
+        target_len: length of the lists afterwards.
+    """
+    for key, values in in_dict.items():
+        counts = out_dict.setdefault(key, [])
+        counts += [0] * (target_len - 1 - len(counts))
+        counts.append(len(values))
+
+
+def _checkpoint(ckpt_dir: str | os.PathLike[str], ckpt_seq: int) -> Path:
+    return Path(ckpt_dir) / f"model_seq_{ckpt_seq}.ckpt"
+
+
+def save_ckpt(
+    ckpt_seq: int,
+    ckpt_dir: str | os.PathLike[str],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    epoch: float = 0,
+) -> None:
+    """Save a model's state as `model_seq_<ckpt_seq>.ckpt`."""
+    ensure_dir(ckpt_dir)
+    states = {"seq": ckpt_seq, "epoch": epoch, "model_state_dict": model.state_dict()}
+    if optimizer is not None:
+        states["optimizer_state_dict"] = optimizer.state_dict()
+    torch.save(states, _checkpoint(ckpt_dir, ckpt_seq))
+
+
+def load_ckpt(
+    ckpt_seq: int,
+    ckpt_dir: str | os.PathLike[str],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> float:
+    """Load what `save_ckpt` saved, without unpickling code; return its epoch, -1 without a file."""
+    file = _checkpoint(ckpt_dir, ckpt_seq)
+    if not file.exists():
+        return -1
+    states = torch.load(file, weights_only=True)
+    model.load_state_dict(states["model_state_dict"])
+    if optimizer is not None:
+        optimizer.load_state_dict(states["optimizer_state_dict"])
+    epoch: float = states["epoch"]
+    return epoch
+
+
+class CastMixin:
+    """Makes of one argument, a tuple or a dictionary an object of the class."""
+
+    @classmethod
+    def cast(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return an object as it is, None as None, and of anything else an object of the class."""
+        if len(args) == 1 and not kwargs:
+            (given,) = args
+            if given is None or isinstance(given, cls):
+                return given
+            if isinstance(given, (tuple, list)):
+                return cls(*given)
+            if isinstance(given, dict):
+                return cls(**given)
+        return cls(*args, **kwargs)
+
+
+def singleton(cls: Callable[[], _T]) -> Callable[[], _T]:
+    """Return a function that makes an object of a class once, and then returns it."""
+    made: list[_T] = []
+
+    def get() -> _T:
+        if not made:
+            made.append(cls())
+        return made[0]
+
+    return get
+
+
+class _ExitStatus:
+    """True once Python is about to end."""
+
+    def __init__(self) -> None:
+        self._ending = False
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self._ending = True
+
+    def __bool__(self) -> bool:
+        return self._ending
+
+
+python_exit_status = _ExitStatus()
+"""True once Python is about to end."""
