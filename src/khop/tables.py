@@ -34,6 +34,23 @@ def html_table(title: str, rows: Rows) -> str:
     return f"<div><b>{_text(title)}</b><table>{body}</table></div>"
 
 
+def grid(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as lines of text: the first column to the left, others to the right.
+
+    Args:
+        rows: rows of equal length, the head first. Control characters are shown as escapes.
+    """
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(
+            f"{cell:<{width}}" if i == 0 else f"{cell:>{width}}"
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )
+
+
 def human_bytes(count: float) -> str:
     """Format a number of bytes in a unit that fits it."""
     for unit in ("B", "KiB", "MiB", "GiB"):

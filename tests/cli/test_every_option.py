@@ -36,7 +36,23 @@ RUNS = [
     "--passes 2",
     "partition ring {out} --num-parts 2 --assignment owners",
     "partition ring {out} --num-parts 2 --method frequency --base stream",
-    "inspect parts --json --debug",
+    *(
+        f"partition ring {{out}} --num-parts 2 --order {order} --cluster-ids --clusters 5"
+        for order in ("original", "hotness", "cluster", "degree")
+    ),
+    "repartition parts {out} --num-parts 3 --json --debug",
+    "repartition parts {out} --num-parts 2 --method random --edge-dir in --seed 3 --quiet "
+    "--weight-attr edge_weight --neighbor-ids --order hotness",
+    "repartition parts {out} --num-parts 2 --method frequency --edge-dir out --fanout 2,-1 "
+    "--batch-size 4 --cache-ratio 0.5 --cache-budget 1MB --seed-type node --base stream "
+    "--order original",
+    "repartition parts old --num-parts 2 --method stream --balance nodes,edges --slack 0.1 "
+    "--passes 2 --order degree --overwrite --time-attr edge_time",
+    "repartition parts {out} --num-parts 2 --assignment owners --order cluster --cluster-ids "
+    "--clusters 5",
+    "inspect parts --json --debug --report --fanout 2 --batch-size 4 --batches 2 --seed-type node",
+    "inspect parts --report",
+    "partition ring - --num-parts 2 --compare random,stream --sample 30 --fanout 2 --batch-size 4",
     "verify parts --json --debug",
     "keygen {out} --clients 2 --json --debug",
     "keygen keys --add guest --json",
@@ -49,8 +65,13 @@ METIS_RUNS = [
     "partition ring {out} --num-parts 2 --method cluster-metis --clusters 8",
     "partition ring {out} --num-parts 2 --method frequency --base metis",
     "partition ring {out} --num-parts 2 --method frequency --base cluster-metis",
+    "repartition parts {out} --num-parts 2 --method metis",
+    "repartition parts {out} --num-parts 2 --method cluster-metis --clusters 8 --cluster-ids",
+    "repartition parts {out} --num-parts 2 --method frequency --base metis",
+    "repartition parts {out} --num-parts 2 --method frequency --base cluster-metis",
 ]
 PLOT_RUN = "inspect parts --plot {out}.svg"
+COMPARE_RUN = "partition ring {out}.svg --num-parts 2 --compare random,frequency --cache-ratio 0.1"
 COMPLETION_RUNS = [f"completion {shell} --debug" for shell in ("bash", "zsh", "tcsh")]
 SERVE_RUNS = [
     "serve parts --rank 0 --num-servers 1 --num-clients 0 --master 127.0.0.1:{port} --part 0 "
@@ -135,6 +156,7 @@ def root(tmp_path_factory):
     torch.save(data, root / "types.pt")
     for name in ("parts", "old"):
         ring = Data(edge_index=torch.from_numpy(edges), num_nodes=40)
+        ring.edge_weight, ring.edge_time = torch.ones(40), torch.arange(40)
         khop.partition(ring, root / name, 2)
     for options in ([], ["--add", "gone"]):
         assert main(["keygen", str(root / "keys"), *options]) == 0
@@ -203,6 +225,8 @@ def test_an_ogb_data_set_below_a_root(run, tmp_path, monkeypatch):
 def test_a_picture(run, tmp_path):
     pytest.importorskip("matplotlib")
     assert f"{tmp_path}/out.svg" in run(PLOT_RUN)
+    assert "<svg" in (tmp_path / "out.svg").read_text()
+    assert "frequency" in run(COMPARE_RUN)
     assert "<svg" in (tmp_path / "out.svg").read_text()
 
 

@@ -98,6 +98,21 @@ def test_parts_of_a_folder_are_clusters(tmp_path):
         ClusterData(GRAPH, 2, assignment=tmp_path / "parts")
 
 
+def test_clusters_that_a_folder_keeps(tmp_path):
+    """Those of `cluster_ids`, whatever its parts and the order of their rows."""
+    khop.partition(GRAPH, tmp_path / "parts", 3, cluster_ids=5, order="degree")
+    folder = khop.partition.PartitionFolder(tmp_path / "parts")
+    kept = np.empty(40, np.int64)
+    for part in range(3):
+        kept[folder.node_ids(part, "node")] = folder.node_feature(part, "node", "cluster").array
+    count, kept = int(kept.max()) + 1, torch.from_numpy(kept)
+    ours = ClusterLoader(ClusterData(GRAPH, count, assignment=tmp_path / "parts"), batch_size=2)
+    same = ClusterLoader(ClusterData(GRAPH, count, assignment=kept), batch_size=2)
+    for a, b in zip(ours, same, strict=True):
+        assert torch.equal(a.n_id, b.n_id)
+        assert torch.equal(a.e_id, b.e_id)
+
+
 # METIS ----------------------------------------------------------------------------------------
 
 

@@ -45,7 +45,14 @@ def test_a_directory_of_something_else(tmp_path):
         PartitionFolder(tmp_path)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("order", ["random", None, ["degree"]])
+def test_an_unknown_order(root, order):
+    rewrite(root, lambda meta: meta.update(order=order))
+    with pytest.raises(FolderError, match=r"damaged: .*unknown order"):
+        PartitionFolder(root)
+
+
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_another_version(root, version):
     rewrite(root, lambda meta: meta.update(version=version))
     with pytest.raises(FolderError, match=f"format version {version}, but this khop .* reads ver"):

@@ -22,7 +22,7 @@ from khop.partition import (
 from khop.partition.constraints import Constraints
 from khop.partition.metis import run_metis
 from khop.partition.source import GraphSource
-from khop.partition.structure import Undirected
+from khop.partition.undirected import Undirected
 
 HAS_METIS = importlib.util.find_spec("pymetis") is not None
 # METIS runs in a process of its own.
@@ -75,7 +75,8 @@ def test_nodes_edges_and_seeds_are_balanced_together(debian, tmp_path, kind):
         cut, largest = cut_of(partitioner, debian.edge_index)
         assert largest <= 1.0501
         alone = kind.from_data(debian, tmp_path / "parts", num_parts)
-        assert cut <= 1.5 * cut_of(alone, debian.edge_index)[0]
+        most = 1.5 if kind is StreamPartitioner else 1.25
+        assert cut <= most * cut_of(alone, debian.edge_index)[0]
 
 
 @pytest.mark.parametrize("kind", ["stream", pytest.param("metis", marks=needs_metis)])
@@ -312,7 +313,10 @@ def test_an_assignment_for_the_command(graph, tmp_path):
     [
         (["--balance", "nodes"], "--balance needs --method stream or metis or cluster-metis"),
         (["--method", "metis", "--passes", "3"], "--passes needs --method stream"),
-        (["--method", "stream", "--clusters", "9"], "--clusters needs --method cluster-metis"),
+        (
+            ["--method", "stream", "--clusters", "9"],
+            "--clusters needs --method cluster-metis or --cluster-ids",
+        ),
         (["--method", "stream", "--assignment", "."], "--assignment takes the place of --method"),
         (["--method", "stream", "--fanout", "3"], "--fanout needs --method frequency"),
         (["--method", "metis", "--base", "stream"], "--base needs --method frequency"),

@@ -6,9 +6,16 @@ import argparse
 import json
 import signal
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from khop.cli.arguments import fanouts
+from khop.cli.compare import OF_BATCHES, add_compare_arguments, check_compare, compare
 from khop.cli.progress import progress_bar
+from khop.storage.folder import ORDERS
+
+if TYPE_CHECKING:
+    from khop.partition import FolderSummary
 
 _SOURCES = """\
 SOURCE is one of
@@ -33,7 +40,6 @@ _OPTIONS_OF = {
     ("fanout", "base", "batch_size", "cache_ratio", "cache_budget", "seed_type"): ("frequency",),
     ("balance", "slack"): ("stream", "metis", "cluster-metis"),
     ("passes",): ("stream",),
-    ("clusters",): ("cluster-metis",),
 }
 
 
@@ -43,15 +49,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _SOURCES
     add = parser.add_argument
     add("source", metavar="SOURCE", help="the graph; see below")
-    add("output", metavar="OUTPUT", help="the partition folder to write")
+    add("output", metavar="OUTPUT", help="the partition folder to write; a picture of --compare")
+    add("--undirected", action="store_true", help="add the reverse of every edge")
+    add("--root", default="dataset", help="folder of OGB data sets (default: dataset)")
+    add_cut_arguments(parser)
+    add_compare_arguments(parser)
+
+
+def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) -> None:
+    """Add the options that say how to cut.
+
+    Args:
+        parser: gets them.
+        of_folder: what is left out is as in the folder that is cut again.
+    """
+    add = parser.add_argument
     add("--num-parts", type=int, required=True, metavar="P", help="number of parts")
     add(
         "--method",
         choices=["random", "frequency", "stream", "metis", "cluster-metis"],
-        default="random",
         help="random; by how likely each part's batches touch a node (frequency); or so that few "
         "edges are cut: nodes one after the other (stream), METIS (metis, needs pymetis), METIS of "
-        "clusters, for large graphs (default: random)",
+        "clusters, for large graphs " + _default("random", of_folder),
     )
     add(
         "--assignment",
@@ -62,10 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--edge-dir",
         choices=["in", "out"],
-        default="in",
-        help="neighbours are drawn against the edges (in, as PyG does) or along (default: in)",
+        help="neighbours are drawn against the edges (in, as PyG does) or along "
+        + _default("in", of_folder),
     )
-    add("--seed", type=int, default=0, metavar="S", help="of random choices (default: 0)")
+    add("--seed", type=int, metavar="S", help="of random choices " + _default("0", of_folder))
     add(
         "--time-attr",
         metavar="NAME",
@@ -81,12 +100,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also write original ids of neighbours (4 or 8 bytes an edge), which LABOR needs",
     )
-    add("--undirected", action="store_true", help="add the reverse of every edge")
-    add("--root", default="dataset", help="folder of OGB data sets (default: dataset)")
+    add(
+        "--order",
+        choices=ORDERS,
+        help="order of rows within a part: by original ids, by how likely batches touch them "
+        "(hotness), clusters together, or by degree; batches do not depend on it "
+        + _default("original", of_folder),
+    )
+    add(
+        "--cluster-ids",
+        action="store_true",
+        help="keep a cluster of each node as attribute 'cluster', for training by clusters: those "
+        "of cluster-metis, or about as many as --clusters says",
+    )
     hot = parser.add_argument_group("with --method frequency")
     hot.add_argument(
         "--fanout",
-        type=_fanouts,
+        type=fanouts,
         metavar="K,K,...",
         help="neighbours drawn in each hop of training, -1 for all (default: 15,10,5)",
     )
@@ -133,17 +163,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--clusters",
         type=int,
         metavar="N",
-        help="of cluster-metis: about how many clusters METIS gets (default: 1000000)",
+        help="about how many clusters METIS gets of cluster-metis (default: 1000000), or "
+        "--cluster-ids keeps with any other method",
     )
     add("--overwrite", action="store_true", help="replace a partition folder at OUTPUT")
     add("--quiet", action="store_true", help="no progress bar, no summary")
     add("--json", action="store_true", help="print the summary as JSON")
 
 
+def _default(value: str, of_folder: bool) -> str:
+    return f"(default: {'as in FOLDER' if of_folder else value})"
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Read a graph, partition it, write the folder and print its summary."""
-    _check_options(arguments)
-    _clean_up_when_terminated()
+    """Read a graph, partition it, write the folder and print its summary; or compare methods."""
+    check_compare(arguments)
+    check_options(arguments, arguments.compare)
+    clean_up_when_terminated()
+    if arguments.compare is not None:
+        return compare(arguments, cut_options(arguments))
     from khop.storage.folder import check_output
 
     check_output(arguments.output, arguments.overwrite)
@@ -155,65 +193,76 @@ def run(arguments: argparse.Namespace) -> int:
         source = read_source(arguments.source, arguments.root, arguments.undirected)
         progress(f"reading {arguments.source}", 1, 1)
         summary = partition_graph(
-            source, arguments.output, **_options(arguments), progress=progress
+            source, arguments.output, **cut_options(arguments), progress=progress
         )
+    print_summary(arguments, summary)
+    return 0
+
+
+def print_summary(arguments: argparse.Namespace, summary: FolderSummary) -> None:
+    """Print the summary of the folder written, as the arguments ask for."""
     if arguments.json:
         print(json.dumps(summary.to_dict()))
     elif not arguments.quiet:
         print(summary)
-    return 0
 
 
-def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `partition_graph`."""
-    names = ("num_parts", "method", "edge_dir", "time_attr", "weight_attr", "neighbor_ids", "seed")
-    options = {name: getattr(arguments, name) for name in (*names, "overwrite")}
-    if arguments.method == "frequency":
-        given = {
-            "num_neighbors": arguments.fanout,
-            "batch_size": arguments.batch_size,
-            "seeds": None if arguments.seed_type is None else (arguments.seed_type, None),
-            "cache_ratio": arguments.cache_ratio,
-            "cache_memory_budget": arguments.cache_budget,
-            "base": arguments.base,
-        }
-        options |= {name: value for name, value in given.items() if value is not None}
-    for name in ("balance", "slack", "passes", "clusters"):
-        if getattr(arguments, name) is not None:
-            options[name] = getattr(arguments, name)
+def cut_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `partition_graph`, or `repartition`, that were given."""
+    names = ("num_parts", "method", "edge_dir", "time_attr", "weight_attr", "seed", "order")
+    given = {name: getattr(arguments, name) for name in names}
+    given |= {
+        "neighbor_ids": arguments.neighbor_ids or None,
+        "overwrite": arguments.overwrite or None,
+        "num_neighbors": arguments.fanout,
+        "batch_size": arguments.batch_size,
+        "seeds": None if arguments.seed_type is None else (arguments.seed_type, None),
+        "cache_ratio": arguments.cache_ratio,
+        "cache_memory_budget": arguments.cache_budget,
+        "base": arguments.base,
+        **{name: getattr(arguments, name) for name in ("balance", "slack", "passes")},
+    }
+    if arguments.method == "cluster-metis" or getattr(arguments, "compare", None):
+        given |= {"clusters": arguments.clusters, "cluster_ids": arguments.cluster_ids or None}
+    elif arguments.cluster_ids:
+        given["cluster_ids"] = arguments.clusters
     if arguments.assignment is not None:
-        options |= {"method": "assigned", "owners": arguments.assignment}
-    return options
+        given |= {"method": "assigned", "owners": arguments.assignment}
+    return {name: value for name, value in given.items() if value is not None}
 
 
-def _check_options(arguments: argparse.Namespace) -> None:
+def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None = None) -> None:
+    """Raise ValueError for options that do not fit one another.
+
+    Args:
+        arguments: the arguments.
+        compared: the methods that are compared. If None, a single one is run.
+    """
     from khop.partition.cut import check_num_parts
 
     check_num_parts(arguments.num_parts, name="--num-parts")
     method = arguments.method
-    if arguments.assignment is not None and method != "random":
+    if arguments.assignment is not None and method not in (None, "random"):
         raise ValueError(
             f"--assignment takes the place of --method {method}: leave one of them out"
         )
+    chosen = {method} if compared is None else {name.partition("+")[0] for name in compared}
+    own_clusters = "cluster-metis" in chosen
+    if not own_clusters and arguments.cluster_ids != (arguments.clusters is not None):
+        raise ValueError(
+            "--clusters needs --method cluster-metis or --cluster-ids, and --cluster-ids needs "
+            "--method cluster-metis or --clusters, the number of clusters"
+        )
     for names, methods in _OPTIONS_OF.items():
         for name in names:
-            if getattr(arguments, name) is not None and method not in methods:
-                option = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{option} needs --method {' or '.join(methods)}")
+            if getattr(arguments, name) is None or not chosen.isdisjoint(methods):
+                continue
+            if compared is not None and name in OF_BATCHES:
+                continue
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} needs --method {' or '.join(methods)}")
 
 
-def _fanouts(text: str) -> list[int]:
-    try:
-        fanouts = [int(k) for k in text.split(",")]
-    except ValueError:
-        fanouts = []
-    if not fanouts or min(fanouts) < -1:
-        raise argparse.ArgumentTypeError(
-            f"must be integers of -1 or more with commas between, such as 15,10,5 (got '{text}')"
-        )
-    return fanouts
-
-
-def _clean_up_when_terminated() -> None:
+def clean_up_when_terminated() -> None:
     """Unwind the stack on SIGTERM, so that no temporary folder stays behind."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

@@ -37,6 +37,7 @@ __getattr__, __dir__, __all__ = attach(
         "DistLinkNeighborLoader": "loaders.link_neighbor_loader",
         "DistNeighborLoader": "loaders.neighbor_loader",
         "DistRole": "job.context",
+        "DistClusterLoader": "loaders.cluster_loader",
         "DistSubGraphLoader": "loaders.neighbor_loader",
         "LayerwiseOutputs": "inference.result",
         "MpDistSamplingWorkerOptions": "options",

@@ -215,9 +215,9 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self.folder
 
     def local_nodes(self, node_type: NodeType = NODE) -> Tensor:
-        """Return the original ids of the home partition's nodes: [n] int64."""
+        """Return the original ids of the home partition's nodes: [n] int64, ascending."""
         ids = self.opened.node_ids(self.partition_idx, node_type)
-        return torch.from_numpy(ids.astype(np.int64))
+        return torch.from_numpy(np.sort(ids).astype(np.int64))
 
     def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
         return self.opened.id_map(node_type)[original].astype(np.int64)

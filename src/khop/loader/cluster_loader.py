@@ -69,8 +69,8 @@ class ClusterData(torch.utils.data.Dataset[Data]):
         sparse_format: 'csr': edges belong to their sources, and are sorted by these; 'csc': to
             their destinations.
         assignment: [num_nodes] integers, the cluster of each node; or the path of a partition
-            folder (`khop.partition`) of the graph, whose parts are the clusters. If None, METIS
-            divides the nodes, by pymetis, pyg-lib or torch-sparse.
+            folder (`khop.partition`) of the graph, for the clusters that it keeps (`cluster_ids`),
+            else its parts. If None, METIS divides the nodes, by pymetis, pyg-lib or torch-sparse.
 
     Attributes:
         data: the graph, in its own order.

@@ -1,4 +1,4 @@
-"""Clusters of a graph's nodes: METIS's, a user's, or the parts of a folder. Runs in the trainer."""
+"""Clusters of a graph's nodes: METIS's, a user's, or those of a folder. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from khop.data.arrays import check_range, to_int64
 from khop.loader.inputs import as_tensor
+from khop.partition.cluster_ids import CLUSTER
 from khop.partition.metis import has_metis, run_metis
-from khop.partition.structure import Undirected
+from khop.partition.undirected import Undirected
 from khop.storage.folder import PartitionFolder
 from khop.typing import NODE, Int64Array
 
@@ -21,7 +22,8 @@ def given_clusters(assignment: Any, num_nodes: int, num_parts: int) -> Int64Arra
     """Return the cluster of each node, [num_nodes] int64.
 
     Args:
-        assignment: [num_nodes] integers, or the path of a partition folder of the graph.
+        assignment: [num_nodes] integers, or the path of a partition folder of the graph; see
+            `clusters_of_folder`.
         num_nodes: number of nodes.
         num_parts: number of clusters.
 
@@ -30,7 +32,7 @@ def given_clusters(assignment: Any, num_nodes: int, num_parts: int) -> Int64Arra
             that do not exist.
     """
     if isinstance(assignment, (str, os.PathLike)):
-        clusters = parts_of_folder(assignment)
+        clusters = clusters_of_folder(assignment)
     else:
         tensor = as_tensor(assignment, "assignment")
         if tensor.dim() != 1:
@@ -44,14 +46,24 @@ def given_clusters(assignment: Any, num_nodes: int, num_parts: int) -> Int64Arra
     return clusters
 
 
-def parts_of_folder(path: str | os.PathLike[str]) -> Int64Array:
-    """Return the part of each node of a homogeneous partition folder, by original id."""
+def clusters_of_folder(path: str | os.PathLike[str]) -> Int64Array:
+    """Return a cluster of each node of a homogeneous partition folder, by original id.
+
+    Clusters are those that the folder keeps (`cluster_ids` of partitioners), all of whose parts
+    must then be on this machine; of other folders the parts.
+    """
     folder = PartitionFolder(path)
     if [t.name for t in folder.meta.node_types] != [NODE]:
         raise ValueError(f"'{path}' holds a heterogeneous graph, which has no clusters")
-    bounds = folder.meta.node_types[0].bounds
     new_ids = folder.id_map(NODE)
-    return np.searchsorted(bounds, new_ids, side="right").astype(np.int64) - 1
+    if not folder.meta.method.get("cluster_ids"):
+        return folder.meta.node_types[0].book.owner(new_ids)
+    kept = [
+        folder.node_feature(folder.check_part(part), NODE, CLUSTER).array
+        for part in range(folder.num_parts)
+    ]
+    clusters: Int64Array = np.concatenate(kept)[new_ids].astype(np.int64)
+    return clusters
 
 
 def metis_clusters(

@@ -15,6 +15,8 @@ __getattr__, __dir__, __all__ = attach(
     {
         "AssignedPartitioner": "assigned",
         "ClusterMetisPartitioner": "metis",
+        "Comparison": "comparison",
+        "CutReport": "report",
         "FrequencyPartitioner": "frequency",
         "GraphSource": "source",
         "MetisPartitioner": "metis",
@@ -24,8 +26,11 @@ __getattr__, __dir__, __all__ = attach(
         "RangeBook": ".storage.book",
         "StreamPartitioner": "stream",
         "FolderSummary": "summary",
+        "folder_source": "from_folder",
+        "compare_methods": "comparison",
         "frequency_partition": "seeded",
         "partition_graph": "cut",
+        "repartition": "recut",
         "verify_folder": "verify",
     },
 )

@@ -16,11 +16,14 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import narrowest_int, storage_dtype, to_array
+from khop.partition.cluster_ids import check_cluster_ids, clusters_by_type, with_clusters
 from khop.partition.draws import DrawAttrs
 from khop.partition.numbering import Numbering
+from khop.partition.order import check_order, row_keys
 from khop.partition.rows import RowWriter
 from khop.partition.source import GraphSource, NodeSource
 from khop.storage.folder import (
+    ORDERS,
     FolderMeta,
     FolderWriter,
     NodeTypeMeta,
@@ -33,7 +36,7 @@ from khop.storage.folder import (
     split_path,
     time_path,
 )
-from khop.typing import Array, ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
+from khop.typing import ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 _DIRECTIONS: dict[str, EdgeDir] = {"by_dst": "in", "by_src": "out"}
 
@@ -74,6 +77,10 @@ class PartitionerBase(abc.ABC):
         weight_attr: name of the edge attribute that holds the weights of weighted draws.
         neighbor_ids: also write original ids of neighbours, 4 or 8 bytes an edge, which methods
             need that key draws by neighbours (`khop.sampler.Labor`).
+        order: order of rows within a part: 'original' (of ids), 'degree', 'hotness' or 'cluster';
+            see `khop.partition.order`. Batches do not depend on it.
+        cluster_ids: keep a cluster of each node as attribute 'cluster': about how many clusters, or
+            True for those that `ClusterMetisPartitioner` makes. If 0, none.
         seed: of random choices.
         overwrite: replace a folder that exists.
         progress: called as progress(what, done, total) while writing.
@@ -90,6 +97,9 @@ class PartitionerBase(abc.ABC):
         >>> AssignedPartitioner(path / "parts", 2, 6, data.edge_index).partition().num_parts
         2
     """
+
+    makes_clusters = False
+    """True if the partitioner makes clusters of its own."""
 
     def __init__(
         self,
@@ -111,6 +121,8 @@ class PartitionerBase(abc.ABC):
         time_attr: str | None = None,
         weight_attr: str | None = None,
         neighbor_ids: bool = False,
+        order: str = "original",
+        cluster_ids: int | bool = 0,
         seed: int = 0,
         overwrite: bool = False,
         progress: Progress | None = None,
@@ -129,7 +141,7 @@ class PartitionerBase(abc.ABC):
         source = GraphSource.from_arrays(num_nodes, edge_index, nodes, edges)
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
         self.draws = DrawAttrs.of(source, time_attr, weight_attr)
-        self.neighbor_ids = neighbor_ids
+        self._set_up(neighbor_ids, order, cluster_ids)
         self._configure(**options)
 
     @classmethod
@@ -143,6 +155,8 @@ class PartitionerBase(abc.ABC):
         time_attr: str | None = None,
         weight_attr: str | None = None,
         neighbor_ids: bool = False,
+        order: str = "original",
+        cluster_ids: int | bool = 0,
         seed: int = 0,
         overwrite: bool = False,
         progress: Progress | None = None,
@@ -158,6 +172,8 @@ class PartitionerBase(abc.ABC):
             time_attr: name of the attribute that holds times; see the class.
             weight_attr: name of the edge attribute that holds weights.
             neighbor_ids: also write original ids of neighbours; see the class.
+            order: order of rows within a part; see the class.
+            cluster_ids: keep clusters as a node attribute; see the class.
             seed: of random choices.
             overwrite: replace a folder that exists.
             progress: called as progress(what, done, total).
@@ -167,7 +183,7 @@ class PartitionerBase(abc.ABC):
         source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
         self.draws = DrawAttrs.of(source, time_attr, weight_attr)
-        self.neighbor_ids = neighbor_ids
+        self._set_up(neighbor_ids, order, cluster_ids)
         self._configure(**options)
         return self
 
@@ -198,6 +214,11 @@ class PartitionerBase(abc.ABC):
         self.progress = progress or (lambda what, done, total: None)
         self.numbering: dict[NodeType, Numbering] = {}
 
+    def _set_up(self, neighbor_ids: bool, order: str, cluster_ids: int | bool) -> None:
+        check_order(order)
+        check_cluster_ids(cluster_ids, type(self).__name__, self.makes_clusters)
+        self.neighbor_ids, self.order, self.cluster_ids = neighbor_ids, order, cluster_ids
+
     def _configure(self) -> None:  # noqa: B027
         """Take the options of a subclass; both constructors call it once the graph is known."""
 
@@ -221,7 +242,13 @@ class PartitionerBase(abc.ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""
-        return {"name": type(self).__name__, "seed": self.seed}
+        kept: dict[str, Any] = {"cluster_ids": self.cluster_ids} if self.cluster_ids else {}
+        kept |= {"order": self.order} if self.order != ORDERS[0] else {}
+        return {"name": type(self).__name__, "seed": self.seed, **kept}
+
+    def cluster_nodes(self) -> dict[NodeType, IntArray]:
+        """Return the cluster of each node that `cluster_ids` keeps, by node type."""
+        return clusters_by_type(self.source, int(self.cluster_ids), self.seed, self.progress)
 
     def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
         """Return further entries of the folder's summary; called once the cut is known."""
@@ -235,9 +262,9 @@ class PartitionerBase(abc.ABC):
             The content of the folder's meta.json.
         """
         with FolderWriter(self.output_dir, self.overwrite) as writer:
-            self.numbering = numbering = {}
-            for node_type in self.source.nodes:
-                numbering[node_type] = self._number(node_type)
+            numbering = self.number()
+            if self.cluster_ids:
+                self.source = with_clusters(self.source, self.cluster_nodes())
             node_metas = [
                 self._write_nodes(writer, t, n, numbering[t]) for t, n in self.source.nodes.items()
             ]
@@ -265,11 +292,25 @@ class PartitionerBase(abc.ABC):
                 summary=summary,
                 time_attr=self.draws.time,
                 weight_attr=self.draws.weight_attr,
+                order=self.order,
             )
             self.progress("checksums", 0, 1)
             writer.finish(meta)
             self.progress("checksums", 1, 1)
         return meta
+
+    def number(self) -> dict[NodeType, Numbering]:
+        """Assign all nodes to parts and number them; writes nothing."""
+        self.numbering = {}
+        for node_type in self.source.nodes:
+            self.numbering[node_type] = self._number(node_type)
+        if self.order != ORDERS[0]:
+            keys = row_keys(self.source, self.edge_dir, self.order, self.seed, self.progress)
+            self.numbering = {
+                t: Numbering(known.owners, self.num_parts, keys[t])
+                for t, known in self.numbering.items()
+            }
+        return self.numbering
 
     def _number(self, node_type: NodeType) -> Numbering:
         count = self.source.nodes[node_type].count
@@ -354,8 +395,4 @@ def _cast(values: Any, dtype: Any) -> Any:
 
 def feature_bytes(attrs: Mapping[str, Feature]) -> int:
     """Return the bytes of all attributes of one row."""
-    total = 0
-    for feature in attrs.values():
-        row: Array = np.empty(feature.row_shape, feature.array.dtype)
-        total += row.nbytes
-    return total
+    return sum(attr.row_bytes for attr in attr_metas(attrs).values())

@@ -12,7 +12,7 @@ from khop.partition.assigned import AssignedPartitioner
 from khop.partition.base import PartitionerBase
 from khop.partition.metis import ClusterMetisPartitioner, MetisPartitioner
 from khop.partition.random import RandomPartitioner
-from khop.partition.seeded import frequency_partition
+from khop.partition.seeded import frequency_partitioner
 from khop.partition.source import GraphSource
 from khop.partition.stream import StreamPartitioner
 from khop.partition.structure import StructuralPartitioner
@@ -96,15 +96,32 @@ def partition_graph(
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     check_num_parts(num_parts, sum(node.count for node in source.nodes.values()))
     options["edge_assign_strategy"] = "by_dst" if edge_dir == "in" else "by_src"
-    if method == "frequency":
-        chosen = {**FREQUENCY_OPTIONS, **options}
-        chosen["num_neighbors"] = _as_list(chosen["num_neighbors"])
-        if chosen["base"] is not None:
-            chosen["base"] = _base(chosen["base"])
-        frequency_partition(source, output_dir, num_parts, **chosen)
-    else:
-        _partitioner(method).from_data(source, output_dir, num_parts, **options).partition()
+    make_partitioner(source, output_dir, num_parts, method, options).partition()
     return FolderSummary.of(PartitionFolder(output_dir))
+
+
+def make_partitioner(
+    source: GraphSource,
+    output_dir: str | os.PathLike[str],
+    num_parts: int,
+    method: Any,
+    options: dict[str, Any],
+) -> PartitionerBase:
+    """Return the partitioner of a method that `partition_graph` knows, with its options."""
+    if method != "frequency":
+        return _partitioner(method).from_data(source, output_dir, num_parts, **options)
+    chosen = {**FREQUENCY_OPTIONS, **options}
+    chosen["num_neighbors"] = _as_list(chosen["num_neighbors"])
+    if chosen["base"] is not None:
+        chosen["base"] = _base(chosen["base"])
+    return frequency_partitioner(source, output_dir, num_parts, **chosen)
+
+
+def options_of(method: str) -> set[str]:
+    """Return the names of the options that a method has of its own."""
+    if method == "frequency":
+        return set(FREQUENCY_OPTIONS)
+    return _keywords(_partitioner(method)._configure)
 
 
 def _base(name: Any) -> type[StructuralPartitioner]:

@@ -2,7 +2,7 @@
 
 METIS runs in a process of its own, so that the memory it takes is given back: some 110 bytes an
 entry of the undirected graph, beside the graph. It knows one constraint: of several it gets the
-hardest, and passes of `StreamPartitioner` then even out the others.
+hardest, and passes of `StreamPartitioner` then even out the others, of two cuts.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from khop import _native
-from khop.partition.structure import SCORES, StructuralPartitioner, Undirected
-from khop.typing import Int32Array, Int64Array, IntArray
+from khop.partition.structure import SCORES, StructuralPartitioner
+from khop.partition.undirected import Undirected, cluster_nodes, split_by_type
+from khop.typing import Int32Array, Int64Array, IntArray, NodeType
 
 # METIS's own default of imbalance, in thousandths; it is kept below the slack that is asked for.
 UFACTOR = 30
 _EVEN_OUT = 10
+# Cuts that are evened out, of which the best is taken: it varies by a tenth and more with the seed.
+_CUTS = 2
+_SEED_STEP = 1_000_003
 # This process's path, not the working directory, where a file may have the name of a module.
 _PROGRAM = "import sys; sys.path[:] = {!r}; from khop.partition.metis_process import main; main()"
 _REFINE = 4
@@ -66,29 +69,39 @@ class MetisPartitioner(StructuralPartitioner):
 
     def cut(self, graph: Undirected) -> IntArray:
         """Return the part of each node, by METIS; several constraints are then evened out."""
-        labels = self._metis(graph, self.constraints.most_uneven())
-        self._improve(graph, labels, ["cut"])
-        return labels
+        return self._best(graph, self._metis(graph, self.constraints.most_uneven()), 1)
 
-    def _improve(self, graph: Undirected, labels: Int32Array, scores: Sequence[str]) -> None:
-        """Improve a cut in place; with several constraints, even it out."""
-        if len(self.constraints.names) == 1:
-            self.stream(graph, labels, scores, 0)
-            return
-        # Which score disturbs METIS's cut less depends on the graph.
-        tried = [(labels.copy(), score) for score in SCORES]
-        found = [
-            (self.stream(graph, copy, [score] * _EVEN_OUT, 0), graph.cut(copy))
-            for copy, score in tried
-        ]
-        labels[:] = tried[found.index(min(found))][0]
+    def _best(self, graph: Undirected, cuts: Sequence[Int32Array], refine: int) -> Int32Array:
+        """Improve cuts and return the best, balance first; with several constraints even them out.
 
-    def _metis(self, graph: Undirected, weights: Int64Array) -> Int32Array:
-        self.progress("METIS", 0, 1)
+        Which score disturbs METIS's cut less depends on the graph; and which of its cuts is even in
+        the other constraints, on its seed.
+        """
+        plans = [["cut"] * refine]
+        if len(self.constraints.names) > 1:
+            plans = [[score] * _EVEN_OUT + ["cut"] * _REFINE for score in SCORES]
+        tried: list[tuple[float, int, Int32Array]] = []
+        for labels in cuts:
+            for scores in plans:
+                improved = labels.copy()
+                excess = self.stream(graph, improved, scores, 0)
+                tried.append((excess, graph.cut(improved), improved))
+        return min(tried, key=lambda found: found[:2])[2]
+
+    def _metis(self, graph: Undirected, weights: Int64Array) -> list[Int32Array]:
+        """Return METIS's cut; with several constraints those of a few seeds."""
+        seeds = [self.seed]
+        if len(self.constraints.names) > 1:
+            seeds += [self.seed + i * _SEED_STEP for i in range(1, _CUTS)]
+            # METIS takes no weight of 0: 1 is next to nothing only where the mean is large.
+            weights = np.maximum((weights * (1000 / weights.mean())).astype(np.int64), 1)
         ufactor = max(1, min(UFACTOR, int(1000 * self.slack) - 1))
-        labels = run_metis(graph, weights, self.num_parts, ufactor, self.seed)
+        cuts = []
+        for i, seed in enumerate(seeds):
+            self.progress("METIS", i, len(seeds))
+            cuts.append(run_metis(graph, weights, self.num_parts, ufactor, seed))
         self.progress("METIS", 1, 1)
-        return labels
+        return cuts
 
 
 class ClusterMetisPartitioner(MetisPartitioner):
@@ -113,7 +126,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         2
     """
 
-    _PASSES = 4
+    makes_clusters = True
 
     def _configure(
         self,
@@ -128,31 +141,36 @@ class ClusterMetisPartitioner(MetisPartitioner):
                 f"{clusters})"
             )
         self.clusters = clusters
+        self._of_node: IntArray | None = None
 
     def cut(self, graph: Undirected) -> IntArray:
         """Return the part of each node: METIS of its clusters, and passes that improve it."""
         if graph.num_nodes <= self.clusters:
             return super().cut(graph)
-        weights = self.constraints.most_uneven()
-        of_node, count = self._clusters(graph, weights.astype(np.int32))
+        of_node, count = self._clusters(graph)
+        self._of_node = of_node
         contracted = Undirected(*graph.native().contract(of_node, count))
-        sizes = np.bincount(of_node, weights, count).astype(np.int64)
-        labels = self._metis(contracted, sizes)[of_node]
-        self._improve(graph, labels, ["cut"] * _REFINE)
-        return labels
+        sizes = np.bincount(of_node, self.constraints.most_uneven(), count).astype(np.int64)
+        cuts = [labels[of_node] for labels in self._metis(contracted, sizes)]
+        return self._best(graph, cuts, _REFINE)
 
-    def _clusters(self, graph: Undirected, weights: Int32Array) -> tuple[IntArray, int]:
-        """Return the cluster of each node, and how many there are."""
-        of_node = np.arange(graph.num_nodes, dtype=graph.indices.dtype)
-        loads, native = weights.astype(np.int64), graph.native()
-        limit = max(1, int(2 * loads.sum() // self.clusters))
-        for i in range(self._PASSES):
-            key = _native.run_key(self.seed, i, 1)
-            order = _native.permutation(graph.num_nodes, key)
-            native.cluster_pass(order, weights, limit, of_node, loads)
-            self.progress("clusters", i + 1, self._PASSES)
-        found, numbers = np.unique(of_node, return_inverse=True)
-        return numbers.astype(graph.indices.dtype), len(found)
+    def _clusters(self, graph: Undirected) -> tuple[IntArray, int]:
+        weights = self.constraints.most_uneven().astype(np.int32)
+        return cluster_nodes(graph, weights, self.clusters, self.seed, self.progress)
+
+    def cluster_nodes(self) -> dict[NodeType, IntArray]:
+        """Return the clusters that METIS got, by node type."""
+        if self.cluster_ids is not True:
+            return super().cluster_nodes()
+        count = self.constraints.weights.shape[1]
+        if count <= self.clusters:
+            raise ValueError(
+                f"the graph has {count} nodes for {self.clusters} clusters: ask for fewer "
+                "(clusters=, --clusters)"
+            )
+        if self._of_node is None:  # a single part needs no METIS
+            self._of_node = self._clusters(Undirected.of(self.source))[0]
+        return split_by_type(self.source, self._of_node)
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""

@@ -13,18 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from khop import _native
-from khop.data.arrays import check_range, to_int64
 from khop.partition.balance import Scores, assign_balanced, even_sizes
 from khop.partition.base import Progress
+from khop.partition.batches import seeds_of, typed_rows
 from khop.partition.frequency import FrequencyPartitioner
 from khop.partition.seeds import Adjacency, adjacency, communities, joined, split_seeds
-from khop.partition.source import GraphSource, NodeSource
+from khop.partition.source import GraphSource
 from khop.partition.structure import StructuralPartitioner
-from khop.sampler.hotness import Seeds, TypedRows, sample_prob
+from khop.sampler.hotness import Seeds, sample_prob
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta, check_output
-from khop.typing import NODE, Array, Int64Array, IntArray, NodeType, NumNeighbors
+from khop.typing import Int64Array, IntArray, NodeType, NumNeighbors
 
 # Above any probability: a part's own seeds come first.
 _SEED_BONUS = 2.0
@@ -44,6 +43,8 @@ def frequency_partition(
     time_attr: str | None = None,
     weight_attr: str | None = None,
     neighbor_ids: bool = False,
+    order: str = "original",
+    cluster_ids: int | bool = 0,
     cache_ratio: float | Mapping[NodeType, float] | None = None,
     cache_memory_budget: int | str | Mapping[NodeType, int | str] | None = None,
     base: type[StructuralPartitioner] | None = None,
@@ -70,6 +71,8 @@ def frequency_partition(
         time_attr: the attribute of nodes or edges that holds times; see `PartitionerBase`.
         weight_attr: the edge attribute that holds weights.
         neighbor_ids: also write original ids of neighbours; see `PartitionerBase`.
+        order: order of rows within a part; see `PartitionerBase`.
+        cluster_ids: keep clusters as a node attribute; see `PartitionerBase`.
         cache_ratio: share of the nodes that a part may keep copies of; see
             `FrequencyPartitioner`.
         cache_memory_budget: bytes (or '512MB') of copies a part may keep.
@@ -93,29 +96,53 @@ def frequency_partition(
         2
     """
     check_output(output_dir, overwrite)
+    return frequency_partitioner(
+        data,
+        output_dir,
+        num_parts,
+        num_neighbors,
+        batch_size=batch_size,
+        seeds=seeds,
+        edge_assign_strategy=edge_assign_strategy,
+        overwrite=overwrite,
+        time_attr=time_attr,
+        weight_attr=weight_attr,
+        neighbor_ids=neighbor_ids,
+        order=order,
+        cluster_ids=cluster_ids,
+        seed=seed,
+        progress=progress,
+        cache_ratio=cache_ratio,
+        cache_memory_budget=cache_memory_budget,
+        base=base,
+    ).partition()
+
+
+def frequency_partitioner(
+    data: Any,
+    output_dir: str | os.PathLike[str],
+    num_parts: int,
+    num_neighbors: NumNeighbors,
+    *,
+    batch_size: int,
+    seeds: Any = None,
+    edge_assign_strategy: str = "by_dst",
+    **options: Any,
+) -> FrequencyPartitioner:
+    """Return the partitioner that `frequency_partition` runs; takes the same arguments."""
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1 (got {batch_size})")
-    fanouts = _checked_fanouts(num_neighbors, source)
-    partitioner = _SeededPartitioner.from_data(
+    return _SeededPartitioner.from_data(
         source,
         output_dir,
         num_parts,
         edge_assign_strategy,
-        time_attr=time_attr,
-        weight_attr=weight_attr,
-        neighbor_ids=neighbor_ids,
-        seed=seed,
-        overwrite=overwrite,
-        progress=progress,
-        seeds=_seeds_of(source, seeds),
-        fanouts=fanouts,
+        seeds=seeds_of(source, seeds),
+        fanouts=_checked_fanouts(num_neighbors, source),
         batch_size=batch_size,
-        cache_ratio=cache_ratio,
-        cache_memory_budget=cache_memory_budget,
-        base=base,
+        **options,
     )
-    return partitioner.partition()
 
 
 class _SeededPartitioner(FrequencyPartitioner):
@@ -126,8 +153,8 @@ class _SeededPartitioner(FrequencyPartitioner):
         seeds: tuple[NodeType, Int64Array],
         fanouts: Sequence[Sequence[int]],
         batch_size: int,
-        cache_memory_budget: Any,
-        cache_ratio: Any,
+        cache_memory_budget: Any = None,
+        cache_ratio: Any = None,
         base: type[StructuralPartitioner] | None = None,
     ) -> None:
         self.base = base
@@ -172,7 +199,8 @@ class _SeededPartitioner(FrequencyPartitioner):
         return np.concatenate([partitioner.assign_nodes(t) for t in self.source.nodes])
 
     def _hotness(self) -> list[dict[NodeType, Scores]]:
-        rows, node_types = self._rows(), list(self.source.nodes)
+        rows = typed_rows(self.source, self.edge_dir)
+        node_types = list(self.source.nodes)
         probs = []
         for part in range(self.num_parts):
             seeds = self.seeds[self.part_of_seed == part]
@@ -184,22 +212,6 @@ class _SeededPartitioner(FrequencyPartitioner):
             probs.append(dict(zip(node_types, of_part, strict=True)))
             self.progress("hotness", part + 1, self.num_parts)
         return probs
-
-    def _rows(self) -> TypedRows:
-        """Return the graph's rows in the direction of sampling."""
-        counts = {node_type: node.count for node_type, node in self.source.nodes.items()}
-        place = {node_type: i for i, node_type in enumerate(counts)}
-        relations, csrs = [], []
-        for (src_type, _, dst_type), edge in self.source.edges.items():
-            neighbors, drawing, (others, keys) = src_type, dst_type, edge.endpoints()
-            if self.edge_dir == "out":
-                neighbors, drawing, others, keys = drawing, neighbors, keys, others
-            indptr, indices, _ = _native.coo_to_csr(
-                keys, others, counts[drawing], counts[neighbors], with_edge_ids=False
-            )
-            relations.append((place[neighbors], place[drawing]))
-            csrs.append(_native.Csr(indptr, indices))
-        return TypedRows(list(counts.values()), relations, csrs)
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
         """Return the part of each node, as the base class does, but keep seeds with their part."""
@@ -238,42 +250,3 @@ def _checked_fanouts(num_neighbors: Any, source: GraphSource) -> tuple[tuple[int
     if any(len(hops) == 0 for hops in fanouts):
         raise ValueError("num_neighbors must hold a fan-out of -1 or more for each hop (got none)")
     return fanouts
-
-
-def _seeds_of(source: GraphSource, seeds: Any) -> tuple[NodeType, Int64Array]:
-    """Return the seeds' node type and distinct ids. If None, those of `train_mask`, else all."""
-    node_type, given = None if source.heterogeneous else NODE, seeds
-    if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
-        node_type, given = seeds
-    if node_type is None:
-        if given is not None:
-            raise ValueError("seeds of a heterogeneous graph must be (node type, ids)")
-        node_type = _trained_type(source)
-    if node_type not in source.nodes:
-        raise ValueError(f"seeds are of node type '{node_type}': there are {list(source.nodes)}")
-    node = source.nodes[node_type]
-    if given is not None:
-        ids = np.unique(to_int64(given, "seeds"))
-        check_range(ids, node.count, "seeds")
-        return node_type, ids
-    mask = _train_mask(node)
-    return node_type, np.arange(node.count) if mask is None else np.flatnonzero(mask)
-
-
-def _trained_type(source: GraphSource) -> NodeType:
-    trained = [t for t, node in source.nodes.items() if _train_mask(node) is not None]
-    if len(trained) == 1:
-        return trained[0]
-    found = f"node types {trained} have" if trained else f"no node type of {list(source.nodes)} has"
-    raise ValueError(
-        f"{found} a 'train_mask': say which one is trained on (seeds=(node type, None), or "
-        "--seed-type)"
-    )
-
-
-def _train_mask(node: NodeSource) -> Array | None:
-    """Return the mask of training nodes, or None if there are none."""
-    mask = node.attrs.get("train_mask")
-    if mask is None or mask.dtype != "bool" or mask.row_shape != () or not mask.array.any():
-        return None
-    return mask.array

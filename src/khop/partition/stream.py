@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from khop.partition.structure import SCORES, StructuralPartitioner, Undirected
+from khop.partition.structure import SCORES, StructuralPartitioner
+from khop.partition.undirected import Undirected
 from khop.typing import Int32Array, IntArray
 
 

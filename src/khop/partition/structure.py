@@ -7,60 +7,18 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from khop import _native
 from khop.partition.base import PartitionerBase
 from khop.partition.constraints import Constraints
-from khop.partition.seeds import joined
-from khop.partition.source import GraphSource
-from khop.typing import Int32Array, Int64Array, IntArray, NodeType
+from khop.partition.undirected import Undirected, split_by_type
+from khop.typing import Int32Array, IntArray, NodeType
 
 SCORES = ("ldg", "fennel")
 """Scores of a node in a part: linear deterministic greedy, and Fennel."""
-
-
-class Undirected(NamedTuple):
-    """An undirected graph: the ends of an edge are in each other's rows.
-
-    Attributes:
-        indptr: [num_nodes + 1] int64.
-        indices: [num_entries] int32 or int64, ascending in each row, without the node itself.
-        weights: [num_entries] int32, how many edges join the two.
-    """
-
-    indptr: Int64Array
-    indices: IntArray
-    weights: Int32Array
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes."""
-        return len(self.indptr) - 1
-
-    def native(self) -> _native.UndirectedGraph:
-        """Return the kernels' view of it."""
-        return _native.UndirectedGraph(*self)
-
-    def cut(self, labels: IntArray) -> int:
-        """Return the number of edges between parts."""
-        rows = np.repeat(labels, np.diff(self.indptr))
-        return int(self.weights[rows != labels[self.indices]].sum(dtype=np.int64)) // 2
-
-    @classmethod
-    def of(cls, source: GraphSource) -> Undirected:
-        """Join the types of a graph; IndexError if an edge names a node that does not exist."""
-        edges, _, count = joined(source)
-        return cls.of_edges(*edges.endpoints(), count)
-
-    @classmethod
-    def of_edges(cls, src: IntArray, dst: IntArray, count: int) -> Undirected:
-        """Make one of an edge list over `count` nodes; both arrays of int32 or int64."""
-        both = np.concatenate([src, dst]), np.concatenate([dst, src])
-        indptr, indices, _ = _native.coo_to_csr(*both, count, count, with_edge_ids=False)
-        return cls(*_native.undirected(indptr, indices))
 
 
 class StructuralPartitioner(PartitionerBase):
@@ -117,7 +75,7 @@ class StructuralPartitioner(PartitionerBase):
                 order, self.constraints.weights, capacities, loads, labels, score
             )
             self.progress(f"cut, order {start + 1}", i + 1, len(scores))
-            if moved == 0:
+            if moved == 0 and len(set(scores[i:])) == 1:
                 break
         return float(np.maximum(loads / np.maximum(capacities, 1), 1).max())
 
@@ -128,8 +86,7 @@ class StructuralPartitioner(PartitionerBase):
                 labels: IntArray = np.zeros(self.constraints.weights.shape[1], np.int32)
             else:
                 labels = self.cut(Undirected.of(self.source))
-            ends = np.cumsum([node.count for node in self.source.nodes.values()])[:-1]
-            self._labels = dict(zip(self.source.nodes, np.split(labels, ends), strict=True))
+            self._labels = split_by_type(self.source, labels)
         return self._labels[node_type]
 
     def describe(self) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class FolderSummary:
         lines.append(("edge cut", f"{self.edge_cut:.1%} of the edges lead to another part"))
         shares = self.mean_shares
         if shares is None:
-            lines.append(("expected rows", "shares are known with --method frequency only"))
+            lines.append(("expected rows", "not counted: khop inspect --report draws batches"))
         else:
             text = ", ".join(f"{share:.1%} {kind}" for kind, share in shares.items())
             lines.append(("expected rows", text))

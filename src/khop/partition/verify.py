@@ -12,6 +12,7 @@ from khop.errors import FolderError
 from khop.partition.base import Progress
 from khop.partition.verify_draws import check_edge_draws, check_node_times
 from khop.storage.folder import (
+    ORDERS,
     AttrMeta,
     EdgeTypeMeta,
     NodeTypeMeta,
@@ -142,6 +143,8 @@ def _check_nodes(folder: PartitionFolder, node_type: NodeTypeMeta) -> Iterator[s
             id_map[ids], np.arange(book.bounds[part], book.bounds[part + 1], dtype=id_map.dtype)
         ):
             yield f"{node_path(part, name, 'id')}: does not agree with the map"
+        elif folder.meta.order == ORDERS[0] and np.any(ids[1:] <= ids[:-1]):
+            yield f"{node_path(part, name, 'id')}: is not in the order of original ids"
         for attr_name, attr in node_type.attrs.items():
             path = node_attr_path(part, name, attr_name)
             yield from _check_attr(folder, path, attr, book.size(part))

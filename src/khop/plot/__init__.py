@@ -1,6 +1,7 @@
 """Pictures of partition folders, hotness, a loader's time and batches, for notebooks and reports.
 
-Needs matplotlib (`pip install 'khop[plot]'`). Imports no torch. Every function but `folder` draws
+Needs matplotlib (`pip install 'khop[plot]'`). Imports no torch. Every function but `folder` and
+`comparison` draws
 into `axes`, or into a new figure, and returns the axes.
 """
 
@@ -12,6 +13,7 @@ __getattr__, __dir__, __all__ = attach(
         "balance": "folders",
         "batch": "batches",
         "cache_curve": "folders",
+        "comparison": "comparisons",
         "degrees": "folders",
         "edges_between_parts": "folders",
         "folder": "folders",

@@ -126,7 +126,7 @@ class BatchDraw:
     ) -> Generator[list[Ticket], None, Int64Array]:
         """See `GraphAccess`."""
         part = self._rows.view.storage
-        if part is None or part.meta.num_parts == 1:
+        if part is None or not part.meta.renumbered:
             return ids
         fetch = PartRows(part, "node", node_type, ["id"], self._rows.remote).fetch(ids)
         original = np.empty(len(ids), np.int64)

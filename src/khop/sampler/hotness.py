@@ -14,6 +14,7 @@ taken as uniform: times and weights play no role.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -93,27 +94,52 @@ def sample_prob(
     is_certain = batch_size is None or batch_size >= len(ids)
     if is_certain and all(fanout <= 0 for hops in fanouts for fanout in hops):
         return prior
-    size = max(1, min(batch_size or len(ids), len(ids)))
     touched = [np.zeros(count) for count in rows.num_nodes]
-    drawn = batches = 0
-    subgraph = _native.Subgraph(list(rows.num_nodes), list(rows.relations), False)
-    for run_key, batch, of_batch in _random_batches(ids, size):
-        if batches == _NUM_BATCHES or drawn > _MAX_DRAWN:
-            break
-        subgraph.begin()
-        subgraph.add_seeds(seeds.node_type, of_batch)
-        _draw(subgraph, rows, fanouts, replace, run_key, batch)
-        drawn += sum(subgraph.num_edges(relation) for relation in range(len(rows.relations)))
-        for node_type, counts in enumerate(touched):
-            nodes = np.empty(subgraph.num_nodes(node_type), np.int64)
-            subgraph.write_nodes(node_type, nodes)
+    batches = 0
+    for of_batch in random_batches(rows, fanouts, seeds, _NUM_BATCHES, replace):
+        for counts, nodes in zip(touched, of_batch, strict=True):
             counts[nodes] += 1  # once, where seeds repeat
-            drawn += len(nodes)
         batches += 1
     return [
         (seen + _PRIOR_BATCHES * expected) / (batches + _PRIOR_BATCHES)
         for seen, expected in zip(touched, prior, strict=True)
     ]
+
+
+def random_batches(
+    rows: TypedRows,
+    fanouts: Sequence[Sequence[int]],
+    seeds: Seeds,
+    count: int,
+    replace: bool = False,
+) -> Iterator[list[Int64Array]]:
+    """Draw full batches, the same ones for the same arguments.
+
+    Args:
+        rows: the graph.
+        fanouts: for each edge type, the fan-out of each hop.
+        seeds: the seeds that batches are drawn from.
+        count: batches to draw; fewer, if they are large: not much more than 2^28 nodes and edges.
+        replace: draw neighbours with replacement.
+
+    Yields:
+        For each node type the [n] int64 nodes of a batch.
+    """
+    size = max(1, min(seeds.batch_size or len(seeds.ids), len(seeds.ids)))
+    subgraph = _native.Subgraph(list(rows.num_nodes), list(rows.relations), False)
+    drawn = 0
+    for run_key, batch, of_batch in itertools.islice(_seed_batches(seeds.ids, size), count):
+        if drawn > _MAX_DRAWN:
+            break
+        subgraph.begin()
+        subgraph.add_seeds(seeds.node_type, of_batch)
+        _draw(subgraph, rows, fanouts, replace, run_key, batch)
+        nodes = [np.empty(subgraph.num_nodes(t), np.int64) for t in range(len(rows.num_nodes))]
+        for node_type, of_type in enumerate(nodes):
+            subgraph.write_nodes(node_type, of_type)
+        drawn += sum(subgraph.num_edges(relation) for relation in range(len(rows.relations)))
+        drawn += sum(map(len, nodes))
+        yield nodes
 
 
 def _draw(
@@ -169,7 +195,7 @@ def _seed_prob(seeds: Seeds, num_nodes: int) -> Probs:
     return probs.astype(np.float64, copy=False)
 
 
-def _random_batches(seeds: Int64Array, size: int) -> Iterator[tuple[int, int, Int64Array]]:
+def _seed_batches(seeds: Int64Array, size: int) -> Iterator[tuple[int, int, Int64Array]]:
     """Yield full batches of epoch after epoch: key of the epoch, number in it, seeds."""
     plan = EpochPlan(len(seeds), size, drop_last=True)
     for epoch in range(_NUM_BATCHES if plan.num_batches else 0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,10 +26,12 @@ class EpochPlan:
             with unequal numbers of seeds make equal numbers of batches.
         lists: lengths of the consecutive lists of seeds that no batch may mix. Batches of the lists
             alternate. If None, there is one list.
+        sizes: seeds of each batch, one after the other, at most `batch_size`. If None, all have
+            `batch_size`, but for the last.
 
     Raises:
-        TypeError, ValueError: a batch size that is no positive integer, or lists that do not add up
-            to `num_seeds`.
+        TypeError, ValueError: a batch size that is no positive integer, lists or sizes that do not
+            add up to `num_seeds`, or a size out of range.
 
     Example:
         >>> plan = EpochPlan(num_seeds=10, batch_size=4)
@@ -41,6 +44,7 @@ class EpochPlan:
     drop_last: bool = False
     num_batches_asked: int | None = None
     lists: Sequence[int] | None = None
+    sizes: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int):
@@ -49,10 +53,20 @@ class EpochPlan:
             raise ValueError(f"batch_size must be at least 1 (got {self.batch_size})")
         if self.lists is not None and sum(self.lists) != self.num_seeds:
             raise ValueError(f"lists of {list(self.lists)} seeds for {self.num_seeds} seeds")
+        if self.sizes is not None and (
+            sum(self.sizes) != self.num_seeds
+            or not all(0 <= size <= self.batch_size for size in self.sizes)
+        ):
+            raise ValueError(
+                f"batches of {list(self.sizes)} for {self.num_seeds} seeds, at most "
+                f"{self.batch_size} in each"
+            )
 
     @cached_property
     def num_batches_alone(self) -> int:
-        """Number of batches that the batch size alone gives."""
+        """Number of batches that the batch size alone, or `sizes`, gives."""
+        if self.sizes is not None:
+            return len(self.sizes)
         return sum(map(self._batches_of, self.lists or [self.num_seeds]))
 
     def _batches_of(self, num_seeds: int) -> int:
@@ -75,6 +89,8 @@ class EpochPlan:
         """
         if not 0 <= batch < self.num_batches:
             raise IndexError(f"batch {batch} of an epoch of {self.num_batches} batches")
+        if self.sizes is not None:
+            return self._ends[batch], self._ends[batch + 1]
         if self.lists is not None:
             return self._turns[batch][1:]
         if self.num_batches == self.num_batches_alone or self.drop_last:
@@ -86,6 +102,11 @@ class EpochPlan:
     def list_of(self, batch: int) -> int | None:
         """Return the index of the list that a batch's seeds are of; None without lists."""
         return None if self.lists is None else self._turns[batch][0]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Bounds of batches whose sizes are given."""
+        return [0, *itertools.accumulate(self.sizes or [])]
 
     @cached_property
     def _turns(self) -> list[tuple[int, int, int]]:

@@ -223,7 +223,7 @@ class PartRows(RowFetcher):
         if tables is None and index in self._parts:
             part = self._parts[index]
             tables = [part.feature(self.kind, self.type_index, name) for name in self._names]
-            if part.meta.num_parts == 1 and "id" in self._names:
+            if not part.meta.renumbered and "id" in self._names:
                 tables[self._names.index("id")] = None
             self._tables[index] = tables
         return tables

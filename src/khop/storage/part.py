@@ -14,6 +14,7 @@ from khop import _native
 from khop.data import Feature
 from khop.storage.folder import (
     INTS,
+    ORDERS,
     PartitionFolder,
     cache_attr_path,
     cache_path,
@@ -46,6 +47,7 @@ class Part:
         self._edge_features: dict[tuple[int, str], Feature] = {}
         self._cached: dict[int, CachedRows | None] = {}
         self._indptrs: dict[int, IntArray] = {}
+        self._row_orders: dict[int, tuple[Int64Array, Int64Array]] = {}
 
     @cached_property
     def relations(self) -> list[tuple[int, int]]:
@@ -62,8 +64,7 @@ class Part:
     def _csr(self, index: int) -> _native.Csr:
         edge_type = self.meta.edge_types[index]
         rows = self.meta.node_types[self.relations[index][1]]
-        # Parts keep the order of original ids, so the ids of a single part are the original ones.
-        row_ids = None if self.meta.num_parts == 1 else self.node_ids(rows.name)
+        row_ids = self.node_ids(rows.name) if self.meta.renumbered else None
         return _native.Csr(
             self._edge_array(edge_type.name, "indptr"),
             self._edge_array(edge_type.name, "indices"),
@@ -97,9 +98,11 @@ class Part:
     def edge_ends(self, index: int, places: Int64Array | None = None) -> Int64Array:
         """Return sources and destinations of the part's edges of a type.
 
+        Edges are numbered in the order of their rows' original ids, however rows lie.
+
         Args:
             index: the edge type.
-            places: [n] positions of the edges in the part. If None, all edges.
+            places: [n] numbers of the edges in the part. If None, all edges.
 
         Returns:
             [2, n] int64 original ids.
@@ -107,16 +110,27 @@ class Part:
         edge_type = self.meta.edge_types[index]
         indptr, neighbors = self.rows(index)
         row_type = self.meta.row_type(edge_type)
-        first = row_type.bounds[self.part]
         if places is None:
-            rows = np.repeat(np.arange(first, first + len(indptr) - 1), np.diff(indptr))
-        else:
-            rows = np.searchsorted(indptr, places, side="right") - 1 + first
-            neighbors = neighbors[places]
-        far = self.folder.original_ids(self.meta.neighbor_type(edge_type).name)[neighbors]
-        near = self.folder.original_ids(row_type.name)[rows]
+            places = np.arange(len(neighbors))
+        rows = np.searchsorted(indptr, places, side="right") - 1
+        if self.meta.order != ORDERS[0]:
+            by_id, bounds = self._by_original_id(index)
+            number = np.searchsorted(bounds, places, side="right") - 1
+            rows = by_id[number]
+            places = indptr[rows] + (places - bounds[number])
+        far = self.folder.original_ids(self.meta.neighbor_type(edge_type).name)[neighbors[places]]
+        near = self.folder.original_ids(row_type.name)[rows + row_type.bounds[self.part]]
         ends = (far, near) if self.meta.edge_dir == "in" else (near, far)
         return np.stack(ends).astype(np.int64)
+
+    def _by_original_id(self, index: int) -> tuple[Int64Array, Int64Array]:
+        """Return the part's rows in the order of their original ids, and bounds of their edges."""
+        if index not in self._row_orders:
+            ids = self.node_ids(self.meta.row_type(self.meta.edge_types[index]).name)
+            by_id = np.argsort(ids).astype(np.int64)
+            bounds = np.concatenate([[0], np.cumsum(np.diff(self.indptr(index))[by_id])])
+            self._row_orders[index] = by_id, bounds.astype(np.int64)
+        return self._row_orders[index]
 
     def _edge_array(self, edge_type: EdgeType, name: str) -> Array:
         return edge_array(self.folder, self.part, edge_type, name)

@@ -23,9 +23,12 @@ PAPERS = torch.arange(0, 120, 2)
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    """The only client of two servers that have two and one of a heterogeneous graph's parts."""
+    """The only client of two servers that have two and one of a heterogeneous graph's parts.
+
+    Rows are in the order of degrees, which nothing that a client sees depends on.
+    """
     root = tmp_path_factory.mktemp("typed") / "parts"
-    twins.partitioned(twins.heterogeneous(), root, 3, "time")
+    twins.partitioned(twins.heterogeneous(), root, 3, "time", order="degree")
     with cluster(root, [[0, 2], [1]], 1) as servers, servers.client() as context:
         yield context
 

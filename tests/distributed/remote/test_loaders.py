@@ -7,16 +7,24 @@ import pytest
 import torch
 
 from khop.distributed import (
+    DistClusterLoader,
     DistLinkNeighborLoader,
     DistNeighborLoader,
     DistSubGraphLoader,
     RemoteDistSamplingWorkerOptions,
     node_split,
 )
-from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from khop.loader import (
+    ClusterData,
+    ClusterLoader,
+    LinkNeighborLoader,
+    NeighborLoader,
+    SubGraphLoader,
+)
 from support.cluster import jobs, twins
 from support.cluster.servers import cluster
 
+SHUFFLED = {"shuffle": True, "seed": 3}
 COMMON = {"batch_size": jobs.BATCH_SIZE, "shuffle": True, "seed": 3}
 
 
@@ -113,6 +121,19 @@ def test_subgraphs(client):
     reference = SubGraphLoader(jobs.make_graph(), seeds, [4], **COMMON)
     for ours, theirs in zip(loader, reference, strict=True):
         twins.same_batch(ours, theirs)
+
+
+def test_clusters(client):
+    """Whole clusters, of whatever server; batches of several sizes."""
+    graph = jobs.make_graph()
+    assignment = torch.arange(graph.num_nodes) ** 2 // 7 % 31
+    clusters = ClusterData(graph, 31, assignment=assignment, sparse_format="csc")
+    loader = DistClusterLoader(
+        None, batch_size=4, assignment=assignment, collect_features=True, with_edge=True, **SHUFFLED
+    )
+    twins.same_epochs(loader, ClusterLoader(clusters, batch_size=4, **SHUFFLED), 2)
+    with pytest.raises(ValueError, match="clusters are not known"):
+        DistClusterLoader(None, batch_size=4)
 
 
 def test_links(client):

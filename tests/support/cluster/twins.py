@@ -189,9 +189,10 @@ ATTRS = {
 """Attributes that draws depend on, by the name of the folder that is partitioned with them."""
 
 
-def partitioned(data, root, num_parts, kind="plain", strategy="by_dst"):
+def partitioned(data, root, num_parts, kind="plain", strategy="by_dst", order="original"):
     """Partitions a graph; returns the folder."""
-    RandomPartitioner.from_data(data, root, num_parts, strategy, **ATTRS[kind]).partition()
+    options = {**ATTRS[kind], "order": order}
+    RandomPartitioner.from_data(data, root, num_parts, strategy, **options).partition()
     return root
 
 

@@ -97,7 +97,9 @@ class DistLoader(StatefulLoader, abc.ABC):
         self._set_up_epochs(seed, options.stream, None, context.rank)
         self._spec, self._weights = spec, weights or {}
         self._shuffle = options.shuffle
-        self._plan = EpochPlan(columns.shape[1], options.batch_size, options.drop_last, None, lists)
+        self._plan = EpochPlan(
+            self._num_items(), options.batch_size, options.drop_last, None, lists
+        )
         data.connect()
         if options.even_batches and context.world_size > 1:
             self._plan = _agree_on_batches(context, self._plan, options.drop_last)
@@ -105,7 +107,7 @@ class DistLoader(StatefulLoader, abc.ABC):
             data,
             spec,
             options.worker_options,
-            self._plan,
+            replace(self._plan, batch_size=self._most_seeds()),
             self._weights,
             self._destination,
             self._transfer,
@@ -122,6 +124,19 @@ class DistLoader(StatefulLoader, abc.ABC):
     @abc.abstractmethod
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
         """Add seed attributes to a batch, whose seeds are at `positions` of the input."""
+
+    def _num_items(self) -> int:
+        """Return the length of an epoch's plan: the number of seeds."""
+        return int(self._columns.shape[1])
+
+    def _most_seeds(self) -> int:
+        """Return how many seeds a batch has at most."""
+        return self._plan.batch_size
+
+    def _epoch_plan(self, run_key: int) -> tuple[EpochPlan, Int64Array | None]:
+        """Return the plan of an epoch's seeds, and their order; None if as given."""
+        plan = self._plan
+        return plan, epoch_order(plan.num_seeds, run_key, self._shuffle, plan.lists)
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
@@ -187,11 +202,11 @@ class BackendBatches(BatchSource):
     """
 
     def __init__(self, loader: DistLoader, progress: EpochProgress) -> None:
-        plan, columns, backend = loader._plan, loader._columns, loader._backend
-        order = epoch_order(plan.num_seeds, progress.run_key, loader._shuffle, plan.lists)
+        columns, backend = loader._columns, loader._backend
+        plan, order = loader._epoch_plan(progress.run_key)
         columns = columns if order is None else columns[:, order]
         self._loader = loader
-        self._order = order
+        self._plan, self._order = plan, order
         self.can_prefetch = loader._destination.is_device
         self._epoch = backend.open_epoch(progress.run_key, plan, columns, progress.delivered)
         self._end = weakref.finalize(self, backend.close_epoch, self._epoch)
@@ -211,7 +226,7 @@ class BackendBatches(BatchSource):
 
     def _start(self, received: Received, index: int) -> PendingTransfer:
         loader = self._loader
-        positions = positions_of(self._order, *loader._plan.bounds(index))
+        positions = positions_of(self._order, *self._plan.bounds(index))
         tensors = to_tensors(received)
         made = loader._assembler.assemble(received, tensors)
         loader._annotate(made, Tensors(received.layout.index, tensors), positions)
@@ -228,7 +243,7 @@ class BackendBatches(BatchSource):
         batch = loader._transfer.finish(pending.transfer)
         if loader.transform is not None:
             batch = loader.transform(batch)
-        first, last = loader._plan.bounds(pending.batch)
+        first, last = self._plan.bounds(pending.batch)
         counter = pending.received.counter
         (nodes,), (edges,) = counter("nodes"), counter("edges")
         local, cached, remote = counter("rows")

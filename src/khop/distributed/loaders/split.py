@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from khop.data.arrays import to_int64
 from khop.distributed.dataset import last_loaded
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.job.context import get_context
@@ -42,7 +43,7 @@ def node_split(
             for clients, the servers' partitions assigned round-robin.
 
     Returns:
-        [m] int64 original ids, in the order of the folder's numbering.
+        [m] int64 original ids, by partition and ascending in each.
 
     Raises:
         KeyError: no such boolean attribute.
@@ -58,12 +59,15 @@ def node_split(
     node_type, _ = split_nodes(info, node_type, "node_type")
     if isinstance(nodes, str):
         new_ids = dataset.split(node_type, nodes)
+        originals = dataset.to_original_ids(new_ids, node_type)
     else:
         ids = checked_nodes(info, node_type, nodes, "nodes").ids.cpu()
-        new_ids = np.sort(dataset.to_new_ids(ids, "nodes", node_type))
+        new_ids = dataset.to_new_ids(ids, "nodes", node_type)
+        originals = to_int64(ids, "nodes")
+    order, book = _by_part(new_ids, originals, dataset.meta.node_type(node_type).book)
     rank, homes = _trainer(dataset, rank, homes)
-    share = distribute(new_ids, dataset.meta.node_type(node_type).book, homes)[rank]
-    return torch.from_numpy(dataset.to_original_ids(share, node_type))
+    share = distribute(np.arange(len(order)), book, homes)[rank]
+    return torch.from_numpy(originals[order[share]])
 
 
 def link_split(
@@ -108,11 +112,23 @@ def link_split(
     node_type = link_type[2 * side]
     ends = checked_links(info, link_type, edge_label_index).cpu()
     new_ids = dataset.to_new_ids(ends[side], "edge_label_index", node_type)
-    order = np.argsort(new_ids, kind="stable")
-    bounds = np.searchsorted(new_ids[order], dataset.meta.node_type(node_type).bounds)
+    originals = to_int64(ends[side], "edge_label_index")
+    order, book = _by_part(new_ids, originals, dataset.meta.node_type(node_type).book)
     rank, homes = _trainer(dataset, rank, homes)
-    share = distribute(np.arange(len(order)), RangeBook(bounds.tolist()), homes)[rank]
+    share = distribute(np.arange(len(order)), book, homes)[rank]
     return torch.from_numpy(np.sort(order[share]))
+
+
+def _by_part(
+    new_ids: Int64Array, originals: Int64Array, book: RangeBook
+) -> tuple[Int64Array, RangeBook]:
+    """Return the positions of nodes by part and original id, and the bounds of the parts' runs.
+
+    Not by new id: where rows lie in a part does not decide who trains on them.
+    """
+    owners = book.owner(new_ids)
+    order = np.lexsort((originals, owners))
+    return order, RangeBook([0, *np.cumsum(np.bincount(owners, minlength=book.num_parts)).tolist()])
 
 
 def _default_graph() -> PartitionedGraph:

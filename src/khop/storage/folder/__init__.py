@@ -1,4 +1,4 @@
-"""Partition folder, format version 1: the only package that contains the layout on disk.
+"""Partition folder, format versions 1 and 2: the only package that contains the layout on disk.
 
 Partitioners write folders; samplers, servers and trainers read them. Imports no torch.
 
@@ -14,12 +14,14 @@ Partitioners write folders; samplers, servers and trainers read them. Imports no
     root/part-<p>/cache/<type>/           new_id.npy id.npy and node attributes of hot remote nodes
 
 Node ids are renumbered so that a part owns a contiguous range per node type; row i of a part's
-files is the i-th node of its range. An edge belongs to the part that owns its row, the node whose
-neighbours are drawn; edges are numbered in the order of parts and rows. Within a row they keep the
-order of the edge list ("edge_id"), or are sorted by time and, for equal times, in the order of the
-edge list ("time"). All arrays of edges, attributes too, are in this order. Attributes named like
-one of the folder's own arrays have their first letter percent-encoded, as other unsafe characters
-are. Every array is a plain .npy file read by mmap, and nothing is ever unpickled.
+files is the i-th node of its range. The nodes of a part are in the order of their original ids
+(version 1), or in another one, which meta.json names (version 2). An edge belongs to the part that
+owns its row, the node whose neighbours are drawn; edges are numbered in the order of parts and
+rows. Within a row they keep the order of the edge list ("edge_id"), or are sorted by time and, for
+equal times, in the order of the edge list ("time"). All arrays of edges, attributes too, are in
+this order. Attributes named like one of the folder's own arrays have their first letter
+percent-encoded, as other unsafe characters are. Every array is a plain .npy file read by mmap, and
+nothing is ever unpickled.
 
 Times, of nodes or of edges, are stored twice: as the attribute that they come from, in its dtype,
 and as int64 keys (`khop.data.times`), which kernels compare. weight_sum.npy (uint64) and
@@ -34,7 +36,8 @@ paths, links, headers, shapes and dtypes are checked here; values are checked by
 
 from khop.storage.folder.meta import (
     FORMAT,
-    VERSION,
+    ORDERS,
+    VERSIONS,
     AttrMeta,
     EdgeTypeMeta,
     FolderMeta,
@@ -61,7 +64,8 @@ from khop.storage.folder.writer import FolderWriter, check_output, sha256_of
 __all__ = [
     "FORMAT",
     "INTS",
-    "VERSION",
+    "ORDERS",
+    "VERSIONS",
     "AttrMeta",
     "EdgeTypeMeta",
     "FolderMeta",

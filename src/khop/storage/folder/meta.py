@@ -32,7 +32,10 @@ from khop.storage.folder.paths import (
 from khop.typing import EdgeDir, EdgeType, NodeType
 
 FORMAT = "khop-partition"
-VERSION = 1
+VERSIONS = (1, 2)
+"""Versions that are read; 2 is that of folders whose rows are not in the order of original ids."""
+ORDERS = ("original", "hotness", "cluster", "degree")
+"""Orders of rows within a part: original ids, or where rows lie that are read together."""
 META_FILE = "meta.json"
 
 # Paths made of what `safe_name` returns: no dots, so none leads out of the folder.
@@ -137,11 +140,17 @@ class FolderMeta:
     khop_version: str = __version__
     time_attr: TimeMeta | None = None
     weight_attr: str | None = None
+    order: str = "original"
+
+    @property
+    def renumbered(self) -> bool:
+        """False if new ids are the original ones: a single part in their order."""
+        return self.num_parts > 1 or self.order != "original"
 
     @property
     def knows_neighbors(self) -> bool:
-        """True if original ids of neighbours are known: a single part has renumbered nothing."""
-        return self.num_parts == 1 or all(t.neighbor_ids for t in self.edge_types)
+        """True if original ids of neighbours are known."""
+        return not self.renumbered or all(t.neighbor_ids for t in self.edge_types)
 
     def types(self, kind: str) -> Sequence[NodeTypeMeta | EdgeTypeMeta]:
         """Return the node types (kind 'node') or the edge types ('edge')."""
@@ -200,7 +209,8 @@ def _edge_files(edge_type: EdgeTypeMeta, num_parts: int) -> set[str]:
 
 def content_of(meta: FolderMeta, files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the content of meta.json without its checksum."""
-    return {"format": FORMAT, "version": VERSION, **asdict(meta), "files": files}
+    version = VERSIONS[meta.order != ORDERS[0]]
+    return {"format": FORMAT, "version": version, **asdict(meta), "files": files}
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
@@ -239,6 +249,7 @@ def meta_of(content: Mapping[str, Any]) -> FolderMeta:
         # Missing in folders written by versions without times and weights.
         time_attr=_time_from_json(content.get("time_attr")),
         weight_attr=content.get("weight_attr"),
+        order=content.get("order", ORDERS[0]),
     )
     _check_meta(meta)
     return meta
@@ -282,6 +293,8 @@ def _edge_type_from_json(content: Mapping[str, Any]) -> EdgeTypeMeta:
 def _check_meta(meta: FolderMeta) -> None:
     if meta.num_parts < 1 or meta.edge_dir not in ("in", "out"):
         raise ValueError("num_parts or edge_dir is out of range")
+    if meta.order not in ORDERS:
+        raise ValueError(f"rows are in an unknown order, {meta.order!r}")
     names = {t.name for t in meta.node_types}
     edge_names = {t.name for t in meta.edge_types}
     if len(names) < len(meta.node_types) or len(edge_names) < len(meta.edge_types):

@@ -22,7 +22,7 @@ from khop.errors import FolderError
 from khop.storage.folder.meta import (
     FORMAT,
     META_FILE,
-    VERSION,
+    VERSIONS,
     AttrMeta,
     lists_files,
     meta_of,
@@ -106,11 +106,11 @@ class PartitionFolder:
         seal = content.pop("seal", None) if isinstance(content, dict) else None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise FolderError(f"'{file}' does not describe a khop partition folder")
-        if content.get("version") != VERSION:
+        if content.get("version") not in VERSIONS:
             raise FolderError(
                 f"'{self.root}' has format version {content.get('version')}, but this khop "
-                f"({__version__}) reads version {VERSION}: partition the graph again, or install "
-                "the khop that wrote it"
+                f"({__version__}) reads versions {VERSIONS[0]} to {VERSIONS[-1]}: "
+                "partition the graph again, or install the khop that wrote it"
             )
         if seal is None or not _is_sealed(text, content):
             raise FolderError(f"'{file}' is damaged: its checksum differs")

@@ -22,7 +22,7 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import storage_dtype
-from khop.storage.folder.meta import FORMAT, META_FILE, FolderMeta, content_of, sealed
+from khop.storage.folder.meta import FORMAT, META_FILE, AttrMeta, FolderMeta, content_of, sealed
 from khop.typing import Array, IntArray
 
 # Bytes of rows copied at a time: limits the extra memory for attributes.
@@ -118,7 +118,8 @@ class FolderWriter:
     def save_rows(self, path: str, feature: Feature, rows: IntArray) -> None:
         """Write rows of an attribute, a chunk at a time."""
         out = self.create(path, storage_dtype(feature.dtype), (len(rows), *feature.row_shape))
-        step = max(1, _CHUNK_BYTES // max(1, feature.array[:1].nbytes))
+        row_bytes = AttrMeta(feature.dtype, feature.row_shape).row_bytes
+        step = max(1, _CHUNK_BYTES // max(1, row_bytes))
         for first in range(0, len(rows), step):
             chunk = np.ascontiguousarray(rows[first : first + step])
             feature.gather(chunk, out[first : first + step])

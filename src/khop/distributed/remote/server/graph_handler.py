@@ -72,6 +72,7 @@ class GraphRequestHandler(FrameHandler):
     def __init__(
         self, folder: PartitionFolder, meta: FolderMeta, rank: int, parts: Sequence[int]
     ) -> None:
+        self._opened: dict[int, Part] = {}
         answers: dict[Any, Answer] = {
             DescribeGraph: self._graph,
             ToNewIds: self._to_new_ids,
@@ -136,7 +137,9 @@ class GraphRequestHandler(FrameHandler):
         if (end - begin) // step > MAX_ROWS:
             raise ProtocolError(f"edges {begin} to {end} by {step} are more than {MAX_ROWS}")
         places = np.arange(begin, end, step)
-        return [Part(self._folder, part).edge_ends(place, places)]
+        if part not in self._opened:
+            self._opened[part] = Part(self._folder, part)
+        return [self._opened[part].edge_ends(place, places)]
 
     def _device_count(self, request: DeviceCount, arrays: list[Array]) -> list[Array]:
         from khop import _native

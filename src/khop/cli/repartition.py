@@ -1,0 +1,38 @@
+"""`khop repartition`: the cut of a partition folder into another number of parts."""
+
+from __future__ import annotations
+
+import argparse
+
+from khop.cli.partition import (
+    add_cut_arguments,
+    check_options,
+    clean_up_when_terminated,
+    cut_options,
+    print_summary,
+)
+from khop.cli.progress import progress_bar
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("folder", metavar="FOLDER", help="a partition folder, with all its parts")
+    parser.add_argument("output", metavar="OUTPUT", help="the partition folder to write")
+    add_cut_arguments(parser, of_folder=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read the folder, cut its graph again, write the new folder and print its summary."""
+    check_options(arguments)
+    clean_up_when_terminated()
+    from khop.partition import repartition
+    from khop.storage.folder import check_output
+
+    check_output(arguments.output, arguments.overwrite)
+    with progress_bar(arguments.quiet) as progress:
+        progress(f"reading {arguments.folder}", 0, 1)
+        summary = repartition(
+            arguments.folder, arguments.output, **cut_options(arguments), progress=progress
+        )
+    print_summary(arguments, summary)
+    return 0

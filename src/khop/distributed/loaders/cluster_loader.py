@@ -1,0 +1,177 @@
+"""`DistClusterLoader`: batches of whole clusters of a partitioned graph. Runs in the trainer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from khop.data.arrays import check_range, to_int64
+from khop.distributed.dataset import DistDataset
+from khop.distributed.graph import PartitionedGraph
+from khop.distributed.loaders.collate import Tensors
+from khop.distributed.loaders.neighbor_loader import DistNeighborLoader
+from khop.distributed.loaders.sampling_options import check_data
+from khop.distributed.loaders.split import distribute
+from khop.distributed.options import WorkerOptions
+from khop.loader.inputs import as_tensor
+from khop.partition.cluster_ids import CLUSTER
+from khop.sampler.plan import EpochPlan, epoch_order
+from khop.storage.book import RangeBook
+from khop.typing import NODE, Int64Array
+
+
+class DistClusterLoader(DistNeighborLoader):
+    """Loader of whole clusters; `khop.loader.ClusterLoader`, distributed.
+
+    A batch has the nodes of some clusters, in the order drawn and ascending in each, and all edges
+    in and between them. Given the same clusters, seed and stream its batches are those of
+    `ClusterLoader`: of `ClusterData(sparse_format='csc')` for folders of in-neighbours, 'csr' for
+    those of out-neighbours.
+
+    Method: Cluster-GCN (https://arxiv.org/abs/1905.07953).
+
+    Args:
+        data: the trainer's partition, of a homogeneous graph. If None, the graph of this client's
+            servers, with `RemoteDistSamplingWorkerOptions`.
+        clusters: [n] numbers of the clusters to draw from. If None, this trainer's share: even
+            counts, mostly of clusters that lie in its partition.
+        batch_size: clusters a batch; default: 1.
+        assignment: [num_nodes] integers, the cluster of each node. If None, those that the folder
+            keeps (`cluster_ids` of partitioners, `khop partition --cluster-ids`).
+        shuffle: draw the clusters of each epoch in another order.
+        drop_last: leave out a last batch of fewer clusters.
+        with_edge: deliver edge ids, `e_id`.
+        edge_dir: direction of the folder's neighbours, to be checked. If None, any.
+        collect_features: deliver node attributes, and edge attributes if `with_edge`.
+        to_device, random_seed, worker_options, seed, stream, transform, even_batches: as for
+            `DistNeighborLoader`.
+
+    Raises:
+        ValueError, TypeError, IndexError: the graph is heterogeneous, has no clusters, or other
+            arguments.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> clusters = torch.tensor([0, 0, 1, 1, 2, 2])
+        >>> loader = DistClusterLoader(dataset, batch_size=2, assignment=clusters)
+        >>> [batch.n_id.tolist() for batch in loader]
+        [[0, 1, 2, 3], [4, 5]]
+    """
+
+    def __init__(
+        self,
+        data: DistDataset | None,
+        clusters: Any = None,
+        batch_size: int = 1,
+        *,
+        assignment: Any = None,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        edge_dir: str | None = None,
+        collect_features: bool = False,
+        to_device: Any = None,
+        random_seed: int | None = None,
+        worker_options: WorkerOptions | None = None,
+        seed: int | None = None,
+        stream: int | None = None,
+        transform: Any = None,
+        even_batches: bool = True,
+    ) -> None:
+        graph = check_data(data, edge_dir, worker_options)
+        of_node = _assignment(graph, assignment)
+        sizes = np.bincount(of_node)
+        self.clusters = _chosen(graph, of_node, clusters, len(sizes))
+        by_cluster, ends = np.argsort(of_node, kind="stable"), np.cumsum(sizes)
+        pieces = [by_cluster[ends[c] - sizes[c] : ends[c]] for c in self.clusters.tolist()]
+        nodes = np.concatenate([np.empty(0, np.int64), *pieces])
+        self._bounds = np.concatenate([[0], np.cumsum(sizes[self.clusters])]).astype(np.int64)
+        super().__init__(
+            data,
+            [],
+            nodes,
+            batch_size,
+            shuffle,
+            drop_last,
+            with_edge,
+            edge_dir=edge_dir,
+            collect_features=collect_features,
+            to_device=to_device,
+            random_seed=random_seed,
+            worker_options=worker_options,
+            seed=seed,
+            stream=stream,
+            subgraph_type="induced",
+            transform=transform,
+            even_batches=even_batches,
+        )
+
+    def _num_items(self) -> int:
+        return len(self.clusters)
+
+    def _most_seeds(self) -> int:
+        largest = np.sort(np.diff(self._bounds))[-self._plan.batch_size :]
+        return max(1, int(largest.sum()))
+
+    def _epoch_plan(self, run_key: int) -> tuple[EpochPlan, Int64Array | None]:
+        """Return the plan of the nodes of an epoch's batches, and the order of these nodes."""
+        plan = self._plan
+        order = epoch_order(plan.num_seeds, run_key, self._shuffle)
+        drawn = np.arange(plan.num_seeds) if order is None else order
+        bounds = [plan.bounds(batch) for batch in range(plan.num_batches)]
+        drawn = drawn[: max((last for _, last in bounds), default=0)]
+        first, counts = self._bounds[drawn], np.diff(self._bounds)[drawn]
+        start = np.cumsum(counts) - counts
+        places = np.repeat(first - start, counts) + np.arange(int(counts.sum()))
+        sizes = [int(counts[low:high].sum()) for low, high in bounds]
+        return EpochPlan(len(places), self._most_seeds(), sizes=sizes), places
+
+    def _described_seeds(self) -> list[Any]:
+        return [*super()._described_seeds(), self._bounds]
+
+    def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
+        """Add nothing: no node of a batch is a seed."""
+
+
+def _assignment(graph: PartitionedGraph, assignment: Any) -> Int64Array:
+    """Return the cluster of each node by original id."""
+    meta = graph.meta
+    if meta.heterogeneous:
+        raise ValueError("DistClusterLoader takes a homogeneous graph (got one of several types)")
+    (node_type,) = meta.node_types
+    if assignment is None:
+        if not isinstance(graph, DistDataset) or CLUSTER not in node_type.attrs:
+            raise ValueError(
+                "the clusters are not known: pass assignment=, the cluster of each node, or load a "
+                "folder that keeps them (khop partition --cluster-ids)"
+            )
+        assignment = graph.reader.attribute("node", 0, CLUSTER, graph.peers)
+    values = as_tensor(assignment, "assignment")
+    if values.dim() != 1 or len(values) != node_type.count:
+        raise ValueError(
+            f"assignment must hold a cluster for each of {node_type.count} nodes (got "
+            f"{list(values.shape)})"
+        )
+    of_node = to_int64(values, "assignment")
+    # A number far beyond the nodes is an error, and would take memory for each number below it.
+    check_range(of_node, node_type.count, "assignment")
+    return of_node
+
+
+def _chosen(graph: PartitionedGraph, of_node: Int64Array, clusters: Any, count: int) -> Int64Array:
+    """Return the clusters to draw from, checked; by default this trainer's share."""
+    if clusters is not None:
+        chosen = to_int64(as_tensor(clusters, "clusters"), "clusters")
+        check_range(chosen, count, "clusters")
+        if len(np.unique(chosen)) < len(chosen):
+            raise ValueError("clusters names a cluster twice")
+        return chosen
+    book = graph.meta.node_types[0].book
+    owners = book.owner(graph.to_new_ids(np.arange(len(of_node)), "nodes", NODE))
+    held = np.bincount(of_node * book.num_parts + owners, minlength=count * book.num_parts)
+    homes = np.argmax(held.reshape(count, book.num_parts), axis=1)
+    order = np.argsort(homes, kind="stable")
+    ends = np.cumsum(np.bincount(homes, minlength=book.num_parts))
+    shares = distribute(np.arange(count), RangeBook([0, *ends.tolist()]), graph.homes)
+    return np.sort(order[shares[graph.context.rank]])

@@ -1,0 +1,117 @@
+"""The cut of a graph that lies in a partition folder, into another number of parts."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from khop.partition.batches import seeds_of
+from khop.partition.cluster_ids import CLUSTER
+from khop.partition.cut import METHODS, partition_graph
+from khop.partition.frequency import FrequencyPartitioner
+from khop.partition.from_folder import folder_source
+from khop.partition.source import GraphSource
+from khop.partition.summary import FolderSummary
+from khop.storage.folder import FolderMeta, PartitionFolder
+
+_METHOD_OF = {
+    **{kind.__name__: name for name, kind in METHODS.items()},
+    FrequencyPartitioner.__name__: "frequency",
+}
+
+
+def repartition(
+    folder: str | os.PathLike[str] | PartitionFolder,
+    output_dir: str | os.PathLike[str],
+    num_parts: int,
+    *,
+    method: Any = None,
+    **options: Any,
+) -> FolderSummary:
+    """Cut the graph of a folder again, without its original input.
+
+    Original ids, edge ids, attributes, masks, times, weights and neighbours' ids stay as they are.
+    The same number of parts, method and options make the folder that `partition_graph` makes of
+    the input, byte for byte. Edge lists are read into memory; attributes are copied row by row.
+
+    Args:
+        folder: the folder, or its path; all parts must be on this machine.
+        output_dir: the partition folder to write.
+        num_parts: number of parts.
+        method: as for `partition_graph`. If None, the folder's own, with its options and seed.
+        **options: as for `partition_graph`. `edge_dir`, `time_attr`, `weight_attr`, `neighbor_ids`
+            and `order` are the folder's if they are left out.
+
+    Returns:
+        The summary of the new folder.
+
+    Raises:
+        FolderError: no folder, a damaged one, or one with parts on other machines.
+        ValueError: the folder's own method cannot be repeated; options as for `partition_graph`.
+
+    Example:
+        >>> repartition(folder, path / "parts", 3).nodes
+        [2, 2, 2]
+    """
+    if not isinstance(folder, PartitionFolder):
+        folder = PartitionFolder(folder)
+    meta = folder.meta
+    given: dict[str, Any] = {
+        "edge_dir": meta.edge_dir,
+        "time_attr": None if meta.time_attr is None else meta.time_attr.name,
+        "weight_attr": meta.weight_attr,
+        "neighbor_ids": bool(meta.edge_types) and all(t.neighbor_ids for t in meta.edge_types),
+        "order": meta.order,
+    }
+    repeated = method is None
+    if repeated:
+        given |= recorded_options(meta)
+        method = given.pop("method")
+    given |= options
+    remade = given.get("cluster_ids") and meta.method.get("cluster_ids")
+    source = folder_source(folder, without=(CLUSTER,) if remade else ())
+    if repeated and method == "frequency":
+        _check_seeds(meta, source, given)
+    return partition_graph(source, output_dir, num_parts, method=method, **given)
+
+
+def recorded_options(meta: FolderMeta) -> dict[str, Any]:
+    """Return the method and its options that meta.json has, as `partition_graph` takes them.
+
+    Raises:
+        ValueError: the method is not one of khop's, or meta.json does not have all that it needs.
+    """
+    options = dict(meta.method)
+    name = options.pop("name", "an unknown partitioner")
+    method = _METHOD_OF.get(str(name))
+    if method in (None, "assigned") or (method == "frequency" and "batch_size" not in options):
+        raise ValueError(
+            f"the folder was made by {name} with arguments that it does not hold: name a method "
+            "(--method)"
+        )
+    if method == "frequency":
+        options.pop("num_seeds", None)
+        if "seed_type" in options:
+            options["seeds"] = (options.pop("seed_type"), None)
+        if "base" in options:
+            options["base"] = _METHOD_OF.get(str(options["base"]), options["base"])
+        if isinstance(options["num_neighbors"], dict):
+            names = {" ".join(t.name): t.name for t in meta.edge_types}
+            hops = options["num_neighbors"].items()
+            options["num_neighbors"] = {names.get(key, key): value for key, value in hops}
+    return {"method": method, **options}
+
+
+def _check_seeds(meta: FolderMeta, source: GraphSource, options: dict[str, Any]) -> None:
+    """Refuse to repeat a split of seeds that are not those of `train_mask`."""
+    known = meta.method.get("num_seeds")
+    seeds = options.get("seeds")
+    is_named = seeds is not None and not (isinstance(seeds, tuple) and seeds[1] is None)
+    if known is None or is_named:
+        return
+    count = len(seeds_of(source, seeds)[1])
+    if count != known:
+        raise ValueError(
+            f"the folder was made for {known} seeds of the user's own, which it does not hold, not "
+            f"for the {count} of its masks: pass seeds=, or name another method"
+        )
