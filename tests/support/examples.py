@@ -111,3 +111,5 @@ def undone():
         log._WHO.update(identity)
         if (context := get_context()) is not None:
             leave(context.role)
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()

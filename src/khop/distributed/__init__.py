@@ -32,6 +32,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "CollocatedDistSamplingWorkerOptions": "options",
+        "CooperativeLoader": "loaders.cooperative_loader",
         "DistContext": "job.context",
         "DistDataset": "dataset",
         "DistLinkNeighborLoader": "loaders.link_neighbor_loader",

@@ -1,0 +1,295 @@
+"""`CooperativeLoader`: one batch of all trainers, each with the nodes of its own partition.
+
+Runs in trainers. In a hop, each trainer draws for those nodes of the frontier that it owns, and
+tells the owners of the neighbours: the nodes that these have not seen yet are the next frontier. So
+every row of the graph and of attributes is read where it lies; what travels is ids here, and
+activations in the model (`exchange`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch_geometric.data import Data
+
+from khop import _native
+from khop.distributed.dataset import DistDataset, check_dataset
+from khop.distributed.loaders.exchange import Exchange, send_all, send_counts
+from khop.loader.arguments import check_positive
+from khop.loader.collate import to_tensor
+from khop.loader.inputs import checked_nodes
+from khop.sampler.arguments import check_key_part
+from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
+from khop.sampler.requests import HopRequest, RowSet
+from khop.sampler.spec import SamplingSpec
+from khop.storage.part import Part
+from khop.typing import NODE, Int64Array
+
+
+@dataclass
+class CooperativeLayer:
+    """A layer of a model on this trainer's share of a batch.
+
+    Attributes:
+        edge_index: [2, num_edges] positions of sources in what `sources` returns, and of
+            destinations, which are the first of this trainer's nodes.
+        e_id: [num_edges] original ids of the edges.
+        num_src: number of this trainer's nodes among the sources.
+        num_dst: number of destinations.
+        exchange: fetches the sources that other trainers own.
+    """
+
+    edge_index: Tensor
+    e_id: Tensor
+    num_src: int
+    num_dst: int
+    exchange: Exchange
+
+    def sources(self, x: Tensor) -> Tensor:
+        """Return the activations of all sources: this trainer's, then those of others.
+
+        All trainers call it together.
+
+        Args:
+            x: [at least num_src, ...] activations of this trainer's nodes.
+        """
+        return torch.cat([x[: self.num_src], self.exchange(x)])
+
+
+class CooperativeLoader:
+    """Loader of cooperative batches: one of `batch_size` seeds a trainer, drawn by all together.
+
+    P trainers with batches of B seeds each draw neighbourhoods that overlap, and read and compute
+    the overlap several times. Here they draw the neighbourhood of one batch of P x B seeds; each
+    trainer has the nodes of its own partition in it, reads their attributes at home, and computes
+    their activations, which travel where layers need them. The batch is that of
+    `khop.loader.NeighborLoader` with `batch_size=P * B` over the whole graph, node for node and
+    edge for edge.
+
+    Batches have `x` and all other attributes of this trainer's nodes, `n_id`, `batch_size` (its
+    seeds, which come first; it may have none), `num_seeds` (those of all trainers) and `layers`, a
+    `CooperativeLayer` for each, outermost first:
+
+        x = batch.x
+        for conv, layer in zip(convs, batch.layers):
+            x = conv((layer.sources(x), x[: layer.num_dst]), layer.edge_index)
+        loss = F.cross_entropy(x, batch.y[: batch.batch_size], reduction="sum") / batch.num_seeds
+
+    Gradients of all trainers add up to the batch's: with DDP, which takes means, multiply the loss
+    by the number of trainers. Every trainer runs every layer, also without seeds.
+
+    Method: cooperative minibatching (https://arxiv.org/abs/2310.12403).
+
+    Args:
+        data: the trainer's partition; each trainer has another one, and all partitions have one.
+        num_neighbors: fan-out of each hop; -1 takes all neighbours.
+        input_nodes: seeds of all trainers, the same for each: ids, a mask, the name of a boolean
+            attribute of the folder, or None for all nodes.
+        batch_size: seeds of a batch for each trainer, on average.
+        shuffle: shuffle the seeds in each epoch.
+        drop_last: leave an incomplete last batch out.
+        replace: draw with replacement.
+        seed: of all epochs; the same for all trainers.
+        group: process group of all trainers, on the CPU. If None, a new one, with gloo.
+
+    Raises:
+        RuntimeError: torch.distributed is not initialised.
+        ValueError: a heterogeneous graph, methods other than uniform draws, or trainers that do not
+            have one partition each.
+
+    Example:
+        >>> dataset = DistDataset().load(folder, partition_idx=0)
+        >>> store = torch.distributed.HashStore()
+        >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        >>> batch = next(iter(CooperativeLoader(dataset, [2, 2], batch_size=3)))
+        >>> batch.layers[0].sources(batch.x).shape, batch.layers[1].num_dst
+        (torch.Size([6, 4]), 3)
+    """
+
+    def __init__(
+        self,
+        data: DistDataset,
+        num_neighbors: Sequence[int],
+        input_nodes: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        replace: bool = False,
+        *,
+        seed: int = 0,
+        group: Any = None,
+    ) -> None:
+        self.data = check_dataset(data)
+        check_positive(batch_size, "batch_size")
+        check_key_part("seed", seed)
+        if data.meta.heterogeneous:
+            raise ValueError("cooperative batches are of graphs of one node and edge type")
+        if not dist.is_initialized():
+            raise RuntimeError(
+                "trainers exchange activations over torch.distributed: call "
+                "torch.distributed.init_process_group first"
+            )
+        self._rank, self._size = dist.get_rank(), dist.get_world_size()
+        if (
+            sorted(data.homes) != list(range(data.num_partitions))
+            or data.homes[self._rank] != data.partition_idx
+        ):
+            raise ValueError(
+                f"each trainer needs a partition of its own (there are {data.num_partitions}, and "
+                f"trainers have loaded {data.homes})"
+            )
+        self._rank_of = torch.tensor([data.homes.index(p) for p in range(data.num_partitions)])
+        self._group = dist.new_group(backend="gloo") if group is None else group
+        self._part = Part(data.opened, data.partition_idx)
+        edge_types = [t.name for t in data.meta.edge_types]
+        self._spec = SamplingSpec.create(num_neighbors, edge_types, replace)
+        if self._spec.method.name != "neighbor" or not self._spec.num_hops:
+            raise ValueError(
+                "cooperative batches are drawn uniformly, one hop or more (got num_neighbors="
+                f"{num_neighbors!r})"
+            )
+        if isinstance(input_nodes, str):
+            input_nodes = np.sort(data.to_original_ids(data.split(NODE, input_nodes)))
+        ids = checked_nodes(data.info, NODE, input_nodes, "input_nodes").ids
+        self._seeds = data.to_new_ids(ids.numpy(), "input_nodes", NODE)
+        self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
+        self._plan = EpochPlan(len(self._seeds), batch_size * self._size, drop_last)
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the epoch that begins next; the same for all trainers."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        return self._plan.num_batches
+
+    def __iter__(self) -> Iterator[Data]:
+        """Yield the batches of the next epoch; all trainers take each of them together."""
+        run_key = _native.run_key(self.seed, self.epoch, 0)
+        self.epoch += 1
+        order = epoch_order(self._plan.num_seeds, run_key, self.shuffle)
+        for number in range(len(self)):
+            positions = seeds_of(order, *self._plan.bounds(number))
+            yield self._batch(self._seeds[positions], run_key, number)
+
+    def _batch(self, seeds: Int64Array, run_key: int, number: int) -> Data:
+        share = _Share(self._part, self._rank_of, self._group)
+        share.begin(seeds)
+        own_seeds = len(share.nodes)
+        for hop, fanout in enumerate(self._spec.fanouts[0]):
+            key = _native.step_key(run_key, number, hop, 0)
+            share.hop(HopRequest(fanout, self._spec.replace, True, key))
+        batch = Data()
+        meta = self._part.meta.node_types[0]
+        rows = np.asarray(share.nodes, np.int64) - meta.bounds[self._part.part]
+        for name in meta.attrs:
+            feature = self._part.node_feature(0, name)
+            batch[name] = to_tensor(feature.gather(rows), feature.dtype)
+        ids = self._part.node_feature(0, "id").gather(rows)
+        batch.n_id = torch.from_numpy(ids.astype(np.int64))
+        batch.batch_size, batch.num_seeds = own_seeds, len(np.unique(seeds))
+        batch.layers = share.layers()
+        return batch
+
+
+class _Share:
+    """A trainer's share of a batch while it is drawn.
+
+    Attributes:
+        nodes: new ids of the trainer's own nodes, seeds first, then as hops add them.
+    """
+
+    def __init__(self, part: Part, rank_of: Tensor, group: Any) -> None:
+        self._part, self._rank_of, self._group = part, rank_of, group
+        self._csr, self._book = part.csrs[0], part.meta.node_types[0].book
+        self._low, self._high = self._book.bounds[part.part], self._book.bounds[part.part + 1]
+        self.nodes: list[int] = []
+        self._place: dict[int, int] = {}  # of own nodes
+        self._counts: list[int] = []  # of own nodes after seeds and after each hop
+        size = len(rank_of)
+        self._wanted: list[dict[int, int]] = [{} for _ in range(size)]  # of each trainer, and place
+        self._wanted_counts: list[list[int]] = []  # after each hop
+        self._given: list[list[int]] = [[] for _ in range(size)]  # own places, for each trainer
+        self._given_counts: list[list[int]] = []
+        self._edges: list[tuple[Int64Array, Int64Array, Int64Array]] = []
+
+    def begin(self, seeds: Int64Array) -> None:
+        """Take those seeds that are this trainer's."""
+        self._see(seeds[(seeds >= self._low) & (seeds < self._high)])
+
+    def _see(self, ids: Int64Array) -> None:
+        for node in ids.tolist():
+            if self._place.setdefault(node, len(self.nodes)) == len(self.nodes):
+                self.nodes.append(node)
+        self._counts.append(len(self.nodes))
+
+    def hop(self, request: HopRequest) -> None:
+        """Draw for the own nodes of the frontier, and tell the owners of neighbours."""
+        first = self._counts[-2] if len(self._counts) > 1 else 0
+        rows = np.array(self.nodes[first:], np.int64)
+        counts, found, edges = RowSet(rows).draw(self._csr, request)
+        assert edges is not None
+        neighbors = np.asarray(found, np.int64)
+        destinations = np.repeat(np.arange(first, first + len(rows)), counts)
+        self._edges.append((neighbors, destinations, edges))
+        asked = self._ask(np.unique(neighbors))
+        own = neighbors[(neighbors >= self._low) & (neighbors < self._high)]
+        self._see(np.concatenate([own, asked]))
+        for rank, ids in enumerate(self._asked):
+            self._given[rank] += [self._place[node] for node in ids]
+        self._given_counts.append([len(places) for places in self._given])
+
+    def _ask(self, ids: Int64Array) -> Int64Array:
+        """Tell the owners of nodes of others; return the own nodes that others have told."""
+        owners = self._rank_of[torch.from_numpy(self._book.owner(ids).astype(np.int64))]
+        lists: list[list[int]] = [[] for _ in self._wanted]
+        me = int(self._rank_of[self._part.part])
+        for node, rank in zip(ids.tolist(), owners.tolist(), strict=True):
+            known = self._wanted[rank]
+            if rank != me and node not in known:
+                known[node] = len(known)
+                lists[rank].append(node)
+        self._wanted_counts.append([len(known) for known in self._wanted])
+        sent = [len(nodes) for nodes in lists]
+        received = send_counts(sent, self._group)
+        told = torch.tensor([node for nodes in lists for node in nodes], dtype=torch.int64)
+        answer = send_all(told, sent, received, self._group)
+        self._asked = [part.tolist() for part in torch.split(answer, received)]
+        asked: Int64Array = answer.numpy()
+        return asked
+
+    def layers(self) -> list[CooperativeLayer]:
+        """Return the layers, outermost first: of all hops, of all but the last, ..."""
+        return [self._layer(hop) for hop in reversed(range(len(self._edges)))]
+
+    def _layer(self, hop: int) -> CooperativeLayer:
+        """Return the layer whose edges are those of the hops up to `hop`."""
+        neighbors, destinations, edges = (
+            np.concatenate(arrays) for arrays in zip(*self._edges[: hop + 1], strict=True)
+        )
+        num_src, num_dst = self._counts[hop + 1], self._counts[hop]
+        received, sent = self._wanted_counts[hop], self._given_counts[hop]
+        starts = num_src + np.cumsum([0, *received])
+        places = dict(self._place)
+        for known, start, count in zip(self._wanted, starts, received, strict=False):
+            places.update((node, start + place) for node, place in known.items() if place < count)
+        src = np.array([places[node] for node in neighbors.tolist()], np.int64)
+        rows = [
+            place for own, count in zip(self._given, sent, strict=True) for place in own[:count]
+        ]
+        first_edge = self._part.meta.edge_types[0].bounds[self._part.part]
+        ids = self._part.edge_feature(0, "edge_id").gather(edges - first_edge)
+        return CooperativeLayer(
+            torch.from_numpy(np.stack([src, destinations])),
+            torch.from_numpy(ids.astype(np.int64)),
+            num_src,
+            num_dst,
+            Exchange(torch.tensor(rows, dtype=torch.int64), sent, received, self._group),
+        )
