@@ -192,6 +192,24 @@ def coo_to_csr(
     neighbor_map: Int64Array | None = None,
     with_edge_ids: bool = True,
 ) -> tuple[IntArray, IntArray, Any]: ...
+
+class RowSplit:
+    def __init__(self, key_map: IntArray, neighbor_map: IntArray, num_rows: int) -> None: ...
+    def count(self, keys: IntArray, neighbors: IntArray, first: int, counts: IntArray) -> None: ...
+    def split(
+        self,
+        keys: IntArray,
+        neighbors: IntArray,
+        first: int,
+        bounds: Int64Array,
+        rows: IntArray,
+        columns: IntArray,
+        edge_ids: IntArray,
+    ) -> Int64Array: ...
+
+def number_by_owner(
+    owners: Int32Array, num_parts: int
+) -> tuple[Int64Array, IntArray, IntArray]: ...
 def weight_table(indptr: IntArray, weights: Array) -> tuple[UInt64Array, UInt32Array]: ...
 def undirected(indptr: IntArray, indices: IntArray) -> tuple[Int64Array, IntArray, Int32Array]: ...
 

@@ -22,7 +22,7 @@ NAMESPACES = {
 }
 OPERATIONS = [
     *("sample", "merge", "induce", "reverse", "gather", "convert", "edges", "negatives"),
-    *("hotness", "weights", "times", "owner split", "LABOR"),
+    *("hotness", "weights", "times", "owner split", "edge split", "LABOR"),
 ]
 # It holds nothing but nanobind's entry point, which names its namespace itself.
 ENTRY = "khop/bindings/module.cpp"

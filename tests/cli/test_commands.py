@@ -238,6 +238,20 @@ def test_existing_folders(command, fails, graph, tmp_path):
     assert (tmp_path / "home" / "thesis.tex").exists()
 
 
+def test_bounded_memory(command, fails, graph, tmp_path):
+    """The plan is printed; what an ended run left is named, and removed on request."""
+    (tmp_path / ".khop-out-0123.stage").mkdir()
+    arguments = ("partition", graph, "out", "--num-parts", 2, "--memory", "1MB")
+    done = command(*arguments)
+    assert done.returncode == 0
+    assert done.stdout.startswith("40 nodes, 40 edges: reads ")
+    assert ".khop-out-0123.stage' is of a run that was ended" in done.stderr
+    done = command(*arguments, "--overwrite", "--clean", "--json")
+    assert json.loads(done.stdout)["nodes"] == [20, 20]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", graph]
+    assert "memory of 100 bytes is too small" in fails(*arguments[:-1], 100, "--overwrite")
+
+
 class Bomb:
     def __reduce__(self):
         return os.mkdir, ("exploded",)
@@ -257,6 +271,12 @@ def test_a_hostile_pickle(fails, tmp_path):
         (["ring", "out", "--num-parts", "2", "--fanout", "5"], "--fanout needs --method freq"),
         (["ring", "out", "--num-parts", "2", "--cache-ratio", "1"], "--cache-ratio needs"),
         (["ring", "out", "--num-parts", "2", "--seed-type", "a"], "--seed-type needs"),
+        (["ring", "out", "--num-parts", "2", "--tmp", "."], "give memory, too"),
+        (["ring", "out", "--num-parts", "2", "--jobs", "0"], "jobs must be at least 1"),
+        (
+            ["ring", "out", "--num-parts", "2", "--memory", "500", "--undirected"],
+            "has 768 bytes that are read as a whole, more than --memory 500",
+        ),
     ],
 )
 def test_bad_input(fails, graph, tmp_path, arguments, message):

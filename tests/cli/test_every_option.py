@@ -35,12 +35,14 @@ RUNS = [
     "partition ring {out} --num-parts 2 --method stream --balance nodes,edges --slack 0.1 "
     "--passes 2",
     "partition ring {out} --num-parts 2 --assignment owners",
+    "partition ring {out} --num-parts 2 --memory 1MB --tmp . --jobs 2 --clean",
     "partition ring {out} --num-parts 2 --method frequency --base stream",
     *(
         f"partition ring {{out}} --num-parts 2 --order {order} --cluster-ids --clusters 5"
         for order in ("original", "hotness", "cluster", "degree")
     ),
     "repartition parts {out} --num-parts 3 --json --debug",
+    "repartition parts {out} --num-parts 3 --memory 1GB --tmp . --jobs 2 --clean --quiet",
     "repartition parts {out} --num-parts 2 --method random --edge-dir in --seed 3 --quiet "
     "--weight-attr edge_weight --neighbor-ids --order hotness",
     "repartition parts {out} --num-parts 2 --method frequency --edge-dir out --fanout 2,-1 "

@@ -46,6 +46,7 @@ TABLE = {
     ],
     "fault": [
         *("distributed/test_elastic.py", "distributed/test_faults.py"),
+        "partition/test_goes_on.py",
         *("distributed/test_recovery.py", "distributed/remote/test_crashes.py"),
     ],
 }

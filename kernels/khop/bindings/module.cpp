@@ -33,6 +33,7 @@ NB_MODULE(_native, m) {
   bind_gather(m);
   bind_bus_error(m);
   bind_convert(m);
+  bind_edge_split(m);
   bind_owner_split(m);
   bind_weights(m);
   bind_times(m);

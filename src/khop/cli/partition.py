@@ -7,11 +7,13 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from khop.cli.arguments import fanouts
 from khop.cli.compare import OF_BATCHES, add_compare_arguments, check_compare, compare
 from khop.cli.progress import progress_bar
+from khop.log import printable
 from khop.storage.folder import ORDERS
 
 if TYPE_CHECKING:
@@ -166,6 +168,22 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
         help="about how many clusters METIS gets of cluster-metis (default: 1000000), or "
         "--cluster-ids keeps with any other method",
     )
+    large = parser.add_argument_group("for graphs that are larger than memory")
+    large.add_argument(
+        "--memory",
+        metavar="BYTES",
+        help="use no more, such as 8GB: edges go through files, and a run that was ended goes on "
+        "if it is started again (default: edges are kept in memory)",
+    )
+    large.add_argument(
+        "--tmp", metavar="DIR", help="folder of these files (default: that of OUTPUT)"
+    )
+    large.add_argument(
+        "--jobs", type=int, metavar="J", help="threads (default: one for each core, at most 8)"
+    )
+    large.add_argument(
+        "--clean", action="store_true", help="first remove what ended runs for OUTPUT left"
+    )
     add("--overwrite", action="store_true", help="replace a partition folder at OUTPUT")
     add("--quiet", action="store_true", help="no progress bar, no summary")
     add("--json", action="store_true", help="print the summary as JSON")
@@ -185,11 +203,13 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.storage.folder import check_output
 
     check_output(arguments.output, arguments.overwrite)
+    _name_left_overs(arguments)
     from khop.cli.sources import read_source
     from khop.partition import partition_graph
 
     with progress_bar(arguments.quiet) as progress:
         progress(f"reading {arguments.source}", 0, 1)
+        _check_fits(arguments)
         source = read_source(arguments.source, arguments.root, arguments.undirected)
         progress(f"reading {arguments.source}", 1, 1)
         summary = partition_graph(
@@ -214,6 +234,7 @@ def cut_options(arguments: argparse.Namespace) -> dict[str, Any]:
     given |= {
         "neighbor_ids": arguments.neighbor_ids or None,
         "overwrite": arguments.overwrite or None,
+        "clean": arguments.clean or None,
         "num_neighbors": arguments.fanout,
         "batch_size": arguments.batch_size,
         "seeds": None if arguments.seed_type is None else (arguments.seed_type, None),
@@ -221,7 +242,11 @@ def cut_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "cache_memory_budget": arguments.cache_budget,
         "base": arguments.base,
         **{name: getattr(arguments, name) for name in ("balance", "slack", "passes")},
+        **{name: getattr(arguments, name) for name in ("memory", "tmp", "jobs")},
     }
+    if not arguments.quiet and getattr(arguments, "compare", None) is None:
+        stream = sys.stderr if arguments.json else sys.stdout
+        given["on_plan"] = lambda plan: print(printable(str(plan)), file=stream, flush=True)
     if arguments.method == "cluster-metis" or getattr(arguments, "compare", None):
         given |= {"clusters": arguments.clusters, "cluster_ids": arguments.cluster_ids or None}
     elif arguments.cluster_ids:
@@ -261,6 +286,40 @@ def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None 
                 continue
             option = f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} needs --method {' or '.join(methods)}")
+
+
+def _check_fits(arguments: argparse.Namespace) -> None:
+    """Refuse sources that are read as a whole, if they are larger than the memory."""
+    if arguments.memory is None:
+        return
+    from khop.data.hot_rows import parse_bytes
+
+    memory, source = parse_bytes(arguments.memory), Path(arguments.source)
+    whole = [source] if source.is_file() else [*source.glob("edges.csv"), *source.glob("edges.pa*")]
+    if arguments.undirected:
+        whole += source.glob("edge_index.npy")
+    size = sum(file.stat().st_size for file in whole)
+    if size > memory:
+        raise ValueError(
+            f"'{arguments.source}' has {size:,} bytes that are read as a whole, more than --memory "
+            f"{arguments.memory}: save the edges as edge_index.npy, which is read in pieces"
+            + (", with both directions in place of --undirected" if arguments.undirected else "")
+        )
+
+
+def _name_left_overs(arguments: argparse.Namespace) -> None:
+    """Name what ended runs left, on standard error; `--clean` removes it."""
+    if arguments.clean or arguments.quiet:
+        return
+    from khop.partition.effort import left_overs
+
+    tmp = None if arguments.tmp is None else Path(arguments.tmp)
+    for left in left_overs(Path(arguments.output), tmp):
+        print(
+            f"khop: '{printable(str(left))}' is of a run that was ended: started with the same "
+            "arguments it goes on; --clean removes it",
+            file=sys.stderr,
+        )
 
 
 def clean_up_when_terminated() -> None:

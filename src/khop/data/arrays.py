@@ -7,6 +7,7 @@ Everywhere in khop a dtype is a name of `DTYPES`.
 from __future__ import annotations
 
 import operator
+import zlib
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ _STORAGE = {
 
 DTYPES = tuple(_STORAGE)
 """Names of the dtypes that features may have."""
+
+_CHECKSUM_ROWS = 1 << 16
 
 MAX_COUNT = 2**56 - 1
 """Most nodes or edges of a type: far from where sums and products of 64 bits overflow."""
@@ -176,3 +179,17 @@ def check_range(ids: IntArray, num_nodes: int, what: str) -> None:
 def narrowest_int(limit: int) -> np.dtype[Any]:
     """Return the narrowest of int32 and int64 that holds 0 .. limit."""
     return np.dtype(np.int32 if limit < 2**31 else np.int64)
+
+
+def checksum(array: Array) -> int:
+    """Return the CRC-32 of an array's values, row after row."""
+    found = 0
+    for first in range(0, len(array), _CHECKSUM_ROWS):
+        rows = np.ascontiguousarray(array[first : first + _CHECKSUM_ROWS])
+        found = zlib.crc32(bytes_of(rows), found)
+    return found
+
+
+def bytes_of(array: Array) -> memoryview:
+    """View the bytes of a contiguous array."""
+    return array.reshape(-1).view(np.uint8).data

@@ -5,10 +5,11 @@ Any process; imports no torch.
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -58,3 +59,23 @@ def load_npy(path: str | os.PathLike[str], mmap_mode: Literal["r", "c"] | None =
             reason = "it holds Python objects, or a header that NumPy does not write for numbers"
         raise ValueError(f"'{path}' cannot be read as an array of numbers: {reason}") from None
     return array
+
+
+def mapped_file(array: Array) -> np.memmap[Any, Any] | None:
+    """Return the mapped file that an array is a view of; None if it is in memory."""
+    base: Any = array
+    while isinstance(base, np.ndarray) and not isinstance(base.base, mmap.mmap):
+        base = base.base
+    return base if isinstance(base, np.memmap) else None
+
+
+def release_pages(array: Array) -> None:
+    """Let go of the pages of a mapped file, which the process counts as its memory.
+
+    They are read again when they are needed. Arrays that are in memory stay as they are.
+    """
+    mapped = mapped_file(array)
+    # Pages of a private mapping ("c") may hold what no file has.
+    if mapped is not None and mapped.mode in ("r", "r+"):
+        mapping: Any = mapped.base
+        mapping.madvise(mmap.MADV_DONTNEED)

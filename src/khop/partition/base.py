@@ -14,29 +14,27 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from khop.data import Feature
-from khop.data.arrays import narrowest_int, storage_dtype, to_array
+from khop.data.arrays import checksum, storage_dtype, to_array
 from khop.partition.cluster_ids import check_cluster_ids, clusters_by_type, with_clusters
 from khop.partition.draws import DrawAttrs
+from khop.partition.effort import Effort, open_workspace
+from khop.partition.nodes import NodeWriter
 from khop.partition.numbering import Numbering
 from khop.partition.order import check_order, row_keys
+from khop.partition.plan import Plan
 from khop.partition.rows import RowWriter
-from khop.partition.source import GraphSource, NodeSource
-from khop.storage.folder import (
-    ORDERS,
-    FolderMeta,
-    FolderWriter,
-    NodeTypeMeta,
-    attr_metas,
-    cache_attr_path,
-    cache_path,
-    map_path,
-    node_attr_path,
-    node_path,
-    split_path,
-    time_path,
+from khop.partition.source import GraphSource
+from khop.partition.workspace import Workspace
+from khop.storage.folder import ORDERS, FolderMeta, FolderWriter
+from khop.typing import (
+    ArrayLike,
+    EdgeDir,
+    EdgeType,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    NodeType,
 )
-from khop.typing import ArrayLike, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 _DIRECTIONS: dict[str, EdgeDir] = {"by_dst": "in", "by_src": "out"}
 
@@ -84,6 +82,14 @@ class PartitionerBase(abc.ABC):
         seed: of random choices.
         overwrite: replace a folder that exists.
         progress: called as progress(what, done, total) while writing.
+        memory: bytes, or '8GB', that may be used: edges go through files, and a run that was
+            ended goes on if it is started again. If None, edges are kept in memory. The folder
+            does not depend on it.
+        tmp: folder of these files. If None, that of `output_dir`.
+        jobs: threads. If None, one for each core, at most 8. The folder does not depend on it.
+        clean: first remove what ended runs for the same `output_dir` left.
+        on_plan: called with the `Plan` of what it will take, before anything is written, if
+            `memory` is given.
         **options: options of the subclass; see its `_configure`.
 
     Raises:
@@ -126,6 +132,11 @@ class PartitionerBase(abc.ABC):
         seed: int = 0,
         overwrite: bool = False,
         progress: Progress | None = None,
+        memory: int | str | None = None,
+        tmp: str | os.PathLike[str] | None = None,
+        jobs: int | None = None,
+        clean: bool = False,
+        on_plan: Callable[[Plan], None] | None = None,
         **options: Any,
     ) -> None:
         del chunk_size, device
@@ -140,6 +151,7 @@ class PartitionerBase(abc.ABC):
             weight_attr = weight_attr or "edge_weight"
         source = GraphSource.from_arrays(num_nodes, edge_index, nodes, edges)
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
+        self.effort = Effort.of(memory, tmp, jobs, clean, on_plan)
         self.draws = DrawAttrs.of(source, time_attr, weight_attr)
         self._set_up(neighbor_ids, order, cluster_ids)
         self._configure(**options)
@@ -160,6 +172,11 @@ class PartitionerBase(abc.ABC):
         seed: int = 0,
         overwrite: bool = False,
         progress: Progress | None = None,
+        memory: int | str | None = None,
+        tmp: str | os.PathLike[str] | None = None,
+        jobs: int | None = None,
+        clean: bool = False,
+        on_plan: Callable[[Plan], None] | None = None,
         **options: Any,
     ) -> Self:
         """Create a partitioner of a PyG `Data` or `HeteroData`, or a `GraphSource`.
@@ -177,11 +194,17 @@ class PartitionerBase(abc.ABC):
             seed: of random choices.
             overwrite: replace a folder that exists.
             progress: called as progress(what, done, total).
+            memory: bytes that may be used; this and the next four: see the class.
+            tmp: folder of stage files.
+            jobs: threads.
+            clean: remove what ended runs left.
+            on_plan: called with the plan.
             **options: options of the subclass, such as `probs`; see its `_configure`.
         """
         self = cls.__new__(cls)
         source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
+        self.effort = Effort.of(memory, tmp, jobs, clean, on_plan)
         self.draws = DrawAttrs.of(source, time_attr, weight_attr)
         self._set_up(neighbor_ids, order, cluster_ids)
         self._configure(**options)
@@ -240,6 +263,19 @@ class PartitionerBase(abc.ABC):
         del node_type, part, owners
         return np.empty(0, np.int64)
 
+    def identity(self) -> dict[str, Any]:
+        """Return all that the assignment depends on, beside the graph.
+
+        A run that was ended goes on if it is the same. By default it is made of the assignment
+        itself, which is then computed for it.
+        """
+        owners = {t: checksum(np.asarray(self.assign_nodes(t))) for t in self.source.nodes}
+        return {**self.describe(), "owners": owners}
+
+    def assignment_bytes(self) -> int:
+        """Return about how much memory `assign_nodes` takes beyond some bytes a node."""
+        return 0
+
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""
         kept: dict[str, Any] = {"cluster_ids": self.cluster_ids} if self.cluster_ids else {}
@@ -261,13 +297,24 @@ class PartitionerBase(abc.ABC):
         Returns:
             The content of the folder's meta.json.
         """
-        with FolderWriter(self.output_dir, self.overwrite) as writer:
-            numbering = self.number()
+        with (
+            open_workspace(self) as workspace,
+            FolderWriter(self.output_dir, self.overwrite, workspace.unfinished) as writer,
+        ):
+            workspace.attach(writer)
+            numbering = self.number(workspace)
             if self.cluster_ids:
                 self.source = with_clusters(self.source, self.cluster_nodes())
-            node_metas = [
-                self._write_nodes(writer, t, n, numbering[t]) for t, n in self.source.nodes.items()
-            ]
+            nodes = NodeWriter(
+                writer,
+                numbering,
+                self.num_parts,
+                self.draws.node_times,
+                self.cached_nodes,
+                workspace,
+                self.progress,
+            )
+            node_metas = [nodes.write(t, n) for t, n in self.source.nodes.items()]
             rows = RowWriter(
                 writer,
                 numbering,
@@ -275,6 +322,7 @@ class PartitionerBase(abc.ABC):
                 self.num_parts,
                 self.draws,
                 self.neighbor_ids,
+                workspace,
                 self.progress,
             )
             edge_metas = [rows.write(t, e) for t, e in self.source.edges.items()]
@@ -299,11 +347,15 @@ class PartitionerBase(abc.ABC):
             self.progress("checksums", 1, 1)
         return meta
 
-    def number(self) -> dict[NodeType, Numbering]:
-        """Assign all nodes to parts and number them; writes nothing."""
+    def number(self, workspace: Workspace | None = None) -> dict[NodeType, Numbering]:
+        """Assign all nodes to parts and number them.
+
+        Args:
+            workspace: keeps the assignment for a run that goes on. If None, nothing is written.
+        """
         self.numbering = {}
         for node_type in self.source.nodes:
-            self.numbering[node_type] = self._number(node_type)
+            self.numbering[node_type] = self._number(node_type, workspace)
         if self.order != ORDERS[0]:
             keys = row_keys(self.source, self.edge_dir, self.order, self.seed, self.progress)
             self.numbering = {
@@ -312,7 +364,13 @@ class PartitionerBase(abc.ABC):
             }
         return self.numbering
 
-    def _number(self, node_type: NodeType) -> Numbering:
+    def _number(self, node_type: NodeType, workspace: Workspace | None) -> Numbering:
+        if workspace is None:
+            return Numbering(self._owners(node_type), self.num_parts)
+        owners = workspace.array(f"owners-{node_type}", lambda: self._owners(node_type))
+        return Numbering(owners, self.num_parts)
+
+    def _owners(self, node_type: NodeType) -> Int32Array:
         count = self.source.nodes[node_type].count
         owners = np.asarray(self.assign_nodes(node_type))
         if owners.shape != (count,) or owners.dtype.kind not in "iu":
@@ -324,58 +382,7 @@ class PartitionerBase(abc.ABC):
             raise ValueError(
                 f"assign_nodes('{node_type}') named a part outside 0 .. {self.num_parts - 1}"
             )
-        return Numbering(owners, self.num_parts)
-
-    def _write_nodes(
-        self, writer: FolderWriter, node_type: NodeType, node: NodeSource, numbering: Numbering
-    ) -> NodeTypeMeta:
-        bounds = numbering.book.bounds
-        id_dtype = narrowest_int(node.count)
-        writer.save(map_path(node_type), numbering.new_of_old.astype(id_dtype))
-        for part in range(self.num_parts):
-            ids = numbering.old_of_new[bounds[part] : bounds[part + 1]]
-            writer.save(node_path(part, node_type, "id"), ids.astype(id_dtype))
-            for name, feature in node.attrs.items():
-                writer.save_rows(node_attr_path(part, node_type, name), feature, ids)
-            self.progress(f"nodes of type '{node_type}'", part + 1, self.num_parts)
-        cached = [
-            self._write_cache(writer, node_type, node, numbering, part)
-            for part in range(self.num_parts)
-        ]
-        splits = [name for name, f in node.attrs.items() if f.dtype == "bool" and f.row_shape == ()]
-        for name in splits:
-            held = np.sort(numbering.new_of_old[np.flatnonzero(node.attrs[name].array)])
-            writer.save(split_path(node_type, name), held.astype(id_dtype))
-        times = self.draws.node_times.get(node_type)
-        if times is not None:
-            writer.save(time_path(node_type), times[numbering.old_of_new])
-        return NodeTypeMeta(
-            node_type, bounds, attr_metas(node.attrs), splits, cached, times is not None
-        )
-
-    def _write_cache(
-        self,
-        writer: FolderWriter,
-        node_type: NodeType,
-        node: NodeSource,
-        numbering: Numbering,
-        part: int,
-    ) -> int:
-        ids = np.asarray(self.cached_nodes(node_type, part, numbering.owners), dtype=np.int64)
-        if len(ids) == 0:
-            return 0
-        call = f"cached_nodes('{node_type}', {part})"
-        if int(ids.min()) < 0 or int(ids.max()) >= node.count or len(np.unique(ids)) < len(ids):
-            raise ValueError(f"{call} names a node that does not exist, or one node twice")
-        if np.any(numbering.owners[ids] == part):
-            raise ValueError(f"{call} names nodes that the part owns")
-        id_dtype = narrowest_int(node.count)
-        new_ids = numbering.new_of_old[ids].astype(id_dtype)
-        writer.save(cache_path(part, node_type, "new_id"), new_ids)
-        writer.save(cache_path(part, node_type, "id"), ids.astype(id_dtype))
-        for name, feature in node.attrs.items():
-            writer.save_rows(cache_attr_path(part, node_type, name), feature, ids)
-        return len(ids)
+        return np.ascontiguousarray(owners, np.int32)
 
 
 def _cast(values: Any, dtype: Any) -> Any:
@@ -391,8 +398,3 @@ def _cast(values: Any, dtype: Any) -> Any:
         return values.to(getattr(torch, name))
     array, _ = to_array(values, "features")
     return array.astype(storage_dtype(name), copy=False)
-
-
-def feature_bytes(attrs: Mapping[str, Feature]) -> int:
-    """Return the bytes of all attributes of one row."""
-    return sum(attr.row_bytes for attr in attr_metas(attrs).values())

@@ -162,7 +162,7 @@ def _compared(
     seeds = _seeds(source, options.get("seeds"))
     if seeds is not None:
         node_type, ids = seeds
-        new_ids = partitioner.numbering[node_type].new_of_old[ids]
+        new_ids = partitioner.numbering[node_type].new_of_old[ids].astype(np.int64)
         drawn = list(source.nodes).index(node_type), new_ids
     report = CutReport.of_cut(
         graph,

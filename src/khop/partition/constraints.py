@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from khop.partition.base import feature_bytes
-from khop.partition.source import GraphSource
+from khop.partition.source import GraphSource, feature_bytes
 from khop.typing import Array, EdgeDir, Int32Array, Int64Array, NodeType
 
 BALANCE = ("nodes", "edges", "train", "bytes")

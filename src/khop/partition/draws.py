@@ -7,15 +7,21 @@ lack it are drawn uniformly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from khop.data import Feature
+from khop.data.arrays import bfloat16_as_float32
+from khop.data.files import release_pages
 from khop.data.times import time_keys
 from khop.data.weights import weight_values
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.storage.folder import TimeMeta
 from khop.typing import Array, EdgeType, Int64Array, NodeType
+
+# Rows that are checked at a time.
+_STEP = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -25,16 +31,16 @@ class DrawAttrs:
     Attributes:
         time: attribute that times come from, or None.
         node_times: node type -> [num_nodes] keys of times, by original id.
-        edge_times: edge type -> [num_edges] keys of times, as the edge list is ordered.
+        timed: edge types that have times.
         weight_attr: name of the attribute that weights come from, or None.
-        weights: edge type -> [num_edges] float32 or float64, as the edge list is ordered.
+        weighted: edge types that have weights.
     """
 
     time: TimeMeta | None = None
     node_times: dict[NodeType, Int64Array] = field(default_factory=dict)
-    edge_times: dict[EdgeType, Int64Array] = field(default_factory=dict)
+    timed: frozenset[EdgeType] = frozenset()
     weight_attr: str | None = None
-    weights: dict[EdgeType, Array] = field(default_factory=dict)
+    weighted: frozenset[EdgeType] = frozenset()
 
     @classmethod
     def of(cls, source: GraphSource, time_attr: str | None, weight_attr: str | None) -> DrawAttrs:
@@ -48,13 +54,56 @@ class DrawAttrs:
         for option, name in (("time_attr", time_attr), ("weight_attr", weight_attr)):
             _check_lengths(source, option, name)
         time = None if time_attr is None else _time_of(source, time_attr)
-        return cls(
+        draws = cls(
             time,
             _keys(source.nodes, time) if time is not None and time.level == "node" else {},
-            _keys(source.edges, time) if time is not None and time.level == "edge" else {},
+            _timed(source, time) if time is not None and time.level == "edge" else frozenset(),
             weight_attr,
-            {} if weight_attr is None else _weights(source, weight_attr),
+            frozenset() if weight_attr is None else _weighted(source, weight_attr),
         )
+        draws._check(source)
+        return draws
+
+    def edge_times(self, edge_type: EdgeType, rows: Array, dtype: str) -> Int64Array:
+        """Return keys of times.
+
+        Args:
+            edge_type: one of `timed`.
+            rows: [n] rows of the attribute.
+            dtype: name of the attribute's dtype.
+        """
+        assert self.time is not None
+        what = f"attribute '{self.time.name}' of {edge_type}"
+        return time_keys(_numbers(rows, dtype), what, self.time.floating)
+
+    def weights(self, edge_type: EdgeType, rows: Array, dtype: str) -> Array:
+        """Return [n] float32 or float64 weights of an edge type of `weighted`; see `edge_times`."""
+        return weight_values(
+            _numbers(rows, dtype), f"attribute '{self.weight_attr}' of {edge_type}"
+        )
+
+    def _check(self, source: GraphSource) -> None:
+        """Raise an error for values of edges that are no times or weights, before work begins."""
+        for edge_type, edge in source.edges.items():
+            if self.time is not None and edge_type in self.timed:
+                _in_steps(edge_type, edge.attrs[self.time.name], self.edge_times)
+            if self.weight_attr is not None and edge_type in self.weighted:
+                _in_steps(edge_type, edge.attrs[self.weight_attr], self.weights)
+
+
+def _in_steps(edge_type: EdgeType, feature: Feature, convert: Callable[..., Array]) -> None:
+    """Convert an attribute some rows at a time; if that fails, once more as a whole."""
+    for first in range(0, max(1, feature.num_rows), _STEP):
+        try:
+            convert(edge_type, feature.array[first : first + _STEP], feature.dtype)
+        except ValueError:
+            convert(edge_type, feature.array, feature.dtype)  # names the position in all rows
+            raise
+        release_pages(feature.array)
+
+
+def _numbers(rows: Array, dtype: str) -> Array:
+    return bfloat16_as_float32(rows) if dtype == "bfloat16" else rows
 
 
 def _check_lengths(source: GraphSource, option: str, name: str | None) -> None:
@@ -86,7 +135,7 @@ def _time_of(source: GraphSource, name: str) -> TimeMeta:
     )
 
 
-def _keys(types: Mapping[Any, NodeSource] | Mapping[Any, EdgeSource], time: TimeMeta) -> Any:
+def _keys(types: Mapping[NodeType, NodeSource], time: TimeMeta) -> dict[NodeType, Int64Array]:
     return {
         name: time_keys(
             holder.attrs[time.name].numbers(), f"attribute '{time.name}' of {name}", time.floating
@@ -95,16 +144,17 @@ def _keys(types: Mapping[Any, NodeSource] | Mapping[Any, EdgeSource], time: Time
     }
 
 
-def _weights(source: GraphSource, name: str) -> dict[EdgeType, Array]:
+def _timed(source: GraphSource, time: TimeMeta) -> frozenset[EdgeType]:
+    return frozenset(_holders(source.edges, time.name))
+
+
+def _weighted(source: GraphSource, name: str) -> frozenset[EdgeType]:
     holders = _holders(source.edges, name)
     if not holders:
         raise ValueError(
             f"weight_attr='{name}' is no attribute of edges: they have {_names(source.edges)}"
         )
-    return {
-        edge_type: weight_values(edge.attrs[name].numbers(), f"attribute '{name}' of {edge_type}")
-        for edge_type, edge in holders.items()
-    }
+    return frozenset(holders)
 
 
 def _holders(types: Mapping[Any, Any], name: str) -> dict[Any, Any]:

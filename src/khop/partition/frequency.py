@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from khop.data.arrays import to_array
+from khop.data.arrays import checksum, to_array
 from khop.data.hot_rows import parse_bytes
 from khop.partition.balance import Scores, assign_balanced, even_sizes
-from khop.partition.base import PartitionerBase, feature_bytes
+from khop.partition.base import PartitionerBase
 from khop.partition.numbering import Numbering
+from khop.partition.source import feature_bytes
 from khop.typing import NODE, ArrayLike, Int64Array, IntArray, NodeType
 
 
@@ -188,6 +189,15 @@ class FrequencyPartitioner(PartitionerBase):
 
     def _row_bytes(self, node_type: NodeType) -> int:
         return feature_bytes(self.source.nodes[node_type].attrs) + 2 * 8  # and the ids
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that assignment and copies depend on, beside the graph."""
+        return {**super().identity(), "probs": {t: checksum(p) for t, p in self.probs.items()}}
+
+    def assignment_bytes(self) -> int:
+        """Return about how much memory the probabilities take, and what sorts by them."""
+        nodes = sum(node.count for node in self.source.nodes.values())
+        return nodes * self.num_parts * 8 * 3
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""

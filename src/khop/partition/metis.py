@@ -27,6 +27,7 @@ _EVEN_OUT = 10
 # Cuts that are evened out, of which the best is taken: it varies by a tenth and more with the seed.
 _CUTS = 2
 _SEED_STEP = 1_000_003
+_METIS_ENTRY_BYTES = 120
 # This process's path, not the working directory, where a file may have the name of a module.
 _PROGRAM = "import sys; sys.path[:] = {!r}; from khop.partition.metis_process import main; main()"
 _REFINE = 4
@@ -66,6 +67,11 @@ class MetisPartitioner(StructuralPartitioner):
                 f"{type(self).__name__} needs pymetis, which is not installed: pip install "
                 "'khop[metis]', or take StreamPartitioner (--method stream)"
             )
+
+    def assignment_bytes(self) -> int:
+        """Return about how much memory the cut takes; METIS's process included."""
+        edges = sum(edge.num_edges for edge in self.source.edges.values())
+        return super().assignment_bytes() + edges * 2 * _METIS_ENTRY_BYTES
 
     def cut(self, graph: Undirected) -> IntArray:
         """Return the part of each node, by METIS; several constraints are then evened out."""
@@ -142,6 +148,13 @@ class ClusterMetisPartitioner(MetisPartitioner):
             )
         self.clusters = clusters
         self._of_node: IntArray | None = None
+
+    def assignment_bytes(self) -> int:
+        """Return about how much memory the cut takes; METIS gets no more than its clusters."""
+        nodes = sum(node.count for node in self.source.nodes.values())
+        if nodes <= self.clusters:
+            return super().assignment_bytes()
+        return StructuralPartitioner.assignment_bytes(self) * 2
 
     def cut(self, graph: Undirected) -> IntArray:
         """Return the part of each node: METIS of its clusters, and passes that improve it."""
@@ -233,7 +246,7 @@ def run_metis(
             said = done.stderr.strip()[-2000:] or f"it ended with status {done.returncode}"
             raise RuntimeError(
                 f"METIS failed on {graph.num_nodes} nodes and {len(graph.indices)} entries, for "
-                f"which it takes some {len(graph.indices) * 120 >> 20} MB: {said}"
+                f"which it takes some {len(graph.indices) * _METIS_ENTRY_BYTES >> 20} MB: {said}"
             )
         labels: Int32Array = np.load(Path(folder, "labels.npy"), allow_pickle=False).astype(
             np.int32

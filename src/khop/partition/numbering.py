@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from khop import _native
 from khop.storage.book import RangeBook
-from khop.typing import Array, Int64Array, IntArray
+from khop.typing import Array, IntArray
 
 
 class Numbering:
@@ -20,18 +21,15 @@ class Numbering:
     Attributes:
         owners: [num_nodes] part of each node.
         book: the part of each range of new ids.
-        old_of_new, new_of_old: [num_nodes] int64.
+        old_of_new, new_of_old: [num_nodes] ids, of the narrowest of int32 and int64 that fits.
     """
 
     def __init__(self, owners: IntArray, num_parts: int, keys: Array | None = None) -> None:
-        self.owners = owners
-        sizes = np.bincount(owners, minlength=num_parts)
-        self.book = RangeBook([0, *np.cumsum(sizes).tolist()])
-        narrow = owners.astype(np.uint16) if num_parts <= 2**16 else owners
-        self.old_of_new: Int64Array = np.argsort(narrow, kind="stable").astype(np.int64)
-        self.new_of_old: Int64Array = np.empty_like(self.old_of_new)
-        self.new_of_old[self.old_of_new] = np.arange(len(owners))
+        self.owners = np.ascontiguousarray(owners, np.int32)
+        bounds, self.old_of_new, self.new_of_old = _native.number_by_owner(self.owners, num_parts)
+        self.book = RangeBook(bounds.tolist())
         if keys is not None:
             by_key = np.argsort(keys, kind="stable")
-            self.old_of_new[:] = by_key[np.argsort(owners[by_key], kind="stable")]
+            _, order, _ = _native.number_by_owner(self.owners[by_key], num_parts)
+            self.old_of_new = by_key[order].astype(self.old_of_new.dtype)
             self.new_of_old[self.old_of_new] = np.arange(len(owners))

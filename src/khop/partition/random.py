@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 
 from khop import _native
 from khop.partition.base import PartitionerBase
 from khop.typing import IntArray, NodeType
+
+# Nodes whose part is found at a time: bounds the extra memory.
+_STEP = 1 << 20
 
 
 class RandomPartitioner(PartitionerBase):
@@ -26,11 +30,17 @@ class RandomPartitioner(PartitionerBase):
         count = self.source.nodes[node_type].count
         return random_owners(node_type, count, self.num_parts, self.seed)
 
+    def identity(self) -> dict[str, Any]:
+        """Return all that the assignment depends on, beside the graph."""
+        return self.describe()
+
 
 def random_owners(node_type: NodeType, count: int, num_parts: int, seed: int) -> IntArray:
     """Return the part of each of `count` nodes, a function of the arguments: [count] int32."""
     key = _native.run_key(seed, 0, zlib.crc32(node_type.encode()))
     order = _native.permutation(count, key)
     owners = np.empty(count, np.int32)
-    owners[order] = np.arange(count) % num_parts
+    for first in range(0, count, _STEP):
+        step = order[first : first + _STEP]
+        owners[step] = np.arange(first, first + len(step)) % num_parts
     return owners

@@ -8,7 +8,7 @@ split, the nodes of all types count as nodes of one graph; all else is done type
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from khop.partition.balance import Scores, assign_balanced, even_sizes
 from khop.partition.base import Progress
 from khop.partition.batches import seeds_of, typed_rows
 from khop.partition.frequency import FrequencyPartitioner
+from khop.partition.plan import Plan
 from khop.partition.seeds import Adjacency, adjacency, communities, joined, split_seeds
 from khop.partition.source import GraphSource
 from khop.partition.structure import StructuralPartitioner
@@ -29,6 +30,8 @@ from khop.typing import Int64Array, IntArray, NodeType, NumNeighbors
 _SEED_BONUS = 2.0
 # Below any difference that matters: nodes that training does not touch go to their cluster.
 _CLUSTER_BONUS = 1e-9
+# An edge: both ends joined, rows in both directions.
+_EDGE_BYTES = 40
 
 
 def frequency_partition(
@@ -51,6 +54,11 @@ def frequency_partition(
     seed: int = 0,
     overwrite: bool = False,
     progress: Progress | None = None,
+    memory: int | str | None = None,
+    tmp: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    clean: bool = False,
+    on_plan: Callable[[Plan], None] | None = None,
 ) -> FolderMeta:
     """Partition a graph by hotness, with parts that hold equal shares of the seeds.
 
@@ -82,6 +90,11 @@ def frequency_partition(
         seed: of random choices.
         overwrite: replace a folder that exists.
         progress: called as progress(what, done, total).
+        memory: bytes that may be used; this and the next four: see `PartitionerBase`.
+        tmp: folder of stage files.
+        jobs: threads.
+        clean: remove what ended runs left.
+        on_plan: called with the plan.
 
     Returns:
         The content of the folder's meta.json.
@@ -115,6 +128,11 @@ def frequency_partition(
         cache_ratio=cache_ratio,
         cache_memory_budget=cache_memory_budget,
         base=base,
+        memory=memory,
+        tmp=tmp,
+        jobs=jobs,
+        clean=clean,
+        on_plan=on_plan,
     ).partition()
 
 
@@ -162,6 +180,8 @@ class _SeededPartitioner(FrequencyPartitioner):
         self.fanouts, self.batch_size = fanouts, batch_size
         # Checks the options before the work begins; the probabilities follow.
         super()._configure([{}] * self.num_parts, cache_memory_budget, cache_ratio)
+        if self.effort.memory is not None:
+            Plan.of(self).check_memory()
         self._split_seeds()
         super()._configure(self._hotness(), cache_memory_budget, cache_ratio)
 
@@ -225,6 +245,11 @@ class _SeededPartitioner(FrequencyPartitioner):
             scores[self.part_of_seed, self.seeds] += _SEED_BONUS
         scores[self.clusters[node_type], np.arange(scores.shape[1])] += _CLUSTER_BONUS
         return assign_balanced(scores, even_sizes(scores.shape[1], self.num_parts))
+
+    def assignment_bytes(self) -> int:
+        """Return about how much memory it takes to split seeds and to compute hotness."""
+        edges = sum(edge.num_edges for edge in self.source.edges.values())
+        return super().assignment_bytes() + edges * _EDGE_BYTES
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""

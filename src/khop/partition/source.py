@@ -10,8 +10,10 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import check_count, to_ids
+from khop.data.files import release_pages
+from khop.storage.folder import attr_metas
 from khop.storage.folder.paths import RESERVED_NAMES
-from khop.typing import EDGE, NODE, ArrayLike, EdgeType, IntArray, NodeType
+from khop.typing import EDGE, NODE, Array, ArrayLike, EdgeType, IntArray, NodeType
 
 
 @dataclass
@@ -30,7 +32,10 @@ class NodeSource:
 class EdgeSource:
     """Sources and destinations [num_edges] of an edge type, and attributes of one row an edge.
 
-    `left_out` names attributes that do not have one row an edge, with their shapes.
+    `left_out` names attributes that do not have one row an edge, with their shapes. Subclasses may
+    read edges from elsewhere, piece by piece: they override `num_edges`, `piece`, `content` and
+    `check`, and have properties `src` and `dst`, all ends at once, for methods that look at the
+    whole graph.
     """
 
     src: IntArray
@@ -38,12 +43,47 @@ class EdgeSource:
     attrs: dict[str, Feature] = field(default_factory=dict)
     left_out: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return len(self.src)
+
+    def piece(self, first: int, count: int) -> tuple[IntArray, IntArray]:
+        """Return sources and destinations of `count` edges from `first` on, as kernels take them.
+
+        Partitioning in bounded memory reads edges through this method alone, twice and in order.
+        Several threads call it.
+        """
+        return _as_kernels_take(self.src[first : first + count], self.dst[first : first + count])
+
+    def check(self, what: str) -> None:
+        """Raise ValueError unless there are as many sources as destinations."""
+        if len(self.src) != len(self.dst):
+            raise ValueError(f"{what} has {len(self.src)} sources but {len(self.dst)} destinations")
+
+    def content(self) -> tuple[Array, ...]:
+        """Return arrays that tell these edges from others: mapped files are known by their name."""
+        return self.src, self.dst
+
+    def release(self) -> None:
+        """Let go of pages of mapped files that `piece` has read."""
+        for array in self.content():
+            release_pages(array)
+
     def endpoints(self) -> tuple[IntArray, IntArray]:
         """Return sources and destinations as kernels take them: contiguous, both int32 or int64."""
-        src, dst = self.src, self.dst
-        if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
-            src, dst = src.astype(np.int64), dst.astype(np.int64)
-        return np.ascontiguousarray(src), np.ascontiguousarray(dst)
+        return _as_kernels_take(self.src, self.dst)
+
+
+def _as_kernels_take(src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
+    if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
+        src, dst = src.astype(np.int64), dst.astype(np.int64)
+    return np.ascontiguousarray(src), np.ascontiguousarray(dst)
+
+
+def feature_bytes(attrs: Mapping[str, Feature]) -> int:
+    """Return the bytes of all attributes of one row."""
+    return sum(attr.row_bytes for attr in attr_metas(attrs).values())
 
 
 @dataclass
@@ -89,12 +129,8 @@ class GraphSource:
         for node_type, node in self.nodes.items():
             _check_attrs(node.attrs, node.count, f"node type '{node_type}'", "nodes")
         for edge_type, edge in self.edges.items():
-            if len(edge.src) != len(edge.dst):
-                raise ValueError(
-                    f"edge type {edge_type} has {len(edge.src)} sources but {len(edge.dst)} "
-                    "destinations"
-                )
-            _check_attrs(edge.attrs, len(edge.src), f"edge type {edge_type}", "edges")
+            edge.check(f"edge type {edge_type}")
+            _check_attrs(edge.attrs, edge.num_edges, f"edge type {edge_type}", "edges")
 
     @classmethod
     def from_arrays(

@@ -20,6 +20,9 @@ from khop.typing import Int32Array, IntArray, NodeType
 SCORES = ("ldg", "fennel")
 """Scores of a node in a part: linear deterministic greedy, and Fennel."""
 
+# An edge while the undirected graph is made: both directions of 8-byte ids, rows, weights.
+_EDGE_BYTES = 64
+
 
 class StructuralPartitioner(PartitionerBase):
     """Base of partitioners that assign all nodes at once, by the graph's structure.
@@ -88,6 +91,15 @@ class StructuralPartitioner(PartitionerBase):
                 labels = self.cut(Undirected.of(self.source))
             self._labels = split_by_type(self.source, labels)
         return self._labels[node_type]
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that the assignment depends on, beside the graph."""
+        return self.describe()
+
+    def assignment_bytes(self) -> int:
+        """Return about how much memory the cut takes: the undirected graph, and what makes it."""
+        edges = sum(edge.num_edges for edge in self.source.edges.values())
+        return edges * _EDGE_BYTES
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""

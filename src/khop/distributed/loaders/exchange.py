@@ -49,7 +49,7 @@ class _Exchange(torch.autograd.Function):
 
 
 class Exchange:
-    """Which rows this trainer sends to each other one, and how many it receives.
+    """Rows that this trainer sends to each other one, and how many it receives.
 
     All trainers call it together, as often and in the same order; in the backward pass as well.
 

@@ -202,8 +202,8 @@ class _Writer:
         by_id = np.argsort(edge.ids, kind="stable")
         local, columns = rows.new_of_old[ends[0][by_id]] - first, others.new_of_old[ends[1][by_id]]
         indptr, indices, places = _native.coo_to_csr(
-            np.ascontiguousarray(local),
-            np.ascontiguousarray(columns),
+            np.ascontiguousarray(local, np.int64),
+            np.ascontiguousarray(columns, np.int64),
             last - first,
             len(others.owners),
         )

@@ -34,6 +34,7 @@ arrays opened by `npy`. Reading a damaged or hostile folder stays within the fol
 paths, links, headers, shapes and dtypes are checked here; values are checked by their users.
 """
 
+from khop.storage.folder.array_file import ArrayFile, Written
 from khop.storage.folder.meta import (
     FORMAT,
     ORDERS,
@@ -59,13 +60,24 @@ from khop.storage.folder.paths import (
     time_path,
 )
 from khop.storage.folder.reader import INTS, PartitionFolder, check_is_folder, edge_array
-from khop.storage.folder.writer import FolderWriter, check_output, sha256_of
+from khop.storage.folder.writer import (
+    RESUMABLE,
+    FolderWriter,
+    Unfinished,
+    check_output,
+    is_locked,
+    lock,
+    sha256_of,
+    temporary_of,
+)
 
 __all__ = [
     "FORMAT",
     "INTS",
     "ORDERS",
+    "RESUMABLE",
     "VERSIONS",
+    "ArrayFile",
     "AttrMeta",
     "EdgeTypeMeta",
     "FolderMeta",
@@ -73,6 +85,8 @@ __all__ = [
     "NodeTypeMeta",
     "PartitionFolder",
     "TimeMeta",
+    "Unfinished",
+    "Written",
     "attr_metas",
     "cache_attr_path",
     "cache_path",
@@ -82,11 +96,14 @@ __all__ = [
     "edge_attr_path",
     "edge_folder",
     "edge_path",
+    "is_locked",
+    "lock",
     "map_path",
     "node_attr_path",
     "node_path",
     "safe_name",
     "sha256_of",
     "split_path",
+    "temporary_of",
     "time_path",
 ]

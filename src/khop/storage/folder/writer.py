@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
-import math
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
@@ -20,45 +22,76 @@ from typing import Any
 
 import numpy as np
 
-from khop.data import Feature
-from khop.data.arrays import storage_dtype
-from khop.storage.folder.meta import FORMAT, META_FILE, AttrMeta, FolderMeta, content_of, sealed
-from khop.typing import Array, IntArray
+from khop.storage.folder.array_file import ArrayFile, Written
+from khop.storage.folder.meta import FORMAT, META_FILE, FolderMeta, content_of, sealed
+from khop.typing import Array
 
-# Bytes of rows copied at a time: limits the extra memory for attributes.
-_CHUNK_BYTES = 64 << 20
+RESUMABLE = (OSError, MemoryError, KeyboardInterrupt, SystemExit)
+"""Errors after which the same work can go on where it was."""
+
+
+@dataclass
+class Unfinished:
+    """State of a folder that is being written.
+
+    Attributes:
+        name: part of the temporary folder's name, the same for the same work.
+        complete: path -> what is known of a file that is complete.
+        begun: path -> what is known of a file that is not.
+    """
+
+    name: str
+    complete: dict[str, Written] = field(default_factory=dict)
+    begun: dict[str, Written] = field(default_factory=dict)
 
 
 class FolderWriter:
     """Writer of a folder. It writes a temporary sibling and renames it: complete or absent.
 
-    Use as a context manager; `finish` renames the folder. After an exception nothing is left.
+    Use as a context manager; `finish` renames the folder. After an exception nothing is left,
+    unless `unfinished` is given and the work can go on (`RESUMABLE`).
 
     Args:
         root: path of the folder.
         overwrite: replace a folder that exists.
+        unfinished: how far an earlier writer of the same content came; kept up to date by `sync`.
+            If None, nothing can be gone on with.
 
     Raises:
         FileExistsError: `root` exists and `overwrite` is False, or it is no partition folder.
         OSError: the folder cannot be created.
     """
 
-    def __init__(self, root: str | os.PathLike[str], overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        overwrite: bool = False,
+        unfinished: Unfinished | None = None,
+    ) -> None:
         self.root = Path(root).absolute()
         self._overwrite = overwrite
+        self._unfinished = unfinished
         check_output(self.root, overwrite)
         try:
             self.root.parent.mkdir(parents=True, exist_ok=True)
             # Not by tempfile, whose folders ignore the umask and have mode 0700.
-            self._temporary = self.root.with_name(f".{self.root.name}.{token_hex(8)}.tmp")
-            self._temporary.mkdir()
+            name = token_hex(8) if unfinished is None else unfinished.name
+            self._temporary = temporary_of(self.root, name)
+            self._temporary.mkdir(exist_ok=unfinished is not None)
         except OSError as error:
             # EEXIST: the parent exists, and is a file.
             number = errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO
             raise OSError(
                 number, f"cannot write a partition folder to '{self.root}': {os.strerror(number)}"
             ) from None
+        self._lock = lock(self._temporary)
         self._paths: list[str] = []
+        self._open: dict[str, ArrayFile] = {}
+        self._complete: dict[str, Written] = {} if unfinished is None else dict(unfinished.complete)
+        self._unsynced: list[Path] = []
+        # Files that are complete go to the disk while others are written.
+        self._flusher = ThreadPoolExecutor(1, "khop-fsync")
+        self._flushes: list[Future[None]] = []
 
     def __enter__(self) -> FolderWriter:
         return self
@@ -69,24 +102,39 @@ class FolderWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        for file in self._open.values():
+            file.abandon()
+        self._flusher.shutdown(cancel_futures=True)
+        os.close(self._lock)
+        if self._unfinished is None or kind is None or not issubclass(kind, RESUMABLE):
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def create(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        """Create an array to be filled piece by piece.
+    def has(self, path: str) -> bool:
+        """Return True if an array is complete; it is then part of the folder."""
+        if path not in self._complete:
+            return False
+        self._note(path)
+        return True
+
+    @contextlib.contextmanager
+    def array(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[ArrayFile]:
+        """Open an array to be written piece by piece; it is complete when the context ends.
 
         Raises:
             OSError: the disk has no room for it.
         """
-        file = self._new_file(path)
-        if 0 in shape:  # nothing to map
-            np.save(file, np.empty(shape, dtype))
-            return np.empty(shape, dtype)
-        with self._writing(file, math.prod(shape) * dtype.itemsize):
-            mapped: Array = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
-            # Allocate all of it now: a page without room on the disk would later kill the process.
-            with file.open("rb+") as opened:
-                os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
-        return mapped
+        self._note(path)
+        file = self._temporary / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        begun = None if self._unfinished is None else self._unfinished.begun.get(path)
+        self._open[path] = opened = ArrayFile(file, dtype, shape, self._writing, begun)
+        yield opened
+        self._complete[path] = opened.close()
+        del self._open[path]
+        if self._unfinished is None:
+            self._flushes.append(self._flusher.submit(self._flush, file))
+        else:
+            self._unsynced.append(file)
 
     def save(self, path: str, array: Array) -> None:
         """Write an array that is in memory.
@@ -94,9 +142,12 @@ class FolderWriter:
         Raises:
             OSError: the disk has no room for it.
         """
-        file = self._new_file(path)
-        with self._writing(file, array.nbytes):
-            np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+        if array.dtype.hasobject:
+            raise ValueError(f"Object arrays cannot be saved (got '{path}')")
+        if self.has(path):
+            return
+        with self.array(path, array.dtype, array.shape) as file:
+            file.append(array[file.rows :])
 
     @contextlib.contextmanager
     def _writing(self, file: Path, nbytes: int) -> Iterator[None]:
@@ -106,38 +157,39 @@ class FolderWriter:
         except OSError as error:
             free = shutil.disk_usage(self._temporary).free
             name = file.relative_to(self._temporary)
-            # NumPy reports how much of an array it wrote, but not the cause.
-            number = error.errno or (errno.ENOSPC if free < nbytes else errno.EFBIG)
+            number = error.errno or errno.EIO
+            kept = "Nothing of the folder is kept; make room, or choose another place"
+            if self._unfinished is not None:
+                kept = "What is done is kept: make room, and run the same again to go on"
             raise OSError(
                 number,
                 f"cannot write {nbytes:,} bytes of '{name}' for the partition folder "
-                f"'{self.root}': {os.strerror(number)}. {free:,} bytes are free there. Nothing "
-                "of the folder is kept; make room, or choose another place",
+                f"'{self.root}': {os.strerror(number)}. {free:,} bytes are free there. {kept}",
             ) from error
 
-    def save_rows(self, path: str, feature: Feature, rows: IntArray) -> None:
-        """Write rows of an attribute, a chunk at a time."""
-        out = self.create(path, storage_dtype(feature.dtype), (len(rows), *feature.row_shape))
-        row_bytes = AttrMeta(feature.dtype, feature.row_shape).row_bytes
-        step = max(1, _CHUNK_BYTES // max(1, row_bytes))
-        for first in range(0, len(rows), step):
-            chunk = np.ascontiguousarray(rows[first : first + step])
-            feature.gather(chunk, out[first : first + step])
-
-    def _new_file(self, path: str) -> Path:
-        file = self._temporary / path
-        file.parent.mkdir(parents=True, exist_ok=True)
+    def _note(self, path: str) -> None:
         self._paths.append(path)
-        return file
+
+    def _flush(self, file: Path) -> None:
+        with self._writing(file, file.stat().st_size), file.open("rb+") as opened:
+            os.fsync(opened.fileno())
+
+    def sync(self) -> None:
+        """Wait until the disk has all that was written, and note it in `unfinished`."""
+        for opened in self._open.values():
+            opened.sync()
+        while self._unsynced:
+            self._flush(self._unsynced.pop())
+        for flush in self._flushes:
+            flush.result()
+        if self._unfinished is not None:
+            self._unfinished.complete = dict(self._complete)
+            self._unfinished.begun = {path: file.written() for path, file in self._open.items()}
 
     def finish(self, meta: FolderMeta) -> None:
         """Write meta.json, sync all files to disk, and rename the folder to its final path."""
-        files = {}
-        for path in self._paths:
-            file = self._temporary / path
-            with file.open("rb+") as opened:
-                os.fsync(opened.fileno())
-            files[path] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
+        self.sync()
+        files = {path: asdict(self._complete[path]) for path in self._paths}
         with (self._temporary / META_FILE).open("wb") as opened_meta:
             opened_meta.write(sealed(content_of(meta, files)))
             opened_meta.flush()
@@ -155,6 +207,41 @@ class FolderWriter:
         else:
             self._temporary.rename(self.root)
         _sync_folder(self.root.parent)
+
+
+def lock(folder: Path) -> int:
+    """Lock a folder that is being written; return the descriptor that holds the lock.
+
+    Raises:
+        BlockingIOError: another process has it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # File systems without locks report other errors: then there is nothing to tell by.
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BlockingIOError(
+            errno.EAGAIN,
+            f"another process partitions the same graph, in '{folder}': wait for it, or end it",
+        ) from None
+    except OSError:
+        pass
+    return descriptor
+
+
+def is_locked(folder: Path) -> bool:
+    """Return True if a process is writing a folder."""
+    try:
+        os.close(lock(folder))
+    except BlockingIOError:
+        return True
+    return False
+
+
+def temporary_of(root: Path, name: str) -> Path:
+    """Return the path that a folder has until it is complete."""
+    return root.with_name(f".{root.name}.{name}.tmp")
 
 
 def check_output(root: str | os.PathLike[str], overwrite: bool) -> None:

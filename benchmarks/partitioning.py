@@ -1,0 +1,154 @@
+"""Partitioning in bounded memory: seconds and bytes an edge, and peak memory, at growing sizes.
+
+    python benchmarks/partitioning.py                          up to 32 million edges
+    python benchmarks/partitioning.py --edges 400e6 --nodes 28e6 --memory 2GB
+
+Each size runs in a process of its own. RLIMIT_AS enforces --memory and 20 bytes a node beyond what
+the interpreter, its libraries and the mapped input take before. Graphs are random, with degrees of
+a heavy tail, and are made in a folder that is removed, as the partition folder is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+STEP = 1 << 22
+
+
+def make(folder: Path, num_nodes: int, num_edges: int) -> None:
+    """Write edge_index.npy, int32: sources uniform, destinations with a heavy tail."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shape = (2, num_edges)
+    mapped = np.lib.format.open_memmap(
+        folder / "edge_index.npy", mode="w+", dtype=np.int32, shape=shape
+    )
+    generator = np.random.default_rng(0)
+    nodes = generator.permutation(num_nodes).astype(np.int32)
+    for first in range(0, num_edges, STEP):
+        count = min(STEP, num_edges - first)
+        mapped[0, first : first + count] = generator.integers(num_nodes, size=count)
+        rank = generator.random(count) ** 3 * num_nodes
+        mapped[1, first : first + count] = nodes[rank.astype(np.int64)]
+    mapped.flush()
+
+
+def numbers(path: str) -> dict[str, int]:
+    """Return the numbers of a file in /proc: bytes, or kilobytes."""
+    found = {}
+    for line in Path(path).read_text().splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdecimal():
+            found[name] = int(words[0])
+    return found
+
+
+def measure(folder: Path, out: Path, num_nodes: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Partition a graph in this process, under the limit; return what it took."""
+    from khop.data.hot_rows import parse_bytes
+    from khop.partition import GraphSource, RandomPartitioner
+
+    edges = np.load(folder / "edge_index.npy", mmap_mode="r")
+    source = GraphSource.from_arrays(num_nodes, edges)
+    partitioner = RandomPartitioner.from_data(source, out, 2, **options)
+    before = numbers("/proc/self/status")
+    if options["memory"] is not None:
+        allowed = parse_bytes(options["memory"]) + 20 * num_nodes
+        limit = before["VmSize"] * 1024 + allowed
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    moved = numbers("/proc/self/io")
+    steps: dict[str, float] = {}
+    last = began = time.perf_counter()
+
+    def progress(what: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        name = what.split(maxsplit=1)[0]
+        steps[name] = steps.get(name, 0.0) + now - last
+        last = now
+
+    partitioner.progress = progress
+    partitioner.partition()
+    seconds = time.perf_counter() - began
+    after, io = numbers("/proc/self/status"), numbers("/proc/self/io")
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "seconds": seconds,
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "read": io["rchar"] - moved["rchar"] + 2 * edges.nbytes,  # mapped: no call reads it
+        "written": io["wchar"] - moved["wchar"],
+        "peak": (after["VmHWM"] - before["VmRSS"]) * 1024,
+        "address": (after["VmPeak"] - before["VmSize"]) * 1024,
+        "steps": steps,
+    }
+
+
+def run(arguments: argparse.Namespace, num_nodes: int, num_edges: int) -> dict[str, Any]:
+    """Measure one size in a process of its own."""
+    root = Path(tempfile.mkdtemp(prefix="khop-partitioning-", dir=arguments.folder))
+    try:
+        graph = root if arguments.graph is None else Path(arguments.graph)
+        if arguments.graph is None:
+            make(root, num_nodes, num_edges)
+        words = ["--child", str(graph), str(root / "parts"), str(num_nodes)]
+        options = ["--memory", arguments.memory, "--jobs", str(arguments.jobs)]
+        command = [sys.executable, __file__, *words, *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(done.stderr)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--edges", type=float, nargs="+", default=[2e6, 8e6, 32e6])
+    parser.add_argument("--nodes", type=float, help="default: a fourteenth of the edges")
+    parser.add_argument("--memory", default="128MB", help="or 'none': in memory")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--folder", help="where files are made (default: the system's)")
+    parser.add_argument("--graph", help="folder of an edge_index.npy that is there")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child is not None:
+        graph, out, nodes = arguments.child
+        memory = None if arguments.memory == "none" else arguments.memory
+        options = {"memory": memory, "jobs": arguments.jobs}
+        print(json.dumps(measure(Path(graph), Path(out), int(nodes), options)))
+        return
+    print(
+        "| edges | nodes | memory | s | ns an edge | CPU ns | B read | B written | peak | steps |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for edges in map(int, arguments.edges):
+        nodes = int(arguments.nodes or edges // 14)
+        found = run(arguments, nodes, edges)
+        each = [found[name] / edges for name in ("seconds", "cpu")]
+        moved = [f"{found[name] / edges:.0f}" for name in ("read", "written")]
+        steps = ", ".join(f"{name} {seconds:.0f}" for name, seconds in found["steps"].items())
+        cells = [
+            *(f"{edges:,}", f"{nodes:,}", arguments.memory, f"{found['seconds']:.1f}"),
+            *(f"{value * 1e9:.0f}" for value in each),
+            *moved,
+            f"{found['peak'] / 2**20:.0f} MB",
+            steps,
+        ]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

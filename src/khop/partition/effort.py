@@ -1,0 +1,154 @@
+"""Memory, disk and threads that a user grants a partitioner, and the workspace that follows.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from khop.data import Feature
+from khop.data.arrays import checksum
+from khop.data.files import mapped_file
+from khop.data.hot_rows import parse_bytes
+from khop.partition.plan import Plan, Planned
+from khop.partition.resources import Resources
+from khop.partition.workspace import DiskWorkspace, Workspace, run_name
+from khop.storage.folder import check_output, is_locked, temporary_of
+from khop.typing import Array
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Memory, disk and threads that a partitioner may use.
+
+    Attributes:
+        memory: bytes. If None, edges are kept in memory.
+        tmp: folder of stage files. If None, that of the output.
+        jobs: threads. If None, one for each core, at most 8.
+        clean: first remove what ended runs left.
+        on_plan: called with the plan, before anything is written.
+    """
+
+    memory: int | None = None
+    tmp: Path | None = None
+    jobs: int | None = None
+    clean: bool = False
+    on_plan: Callable[[Plan], None] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        memory: int | str | None,
+        tmp: str | os.PathLike[str] | None,
+        jobs: int | None,
+        clean: bool,
+        on_plan: Callable[[Plan], None] | None = None,
+    ) -> Effort:
+        """Check a user's options.
+
+        Raises:
+            ValueError: no number of bytes, no threads, or `tmp` without `memory`.
+            NotADirectoryError: `tmp` is no folder.
+        """
+        if jobs is not None and jobs < 1:
+            raise ValueError(f"jobs must be at least 1 (got {jobs})")
+        if tmp is not None and memory is None:
+            raise ValueError("tmp is where edges go if memory is bounded: give memory, too")
+        if tmp is not None and not Path(tmp).is_dir():
+            raise NotADirectoryError(f"tmp must be a folder that exists (got '{tmp}')")
+        folder = None if tmp is None else Path(tmp).absolute()
+        return cls(None if memory is None else parse_bytes(memory), folder, jobs, clean, on_plan)
+
+    def folder_of(self, output: Path) -> Path:
+        """Return the folder in which workspaces lie."""
+        return output.parent if self.tmp is None else self.tmp
+
+
+def open_workspace(partitioner: Planned) -> Workspace:
+    """Return the workspace of a partitioner; of an earlier run, if one was ended.
+
+    Raises:
+        ValueError: memory or disk do not suffice; the message says what would do.
+        BlockingIOError: another process is at work on the same.
+    """
+    effort, output = partitioner.effort, Path(partitioner.output_dir).absolute()
+    check_output(output, partitioner.overwrite)
+    if effort.clean:
+        for left in left_overs(output, effort.tmp):
+            shutil.rmtree(left)
+    if effort.memory is None:
+        return Workspace(Resources(None, effort.jobs))
+    plan = Plan.of(partitioner)
+    plan.check_memory()
+    run = identity_of(partitioner)
+    name = run_name(run)
+    folder = effort.folder_of(output) / f".khop-{output.name}-{name}.stage"
+    plan.check_disk([folder, temporary_of(output, name)])
+    if effort.on_plan is not None:
+        effort.on_plan(plan)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    resources = Resources(effort.memory - plan.state_bytes, effort.jobs)
+    return DiskWorkspace(resources, folder, name, output)
+
+
+def left_overs(output: Path, tmp: Path | None = None) -> list[Path]:
+    """Return folders that runs for an output left when they were ended; not those at work.
+
+    Args:
+        output: path of the partition folder.
+        tmp: folder of stage files, if not that of the output.
+    """
+    output = output.absolute()
+    found = {*output.parent.glob(f".{_escaped(output.name)}.*.tmp")}
+    for folder in {output.parent, tmp or output.parent}:
+        found |= {*folder.glob(f".khop-{_escaped(output.name)}-*.stage")}
+    return sorted(path for path in found if path.is_dir() and not is_locked(path))
+
+
+def identity_of(partitioner: Planned) -> dict[str, Any]:
+    """Return all that the content of a folder depends on, and what the stage files depend on."""
+    source, draws, effort = partitioner.source, partitioner.draws, partitioner.effort
+    return {
+        "output": os.fspath(Path(partitioner.output_dir).absolute()),
+        "method": partitioner.identity(),
+        "num_parts": partitioner.num_parts,
+        "edge_dir": partitioner.edge_dir,
+        "time": None if draws.time is None else draws.time.name,
+        "weight": draws.weight_attr,
+        "neighbor_ids": partitioner.neighbor_ids,
+        "memory": effort.memory,
+        "jobs": Resources(None, effort.jobs).jobs,
+        "nodes": [[t, n.count, _attrs(n.attrs)] for t, n in source.nodes.items()],
+        "edges": [
+            [t, e.num_edges, *map(_content, e.content()), _attrs(e.attrs)]
+            for t, e in source.edges.items()
+        ],
+    }
+
+
+def _attrs(attrs: dict[str, Feature]) -> dict[str, Any]:
+    return {name: [feature.dtype, *_content(feature.array)] for name, feature in attrs.items()}
+
+
+def _content(array: Array) -> list[Any]:
+    """Return what tells an array from others: of a mapped file its place, size and time."""
+    mapped = mapped_file(array)
+    about = [str(array.dtype), list(array.shape)]
+    if mapped is None or mapped.filename is None:
+        return [*about, checksum(array)]
+    path = Path(mapped.filename).resolve()
+    status = path.stat()
+    offset = array.__array_interface__["data"][0] - mapped.__array_interface__["data"][0]
+    place = [int(offset), list(array.strides)]
+    return [*about, str(path), status.st_size, status.st_mtime_ns, *place]
+
+
+def _escaped(name: str) -> str:
+    """Return a pattern that matches a name alone."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

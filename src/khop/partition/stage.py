@@ -1,0 +1,219 @@
+"""Edges of one type between two steps: split by blocks of rows, in memory or in files.
+
+A block is a range of rows. Its edges stand one after the other, in the order of the edge list, so
+that sorting one block after the other sorts all edges. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from khop.data.arrays import bytes_of
+from khop.typing import Array, Int64Array, IntArray
+
+ROW, COLUMN, EDGE_ID = "row", "column", "edge_id"
+
+ANEW = "nothing of it is kept; run the same again to begin anew"
+
+
+class Column(Protocol):
+    """One array of all edges, block after block."""
+
+    def write(self, first: int, rows: Array) -> None:
+        """Write rows from `first` on."""
+
+    def read(self, first: int, last: int) -> Array:
+        """Return the rows from `first` to before `last`."""
+
+
+class MemoryColumn:
+    """Column in memory.
+
+    Raises:
+        MemoryError: there is not enough.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], count: int) -> None:
+        # Not by NumPy, which asks for huge pages: where memory is full of files, the system moves
+        # them out of the way for each, which takes longer than all that is written here.
+        nbytes = max(1, count * dtype.itemsize)
+        try:
+            pages = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError:
+            raise MemoryError(
+                f"no memory for {nbytes:,} bytes of {count:,} edges: with memory= (--memory) they "
+                "go through files"
+            ) from None
+        self._array: Array = np.frombuffer(pages, dtype, count)
+
+    def write(self, first: int, rows: Array) -> None:
+        """Write rows from `first` on."""
+        self._array[first : first + len(rows)] = rows
+
+    def read(self, first: int, last: int) -> Array:
+        """Return the rows from `first` to before `last`."""
+        return self._array[first:last]
+
+
+class FileColumn:
+    """Column in a file.
+
+    Raises:
+        OSError: the disk has no room for it.
+    """
+
+    def __init__(
+        self, path: Path, dtype: np.dtype[Any], row_shape: tuple[int, ...], count: int
+    ) -> None:
+        self.path, self._dtype, self._row_shape = path, dtype, row_shape
+        self._width = int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with explained(path, f"{count * self._width:,} bytes"):
+            # Allocate all of it now: a disk that is full is known before the work is done.
+            if count * self._width > os.fstat(self._file).st_size:
+                os.posix_fallocate(self._file, 0, count * self._width)
+
+    def write(self, first: int, rows: Array) -> None:
+        """Write rows from `first` on."""
+        if rows.nbytes == 0:
+            return
+        place, content = first * self._width, bytes_of(rows)
+        with explained(self.path, f"{rows.nbytes:,} bytes"):
+            while content:
+                done = os.pwrite(self._file, content, place)
+                place, content = place + done, content[done:]
+
+    def read(self, first: int, last: int) -> Array:
+        """Return the rows from `first` to before `last`."""
+        rows: Array = np.empty((last - first, *self._row_shape), self._dtype)
+        if rows.nbytes == 0:
+            return rows
+        place, room = first * self._width, bytes_of(rows)
+        while room:
+            done = os.preadv(self._file, [room], place)
+            if done == 0:
+                raise ValueError(f"stage file '{self.path}' is too short: {ANEW}")
+            place, room = place + done, room[done:]
+        return rows
+
+    def sync(self) -> None:
+        """Wait until the disk has all that was written."""
+        with explained(self.path, "all"):
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+@contextlib.contextmanager
+def explained(path: Path, what: str) -> Iterator[None]:
+    """Add file name, free space and advice to the error of a failed write."""
+    try:
+        yield
+    except OSError as error:
+        number = error.errno or errno.EIO
+        folder = path if path.is_dir() else path.parent
+        raise OSError(
+            number,
+            f"cannot write {what} of stage file '{path}': {os.strerror(number)}. "
+            f"{shutil.disk_usage(folder).free:,} bytes are free there. What is done is kept: make "
+            "room, and run the same again to go on",
+        ) from error
+
+
+class SplitPiece(NamedTuple):
+    """Consecutive edges of the list, ordered by block.
+
+    Attributes:
+        counts: [num_blocks] int64 number of edges of each block.
+        columns: name -> one row for each edge.
+    """
+
+    counts: Int64Array
+    columns: Mapping[str, Array]
+
+
+@dataclass
+class Filled:
+    """State of a stage: pieces that it has, and a checksum of each block of each column."""
+
+    pieces: int
+    cursors: list[int]
+    checksums: dict[str, list[int]]
+
+
+class Stage:
+    """Edges of one type, split by blocks of rows.
+
+    Args:
+        columns: where each column is kept; `ROW`, `COLUMN`, `EDGE_ID` and, if attributes are
+            staged, those.
+        places: [num_blocks + 1] int64, the first edge of each block.
+        filled: how far an earlier run came. If None, it is empty.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Column], places: Int64Array, filled: Filled | None = None
+    ) -> None:
+        self.columns = columns
+        self._places = places
+        blocks = len(places) - 1
+        self.filled = filled or Filled(0, places[:-1].tolist(), {n: [0] * blocks for n in columns})
+
+    def append(self, piece: SplitPiece) -> None:
+        """Add a piece to its blocks.
+
+        Raises:
+            OSError: the disk has no room for it.
+            ValueError: a block gets more edges than were counted.
+        """
+        ends = np.cumsum(piece.counts)
+        cursors = self.filled.cursors
+        for block in np.flatnonzero(piece.counts).tolist():
+            count = int(piece.counts[block])
+            cursor = cursors[block]
+            if cursor + count > self._places[block + 1]:
+                raise ValueError("the edges are not those that were counted: they have changed")
+            last = int(ends[block])
+            for name, column in self.columns.items():
+                rows = piece.columns[name][last - count : last]
+                column.write(cursor, rows)
+                if isinstance(column, FileColumn):
+                    sums = self.filled.checksums[name]
+                    sums[block] = zlib.crc32(bytes_of(rows), sums[block])
+            cursors[block] = cursor + count
+        self.filled.pieces += 1
+
+    def read(self, block: int, name: str) -> Any:
+        """Return a column of a block.
+
+        Raises:
+            ValueError: a stage file is not as it was written.
+        """
+        first, last = int(self._places[block]), int(self._places[block + 1])
+        column = self.columns[name]
+        rows = column.read(first, last)
+        if isinstance(column, FileColumn) and (
+            zlib.crc32(bytes_of(rows)) != self.filled.checksums[name][block]
+        ):
+            raise ValueError(
+                f"stage file '{column.path}' is damaged, block {block} has changed: {ANEW}"
+            )
+        return rows
+
+    def ends(self, block: int) -> tuple[IntArray, IntArray, IntArray]:
+        """Return rows within the block, new ids of neighbours, and numbers of its edges."""
+        rows, columns, ids = (self.read(block, name) for name in (ROW, COLUMN, EDGE_ID))
+        return rows, columns, ids

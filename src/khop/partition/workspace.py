@@ -1,0 +1,315 @@
+"""Workspace of a partitioner: what it keeps between its steps, in memory or in files.
+
+`DiskWorkspace` bounds memory and survives a kill. Its folder holds stage files, arrays and a
+journal that says how far the work is; the journal is replaced atomically, after all that it speaks
+of has reached the disk. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from khop.data import Feature
+from khop.data.arrays import checksum as crc_of
+from khop.data.files import release_pages
+from khop.partition.resources import Resources
+from khop.partition.source import EdgeSource
+from khop.partition.stage import ANEW, FileColumn, Filled, MemoryColumn, Stage, explained
+from khop.storage.folder import RESUMABLE, FolderWriter, Unfinished, Written, lock, temporary_of
+from khop.typing import Array, EdgeType, Int64Array, IntArray
+
+Columns = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+AnyArray = TypeVar("AnyArray", bound=Array)
+
+JOURNAL = "journal.json"
+# Bytes written between two entries of the journal: what a kill costs at most.
+_CHECKPOINT_BYTES = 512 << 20
+_FORMAT = 1
+# Rows whose lengths are looked at at a time.
+_STEP = 1 << 20
+
+
+class Workspace:
+    """Workspace in memory: nothing is kept, and nothing can be gone on with.
+
+    Args:
+        resources: memory and threads.
+
+    Attributes:
+        stages_attrs: attributes of edges are split with the edges, so that files are read from
+            their begin to their end. If False, they are gathered block by block.
+        unfinished: how far the folder has been written; None if that is not kept.
+    """
+
+    stages_attrs = False
+    unfinished: Unfinished | None = None
+
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove what is kept, unless the work can go on."""
+
+    def attach(self, writer: FolderWriter) -> None:
+        """Take the writer whose state is kept."""
+
+    def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
+        """Return an array that is made once; if it `changes`, later contents are kept, too."""
+        return make()
+
+    @contextlib.contextmanager
+    def stage(self, key: str, columns: Columns, places: Int64Array) -> Iterator[Stage]:
+        """Open the stage of an edge type.
+
+        Args:
+            key: names the edge type.
+            columns: dtype and shape of a row of each column.
+            places: [num_blocks + 1] first edge of each block.
+        """
+        del key
+        count = int(places[-1])
+        yield Stage(
+            {name: MemoryColumn(dtype, count) for name, (dtype, _) in columns.items()}, places
+        )
+
+    def is_done(self, key: str) -> bool:
+        """Return True if an edge type is complete."""
+        del key
+        return False
+
+    def done(self, key: str) -> None:
+        """Note that an edge type is complete."""
+
+    def release(self, read: EdgeSource | Feature) -> None:
+        """Let go of mapped pages that have been read."""
+
+    def checkpoint(self, nbytes: int) -> None:
+        """Note how far the work is, if enough bytes have been written since the last time."""
+
+    def check_rows(self, edge_type: EdgeType, indptr: IntArray, most: int, width: int) -> None:
+        """Raise ValueError if a row is too long to be sorted in the memory that there is."""
+
+
+class DiskWorkspace(Workspace):
+    """Workspace in a folder, that one process uses at a time.
+
+    Args:
+        resources: memory and threads.
+        folder: of stage files; made if need be.
+        name: of the run: short for all that the result depends on.
+        output: path of the partition folder.
+
+    Raises:
+        BlockingIOError: another process is at work in it.
+        OSError: it cannot be written.
+    """
+
+    stages_attrs = True
+
+    def __init__(self, resources: Resources, folder: Path, name: str, output: Path) -> None:
+        super().__init__(resources)
+        self.folder = folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = lock(folder)
+        self._name = name
+        self._arrays: dict[str, Array] = {}
+        self._stage: tuple[str, Stage] | None = None
+        self._unsaved = 0
+        self._writer: FolderWriter | None = None
+        self._state = self._read(output)
+        self.unfinished = Unfinished(
+            self._name,
+            {path: Written(*entry) for path, entry in self._state["complete"].items()},
+            {path: Written(*entry) for path, entry in self._state["begun"].items()},
+        )
+
+    def _read(self, output: Path) -> dict[str, Any]:
+        journal = self.folder / JOURNAL
+        if journal.exists():
+            state: dict[str, Any] = json.loads(journal.read_bytes())
+            if state.get("format") == _FORMAT and _is_there(
+                temporary_of(output, self._name), state
+            ):
+                return state
+        for left in self.folder.iterdir():
+            left.unlink()
+        return {
+            **{"format": _FORMAT, "number": 0, "arrays": {}, "done": [], "stage": None},
+            **{"complete": {}, "begun": {}},
+        }
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove the folder, unless the work can go on."""
+        if kind is None or not issubclass(kind, RESUMABLE):
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+
+    def attach(self, writer: FolderWriter) -> None:
+        """Take the writer whose state is kept."""
+        self._writer = writer
+
+    def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
+        """Return an array that is made once; if it `changes`, later contents are kept, too."""
+        known = self._state["arrays"].get(name)
+        array = make() if known is None else self._load(**known)
+        self._arrays[name] = array
+        if known is None:
+            self._save()
+        if not changes:
+            del self._arrays[name]
+        return array  # type: ignore[return-value]
+
+    def _load(self, file: str, checksum: int) -> Array:
+        array: Array = np.load(self.folder / file, allow_pickle=False)
+        if crc_of(array) != checksum:
+            raise ValueError(f"stage file '{self.folder / file}' is damaged: {ANEW}")
+        return array
+
+    @contextlib.contextmanager
+    def stage(self, key: str, columns: Columns, places: Int64Array) -> Iterator[Stage]:
+        """Open the stage of an edge type; its files are removed when it is complete."""
+        known = self._state["stage"]
+        filled = None if known is None or known["key"] != key else Filled(**known["filled"])
+        opened = {
+            name: FileColumn(self.folder / f"{i}.stage", dtype, shape, int(places[-1]))
+            for i, (name, (dtype, shape)) in enumerate(columns.items())
+        }
+        stage = Stage(opened, places, filled)
+        self._stage = key, stage
+        try:
+            yield stage
+        finally:
+            self._stage = None
+            for column in opened.values():
+                column.close()
+        self._save()
+        for column in opened.values():
+            column.path.unlink()
+
+    def is_done(self, key: str) -> bool:
+        """Return True if an edge type is complete."""
+        return key in self._state["done"]
+
+    def done(self, key: str) -> None:
+        """Note that an edge type is complete."""
+        self._state["done"].append(key)
+        self._save()
+
+    def release(self, read: EdgeSource | Feature) -> None:
+        """Let go of mapped pages that have been read."""
+        if isinstance(read, EdgeSource):
+            read.release()
+            for feature in read.attrs.values():
+                release_pages(feature.array)
+        else:
+            release_pages(read.array)
+
+    def checkpoint(self, nbytes: int) -> None:
+        """Note how far the work is, if enough bytes have been written since the last time."""
+        self._unsaved += nbytes
+        if self._unsaved >= _CHECKPOINT_BYTES:
+            self._save()
+
+    def _save(self) -> None:
+        """Bring all that is written to the disk, then replace the journal."""
+        assert self._writer is not None
+        assert self.unfinished is not None
+        self._unsaved = 0
+        self._writer.sync()
+        state = self._state
+        state["number"] += 1
+        for of_files in ("complete", "begun"):
+            files: dict[str, Written] = getattr(self.unfinished, of_files)
+            state[of_files] = {path: [w.bytes, w.sha256] for path, w in files.items()}
+        state["stage"] = None
+        if self._stage is not None:
+            key, stage = self._stage
+            for column in stage.columns.values():
+                assert isinstance(column, FileColumn)
+                column.sync()
+            state["stage"] = {"key": key, "filled": asdict(stage.filled)}
+        with explained(self.folder, "the journal and arrays"):
+            replaced = self._save_arrays()
+            _write_atomically(self.folder / JOURNAL, json.dumps(state).encode())
+        for old in replaced:
+            old.unlink(missing_ok=True)
+
+    def _save_arrays(self) -> list[Path]:
+        """Write arrays that have changed to new files; return the old ones."""
+        replaced = []
+        for i, (name, array) in enumerate(self._arrays.items()):
+            known = self._state["arrays"].get(name)
+            checksum = crc_of(array)
+            if known is not None and known["checksum"] == checksum:
+                continue
+            if known is not None:
+                replaced.append(self.folder / known["file"])
+            file = f"{self._state['number']}-{i}.npy"
+            with (self.folder / file).open("wb") as opened:
+                np.save(opened, array)
+                opened.flush()
+                os.fsync(opened.fileno())
+            self._state["arrays"][name] = {"file": file, "checksum": checksum}
+        return replaced
+
+    def check_rows(self, edge_type: EdgeType, indptr: IntArray, most: int, width: int) -> None:
+        """Raise ValueError if a row is too long to be sorted in the memory that there is."""
+        rows = range(0, len(indptr) - 1, _STEP)
+        degrees = (np.diff(indptr[first : first + _STEP + 1]) for first in rows)
+        longest = max((int(of_rows.max()) for of_rows in degrees), default=0)
+        if longest > most:
+            raise ValueError(
+                f"a node has {longest:,} edges of type {edge_type}, which are sorted at once and "
+                f"take {longest * width:,} bytes: raise the memory (--memory), or lower the "
+                "number of threads (--jobs)"
+            )
+
+
+def run_name(run: Any) -> str:
+    """Return a short name of what a result depends on."""
+    return hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_there(temporary: Path, state: Mapping[str, Any]) -> bool:
+    """Return True if all files that a journal speaks of are as long as it says, or longer."""
+    files = {**state["complete"], **state["begun"]}
+    paths = {temporary / path: entry[0] for path, entry in files.items()}
+    return all(path.is_file() and path.stat().st_size >= size for path, size in paths.items())
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    new = path.with_suffix(".new")
+    with new.open("wb") as opened:
+        opened.write(content)
+        opened.flush()
+        os.fsync(opened.fileno())
+    new.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,153 @@
+"""An .npy file that is written from its first row to its last. Runs in partitioners.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from khop.data.arrays import bytes_of
+from khop.typing import Array
+
+_PIECE = 1 << 24
+
+
+@dataclass(frozen=True)
+class Written:
+    """Number and SHA-256, in hexadecimal, of a file's first bytes."""
+
+    bytes: int
+    sha256: str
+
+
+class Explain(Protocol):
+    """Context that adds to the error of a failed write of so many bytes of a file."""
+
+    def __call__(self, file: Path, nbytes: int) -> AbstractContextManager[None]: ...
+
+
+class ArrayFile:
+    """Writer of one array, row after row; the SHA-256 of the file is computed on the way.
+
+    The file has its final size from the start, so that a full disk shows at once.
+
+    Args:
+        path: of the file; made, or gone on with.
+        dtype, shape: of the array.
+        explain: adds to errors of the disk.
+        written: how far a former run came. If None, the file is begun.
+
+    Attributes:
+        dtype: of the array.
+        rows: rows written so far; 0 if rows have no bytes.
+
+    Raises:
+        OSError: the disk has no room for it.
+        ValueError: what a former run wrote is not what is there.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        explain: Explain,
+        written: Written | None = None,
+    ) -> None:
+        self.path, self.dtype, self._shape, self._explain = path, dtype, shape, explain
+        self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        self._hash = hashlib.sha256()
+        header = _header(dtype, shape)
+        nbytes = len(header) + shape[0] * self._row_bytes
+        with explain(path, nbytes):
+            self._file = path.open("wb" if written is None else "r+b", buffering=0)
+            if written is None:
+                # Allocate all of it now: a disk that is full is known before the work is done.
+                os.posix_fallocate(self._file.fileno(), 0, nbytes)
+                self._file.write(header)
+                self._hash.update(header)
+                self._size = len(header)
+            else:
+                self._go_on(written)
+        self.rows = (self._size - len(header)) // max(1, self._row_bytes)
+
+    def _go_on(self, written: Written) -> None:
+        digest, left = hashlib.sha256(), written.bytes
+        self._file.seek(0)
+        while left and (piece := self._file.read(min(left, _PIECE))):
+            digest.update(piece)
+            left -= len(piece)
+        if left or digest.hexdigest() != written.sha256:
+            raise ValueError(
+                f"'{self.path}' has changed since it was written: nothing of the "
+                "folder is kept; run the same again to begin anew"
+            )
+        self._hash, self._size = digest, written.bytes
+
+    def append(self, rows: Array) -> None:
+        """Write further rows.
+
+        Raises:
+            OSError: the disk has no room, or fails.
+            ValueError: rows of another dtype or shape, or more than the array has.
+        """
+        if rows.dtype != self.dtype or rows.shape[1:] != self._shape[1:]:
+            raise ValueError(
+                f"'{self.path.name}' has rows of {self.dtype} {list(self._shape[1:])} (got "
+                f"{rows.dtype} {list(rows.shape[1:])})"
+            )
+        if rows.nbytes == 0:
+            return
+        if self.rows + len(rows) > self._shape[0]:
+            raise ValueError(f"'{self.path.name}' has {self._shape[0]} rows: these are too many")
+        self.rows += len(rows)
+        content = bytes_of(np.ascontiguousarray(rows))
+        with self._explain(self.path, rows.nbytes):
+            for first in range(0, len(content), _PIECE):
+                piece = content[first : first + _PIECE]
+                self._hash.update(piece)
+                while piece:
+                    piece = piece[self._file.write(piece) :]
+        self._size += len(content)
+
+    def written(self) -> Written:
+        """Return what is known of the file so far."""
+        return Written(self._size, self._hash.hexdigest())
+
+    def sync(self) -> None:
+        """Wait until the disk has all that was written."""
+        with self._explain(self.path, self._size):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> Written:
+        """Close the complete file and return its size and SHA-256."""
+        if self._row_bytes and self.rows != self._shape[0]:
+            raise ValueError(f"'{self.path.name}' has {self.rows} of {self._shape[0]} rows")
+        self._file.close()
+        return self.written()
+
+    def abandon(self) -> None:
+        """Close a file that is not complete."""
+        self._file.close()
+
+
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return what comes before the rows in an .npy file."""
+    described = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": shape,
+    }
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, described)
+    return header.getvalue()

@@ -1,0 +1,163 @@
+"""Partitioning in bounded memory: the same folder, bit for bit, as partitioning in memory.
+
+Graphs are tiny and so is `memory`, so that there are many pieces and blocks. That the folder in
+memory is right is tested elsewhere, against brute force.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import khop
+from khop.partition import GraphSource, rows, verify_folder
+from khop.partition.blocks import block_bounds
+from khop.partition.source import EdgeSource, NodeSource
+
+EDGE = ("node", "to", "node")
+
+
+def files_of(root):
+    """{path: bytes} of all files of a folder."""
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def graph(num_nodes=40, num_edges=300, seed=0):
+    """A homogeneous graph with doubles, loops, isolated nodes, and attributes of all uses."""
+    rng = np.random.default_rng(seed)
+    ends = rng.integers(max(1, num_nodes // 2), size=(2, num_edges))
+    return GraphSource.from_arrays(
+        num_nodes,
+        ends,
+        {"x": rng.random((num_nodes, 3), np.float32), "train_mask": rng.random(num_nodes) < 0.3},
+        {
+            "weight": rng.random(num_edges),
+            "time": rng.integers(9, size=num_edges),
+            "edge_attr": rng.integers(99, size=(num_edges, 2)).astype(np.int16),
+            "nothing": np.empty((num_edges, 0)),
+        },
+    )
+
+
+def hetero(seed=0):
+    """Types that have nodes but no edges, edges but few nodes, and nothing at all."""
+    rng = np.random.default_rng(seed)
+    counts = {"a": 30, "b": 7, "none": 0, "lone": 5}
+    edges = {
+        ("a", "to", "b"): rng.integers([[30], [7]], size=(2, 200)),
+        ("b", "to", "a"): rng.integers([[7], [30]], size=(2, 90)).astype(np.int32),
+        ("a", "of", "a"): rng.integers(30, size=(2, 50)),
+        ("a", "of", "none"): np.empty((2, 0), np.int64),
+        ("lone", "of", "lone"): np.empty((2, 0), np.int32),
+    }
+    attrs = {"x": {"a": rng.random((30, 2)), "b": rng.random(7, np.float32)}}
+    attrs["time"] = {"a": rng.integers(9, size=30), "lone": np.arange(5)}
+    return GraphSource.from_arrays(
+        counts, edges, attrs, {"w": {("a", "to", "b"): rng.random(200, np.float32)}}
+    )
+
+
+CASES = {
+    "homogeneous": (graph, {}),
+    "along edges": (graph, {"edge_dir": "out"}),
+    "weights, ids": (graph, {"weight_attr": "weight", "neighbor_ids": True}),
+    "times": (graph, {"time_attr": "time", "weight_attr": "weight"}),
+    "heterogeneous": (hetero, {"weight_attr": "w"}),
+    "heterogeneous, times": (hetero, {"time_attr": "time", "neighbor_ids": True}),
+    "stream": (hetero, {"method": "stream", "balance": ["edges"]}),
+    "frequency": (graph, {"method": "frequency", "num_neighbors": [2], "cache_ratio": 0.2}),
+    "no edges": (lambda: graph(num_edges=0), {"time_attr": "time", "weight_attr": "weight"}),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_disk(monkeypatch):
+    """What is tested here does not depend on when the disk has it."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.mark.parametrize(("case", "num_parts"), [*((c, 3) for c in CASES), ("heterogeneous", 8)])
+def test_the_folder_does_not_depend_on_memory_and_jobs(tmp_path, case, num_parts):
+    make, options = CASES[case]
+    source = make()
+    khop.partition(source, tmp_path / "whole", num_parts, **options)
+    wanted = files_of(tmp_path / "whole")
+    assert verify_folder(tmp_path / "whole") == []
+    for memory, jobs in ((None, 3), ("30KB", 1), ("80KB", 2)):
+        root = tmp_path / "pieces"
+        khop.partition(source, root, num_parts, memory=memory, jobs=jobs, overwrite=True, **options)
+        assert files_of(root) == wanted, (memory, jobs)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["pieces", "whole"]
+
+
+def test_small_memory_makes_many_pieces_and_blocks(tmp_path, monkeypatch):
+    """What the other tests here rely on."""
+    told, bounds = [], []
+    cut = rows.block_bounds
+    monkeypatch.setattr(rows, "block_bounds", lambda *args: bounds.append(cut(*args)) or bounds[0])
+    khop.partition(
+        graph(200, 2000),
+        tmp_path / "f",
+        2,
+        memory="20KB",
+        jobs=1,
+        progress=lambda what, done, total: told.append((what, total)),
+    )
+    assert dict(told)[f"splitting edges of type {EDGE}"] >= 3
+    assert len(bounds[0]) > 6
+
+
+def test_blocks_end_with_parts_and_before_too_many_edges():
+    """Rows of 2, 0, 3, 9, 1, 1 edges; parts have 2, 0 and 4 of them; blocks at most 4 edges."""
+    indptr = np.cumsum([0, 2, 0, 3, 9, 1, 1]).astype(np.int32)
+    assert block_bounds(indptr, [0, 2, 2, 6], 4).tolist() == [0, 2, 3, 4, 6]
+    assert block_bounds(indptr, [0, 2, 2, 6], 2**40).tolist() == [0, 2, 6]
+    assert block_bounds(np.zeros(1, np.int32), [0, 0], 4).tolist() == [0, 0]
+
+
+class Elsewhere(EdgeSource):
+    """Edges that are made piece by piece: edge e joins 7 e and 3 e + 1 (mod 50)."""
+
+    num_edges = 400
+
+    def __init__(self):
+        self.attrs, self.left_out, self.most = {}, {}, 0
+
+    def piece(self, first, count):
+        self.most = max(self.most, count)
+        edges = np.arange(first, first + count)
+        return 7 * edges % 50, (3 * edges + 1) % 50
+
+    def content(self):
+        return (np.array([7, 3, 1]),)
+
+    def check(self, what):
+        pass
+
+
+def test_edges_from_elsewhere(tmp_path):
+    """A source of edges that has no arrays, and is never asked for all of them."""
+    source = GraphSource({"node": NodeSource(50)}, {EDGE: Elsewhere()})
+    khop.partition(source, tmp_path / "pieces", 3, memory="12KB", jobs=2)
+    assert source.edges[EDGE].most < 200
+    whole = GraphSource.from_arrays(50, np.stack(Elsewhere().piece(0, 400)))
+    khop.partition(whole, tmp_path / "whole", 3)
+    assert files_of(tmp_path / "pieces") == files_of(tmp_path / "whole")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(0, 200), st.integers(1, 5))
+def test_any_graph(tmp_path_factory, seed, num_nodes, num_edges, num_parts):
+    tmp_path = tmp_path_factory.mktemp("any")
+    source = graph(num_nodes, num_edges, seed)
+    options = {"time_attr": "time", "weight_attr": "weight", "neighbor_ids": True}
+    num_parts = min(num_parts, num_nodes)
+    longest = int(np.bincount(source.edges[EDGE].dst, minlength=1).max(initial=0))
+    memory = 4000 + 40 * num_nodes + 200 * longest
+    khop.partition(source, tmp_path / "a", num_parts, **options)
+    khop.partition(source, tmp_path / "b", num_parts, memory=memory, jobs=1, **options)
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
