@@ -5,6 +5,10 @@
     python benchmarks/labor.py importance  # a minute: LABOR-i on Debian's packages
     python benchmarks/labor.py hubs        # seconds
     python benchmarks/labor.py accuracy    # minutes: GraphSAGE on Debian's packages
+    python benchmarks/labor.py blocks      # a minute: nodes in the form of DGL's blocks
+    python benchmarks/labor.py products    # minutes, --scale 0.1: batches with features, end to end
+    python benchmarks/labor.py cache       # minutes: what a cache misses, by batch_dependency
+    python benchmarks/labor.py parts       # minutes: what a second partition costs
 
 All in memory and in this process. `nodes` prints the nodes and edges of batches of 1024 seeds, and
 their ratios. `importance` prints these and the time of a batch for LABOR-0, -1, -3 and -*, in
@@ -12,7 +16,8 @@ sequential and in Poisson draws. `hubs` prints the time of drawing a batch whose
 neighbours: LABOR reads whole rows, uniform sampling reads as many entries as it draws. Cases take
 turns, and the median ratio is given with the smallest and largest. `accuracy` trains the
 quickstart's model with one trainer, with either method at the same fan-outs, and prints accuracy on
-the test nodes.
+the test nodes. The last four are in `labor_costs.py`. All of these but `blocks` are of graphs of
+ogbn-products' shape, scaled: --scale 1 has 2.4 million nodes and 124 million entries.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from torch_geometric.nn import GraphSAGE
 from khop.datasets import DebianPackages, PowerLaw
 from khop.loader import NeighborLoader
 from khop.sampler import Labor
+from labor_costs import compare_blocks, compare_caches, compare_parts, compare_products
 
 _METHODS = {
     "uniform": lambda fanouts: fanouts,
@@ -172,10 +178,16 @@ def compare_accuracy(epochs: int, runs: int) -> None:
 def main() -> None:
     """Runs what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("case", choices=("nodes", "importance", "hubs", "accuracy"))
+    cases = ("nodes", "importance", "hubs", "accuracy", "blocks", "products", "cache", "parts")
+    parser.add_argument("case", choices=cases)
+    parser.add_argument("--scale", type=float, default=0.1, help="of products' shape")
+    parser.add_argument("--batches", type=int, default=8, help="of products' shape, a turn")
+    parser.add_argument("--features", type=int, default=100, help="of `products`")
+    parser.add_argument("--seeds", type=int, default=96, help="a batch of `cache`")
+    parser.add_argument("--cached", type=float, default=0.2, help="share of nodes of `cache`")
     parser.add_argument("--epochs", type=int, default=3, help="of `accuracy`")
     parser.add_argument("--runs", type=int, default=3, help="seeds of `accuracy`")
-    parser.add_argument("--turns", type=int, default=7, help="of `hubs`")
+    parser.add_argument("--turns", type=int, default=7, help="of cases that take turns")
     args = parser.parse_args()
     if args.case == "nodes":
         compare_nodes()
@@ -183,8 +195,16 @@ def main() -> None:
         compare_importance()
     elif args.case == "hubs":
         compare_hubs(args.turns)
-    else:
+    elif args.case == "accuracy":
         compare_accuracy(args.epochs, args.runs)
+    elif args.case == "blocks":
+        compare_blocks(args.turns)
+    elif args.case == "products":
+        compare_products(args.scale, args.turns, args.batches, args.features)
+    elif args.case == "cache":
+        compare_caches(args.scale, args.batches, args.cached, args.seeds)
+    else:
+        compare_parts(args.scale, args.turns, args.batches)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from khop import _native
 from khop import loader as ours
 from khop.data import Graph, Topology
 from khop.datasets import DebianPackages, PowerLaw
-from khop.sampler import Hgt, Labor, Ladies, PoissonLadies, RippleWalk, SaintNodes
+from khop.sampler import FastGcn, Hgt, Labor, Ladies, PoissonLadies, RippleWalk, SaintNodes
 from khop.sampler.batch_draw import BatchDraw
 from khop.sampler.engine import finish
 from khop.sampler.graph_rows import GraphRows
@@ -189,6 +189,8 @@ def compare_layers(turns: int) -> None:
         "PoissonLadies, 2,000, ht": (PoissonLadies([2000], edge_norm="ht"), True),
         "PoissonLadies, 2,000, hajek": (PoissonLadies([2000]), False),
         "Ladies, 2,000": (Ladies([2000]), False),
+        "FastGcn, 2,000, ht": (FastGcn([2000], edge_norm="ht"), True),
+        "FastGcn, 2,000, hajek": (FastGcn([2000]), False),
         "uniform, fan-out 5": ([5], False),
         "Labor, fan-out 5": (Labor([5]), False),
     }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from khop.data import Topology
 from khop.data.weights import weight_values
 
 
@@ -42,3 +43,21 @@ def test_bad_weights(bad):
 def test_one_dimension():
     with pytest.raises(ValueError, match=r"one dimension .got shape \(2, 1\)"):
         weight_values(np.ones((2, 1)))
+
+
+def test_weights_of_entries():
+    """As they were given, in the order of rows; a table alone does not say them."""
+    edges, weights = np.array([[0, 1, 2, 0], [1, 0, 1, 0]]), np.array([4, 3, 2, 1], np.int16)
+    topology = Topology(edges, weights=weights)
+    assert topology.weights_of(np.array([0, 1, 2, 3, 2])).tolist() == [3, 1, 4, 2, 4]
+    assert topology.weights_of(np.array([0])).dtype == np.float64
+    bare = Topology.compressed(
+        topology.indptr,
+        topology.indices,
+        3,
+        weight_sums=topology.weight_sums,
+        weight_guide=topology.weight_guide,
+    )
+    for without in (bare, Topology(edges)):
+        with pytest.raises(ValueError, match="not known, only their table"):
+            without.weights_of(np.array([0]))

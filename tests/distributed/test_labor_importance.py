@@ -1,11 +1,14 @@
 """LABOR's program over partitions: the batches of the in-memory loader, bit for bit."""
 
+import numpy as np
 import pytest
 import torch
 
 from khop.distributed import DistNeighborLoader
+from khop.errors import ProtocolError
 from khop.loader import NeighborLoader
 from khop.sampler import Labor
+from khop.sampler.replies import check_weights
 from support.cluster import twins
 
 SEEDS = torch.tensor([*range(0, 60, 3), 5, 5, 149, 11])
@@ -16,6 +19,15 @@ METHODS = [
     Labor([4, 3], importance=-1, edge_norm="ht"),
     Labor([4, -1], importance=2, sequential=False, layer_dependency=False, edge_norm="hajek"),
     Labor([3, 3], batch_dependency=2),
+    Labor([4, 3], replace=True, edge_norm="ht"),
+]
+
+WEIGHTED = [
+    ("weight", Labor([4, 3], importance=1, weight_attr="edge_weight", edge_norm="ht"), {}),
+    ("weight", Labor([4, 3], sequential=False, edge_norm="hajek"), {"weight_attr": "edge_weight"}),
+    ("weight", Labor([3, -1], replace=True, weight_attr="edge_weight", edge_norm="ht"), {}),
+    ("time", Labor([3, 3], importance=-1, weight_attr="edge_weight"), {"time_attr": "time"}),
+    ("plain", Labor([3, 3], importance=1, edge_norm="ht"), {"disjoint": True}),
 ]
 
 
@@ -35,6 +47,29 @@ def test_homogeneous(folder_of, method):
         assert sum(batch.edge_index.size(1) for batch in batches) > 50
 
 
+@pytest.mark.parametrize("kind,method,options", WEIGHTED)
+def test_weights_times_and_trees(folder_of, kind, method, options):
+    """Owners send weights in replies of their own; two epochs over 1, 2, 3 and 5 parts."""
+    data = twins.homogeneous()
+    for num_parts in (1, 2, 3, 5):
+        root = folder_of("homogeneous", num_parts, kind)
+        with twins.open_dataset(root, num_parts) as dataset:
+            ours = DistNeighborLoader(dataset, method, SEEDS, **ALL, **COMMON, **options)
+            twin = NeighborLoader(data, method, SEEDS, **COMMON, **options)
+            batches = twins.same_epochs(ours, twin, 2)
+        assert sum(batch.edge_index.size(1) for batch in batches) > 50
+
+
+def test_weights_of_owners_are_checked():
+    """bfloat16 is stored as its bits; what no weight can be fails."""
+    stored = torch.tensor([0.5, 2.0], dtype=torch.bfloat16).view(torch.uint16).numpy()
+    assert check_weights(stored, "bfloat16").tolist() == [0.5, 2.0]
+    assert check_weights(np.array([3, 0]), "int64").tolist() == [3.0, 0.0]
+    for wrong in ([np.nan], [1.0, -1.0], [np.inf]):
+        with pytest.raises(ProtocolError, match=r"weights of a partition holds .* not negative"):
+            check_weights(np.array(wrong), "float64")
+
+
 def test_heterogeneous(folder_of):
     data, seeds = twins.heterogeneous(), ("paper", torch.tensor([3, 3, 119, *range(20)]))
     fanouts = {t: [3, 2] for t in data.edge_types} | {twins.CITES: [0, 2], twins.WRITES: [2, -1]}
@@ -42,6 +77,11 @@ def test_heterogeneous(folder_of):
     with twins.open_dataset(folder_of("heterogeneous", 3), 3) as dataset:
         ours = DistNeighborLoader(dataset, method, seeds, **ALL, **COMMON)
         twins.same_epochs(ours, NeighborLoader(data, method, seeds, **COMMON))
+    weighted = Labor(fanouts, importance=1, edge_norm="ht", weight_attr="edge_weight")
+    with twins.open_dataset(folder_of("heterogeneous", 3, "time"), 3) as dataset:
+        options = {**COMMON, "time_attr": "time"}
+        ours = DistNeighborLoader(dataset, weighted, seeds, **ALL, **options)
+        twins.same_epochs(ours, NeighborLoader(data, weighted, seeds, **options))
 
 
 def test_samplers_and_resume(folder_of):

@@ -10,7 +10,7 @@ from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import Degrees, request_header
 from khop.errors import ProtocolError
 from khop.loader import LinkNeighborLoader, NeighborLoader
-from khop.sampler import NeighborSampling, PinSage, Ppr
+from khop.sampler import FastGcn, NeighborSampling, PinSage, Ppr
 from khop.sampler.replies import check_degrees
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part
@@ -34,6 +34,7 @@ METHODS = [
     Ppr(6, eps=1e-3),
     PinSage(3, num_layers=2),
     NeighborSampling([3, 2, 2], layer_wise=True),
+    FastGcn([20, 30], edge_norm="ht"),
 ]
 
 
@@ -45,6 +46,17 @@ def test_homogeneous(folder_of, method):
             ours = DistNeighborLoader(dataset, method, SEEDS, **ALL, **COMMON)
             twin = NeighborLoader(twins.homogeneous(), method, SEEDS, **COMMON)
             twins.same_epochs(ours, twin, 2)
+
+
+def test_samplers_that_read_the_whole_graph_first(folder_of):
+    """A sampler process with several batches in flight, which share the sums."""
+    with twins.open_dataset(folder_of("homogeneous", 3), 3) as dataset:
+        options = {"worker_options": twins.workers(1), **ALL, **COMMON}
+        ours = DistNeighborLoader(dataset, FastGcn([20, 30]), SEEDS, **options)
+        twins.same_epochs(
+            ours, NeighborLoader(twins.homogeneous(), FastGcn([20, 30]), SEEDS, **COMMON)
+        )
+        ours.shutdown()
 
 
 def test_heterogeneous_links(folder_of):

@@ -75,3 +75,36 @@ def test_rows_out_of_range_of_simd_are_refused():
             _native.draw_simd("portable", 1, ids, trees, degrees, count, replace)
     with pytest.raises(ValueError, match="no instructions abacus"):
         _native.draw_simd("abacus", 1, ids, trees, np.full(16, 9, np.uint32), 2, False)
+
+
+@pytest.mark.parametrize("instructions", _native.simd_instructions())
+@settings(max_examples=60)
+@given(data=st.data())
+def test_words_below_a_limit_are_those_of_nodes_alone(instructions, data):
+    """Any number of nodes, with and without upper halves of ids; limits up to all ones."""
+    wide = data.draw(st.booleans())
+    ids = st.integers(0, 2**63 - 1 if wide else 2**32 - 1)
+    nodes = data.draw(st.lists(ids, max_size=80))
+    key, tree = data.draw(st.integers(0, 2**64 - 1)), data.draw(st.integers(0, 2**31 - 1))
+    words = []
+    for node in nodes:
+        low, high, *_ = _native.philox(key, node & 0xFFFFFFFF, node >> 32, 0, tree)
+        words.append(low | high << 32)
+    limit = data.draw(st.sampled_from([0, 2**62, 2**63, 2**64 - 1, *words]))
+    kept, places = _native.below_simd(
+        instructions, key, tree, np.array(nodes, np.uint64), limit, wide
+    )
+    want = [(word, 100 + i) for i, word in enumerate(words) if word <= limit]
+    assert list(zip(kept.tolist(), places.tolist(), strict=True)) == want
+
+
+@pytest.mark.parametrize("instructions", _native.simd_instructions())
+@given(
+    st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63, 2**64 - 1]), min_size=1),
+    st.data(),
+)
+def test_kth_smallest(instructions, words, data):
+    """Also of equal ones, and those that look negative."""
+    k = data.draw(st.integers(1, len(words)))
+    found = _native.kth_simd(instructions, np.array(words, np.uint64), k)
+    assert found == sorted(words)[k - 1]

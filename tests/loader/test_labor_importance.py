@@ -1,4 +1,4 @@
-"""LABOR's program in memory: importance, Poisson draws, weights of edges, dependent batches."""
+"""LABOR's program in memory: importance, Poisson draws, replacement, weights, times, trees."""
 
 import itertools
 from collections import Counter
@@ -21,7 +21,7 @@ from support.reference import labor, oracle
 SEEDS = torch.tensor([3, 77, 12, 149, 5, 5])
 
 
-def relations_of(data, node_types, edge_types, stores):
+def relations_of(data, node_types, edge_types, stores, weight_attr, time_attr):
     """The graph as the oracle takes it."""
     relations = []
     for (source, _, destination), store in zip(edge_types, stores, strict=True):
@@ -29,28 +29,42 @@ def relations_of(data, node_types, edge_types, stores):
         for e, (u, v) in enumerate(store.edge_index.T.tolist()):
             rows.setdefault(v, []).append((u, e))
         ends = node_types.index(source), node_types.index(destination)
-        relations.append(labor.Relation(*ends, rows))
+        weights = store[weight_attr].double().tolist() if weight_attr in store else None
+        times = store.get(time_attr, None)
+        if time_attr == "time":  # the neighbours'
+            times = times[store.edge_index[0]]
+        relations.append(labor.Relation(*ends, rows, weights, None if times is None else times))
     return relations
 
 
-def check(batches, data, fanouts, seeds_of, method, seed):
-    """Asserts that batches are the oracle's."""
+def check(batches, data, fanouts, seeds_of, method, seed, disjoint=False, time_attr=None):
+    """Asserts that batches are the oracle's.
+
+    With replacement the oracle's numbers are sums of C's logarithms: weights are close to its.
+    """
     is_typed = not isinstance(data, Data)
     node_types = data.node_types if is_typed else ["node"]
     edge_types = data.edge_types if is_typed else [("node", "to", "node")]
     stores = [data[t] for t in edge_types] if is_typed else [data]
-    relations = relations_of(data, node_types, edge_types, stores)
+    relations = relations_of(data, node_types, edge_types, stores, method.weight_attr, time_attr)
     for number, batch in enumerate(batches):
         run_key = oracle.run_key(seed, 0, 0)
-        nodes, edges = labor.draw(relations, fanouts, seeds_of(number), method, run_key, number)
+        seeds = seeds_of(number)
+        times = None if time_attr is None else data.time[seeds[0]].tolist()
+        nodes, edges = labor.draw(
+            relations, fanouts, seeds, method, run_key, number, disjoint, times
+        )
         of_nodes = [batch[t] for t in node_types] if is_typed else [batch]
         of_edges = [batch[t] for t in edge_types] if is_typed else [batch]
-        assert [s.n_id.tolist() for s in of_nodes] == nodes
+        assert [s.n_id.tolist() for s in of_nodes] == [[i for _, i in n] for n in nodes]
+        if disjoint:
+            assert [s.batch.tolist() for s in of_nodes] == [[t for t, _ in n] for n in nodes]
         for store, drawn in zip(of_edges, edges, strict=True):
             assert store.e_id.tolist() == [e for _, _, e, _ in drawn]
             if method.edge_norm is not None:
                 want = torch.tensor([w for *_, w in drawn], dtype=torch.float64).float()
-                assert torch.equal(store.edge_norm, want)
+                tolerance = 1e-5 if method.replace else 0.0
+                torch.testing.assert_close(store.edge_norm, want, rtol=tolerance, atol=0.0)
 
 
 METHODS = st.builds(
@@ -60,6 +74,17 @@ METHODS = st.builds(
     sequential=st.booleans(),
     edge_norm=st.sampled_from(["ht", "hajek"]),
     batch_dependency=st.sampled_from([1, 1, 0]),
+    replace=st.just(False),
+    weight_attr=st.sampled_from([None, "edge_weight"]),
+) | st.builds(
+    labor.Method,
+    importance=st.just(0),
+    layer_dependency=st.booleans(),
+    sequential=st.just(True),
+    edge_norm=st.sampled_from(["ht", "hajek"]),
+    batch_dependency=st.sampled_from([1, 1, 0]),
+    replace=st.just(True),
+    weight_attr=st.sampled_from([None, "edge_weight"]),
 )
 FANOUTS = st.lists(st.integers(-1, 4), min_size=2, max_size=2)
 SLOW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -68,8 +93,8 @@ SLOW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthChe
 @SLOW
 @given(twins.homogeneous_graphs(), METHODS, FANOUTS, st.integers(0, 9))
 def test_batches_are_the_oracles(data, method, fanouts, seed):
-    """Isolated seeds, parallel edges, loops, fan-outs 0 and -1; weights to the last bit."""
-    del data.time, data.edge_time, data.edge_weight
+    """Isolated seeds, parallel edges, loops, fan-outs 0 and -1, zero weights; to the last bit."""
+    del data.time, data.edge_time
     seeds = torch.arange(data.num_nodes)[:7]
     loader = NeighborLoader(
         data, Labor(fanouts, **method._asdict()), seeds, batch_size=4, seed=seed
@@ -77,7 +102,33 @@ def test_batches_are_the_oracles(data, method, fanouts, seed):
     check(loader, data, [fanouts], lambda b: [seeds[4 * b : 4 * b + 4].tolist()], method, seed)
 
 
-@pytest.mark.parametrize("method", [labor.Method(2, edge_norm="ht"), labor.Method(1, False, False)])
+@SLOW
+@given(
+    twins.homogeneous_graphs(),
+    METHODS,
+    st.lists(st.integers(-1, 3), min_size=2, max_size=2),
+    st.sampled_from([None, "time", "edge_time"]),
+)
+def test_trees_and_times(data, method, fanouts, time_attr):
+    """Subgraphs of seeds are independent, and what a seed must not see is left out first."""
+    seeds = torch.arange(data.num_nodes)[:4].repeat(2)[:5]
+    options = {"disjoint": True} if time_attr is None else {"time_attr": time_attr}
+    if time_attr == "edge_time":  # seeds have a node's time, or one that they are given
+        options["input_time"] = data.time[seeds].to(data.edge_time.dtype)
+    made = Labor(fanouts, **method._asdict())
+    loader = NeighborLoader(data, made, seeds, batch_size=5, seed=3, **options)
+    check(loader, data, [fanouts], lambda _: [seeds.tolist()], method, 3, True, time_attr)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        labor.Method(2, edge_norm="ht"),
+        labor.Method(1, False, False),
+        labor.Method(1, edge_norm="ht", weight_attr="edge_weight"),
+        labor.Method(edge_norm="hajek", replace=True, weight_attr="edge_weight"),
+    ],
+)
 def test_edge_types_share_masses_and_numbers(method):
     data = twins.heterogeneous()
     fanouts = {t: [3, 2] for t in data.edge_types} | {twins.CITES: [0, 2], twins.WRITES: [2, -1]}
@@ -97,13 +148,14 @@ def test_dependent_batches_are_the_oracles():
     check(loader, data, [[3, 2]], lambda b: [seeds[5 * b : 5 * b + 5]], method, 1)
 
 
-def layers(count=40):
+def layers(count=40, weighted=False):
     """Random layers: up to 12 rows with up to 9 of 15 neighbours."""
     rng = np.random.default_rng(0)
     for _ in range(count):
         degrees = rng.integers(0, 10, rng.integers(1, 13)).astype(np.int32)
         neighbors = rng.integers(0, 15, degrees.sum())
-        yield Layer.of([(degrees, neighbors, None)], [int(rng.integers(1, 6))])
+        weights = [rng.random(degrees.sum()) ** 4 * 1e3 + 1e-9] if weighted else None
+        yield Layer.of([(degrees, neighbors, None)], [int(rng.integers(1, 6))], weights)
 
 
 @pytest.mark.parametrize("iterations", [0, 1, 3, -1])
@@ -114,6 +166,30 @@ def test_rows_have_the_variance_of_uniform_draws(iterations):
         sums = np.bincount(layer.row, 1 / chance, len(layer.degree))
         target = layer.degree**2 / np.maximum(layer.fanout, 1)
         np.testing.assert_allclose(sums, target, rtol=1e-12)
+
+
+@pytest.mark.parametrize("iterations", [1, 3, -1])
+def test_weighted_rows_have_the_variance_of_uniform_draws(iterations):
+    """sum_t A^2 / min(1, c_s pi_t) = d^2 / k - d^2 / d + sum_t A^2, A of the mean 1; 1e-9."""
+    for layer in layers(weighted=True):
+        chance = layer.chances(layer.masses(iterations))
+        size, fanout = np.maximum(layer.degree, 1), np.maximum(layer.fanout, 1)
+        totals = np.bincount(layer.row, layer.weight, len(layer.degree))
+        mean = np.repeat(totals / size, layer.degree)
+        square = (layer.weight / mean) ** 2
+        sums = np.bincount(layer.row, square / chance, len(layer.degree))
+        target = layer.degree**2 / fanout - layer.degree**2 / size
+        target += np.bincount(layer.row, square, len(layer.degree))
+        np.testing.assert_allclose(sums, target, rtol=1e-9)
+
+
+def test_masses_stay_finite():
+    """Of rows that take all and fan-outs beyond all degrees, after as many iterations as may be."""
+    rows = [(np.array([2, 6], np.int32), np.array([0, 1, 0, 1, 2, 3, 4, 5]), None)]
+    for weights in (None, [np.array([1e-300, 1e300, *range(1, 7)])]):
+        layer = Layer.of([rows[0], rows[0]], [2**62, 1], weights and weights * 2)
+        chance = layer.chances(layer.masses(100))
+        assert ((chance > 0) & (chance <= 1)).all()
 
 
 def test_iterations_expect_fewer_nodes():
@@ -138,29 +214,38 @@ def star(degrees, hub_rows):
 
 
 def drawn(data, method, rows, count, **options):
-    """Edges of `count` batches of the same seeds, [count, num_edges] bool, and their weights."""
+    """How often each edge is in `count` batches of the same seeds, [count, num_edges]; weights."""
     seeds = torch.arange(rows).repeat(count)
     loader = NeighborLoader(data, method, seeds, batch_size=rows, seed=4, **options)
     inside = np.zeros((count, data.num_edges))
     weights = np.zeros((count, data.num_edges))
     for b, batch in enumerate(loader):
-        inside[b, batch.e_id] = 1
-        weights[b, batch.e_id] = batch.edge_norm
+        np.add.at(inside[b], batch.e_id.numpy(), 1)
+        np.add.at(weights[b], batch.e_id.numpy(), batch.edge_norm.numpy())
     return inside, weights
 
 
-@pytest.mark.parametrize("sequential", [True, False])
-@pytest.mark.parametrize("importance", [0, 2])
-def test_sums_have_no_bias_and_hajek_keeps_counts(sequential, importance):
+@pytest.mark.parametrize("weight_attr", [None, "edge_weight"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"importance": i, "sequential": s} for i in (0, 2) for s in (True, False)),
+        {"replace": True},
+    ],
+)
+def test_sums_have_no_bias_and_hajek_keeps_counts(options, weight_attr):
     """Means of 'ht' sums of random values, a row each, lie within 4 standard errors."""
     data, count = star([6, 3, 1, 8], 3), 1000
-    options = {"importance": importance, "sequential": sequential}
+    data.edge_index = torch.cat([data.edge_index, data.edge_index[:, :2]], 1)  # parallel ones
+    data.edge_weight = torch.rand(data.num_edges, generator=torch.Generator().manual_seed(2)) * 5
+    options = {**options, "weight_attr": weight_attr}
+    factor = np.ones(data.num_edges) if weight_attr is None else data.edge_weight.numpy()
     inside, weights = drawn(data, Labor([4], edge_norm="ht", **options), 4, count)
     values = np.random.default_rng(1).random(data.num_edges)
     for row in range(4):
         of_row = (data.edge_index[1] == row).numpy()
         sums = (weights * values)[:, of_row].sum(1)
-        error = abs(sums.mean() - values[of_row].sum())
+        error = abs(sums.mean() - (factor * values)[of_row].sum())
         assert error <= 4 * sums.std() / count**0.5 + 1e-5
     inside, weights = drawn(data, Labor([4], edge_norm="hajek", **options), 4, 50)
     for row in range(4):
@@ -201,6 +286,40 @@ def test_uniform_draws_have_equal_chances(sequential):
             assert (inside.sum(1) == 3).all()
         chi2 = ((seen - expected) ** 2 / (expected * 2 / 3)).sum()
         assert stats.chi2.sf(chi2, 9) > 1e-4
+
+
+def test_replacement():
+    """Exactly k edges a row, also of fewer; -1 takes each once; of one neighbour's, all alike."""
+    data, count = star([6, 0, 1, 8], 0), 1000
+    data.edge_weight = torch.ones(data.num_edges)
+    data.edge_weight[:2] = 0.0
+    inside, _ = drawn(data, Labor([4], replace=True, edge_norm="ht"), 4, count)
+    rows = data.edge_index[1].numpy()
+    for row, degree in enumerate([6, 0, 1, 8]):
+        of_row = inside[:, rows == row]
+        assert (of_row.sum(1) == (4 if degree else 0)).all()
+        if degree > 1:  # each of its 4 d numbers is among the first four with the chance 1 / d
+            assert of_row.max() > 1
+            expected = 4 * count / degree
+            variance = expected * (1 - 1 / degree) * (4 * degree - 4) / (4 * degree - 1)
+            # Marginal counts are those of a hypergeometric distribution.
+            chi2 = ((of_row.sum(0) - expected) ** 2).sum() / (variance * degree / (degree - 1))
+            assert stats.chi2.sf(chi2, degree - 1) > 1e-4
+    by_weight = Labor([-1], replace=True, edge_norm="ht", weight_attr="edge_weight")
+    inside, _ = drawn(data, by_weight, 4, 2)
+    assert (inside == (data.edge_weight > 0).numpy()).all()
+    data.edge_weight[2] = 50.0
+    by_weight = Labor([4], replace=True, edge_norm="ht", weight_attr="edge_weight")
+    inside, _ = drawn(data, by_weight, 4, 200)
+    assert inside[:, 2].mean() > 3 > 1e-9 + inside[:, :2].max()
+
+
+def test_rows_share_repeated_draws():
+    """Rows with the same neighbours draw the same ones as often."""
+    data = star([0, 0], 12)
+    inside, _ = drawn(data, Labor([5], replace=True, edge_norm="ht"), 2, 50)
+    rows = data.edge_index[1].numpy()
+    assert (inside[:, rows == 0] == inside[:, rows == 1]).all()
 
 
 def test_batches_depend_on_those_before():
@@ -289,16 +408,16 @@ def test_options_that_do_not_go_together():
         ({"batch_dependency": 1.5}, TypeError, "batch_dependency must be an integer"),
         ({"batch_dependency": -1}, ValueError, r"or 0 for the same numbers in all \(got -1\)"),
         ({"edge_norm": "mean"}, ValueError, r"'ht', 'hajek' or None \(got 'mean'\)"),
-        ({"importance": 1, "weight_attr": "w"}, ValueError, r"by weight with none .*importance=1"),
+        ({"importance": 1, "replace": True}, ValueError, r"got importance=1, sequential=True"),
+        ({"sequential": False, "replace": True}, ValueError, r"leave these out, or replace=True"),
     ):
         with pytest.raises(error, match=match):
             Labor([3], **options)
     for options, match in (
-        ({"weight_attr": "edge_weight"}, "by weight with none of its other options"),
-        ({"disjoint": True}, "leave disjoint=True and time_attr out"),
-        ({"time_attr": "time"}, "leave disjoint=True and time_attr out"),
+        ({"weight_attr": "missing"}, "is not an attribute of edges"),
+        ({"time_attr": "time", "temporal_strategy": "last"}, "which takes the latest"),
         ({"subgraph_type": "induced"}, "with edge_norm makes 'directional' subgraphs"),
-        ({"replace": True}, "without replacement"),
+        ({"replace": True}, r"pass Labor\(..., replace=True\)"),
         ({"device": "emulated:5"}, "which a device does not run"),
     ):
         with pytest.raises(ValueError, match=match):

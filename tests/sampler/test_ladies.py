@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from khop.loader import NeighborLoader
-from khop.sampler import Ladies, PoissonLadies
+from khop.sampler import FastGcn, Ladies, PoissonLadies
 from khop.sampler.methods.ladies import chances
 from support.cluster import twins
 from support.programs import PROGRAM_HOP, word_of
@@ -115,18 +115,25 @@ def test_sums_have_no_bias(graph):
     assert (error <= 4 * found.std(axis=0) / np.sqrt(len(found)) + 1e-9).all()
 
 
-def test_poisson_layers_vary_less_than_ladies(graph):
-    """Means over rows; the weights of a row add up to its number of edges."""
+def test_poisson_layers_vary_less_than_ladies_and_these_less_than_fastgcn(graph):
+    """Means over rows; the weights of a row add up to its number of edges.
+
+    FastGCN's draws are those of rows that are no seeds, too, of which the graph has more.
+    """
+    rng = np.random.default_rng(2)
+    others = np.stack([rng.integers(0, 200, 3000), rng.integers(40, 200, 3000)])
+    edges = torch.cat([graph.edge_index, torch.from_numpy(others)], 1)
+    graph = Data(edge_index=edges, num_nodes=200)
     x = torch.from_numpy(np.random.default_rng(1).normal(1, 1, 200))
     degrees = whole(torch.ones(200), graph)
     errors = {}
-    for name, method in (("poisson", PoissonLadies([40])), ("ladies", Ladies([40]))):
+    for method in (PoissonLadies([40]), Ladies([40]), FastGcn([40])):
         found = sums_of(method, x, graph, 60)
         counts = sums_of(method, torch.ones(200).double(), graph, 60)
         estimate = found / np.maximum(counts, 1)
-        errors[name] = np.mean((estimate - whole(x, graph) / degrees)[counts > 0] ** 2)
+        errors[method.name] = np.mean((estimate - whole(x, graph) / degrees)[counts > 0] ** 2)
         assert np.allclose(counts, np.round(counts), atol=1e-3)
-    assert errors["poisson"] < errors["ladies"]
+    assert errors["poisson-ladies"] < errors["ladies"] < errors["fastgcn"]
 
 
 def test_a_layer_has_about_as_many_nodes_as_asked_for(graph):

@@ -55,10 +55,6 @@ class SmallestVariates {
     }
   }
 
-  // Variates above it are not kept. Without weights: the largest that is kept, once there are
-  // `capacity` of them.
-  KHOP_HD uint64_t threshold() const { return count_ < capacity_ ? ~uint64_t{0} : variates_[0]; }
-
   // Sorts the edges by number; returns how many there are. Nothing can be offered any more.
   KHOP_HD int64_t finish() {
     // Heap sort, by edge alone.

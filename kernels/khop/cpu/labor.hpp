@@ -1,13 +1,14 @@
 // Draws of LABOR from one row after the other.
 //
-// Every neighbour's variate is a block of Philox, which is what a draw costs: the uppermost 16 bits
-// of sixteen are made at a time (simd.hpp), and only neighbours that these do not rule out have
-// the whole of theirs worked out.
+// Every neighbour's variate is a block of Philox: sixteen are made at a time (simd.hpp). Of a long
+// row only those below a limit are kept, under which some more than the fan-out are expected: what
+// is read and written for each neighbour does not depend on its variate, and few are compared.
 #pragma once
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "khop/core/csr.hpp"
@@ -23,7 +24,11 @@ namespace khop::cpu {
 template <class Ptr, class Col>
 class LaborDrawer {
  public:
-  LaborDrawer(const CsrView<Ptr, Col>& graph, const HopSpec& spec) : graph_(graph), spec_(spec) {}
+  LaborDrawer(const CsrView<Ptr, Col>& graph, const HopSpec& spec) : graph_(graph), spec_(spec) {
+    // More than two standard deviations above the fan-out: of a hundred rows one has too few.
+    const double fanout = static_cast<double>(std::max<int64_t>(spec.fanout, 0));
+    expected_ = fanout + 2.5 * std::sqrt(fanout) + 1.0;
+  }
 
   // Appends the positions drawn from a row; returns how many.
   int64_t draw(const Row& row, Buffer<int64_t>& positions) {
@@ -37,41 +42,128 @@ class LaborDrawer {
       edges.take(row.begin, [&](int64_t edge) { positions.push_back(edge); });
       return positions.size() - before;
     }
-    words_.resize(static_cast<std::size_t>(labor_words(spec_.fanout, spec_.weighted)));
-    int64_t* const out = positions.extend(spec_.fanout);
-    const int64_t count = spec_.weighted
-                              ? pick_labor<true>(graph_, row, excluded_positions, spec_.key,
-                                                 spec_.fanout, words_.data(), out)
-                              : pick_simd(row, excluded_positions, out);
+    int64_t count = 0;
+    if (spec_.weighted) {
+      words_.resize(labor_words(spec_.fanout, true));
+      int64_t* const out = positions.extend(spec_.fanout);
+      count = pick_labor<true>(graph_, row, excluded_positions, spec_.key, spec_.fanout,
+                               words_.data(), out);
+    } else {
+      pick_smallest(row, excluded_positions, positions);
+      count = spec_.fanout;
+    }
     positions.resize(before + count);
     return count;
   }
 
- private:
-  // As pick_labor<false>.
-  int64_t pick_simd(const Row& row, const ExcludedPositions& excluded_positions, int64_t* out) {
-    SmallestVariates<false> smallest(words_.data(), out, spec_.fanout);
-    SimdRows simd_rows{};
-    std::fill_n(simd_rows.tree, kLanes, row.tree);
-    // Draws below 2^16 are the upper halves of words: of the second, those of a number.
-    std::fill_n(simd_rows.degree, kLanes, uint32_t{1} << 16);
-    for (int64_t first = row.begin; first < row.end; first += kLanes) {
-      const auto some = static_cast<int>(std::min<int64_t>(kLanes, row.end - first));
-      for (int lane = 0; lane < some; ++lane) {
-        const uint64_t node = graph_.original_neighbor(first + lane);
-        simd_rows.node_low[lane] = static_cast<uint32_t>(node);
-        simd_rows.node_high[lane] = static_cast<uint32_t>(node >> 32);
-      }
-      pick_simd_(spec_.key, simd_rows, 2, true, drawn_.data());
-      const uint32_t* const upper = drawn_.data() + kLanes;
-      for (int lane = 0; lane < some; ++lane) {
-        if (upper[lane] > smallest.threshold() >> 48) continue;
-        const int64_t edge = first + lane;
-        if (excluded_positions.contains(edge)) continue;
-        smallest.offer(labor_variate(spec_.key, graph_.original_neighbor(edge), row.tree), 1, edge);
-      }
+  // Fetches what a row's draw reads first; the rest follows by itself.
+  void prefetch(const Row& row) const {
+    const int width =
+        graph_.neighbor_id_width == 0 ? static_cast<int>(sizeof(Col)) : graph_.neighbor_id_width;
+    const char* const ids = graph_.neighbor_id_width == 0
+                                ? reinterpret_cast<const char*>(graph_.indices)
+                                : static_cast<const char*>(graph_.neighbor_ids);
+    const int64_t end = std::min(row.end, row.begin + kFetched / width);
+    for (int64_t edge = row.begin; edge < end; edge += kLine / width) {
+      __builtin_prefetch(ids + edge * width);
     }
-    return smallest.finish();
+  }
+
+ private:
+  static constexpr int64_t kChunk = 1024;      // neighbours whose words are made in one call
+  static constexpr int64_t kComparedAll = 96;  // candidates of which each is compared with all
+  static constexpr int64_t kLine = 64;
+  static constexpr int64_t kFetched = 8 * kLine;
+
+  // As pick_labor<false>, of a row that is not taken whole; positions may grow by one too many.
+  void pick_smallest(const Row& row, const ExcludedPositions& excluded_positions,
+                     Buffer<int64_t>& positions) {
+    const auto degree = static_cast<double>(row.end - row.begin - excluded_positions.count);
+    find_below(row, excluded_positions,
+               expected_ < degree ? static_cast<uint64_t>(std::ldexp(expected_ / degree, 64))
+                                  : ~uint64_t{0});
+    if (words_.size() < spec_.fanout) find_below(row, excluded_positions, ~uint64_t{0});
+    const int64_t found = words_.size();
+    const uint64_t largest = kth_smallest();
+    // Of equal ones, which next to no row has, the first are taken.
+    int64_t equal_left = spec_.fanout;
+    for (int64_t i = 0; i < found; ++i) equal_left -= static_cast<int64_t>(words_[i] < largest);
+    int64_t* out = positions.extend(spec_.fanout + 1);
+    for (int64_t i = 0; i < found; ++i) {
+      *out = edges_[i];
+      const bool is_equal = words_[i] == largest;
+      out += static_cast<int64_t>((words_[i] < largest) | (is_equal & (equal_left > 0)));
+      equal_left -= static_cast<int64_t>(is_equal);
+    }
+  }
+
+  // The fan-out's smallest of words_.
+  uint64_t kth_smallest() {
+    const int64_t found = words_.size();
+    if (found <= kComparedAll) {
+      std::fill_n(words_.extend(kLanes), kLanes, ~uint64_t{0});
+      words_.resize(found);
+      return simd_.kth(words_.data(), found, spec_.fanout);
+    }
+    sorted_.resize(found);
+    std::copy_n(words_.data(), found, sorted_.data());
+    std::nth_element(sorted_.data(), sorted_.data() + spec_.fanout - 1, sorted_.data() + found);
+    return sorted_[spec_.fanout - 1];
+  }
+
+  // Sets words_ and edges_ to the row's edges whose variates are no larger than a limit.
+  void find_below(const Row& row, const ExcludedPositions& excluded_positions, uint64_t limit) {
+    words_.clear();
+    edges_.clear();
+    for (int64_t first = row.begin; first < row.end; first += kChunk) {
+      const int64_t count = std::min(kChunk, row.end - first);
+      const int64_t before = words_.size();
+      uint64_t* const words = words_.extend(count + kLanes);
+      int64_t* const edges = edges_.extend(count + kLanes);
+      const int64_t found = before + append_below(row.tree, first, count, limit, words, edges);
+      words_.resize(found);
+      edges_.resize(found);
+    }
+    if (excluded_positions.count > 0) drop_excluded(excluded_positions);
+  }
+
+  void drop_excluded(const ExcludedPositions& excluded_positions) {
+    int64_t left = 0;
+    for (int64_t i = 0; i < edges_.size(); ++i) {
+      if (excluded_positions.contains(edges_[i])) continue;
+      words_[left] = words_[i];
+      edges_[left++] = edges_[i];
+    }
+    words_.resize(left);
+    edges_.resize(left);
+  }
+
+  // Of the neighbours of `count` edges, at most kChunk.
+  int64_t append_below(uint32_t tree, int64_t first, int64_t count, uint64_t limit, uint64_t* words,
+                       int64_t* edges) const {
+    const int64_t rounded = (count + kLanes - 1) / kLanes * kLanes;
+    const uint32_t* const ids = narrow_ids();
+    if (ids != nullptr && first + rounded <= graph_.num_edges) {
+      return simd_.below(spec_.key, tree, {ids + first, nullptr, count}, limit, first, words,
+                         edges);
+    }
+    uint32_t low[kChunk];
+    uint32_t high[kChunk];
+    for (int64_t i = 0; i < rounded; ++i) {
+      const uint64_t node = graph_.original_neighbor(first + std::min(i, count - 1));
+      low[i] = static_cast<uint32_t>(node);
+      high[i] = static_cast<uint32_t>(node >> 32);
+    }
+    return simd_.below(spec_.key, tree, {low, high, count}, limit, first, words, edges);
+  }
+
+  // Original ids of neighbours if they have 32 bits, else null.
+  const uint32_t* narrow_ids() const {
+    if (graph_.neighbor_id_width == 4) return static_cast<const uint32_t*>(graph_.neighbor_ids);
+    if (graph_.neighbor_id_width == 0 && sizeof(Col) == 4) {
+      return reinterpret_cast<const uint32_t*>(graph_.indices);
+    }
+    return nullptr;
   }
 
   void find_excluded(const Row& row) {
@@ -87,10 +179,12 @@ class LaborDrawer {
 
   const CsrView<Ptr, Col>& graph_;
   const HopSpec& spec_;
-  const PickFunction pick_simd_ = simd_pickers().front().pick;
-  alignas(64) std::array<uint32_t, 2 * kLanes> drawn_;
+  const SimdPicker& simd_ = simd_pickers().front();
+  double expected_;
   std::vector<int64_t> excluded_positions_;  // excluded edges of the row at hand, ascending
-  std::vector<uint64_t> words_;              // of `SmallestVariates`
+  Buffer<uint64_t> words_;                   // of candidates of the row at hand, or of a heap
+  Buffer<int64_t> edges_;                    // of the same candidates, ascending
+  Buffer<uint64_t> sorted_;
 };
 
 }  // namespace khop::cpu

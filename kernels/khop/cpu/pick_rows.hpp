@@ -27,6 +27,8 @@ namespace khop::cpu {
 constexpr int64_t kBlockRows = 4 * kLanes;
 // Fewer rows are interleaved where each draws many neighbours: each pick takes 24 bytes until then.
 constexpr int64_t kMaxInterleavedPicks = int64_t{1} << 16;
+// LABOR reads rows whole, one after the other; so many of the next are fetched meanwhile.
+constexpr int64_t kLaborRowsAhead = 8;
 
 template <class Ptr, class Col>
 class RowDrawer {
@@ -53,17 +55,12 @@ class RowDrawer {
 
   // Appends the picked edge positions of a block of rows, and writes how many of each.
   void draw(const RowSet& rows, int64_t count, int32_t* counts, Buffer<int64_t>& positions) {
+    if (spec_.method == HopMethod::kLabor) return draw_labor(rows, count, counts, positions);
     std::array<Row, kBlockRows> found;
     for (int64_t first = 0; first < count; first += kLanes) {
       const int64_t some = std::min<int64_t>(kLanes, count - first);
       Row* const block = found.data() + first;
       finder_.find(rows.from(first), some, block);
-      if (spec_.method == HopMethod::kLabor) {
-        for (int64_t i = 0; i < some; ++i) {
-          counts[first + i] = checked_count(labor_.draw(block[i], positions));
-        }
-        continue;
-      }
       if (spec_.weighted) continue;
       if (spec_.excluded == nullptr) {
         draw_block(block, some, counts + first, positions);
@@ -71,7 +68,7 @@ class RowDrawer {
         draw_around_exclusions(block, some, counts + first, positions);
       }
     }
-    if (!spec_.weighted || spec_.method == HopMethod::kLabor) return;
+    if (!spec_.weighted) return;
     const int64_t at_a_time = std::clamp<int64_t>(
         kMaxInterleavedPicks / std::max<int64_t>(spec_.fanout, 1), 1, kBlockRows);
     for (int64_t first = 0; first < count; first += at_a_time) {
@@ -81,6 +78,21 @@ class RowDrawer {
   }
 
  private:
+  void draw_labor(const RowSet& rows, int64_t count, int32_t* counts, Buffer<int64_t>& positions) {
+    std::array<Row, kBlockRows> found;
+    for (int64_t first = 0; first < count; first += kLanes) {
+      finder_.find(rows.from(first), std::min<int64_t>(kLanes, count - first),
+                   found.data() + first);
+    }
+    for (int64_t i = -kLaborRowsAhead; i < count; ++i) {
+      if (i + kLaborRowsAhead < count) {
+        labor_.prefetch(found[static_cast<std::size_t>(i + kLaborRowsAhead)]);
+      }
+      if (i < 0) continue;
+      counts[i] = checked_count(labor_.draw(found[static_cast<std::size_t>(i)], positions));
+    }
+  }
+
   // The block in stretches: few rows have pairs that are excluded.
   void draw_around_exclusions(const Row* rows, int64_t count, int32_t* counts,
                               Buffer<int64_t>& positions) {

@@ -7,6 +7,10 @@ namespace khop::cpu {
 #ifdef KHOP_X86
 void pick_simd_avx2(uint64_t, const SimdRows&, int, bool, uint32_t*);
 void pick_simd_avx512(uint64_t, const SimdRows&, int, bool, uint32_t*);
+int64_t below_avx2(uint64_t, uint32_t, const SimdNodes&, uint64_t, int64_t, uint64_t*, int64_t*);
+int64_t below_avx512(uint64_t, uint32_t, const SimdNodes&, uint64_t, int64_t, uint64_t*, int64_t*);
+uint64_t kth_avx2(const uint64_t*, int64_t, int64_t);
+uint64_t kth_avx512(const uint64_t*, int64_t, int64_t);
 #endif
 
 namespace {
@@ -27,13 +31,37 @@ void pick_simd_portable(uint64_t key, const SimdRows& rows, int count, bool repl
   }
 }
 
+int64_t below_portable(uint64_t key, uint32_t tree, const SimdNodes& nodes, uint64_t limit,
+                       int64_t first, uint64_t* words, int64_t* places) {
+  int64_t found = 0;
+  for (int64_t i = 0; i < nodes.count; ++i) {
+    const uint64_t high = nodes.high == nullptr ? 0 : nodes.high[i];
+    words[found] = first_64_bits(NodeDraws{key, high << 32 | nodes.low[i], tree}.block(0));
+    places[found] = first + i;
+    found += static_cast<int64_t>(words[found] <= limit);
+  }
+  return found;
+}
+
+uint64_t kth_portable(const uint64_t* words, int64_t count, int64_t k) {
+  uint64_t found = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t smaller = 0;
+    for (int64_t j = 0; j < count; ++j) smaller += static_cast<int64_t>(words[j] < words[i]);
+    if (smaller < k && words[i] > found) found = words[i];
+  }
+  return found;
+}
+
 std::vector<SimdPicker> find_pickers() {
   std::vector<SimdPicker> found;
 #ifdef KHOP_X86
-  if (__builtin_cpu_supports("avx512f")) found.push_back({"avx512", pick_simd_avx512});
-  if (__builtin_cpu_supports("avx2")) found.push_back({"avx2", pick_simd_avx2});
+  if (__builtin_cpu_supports("avx512f"))
+    found.push_back({"avx512", pick_simd_avx512, below_avx512, kth_avx512});
+  if (__builtin_cpu_supports("avx2"))
+    found.push_back({"avx2", pick_simd_avx2, below_avx2, kth_avx2});
 #endif
-  found.push_back({"portable", pick_simd_portable});
+  found.push_back({"portable", pick_simd_portable, below_portable, kth_portable});
   return found;
 }
 

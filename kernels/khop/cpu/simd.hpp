@@ -26,9 +26,29 @@ struct SimdRows {
 using PickFunction = void (*)(uint64_t key, const SimdRows& rows, int count, bool replace,
                               uint32_t* picks);
 
+// Ids of nodes. Upper halves may be null: then all are zero. Up to the next multiple of kLanes,
+// anything may follow, which is read.
+struct SimdNodes {
+  const uint32_t* low;
+  const uint32_t* high;
+  int64_t count;
+};
+
+// Writes the first 64-bit word of each node (NodeDraws::block(0)) that is at most `limit`, and
+// first + i, i being the node's number, in order; returns how many. There is room for kLanes more
+// than there are nodes.
+using BelowFunction = int64_t (*)(uint64_t key, uint32_t tree, const SimdNodes& nodes,
+                                  uint64_t limit, int64_t first, uint64_t* words, int64_t* places);
+
+// The k-th smallest of `count` words, k = 1 the least; kLanes words of all ones follow them. Takes
+// time in proportion to count^2.
+using KthFunction = uint64_t (*)(const uint64_t* words, int64_t count, int64_t k);
+
 struct SimdPicker {
   const char* instructions;  // "avx512", "avx2" or "portable"
   PickFunction pick;
+  BelowFunction below;
+  KthFunction kth;
 };
 
 // Those that this machine can run, the fastest first.

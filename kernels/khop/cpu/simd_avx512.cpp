@@ -17,6 +17,27 @@ struct Avx512 {
   static void store(uint32_t* to, V a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi64_epi32(a));
   }
+  // Words of two lower halves each: the odd ones of 32-bit lanes are `high`.
+  static V joined(V low, V high) {
+    return _mm512_mask_blend_epi32(0xAAAA, low, _mm512_slli_epi64(high, 32));
+  }
+  // Of the first `count` lanes.
+  static int64_t append_below(V words, uint64_t limit, int64_t count, int64_t first,
+                              uint64_t* out_words, int64_t* places) {
+    const __mmask8 lanes =
+        count >= 8 ? 0xFF : static_cast<__mmask8>((1u << (count > 0 ? count : 0)) - 1);
+    const __mmask8 kept = _mm512_mask_cmple_epu64_mask(
+        lanes, words, _mm512_set1_epi64(static_cast<long long>(limit)));
+    const V own =
+        _mm512_add_epi64(_mm512_set1_epi64(first), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
+    _mm512_storeu_si512(out_words, _mm512_maskz_compress_epi64(kept, words));
+    _mm512_storeu_si512(places, _mm512_maskz_compress_epi64(kept, own));
+    return __builtin_popcount(kept);
+  }
+  static int64_t count_smaller(const uint64_t* words, uint64_t value) {
+    const V all = _mm512_set1_epi64(static_cast<long long>(value));
+    return __builtin_popcount(_mm512_cmplt_epu64_mask(_mm512_loadu_si512(words), all));
+  }
   static V multiply(V a, V b) { return _mm512_mul_epu32(a, b); }
   static V upper(V a) { return _mm512_srli_epi64(a, 32); }
   static V subtract(V a, V b) { return _mm512_sub_epi64(a, b); }
@@ -40,6 +61,15 @@ struct Avx512 {
 void pick_simd_avx512(uint64_t key, const SimdRows& rows, int count, bool replace,
                       uint32_t* picks) {
   VectorPicker<Avx512>::pick(key, rows, count, replace, picks);
+}
+
+int64_t below_avx512(uint64_t key, uint32_t tree, const SimdNodes& nodes, uint64_t limit,
+                     int64_t first, uint64_t* words, int64_t* places) {
+  return VectorPicker<Avx512>::below(key, tree, nodes, limit, first, words, places);
+}
+
+uint64_t kth_avx512(const uint64_t* words, int64_t count, int64_t k) {
+  return VectorPicker<Avx512>::kth(words, count, k);
 }
 
 }  // namespace khop::cpu

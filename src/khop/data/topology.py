@@ -10,7 +10,7 @@ from khop import _native
 from khop.data.arrays import check_count, check_pointers, check_range, narrowest_int, to_ids
 from khop.data.times import time_keys
 from khop.data.weights import weight_values
-from khop.typing import Array, ArrayLike, EdgeDir, Int64Array, IntArray
+from khop.typing import Array, ArrayLike, EdgeDir, Float64Array, Int64Array, IntArray
 
 Layout = Literal["COO", "CSR", "CSC"]
 
@@ -63,6 +63,7 @@ class Topology:
     times: Int64Array | None
     weight_sums: Array | None
     weight_guide: Array | None
+    _weights: tuple[Array, IntArray | None] | None
 
     def __init__(
         self,
@@ -139,6 +140,7 @@ class Topology:
         self.indptr, self.indices, self.edge_ids = indptr, indices, edge_ids
         self.times, self.weight_sums, self.weight_guide = times, weight_sums, weight_guide
         self.num_neighbors = num_neighbors
+        self._weights = None
         return self
 
     def _from_coo(
@@ -253,7 +255,7 @@ class Topology:
         return keys if places is None else keys[places]
 
     def _weigh(self, places: IntArray | None, weights: ArrayLike | None) -> None:
-        self.weight_sums = self.weight_guide = None
+        self.weight_sums = self.weight_guide = self._weights = None
         if weights is None:
             return
         values = weight_values(weights)
@@ -261,6 +263,22 @@ class Topology:
             raise ValueError(f"{len(values)} weights for {self.num_edges} edges")
         stored = values if places is None else values[places]
         self.weight_sums, self.weight_guide = _native.weight_table(self.indptr, stored)
+        self._weights = values, places  # the user's memory, as a rule: no copy
+
+    def weights_of(self, entries: Int64Array) -> Float64Array:
+        """Return the weights of some entries, as they were given.
+
+        Args:
+            entries: [n] int64 positions in `indices`.
+
+        Raises:
+            ValueError: there are no weights, or only their table.
+        """
+        if self._weights is None:
+            raise ValueError("the weights of the graph's edges are not known, only their table")
+        values, places = self._weights
+        chosen = values[entries if places is None else places[entries]]
+        return chosen.astype(np.float64)
 
     @property
     def num_rows(self) -> int:

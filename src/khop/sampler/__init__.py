@@ -11,6 +11,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "EpochPlan": "plan",
+        "FastGcn": "methods",
         "GraphAccess": "methods",
         "Hgt": "methods",
         "Labor": "methods",

@@ -12,9 +12,10 @@ import numpy as np
 from khop import _native
 from khop.sampler.graph_rows import GraphRows, in_order
 from khop.sampler.methods.access import Rows
+from khop.sampler.replies import check_weights
 from khop.sampler.requests import Exclusion, HopRequest, RowSet, SeedSet, Ticket
 from khop.sampler.row_fetcher import PartRows, write_rows
-from khop.typing import Array, BoolArray, Int32Array, Int64Array, UInt64Array
+from khop.typing import Array, BoolArray, Float64Array, Int32Array, Int64Array, UInt64Array
 
 
 class BatchDraw:
@@ -28,6 +29,7 @@ class BatchDraw:
         place: (key of the epoch, index of the batch).
         with_edge: the batch records edges.
         fanouts: of each hop, an edge type each.
+        weighted: for each edge type, whether it is drawn by weight. If empty, none is.
         num_threads: threads that kernels may use.
     """
 
@@ -40,12 +42,14 @@ class BatchDraw:
         place: tuple[int, int],
         with_edge: bool,
         fanouts: Sequence[Sequence[int]] = (),
+        weighted: Sequence[bool] = (),
         num_threads: int = 1,
     ) -> None:
         self._rows = rows
         self._exclude = exclude
         self.place, self.batch = place, place[1]
         self._with_edge = with_edge
+        self._weighted = weighted
         self.fanouts = fanouts
         self.subgraph = subgraph
         self.seeds = seeds
@@ -78,10 +82,11 @@ class BatchDraw:
         key: int = 0,
         replace: bool = False,
         trees: Int32Array | None = None,
+        times: Int64Array | None = None,
         with_edge: bool = True,
     ) -> Generator[list[Ticket], None, Rows]:
         """See `GraphAccess`."""
-        rows = RowSet.around((ids, trees, None), relation, self._exclude)
+        rows = RowSet.around((ids, trees, times), relation, self._exclude)
         request = HopRequest(fanout, replace, with_edge, key)
         replies = yield from self._rows.draw(relation, rows, request)
         counts, found, edges = in_order(replies)
@@ -100,6 +105,26 @@ class BatchDraw:
     ) -> Generator[list[Ticket], None, BoolArray]:
         """See `GraphAccess`."""
         return self._rows.has_edges(relation, rows, neighbors)
+
+    def weights(
+        self, relation: int, edges: Int64Array
+    ) -> Generator[list[Ticket], None, Float64Array | None]:
+        """See `GraphAccess`."""
+        if relation >= len(self._weighted) or not self._weighted[relation]:
+            return None
+        view = self._rows.view
+        if view.storage is None:
+            return view.topologies[relation].weights_of(edges)
+        name = view.storage.meta.weight_attr
+        assert name is not None  # of a folder with weighted edge types
+        rows = PartRows(view.storage, "edge", relation, [name], self._rows.remote)
+        (fetched,) = stored = rows.empty(len(edges))
+        yield from write_rows([(rows.fetch(edges), stored)])
+        return check_weights(fetched, rows.attributes[name].dtype)
+
+    def column_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
+        """See `GraphAccess`."""
+        return self._rows.column_sums(relation)
 
     def original_ids(
         self, node_type: int, ids: Int64Array

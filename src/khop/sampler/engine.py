@@ -96,7 +96,14 @@ class Engine:
             subgraph = self._begin((), exclude)
             place = run_key, batch
             drawn = BatchDraw(
-                self.rows, subgraph, seeds, exclude, place, spec.with_edge, spec.fanouts
+                self.rows,
+                subgraph,
+                seeds,
+                exclude,
+                place,
+                spec.with_edge,
+                spec.fanouts,
+                spec.weighted,
             )
             yield from self._program.draw(drawn)
             subgraph.values = drawn.values

@@ -21,6 +21,7 @@ from khop.typing import Array, BoolArray, Int32Array, Int64Array
 Replies = tuple[Int32Array, list[Drawn]]
 """The owner of each row, and each owner's answer for its rows."""
 
+_ROWS_AT_ONCE, _ENTRIES_AT_ONCE = 1 << 16, 1 << 20  # of sums over all rows
 _CHUNK = 1 << 20  # nodes of a request for degrees
 
 
@@ -40,6 +41,8 @@ class GraphRows:
             raise ValueError("a partition's engine needs access to the other partitions")
         self.view = view
         self.remote = remote
+        self._columns: dict[int, Int64Array] = {}
+        self._columns_under_way: dict[int, list[Ticket]] = {}
         self._degree_sums: dict[int, Int64Array] = {}
 
     def draw(
@@ -157,6 +160,45 @@ class GraphRows:
             ),
         )
         return degrees
+
+    def column_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
+        """Return running sums of the squared norms of columns; see `GraphAccess`.
+
+        All rows are read once, in pieces; batches of a process share the sums, and those that come
+        while they are computed wait for them.
+        """
+        while relation not in self._columns:
+            if relation in self._columns_under_way:
+                yield self._columns_under_way[relation]
+                continue
+            for tickets in self._add_up_columns(relation):
+                self._columns_under_way[relation] = tickets
+                try:
+                    yield tickets
+                finally:  # an abandoned batch leaves the sums to another
+                    del self._columns_under_way[relation]
+        return self._columns[relation]
+
+    def _add_up_columns(self, relation: int) -> Generator[list[Ticket], None, None]:
+        source, destination = self.view.relations[relation]
+        # Scaled so that no sum leaves 63 bits; an edge of a row of any length counts.
+        scale = 1 << min(40, 62 - self.view.edge_bounds[relation][-1].bit_length())
+        masses = np.zeros(self.view.num_nodes[source], np.int64)
+        whole = HopRequest(-1, False, False, 0)
+        for first in range(0, self.view.num_nodes[destination], _ROWS_AT_ONCE):
+            ids = np.arange(
+                first, min(first + _ROWS_AT_ONCE, self.view.num_nodes[destination]), dtype=np.int64
+            )
+            degrees = yield from self.degrees(relation, ids)
+            piece = np.cumsum(degrees) // _ENTRIES_AT_ONCE
+            for some in np.split(ids, np.flatnonzero(np.diff(piece)) + 1):
+                replies = yield from self.draw(relation, RowSet(some), whole)
+                counts, neighbors, _ = in_order(replies)
+                squares = np.square(counts.astype(np.int64))
+                each = np.maximum(scale // np.maximum(squares, 1), 1)
+                np.add.at(masses, neighbors, np.repeat(each, counts))
+        own = self.view.own_ids(source, np.arange(len(masses), dtype=np.int64))
+        self._columns[relation] = np.cumsum(masses[own])
 
     def degree_sums(self, relation: int) -> Generator[list[Ticket], None, Int64Array]:
         """Return running sums of all nodes' degrees, by original id; see `GraphAccess`."""

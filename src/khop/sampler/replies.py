@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from khop.data import Feature
 from khop.data.arrays import storage_dtype
+from khop.data.weights import weight_values
 from khop.errors import ProtocolError
 from khop.sampler.requests import Drawn
 from khop.storage.folder import AttrMeta
-from khop.typing import Array, BoolArray, Int64Array
+from khop.typing import Array, BoolArray, Float64Array, Int64Array
 
 
 def check_drawn(
@@ -69,6 +71,27 @@ def check_degrees(arrays: list[Array], part: int, count: int, most: int) -> Int6
     _check_vector(arrays[0], sender, ("int64",), count, "degrees")
     _check_range(arrays[0], sender, 0, most + 1, "degree")
     return arrays[0]
+
+
+def check_weights(values: Array, dtype: str) -> Float64Array:
+    """Check weights of edges that were fetched as rows of an attribute.
+
+    Args:
+        values: [n] as they are stored.
+        dtype: name of their dtype.
+
+    Returns:
+        [n] float64.
+
+    Raises:
+        ProtocolError: a weight that is negative, infinite or NaN.
+    """
+    try:
+        return weight_values(Feature(values, dtype).numbers(), "the weights of a partition").astype(
+            np.float64
+        )
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
 
 
 def check_rows(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from khop import _native
-from khop.data import Graph
+from khop.data import Graph, Topology
 from khop.storage.part import Part
 from khop.typing import Int64Array, NodeType
 
@@ -24,6 +24,7 @@ class GraphView:
         edge_bounds: the same of edges, for each edge type.
         part: index of the local part.
         storage: the local part, if the graph is a partition.
+        topologies: the rows of each edge type, of a graph in memory.
         node_types: names of the node types.
     """
 
@@ -36,6 +37,7 @@ class GraphView:
         edge_bounds: list[list[int]],
         part: int,
         storage: Part | None = None,
+        topologies: Sequence[Topology] = (),
         node_types: Sequence[NodeType] = (),
     ) -> None:
         self.num_nodes = num_nodes
@@ -45,6 +47,7 @@ class GraphView:
         self.edge_bounds = edge_bounds
         self.part = part
         self.storage = storage
+        self.topologies = topologies
         self.node_types = node_types
 
     @property
@@ -74,6 +77,7 @@ class GraphView:
             [[0, count] for count in counts],
             [[0, topology.num_edges] for topology in graph.topologies.values()],
             0,
+            topologies=list(graph.topologies.values()),
             node_types=graph.node_types,
         )
 
@@ -88,5 +92,5 @@ class GraphView:
             [t.bounds for t in part.meta.edge_types],
             part.part,
             part,
-            [t.name for t in part.meta.node_types],
+            node_types=[t.name for t in part.meta.node_types],
         )

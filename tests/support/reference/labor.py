@@ -1,12 +1,13 @@
-"""LABOR-i in plain Python, from the paper (https://arxiv.org/abs/2210.13339), row after row.
+"""LABOR in plain Python, from the paper (https://arxiv.org/abs/2210.13339), row after row.
 
-Sums are added in the order of the rows' entries, so that floats are those of the program.
+Sums are added in the order of the rows' entries, so that floats are those of the program. Nodes are
+(tree, id): all trees are 0 but in disjoint batches.
 """
 
 import itertools
 import math
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from support.reference import oracle
 
@@ -15,11 +16,16 @@ NORMAL = NormalDist()
 
 
 class Relation(NamedTuple):
-    """An edge type: node types of neighbours and of rows, [(neighbour, edge)] of each row."""
+    """An edge type: node types of neighbours and of rows, [(neighbour, edge)] of each row.
+
+    By edge: weights, and times from which it can be seen.
+    """
 
     source: int
     destination: int
     rows: dict
+    weights: Any = None
+    times: Any = None
 
 
 class Method(NamedTuple):
@@ -30,6 +36,22 @@ class Method(NamedTuple):
     sequential: bool = True
     edge_norm: str | None = None
     batch_dependency: int = 1
+    replace: bool = False
+    weight_attr: str | None = None
+
+
+class Row(NamedTuple):
+    """A row: its neighbours, its fan-out, weights of its edges, shares of their sum (or None)."""
+
+    nodes: list
+    fanout: int
+    weights: list
+    shares: list | None
+
+    @property
+    def count(self):
+        """How many neighbours are taken without replacement."""
+        return len(self.nodes) if self.fanout < 0 else min(self.fanout, len(self.nodes))
 
 
 def added(values):
@@ -40,75 +62,117 @@ def added(values):
     return total
 
 
-def scale(row, count, masses):
-    """c_s: the least c with sum_t 1 / min(1, c pi_t) = d^2 / k."""
-    if count == len(row):
-        return max((1 / masses[t] for t in row), default=0.0)
-    sure = [False] * len(row)
+def scale(row, masses):
+    """c_s: the least c with sum_t 1 / min(1, c pi_t) = d^2 / k, or the same of weights."""
+    if row.count == len(row.nodes):
+        least = row.fanout / (1 if row.shares is not None else max(len(row.nodes), 1))
+        return max((least, 0.0, *(1 / pi for pi in masses)))
+    degree, count = float(len(row.nodes)), row.count
+    squares = [1.0 if row.shares is None else a * a for a in row.shares or row.nodes]
+    target = degree * degree / count
+    if row.shares is not None:
+        target = 1 / count - 1 / degree + added(squares)
+    sure = [False] * len(masses)
     while True:
-        inverse = added(0.0 if s else 1 / masses[t] for t, s in zip(row, sure, strict=True))
-        found = inverse / (float(len(row)) * len(row) / count - sum(sure))
-        more = [s or found * masses[t] >= 1 for t, s in zip(row, sure, strict=True)]
+        entries = list(zip(squares, masses, sure, strict=True))
+        inverse = added(0.0 if s else a / pi for a, pi, s in entries)
+        found = inverse / (target - added(a if s else 0.0 for a, _, s in entries))
+        more = [s or found * pi >= 1 for _, pi, s in entries]
         if more == sure:
             return found
         sure = more
 
 
 def masses_of(rows, iterations):
-    """pi_t, after some iterations, or until a sum falls by less than 1 in 10,000."""
-    masses = {t: 1.0 for row, _ in rows for t in row}  # in the order in which rows name them
-    expected = float(len(masses))
-    while iterations:
-        highest = dict.fromkeys(masses, 0.0)
-        for row, count in rows:
-            c = scale(row, count, masses)
-            highest |= {t: max(highest[t], c) for t in row}
-        masses = {t: pi * highest[t] for t, pi in masses.items()}
-        before, expected = expected, added(min(pi, 1.0) for pi in masses.values())
-        iterations -= 1
-        if iterations < 0 and expected >= before * (1 - 1e-4):
+    """pi_t of each row's entries, after some iterations, or until a sum falls by 1 in 10,000."""
+    first = [row.shares or [1.0] * len(row.nodes) for row in rows]
+    weighted = any(row.shares is not None for row in rows)
+    if iterations == 0:
+        return first
+    pi = {t: 1.0 for row in rows for t in row.nodes}  # in the order in which rows name them
+    expected, left, masses = float(len(pi)), iterations + (weighted and iterations > 0), first
+    while left:
+        highest = dict.fromkeys(pi, 0.0)
+        for row, of_row in zip(rows, masses, strict=True):
+            c = scale(row, of_row)
+            for t, mass in zip(row.nodes, of_row, strict=True):
+                own = c * mass if weighted and masses is first else c
+                highest[t] = max(highest[t], own)
+        pi = {t: min(value * highest[t], 2.0**300) for t, value in pi.items()}
+        masses = [[pi[t] for t in row.nodes] for row in rows]
+        before, expected = expected, added(min(value, 1.0) for value in pi.values())
+        left -= 1
+        if left < 0 and expected >= before * (1 - 1e-4):
             break
     return masses
 
 
-def smallest(row, count, variates, masses):
-    """Positions of the `count` least r_t / pi_t, and the chance of each given the other nodes."""
-    arrivals = [variates[t] / masses[t] for t in row]
-    chances = {}
-    for i in sorted(range(len(row)), key=lambda i: (arrivals[i], i))[:count]:
-        others = sorted(a for a, t in zip(arrivals, row, strict=True) if t != row[i])
-        left = count - row[:i].count(row[i])  # places that parallel edges before it leave
-        sure = left > len(others)
-        chances[i] = 1.0 if sure else min(masses[row[i]] * others[left - 1], 1.0)
-        if count == len(row):
-            chances[i] = 1.0
-        elif set(masses.values()) == {1.0} and len(set(row)) == len(row):
-            chances[i] = count / len(row)
-    return dict(sorted(chances.items()))
+def smallest(row, numbers, masses):
+    """[(position, chance given the other nodes)] of the `count` least r_t / pi_t, in order."""
+    arrivals = [
+        (numbers(t, 0) / pi, i, t) for i, (t, pi) in enumerate(zip(row.nodes, masses, strict=True))
+    ]
+    if row.count == len(row.nodes):
+        return [(i, 1.0) for _, i, _ in arrivals]
+    return raced(arrivals, row, row.count, masses, row.count / max(len(row.nodes), 1))
 
 
-def poisson(row, count, variates, masses):
+def repeated(row, numbers, masses):
+    """The same with replacement: k sorted numbers of each neighbour, chances by k."""
+    k, arrivals = row.fanout, []
+    if k < 0:
+        return [(i, 1.0) for i in range(len(row.nodes))]
+    for i, (t, pi) in enumerate(zip(row.nodes, masses, strict=True)):
+        spent = 0.0
+        for j in range(k):
+            spent -= math.log(max(numbers(t, j), 2.0**-54)) / (k - j)
+            arrivals.append((-math.expm1(-spent) / pi, i, (t, j)))
+    even = 1 / max(len(row.nodes), 1)
+    return [(i, chance * k) for i, chance in raced(arrivals, row, k, masses, even)]
+
+
+def raced(arrivals, row, count, masses, even):
+    """The first `count` of (time, position, group), in order of positions, then of time."""
+    arrivals, taken = sorted(arrivals, key=lambda a: a[:2]), []
+    for place, (_, i, group) in enumerate(arrivals[:count]):
+        others = [time for time, _, other in arrivals if other != group]
+        left = count - sum(other == group for _, _, other in arrivals[:place])
+        chance = 1.0 if left > len(others) else min(masses[i] * others[left - 1], 1.0)
+        if set(masses) == {1.0} and row.shares is None and len(set(row.nodes)) == len(row.nodes):
+            chance = even
+        taken.append((i, chance))
+    return sorted(taken, key=lambda pick: pick[0])
+
+
+def poisson(row, numbers, masses, importance):
     """Positions with r_t < c_s pi_t, and their chances."""
-    c = scale(row, count, masses)
-    chances = [1.0 if count == len(row) else min(c * masses[t], 1.0) for t in row]
-    return {i: p for i, (t, p) in enumerate(zip(row, chances, strict=True)) if variates[t] < p}
+    c = scale(row, masses)
+    if row.shares is not None and importance == 0:
+        c = row.count
+    found = []
+    for i, (t, pi) in enumerate(zip(row.nodes, masses, strict=True)):
+        chance = 1.0 if row.count == len(row.nodes) else min(c * pi, 1.0)
+        if numbers(t, 0) < chance:
+            found.append((i, chance))
+    return found
 
 
-def norms_of(chances, edge_norm):
+def norms_of(taken, row, edge_norm):
     """Weights of a row's edges."""
-    inverse = [1 / p for p in chances.values()]
-    ratio = len(inverse) / added(inverse) if inverse else 0.0
-    return [w * ratio if edge_norm == "hajek" else w for w in inverse]
+    if edge_norm != "hajek":
+        return [row.weights[i] * (1 / p) for i, p in taken]
+    ht = [(1.0 if row.shares is None else row.shares[i]) * (1 / p) for i, p in taken]
+    return [w * (len(ht) / added(ht)) for w in ht]
 
 
-def variate(method, run_key, batch, hop, node_type, node):
-    """r_t of a node; with batch_dependency above 1 within 1e-13 or so."""
+def variate(method, run_key, batch, hop, node_type, node, index=0):
+    """The index-th number of a node; with batch_dependency above 1 within 1e-13 or so."""
     step, period = 0 if method.layer_dependency else hop, method.batch_dependency
 
     def word(of_batch):
-        place = oracle.step_key(run_key, of_batch, PROGRAM_HOP, VARIATES)
+        place = oracle.step_key(run_key, of_batch, PROGRAM_HOP, VARIATES + 256 * index)
         key = oracle.step_key(place, 0, step, node_type)
-        low, high = itertools.islice(oracle.words(key, node), 2)
+        low, high = itertools.islice(oracle.words(key, node[1], node[0]), 2)
         return low, high
 
     if period < 2:
@@ -124,31 +188,66 @@ def variate(method, run_key, batch, hop, node_type, node):
     return NORMAL.cdf(z)
 
 
-def draw(relations, fanouts, seeds, method, run_key, batch):
-    """Returns [nodes] of each type, and [(neighbour, row, edge, weight)] of each relation."""
-    nodes = [list(s) for s in seeds]
+def row_of(relation, fanout, node, time, weighted):
+    """A node's row, and the ids of its edges."""
+    entries = relation.rows.get(node[1], [])
+    weights = relation.weights
+    if time is not None and relation.times is not None:
+        entries = sorted(entries, key=lambda entry: relation.times[entry[1]])
+        entries = [entry for entry in entries if relation.times[entry[1]] <= time]
+    if weights is not None:
+        entries = [entry for entry in entries if weights[entry[1]] > 0]
+    own = [1.0 if weights is None else weights[e] for _, e in entries]
+    total = added(own)
+    shares = [max(a / total, 2.0**-62) for a in own] if weighted else None
+    return Row([(node[0], t) for t, _ in entries], fanout, own, shares), [e for _, e in entries]
+
+
+def draw(relations, fanouts, seeds, method, run_key, batch, disjoint=False, times=None):
+    """Returns [(tree, node)] of each type, and [(neighbour, row, edge, weight)] of each relation.
+
+    Args:
+        relations: edge types; by weight if any has weights.
+        fanouts: of each hop, of each.
+        seeds: of each node type.
+        method: options.
+        run_key: of the epoch.
+        batch: its index.
+        disjoint: each seed has a tree of its own.
+        times: of the seeds, which must be disjoint.
+    """
+    weighted = any(relation.weights is not None for relation in relations)
+    nodes, trees = [], itertools.count()
+    for of_type in seeds:
+        nodes.append([(next(trees) if disjoint else 0, s) for s in of_type])
     frontier, edges = [list(n) for n in nodes], [[] for _ in relations]
     for hop in range(len(fanouts[0])):
         picked = [[] for _ in relations]
         for source in range(len(nodes)):
             rows, places = [], []
             for r, relation in enumerate(relations):
-                k = fanouts[r][hop]
-                if relation.source != source or k == 0:
+                if relation.source != source or fanouts[r][hop] == 0:
                     continue
                 for v in frontier[relation.destination]:
-                    entries = relation.rows.get(v, [])
-                    count = len(entries) if k < 0 else min(k, len(entries))
-                    rows.append(([t for t, _ in entries], count))
-                    places.append((r, v, entries))
+                    time = None if times is None else times[v[0]]
+                    row, ids = row_of(relation, fanouts[r][hop], v, time, weighted)
+                    rows.append(row)
+                    places.append((r, v, ids))
             masses = masses_of(rows, method.importance)
-            numbers = {t: variate(method, run_key, batch, hop, source, t) for t in masses}
-            for (row, count), (r, v, entries) in zip(rows, places, strict=True):
-                take = smallest if method.sequential else poisson
-                chances = take(row, count, numbers, masses)
-                norms = norms_of(chances, method.edge_norm)
-                for i, norm in zip(chances, norms, strict=True):
-                    picked[r].append((entries[i][0], v, entries[i][1], norm))
+
+            def numbers(t, index, hop=hop, source=source):
+                return variate(method, run_key, batch, hop, source, t, index)
+
+            for row, of_row, (r, v, ids) in zip(rows, masses, places, strict=True):
+                if method.replace:
+                    taken = repeated(row, numbers, of_row)
+                elif method.sequential:
+                    taken = smallest(row, numbers, of_row)
+                else:
+                    taken = poisson(row, numbers, of_row, method.importance)
+                norms = norms_of(taken, row, method.edge_norm)
+                for (i, _), norm in zip(taken, norms, strict=True):
+                    picked[r].append((row.nodes[i], v, ids[i], norm))
         found = [[] for _ in nodes]
         for r, relation in enumerate(relations):
             for t, *_ in picked[r]:

@@ -14,6 +14,7 @@ from khop.sampler.methods.base import (
     SamplingMethod,
     register,
 )
+from khop.sampler.methods.fastgcn import FastGcn
 from khop.sampler.methods.hgt import Hgt
 from khop.sampler.methods.labor import Labor
 from khop.sampler.methods.ladies import Ladies, PoissonLadies
@@ -28,6 +29,7 @@ from khop.sampler.methods.transits import Sample, Transits
 __all__ = [
     "METHODS",
     "NEIGHBOR",
+    "FastGcn",
     "GraphAccess",
     "Hgt",
     "Labor",

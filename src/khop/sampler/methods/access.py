@@ -113,6 +113,7 @@ class GraphAccess(Protocol):
         key: int = 0,
         replace: bool = False,
         trees: Int32Array | None = None,
+        times: Int64Array | None = None,
         with_edge: bool = True,
     ) -> Waiting:
         """Draw neighbours of nodes, or take all.
@@ -124,6 +125,7 @@ class GraphAccess(Protocol):
             key: from `key`; of the draws.
             replace: draw with replacement.
             trees: [n] int32, numbers that tell draws from the same node apart.
+            times: [n] int64; only neighbours that exist at a row's time are drawn.
             with_edge: return edges, too.
 
         Returns:
@@ -142,6 +144,25 @@ class GraphAccess(Protocol):
 
     def has_edges(self, relation: int, rows: Int64Array, neighbors: Int64Array) -> Waiting:
         """Return which pairs of nodes are joined, [n] bool."""
+
+    def weights(self, relation: int, edges: Int64Array) -> Waiting:
+        """Return weights of edges, [n] float64, finite and not negative, as the user gave them.
+
+        None, if the batch's edges of this type are not drawn by weight.
+
+        Args:
+            relation: index of the edge type.
+            edges: [n] int64, as `neighbors` returns them.
+        """
+
+    def column_sums(self, relation: int) -> Waiting:
+        """Return running sums of the squared norms of columns, [num_nodes] int64, by original id.
+
+        Columns are those of the adjacency matrix of an edge type over the whole graph, each of
+        whose rows is divided by its number of entries: a neighbour's squared norm is the sum of
+        1 / degree^2 over its edges, here an integer, scaled. Parallel edges count each. The first
+        batch of a process reads all rows for it.
+        """
 
     def original_ids(self, node_type: int, ids: Int64Array) -> Waiting:
         """Return the original ids of nodes, [n] int64."""

@@ -21,17 +21,22 @@ class Labor(SamplingMethod):
     with `neighbor_ids=True` (`khop partition --neighbor-ids`).
 
     Cost: whole rows are read, where a list's sampling reads k entries of each. Seeds with 40
-    neighbours take about three times as long to draw, and hubs with thousands tens of times (20 ms
-    a batch against less than 1 ms); fewer nodes save time in gathering, copying and the model.
+    neighbours take up to twice as long to draw, and hubs with thousands twenty times (13 ms a batch
+    against less than 1 ms); fewer nodes save time in gathering, copying and the model.
     `docs/extending.md` has measurements.
 
     Importance sampling (LABOR-i) gives each neighbour a mass pi_t besides, which is larger the more
     rows it serves, so that batches have fewer nodes still. This and the options after it are drawn
-    by a program, in NumPy: rows travel whole to whoever asks for them and no neighbours' ids are
-    needed, but no weights, times, disjoint batches or devices are supported.
+    by a program, in NumPy: rows travel whole to whoever asks for them, with weights in requests of
+    their own, and no neighbours' ids are needed; devices do not run it. So are draws with
+    replacement.
 
-    Method: LABOR (https://arxiv.org/abs/2210.13339). Sequential Poisson sampling and dependent
-    batches are as in GraphBolt's `LayerNeighborSampler`.
+    In disjoint batches each seed's subgraph has numbers of its own. With times, neighbours that a
+    seed must not see are left out first, and the others race. All edge types whose neighbours are
+    of one node type share numbers and masses.
+
+    Method: LABOR (https://arxiv.org/abs/2210.13339). Sequential Poisson sampling, replacement and
+    dependent batches are as in GraphBolt's `LayerNeighborSampler`.
 
     Args:
         num_neighbors: fan-out k of each hop, or {edge type: fan-outs}; -1 takes all neighbours.
@@ -39,17 +44,24 @@ class Labor(SamplingMethod):
             until fewer than 1 in 10,000 expected nodes are saved (LABOR-*). At most 100.
         layer_dependency: use the same numbers in all hops, so that hops, too, tend to take the same
             nodes; False: each hop has numbers of its own, and hops are independent.
-        replace: False; draws with replacement are not supported.
-        weight_attr: edge attribute to draw by; edges of weight 0 are never drawn. As the loader's
-            own `weight_attr`.
+        replace: draw with replacement: each neighbour has k numbers, and a row takes the k smallest
+            of all its neighbours', so that it has exactly k edges, some of them twice. A fan-out
+            of -1 takes each once. Without importance sampling and in sequential draws alone; the
+            loader's own `replace` stays False.
+        weight_attr: edge attribute A to draw by; edges of weight 0 are never drawn, and do not
+            count for a row's degree. As the loader's own `weight_attr`. Importance sampling begins
+            with pi = A, and needs one iteration more for it; c_s gives a row's weighted sum the
+            variance of uniform draws' (degree^2 / k - degree^2 / degree + sum A^2, with A scaled to
+            the mean 1). Poisson draws without importance sampling take t if r_t < k A / sum A.
         sequential: take the min(k, degree) neighbours of smallest r_t / pi_t. False: Poisson
             sampling, the paper's: all with r_t < c_s pi_t, where c_s gives a row's mean the
             variance of k uniform draws. Their number varies; its mean is min(k, degree) without
             importance sampling, and more with it.
         edge_norm: weights of edges, `batch.edge_norm`, [num_edges] float32. 'ht' (Horvitz and
-            Thompson): 1 / chance, so that a row's weighted sum is that over all its neighbours,
-            without bias if hops are independent. 'hajek': these, scaled so that they add up to the
-            number of edges of the row: for means. If None, none.
+            Thompson): A / chance, with A = 1 unless draws are by weight, so that a row's weighted
+            sum is that over all its neighbours, without bias if hops are independent. 'hajek':
+            these, scaled so that they add up to the number of edges of the row: for means. If None,
+            none.
         batch_dependency: K: numbers change slowly, over K batches, so that successive batches share
             nodes, and caches of attributes are hit more often. Each batch by itself is drawn as
             with K = 1. 0: the numbers of an epoch never change.
@@ -95,51 +107,41 @@ class Labor(SamplingMethod):
             raise ValueError(
                 f"Labor: edge_norm must be 'ht', 'hajek' or None (got {self.edge_norm!r})"
             )
-        if self.replace:
-            raise ValueError("Labor draws without replacement alone: leave replace=True out")
-        self._check_weights(self.weight_attr)
-
-    @property
-    def _special(self) -> str:
-        """The options that a program draws, as text; empty if the kernels draw."""
-        plain = {"importance": 0, "sequential": True, "edge_norm": None, "batch_dependency": 1}
-        return ", ".join(
-            f"{option}={getattr(self, option)!r}"
-            for option, value in plain.items()
-            if getattr(self, option) != value
-        )
+        if self.replace and (self.importance or not self.sequential):
+            raise ValueError(
+                "Labor draws with replacement without importance sampling and in sequential draws "
+                f"alone (got importance={self.importance}, sequential={self.sequential}): leave "
+                "these out, or replace=True"
+            )
 
     def spec(self) -> MethodSpec:
         """See `SamplingMethod`."""
-        if not self._special:
-            return MethodSpec(self.name, bool(self.layer_dependency))
         program = LaborImportance(
             self.importance,
             bool(self.layer_dependency),
             bool(self.sequential),
             self.edge_norm,
             self.batch_dependency,
+            bool(self.replace),
         )
+        if program == LaborImportance(layer_dependency=program.layer_dependency):
+            return MethodSpec(self.name, program.layer_dependency)  # the kernels draw it
         return MethodSpec(program.name, program=program)
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
         """See `SamplingMethod`."""
-        if replace:
-            raise ValueError("Labor draws without replacement: leave replace=True out")
+        if replace and not self.replace:
+            raise ValueError(
+                "replace=True is the loader's, and Labor draws without replacement: pass "
+                "Labor(..., replace=True) instead"
+            )
         if None not in (weight_attr, self.weight_attr) and weight_attr != self.weight_attr:
             raise ValueError(
                 f"weight_attr is '{weight_attr}' of the loader and '{self.weight_attr}' of Labor: "
                 "name it once"
             )
-        self._check_weights(weight_attr)
-        return replace, weight_attr if self.weight_attr is None else self.weight_attr
-
-    def _check_weights(self, weight_attr: str | None) -> None:
-        if weight_attr is not None and self._special:
-            raise ValueError(
-                f"Labor draws by weight with none of its other options (got weight_attr="
-                f"'{weight_attr}' and {self._special}): leave one or the other out"
-            )
+        # Rows travel whole: replacement is the program's, and no option of a hop.
+        return False, weight_attr if self.weight_attr is None else self.weight_attr
 
     def settle_subgraph_type(self, subgraph_type: Any) -> Any:
         """See `SamplingMethod`; weights belong to the edges that were drawn."""
@@ -157,12 +159,4 @@ class Labor(SamplingMethod):
             raise ValueError(
                 "Labor draws at random among the neighbours that a seed may see: with "
                 "temporal_strategy='last', which takes the latest, pass a list"
-            )
-
-    def check_form(self, heterogeneous: bool, disjoint: bool) -> None:
-        """See `SamplingMethod`."""
-        if disjoint and self._special:
-            raise ValueError(
-                f"Labor with {self._special} draws one subgraph for all seeds of a batch, at no "
-                "time: leave disjoint=True and time_attr out"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Generator
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -17,6 +18,8 @@ from khop.typing import BoolArray, Float64Array, Int64Array
 
 _VARIATES, _DRAWS = 2, 3  # purposes of keys
 _MOST_LAYERS, _MOST_NODES = 16, 1 << 24
+
+NodesPerLayer = Annotated[list[Annotated[int, Between(1, _MOST_NODES)]], AtMost(_MOST_LAYERS)]
 
 
 class Candidates(NamedTuple):
@@ -66,47 +69,16 @@ def chances(mass: Int64Array, count: int) -> Float64Array:
     return found
 
 
-@register
-@dataclass(frozen=True)
-class PoissonLadies(ProgramMethod):
-    """Layers of a given number of nodes, drawn together for all rows, without bias.
+class LayerMethod(ProgramMethod):
+    """Base of methods that draw so many nodes a layer, for all rows together.
 
-    A layer's rows are all nodes so far. A neighbour u of these has the importance q_u, the sum of
-    1 / degree^2 over the rows that it is a neighbour of, and is taken with chance
-    pi_u = min(1, c q_u), by one number for all rows; c makes the chances add up to the layer's
-    number of nodes. The batch gets all edges from nodes taken to the rows. So a batch grows by so
-    many nodes a layer, not by so many a row. Nodes draw anew in every layer: edges of a layer lead
-    to nodes of all layers before it, which are a prefix of the batch's nodes (`num_sampled_nodes`,
-    `num_sampled_edges`). Parallel edges count each. Homogeneous graphs without times; whole rows
-    are read.
-
-    Method: PLADIES of https://arxiv.org/abs/2210.13339; LADIES, https://arxiv.org/abs/1911.07323.
-
-    Args:
-        nodes_per_layer: number of nodes that each layer draws, in expectation.
-        skip: nodes of a layer's rows that are neighbours of others are taken always.
-        edge_norm: 'ht': `edge_norm` is 1 / pi, and sums weighted by it are those of whole
-            neighbourhoods in expectation; 'hajek': that, scaled so that a row's add up to the
-            number of its edges, for means, which vary less.
-
-    Raises:
-        ValueError: options out of range. When the loader is made: a heterogeneous graph, or a
-            `disjoint` batch.
-
-    Example:
-        >>> loader = NeighborLoader(data, PoissonLadies([3, 3]), batch_size=2, seed=0)
-        >>> batch = next(iter(loader))
-        >>> batch.edge_norm.shape == batch.edge_index[0].shape, len(batch.num_sampled_nodes)
-        (True, 3)
+    Subclasses are dataclasses with the fields `nodes_per_layer` and `edge_norm`, and draw weights.
     """
 
-    name: ClassVar[str] = "poisson-ladies"
     edge_values: ClassVar[tuple[str, ...]] = ("edge_norm",)
 
-    nodes_per_layer: Annotated[list[Annotated[int, Between(1, _MOST_NODES)]], AtMost(_MOST_LAYERS)]
-    _: KW_ONLY
-    skip: bool = False
-    edge_norm: Literal["ht", "hajek"] = "hajek"
+    nodes_per_layer: Any
+    edge_norm: Any
 
     def __post_init__(self) -> None:
         """Checks options."""
@@ -143,15 +115,77 @@ class PoissonLadies(ProgramMethod):
         for layer, count in enumerate(self.nodes_per_layer):
             ids = graph.subgraph.frontier(0)[0]
             rows = yield from graph.neighbors(0, ids)
-            candidates = Candidates.of(rows)
-            always = np.isin(candidates.ids, ids) & self.skip
-            weights = yield from self._weights(graph, layer, candidates, count, always)
-            of_entry = weights[candidates.of_entry]
+            of_entry = yield from self.weights(graph, layer, count, ids, rows)
             kept, norm = _kept(rows, of_entry > 0), of_entry[of_entry > 0]
             graph.add_hop(0, kept)
             graph.subgraph.end_hop(all=True)
             norms.append(norm if self.edge_norm == "ht" else _scaled(kept[0], norm))
         graph.values["e0.edge_norm"] = np.concatenate(norms).astype(np.float32)
+
+    @abstractmethod
+    def weights(
+        self, graph: GraphAccess, layer: int, count: int, ids: Int64Array, rows: Rows
+    ) -> Waiting:
+        """Draw a layer's nodes; return the weight of each edge, 0 if its neighbour is not drawn.
+
+        Args:
+            graph: the graph.
+            layer: number of the layer.
+            count: its number of nodes.
+            ids: [n] int64, the layer's rows.
+            rows: all neighbours of these.
+        """
+
+
+@register
+@dataclass(frozen=True)
+class PoissonLadies(LayerMethod):
+    """Layers of a given number of nodes, drawn together for all rows, without bias.
+
+    A layer's rows are all nodes so far. A neighbour u of these has the importance q_u, the sum of
+    1 / degree^2 over the rows that it is a neighbour of, and is taken with chance
+    pi_u = min(1, c q_u), by one number for all rows; c makes the chances add up to the layer's
+    number of nodes. The batch gets all edges from nodes taken to the rows. So a batch grows by so
+    many nodes a layer, not by so many a row. Nodes draw anew in every layer: edges of a layer lead
+    to nodes of all layers before it, which are a prefix of the batch's nodes (`num_sampled_nodes`,
+    `num_sampled_edges`). Parallel edges count each. Homogeneous graphs without times; whole rows
+    are read.
+
+    Method: PLADIES of https://arxiv.org/abs/2210.13339; LADIES, https://arxiv.org/abs/1911.07323.
+
+    Args:
+        nodes_per_layer: number of nodes that each layer draws, in expectation.
+        skip: nodes of a layer's rows that are neighbours of others are taken always.
+        edge_norm: 'ht': `edge_norm` is 1 / pi, and sums weighted by it are those of whole
+            neighbourhoods in expectation; 'hajek': that, scaled so that a row's add up to the
+            number of its edges, for means, which vary less.
+
+    Raises:
+        ValueError: options out of range. When the loader is made: a heterogeneous graph, or a
+            `disjoint` batch.
+
+    Example:
+        >>> loader = NeighborLoader(data, PoissonLadies([3, 3]), batch_size=2, seed=0)
+        >>> batch = next(iter(loader))
+        >>> batch.edge_norm.shape == batch.edge_index[0].shape, len(batch.num_sampled_nodes)
+        (True, 3)
+    """
+
+    name: ClassVar[str] = "poisson-ladies"
+
+    nodes_per_layer: NodesPerLayer
+    _: KW_ONLY
+    skip: bool = False
+    edge_norm: Literal["ht", "hajek"] = "hajek"
+
+    def weights(
+        self, graph: GraphAccess, layer: int, count: int, ids: Int64Array, rows: Rows
+    ) -> Waiting:
+        """See `LayerMethod`."""
+        candidates = Candidates.of(rows)
+        always = np.isin(candidates.ids, ids) & self.skip
+        weights = yield from self._weights(graph, layer, candidates, count, always)
+        return weights[candidates.of_entry]
 
     def _weights(
         self,
@@ -219,7 +253,8 @@ class Ladies(PoissonLadies):
         free = free[np.argsort(original)]
         sums = np.cumsum(candidates.mass[free])
         words = _native.draw_words(graph.key(_DRAWS, layer), np.arange(count))
-        drawn = np.searchsorted(sums, below(words, np.full(count, sums[-1])), side="right")
+        points = below(words, np.full(count, sums[-1])).astype(np.int64)
+        drawn = np.searchsorted(sums, points, side="right")
         times = np.bincount(drawn, minlength=len(free))
         weights[free] = times * (sums[-1] / count) / candidates.mass[free]
         return weights

@@ -44,7 +44,7 @@ def normal_cdf(z: Float64Array) -> Float64Array:
         if (longer == total).all():
             break
         total = longer
-    return np.clip(0.5 + total * _exp_of_minus(square * 0.5) / _SQRT_TAU, 0.0, 1.0)
+    return np.clip(0.5 + total * exp_of_minus(square * 0.5) / _SQRT_TAU, 0.0, 1.0)
 
 
 def cos_of_turns(turns: Float64Array) -> Float64Array:
@@ -70,7 +70,7 @@ def log_of(y: Float64Array) -> Float64Array:
     return (exponent - is_low).astype(np.float64) * _LN2 + 2.0 * s * series
 
 
-def _exp_of_minus(y: Float64Array) -> Float64Array:
+def exp_of_minus(y: Float64Array) -> Float64Array:
     """Return exp(-y) of numbers from 0 to 40, as the 64th power of a series."""
     x = y * 2.0**-6
     series = np.ones_like(x)

@@ -1,0 +1,253 @@
+"""Sub-commands of `labor.py` that compare whole batches: blocks, products, cache and parts.
+
+Not a program: run `labor.py`. All cases of a sub-command take turns in one run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+
+from khop.data import Topology
+from khop.datasets import DebianPackages, PowerLaw
+from khop.distributed import (
+    CollocatedDistSamplingWorkerOptions,
+    DistDataset,
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+)
+from khop.loader import NeighborLoader
+from khop.partition import RandomPartitioner
+from khop.sampler import Labor
+from khop.sampler.methods.labor_layer import Layer
+from khop.sampler.methods.labor_race import take_once
+
+BATCH, FANOUTS = 1024, [10, 10, 10]
+
+
+# Blocks -------------------------------------------------------------------------------------------
+
+
+def compare_blocks(turns: int) -> None:
+    """Prints nodes and edges of batches in which every layer draws anew for all nodes so far.
+
+    So DGL's blocks are made, which peers' figures are of. khop's batches draw for each node once.
+    """
+    data = DebianPackages(undirected=True)[0]
+    topology = Topology(data.edge_index, num_src=data.num_nodes)
+    order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0)).numpy()
+    train = order[data.train_mask.numpy()[order]]
+    print("| seeds | method | nodes, blocks | edges | nodes, merged | edges |")
+    print("|---|---|---|---|---|---|")
+    for name, seeds in (("any nodes", order), ("training nodes", train)):
+        for method, importance, shared in (
+            ("uniform", None, False),
+            ("LABOR-0", 0, False),
+            ("LABOR-0, layer_dependency", 0, True),
+            ("LABOR-1, Poisson", 1, False),
+            ("LABOR-3, Poisson", 3, False),
+        ):
+            found = [
+                [
+                    _draw_layers(topology, seeds[t * BATCH :][:BATCH], importance, shared, again, t)
+                    for t in range(turns)
+                ]
+                for again in (True, False)
+            ]
+            counts = [f"{x:,.0f}" for form in found for x in np.mean(form, axis=0)]
+            print(f"| {name} | {method} | {' | '.join(counts)} |", flush=True)
+
+
+def _draw_layers(
+    topology: Topology, seeds: Any, importance: int | None, shared: bool, again: bool, seed: int
+) -> tuple[int, int]:
+    """The nodes and edges of one batch; `again`: all nodes draw in every layer."""
+    rng = np.random.default_rng(seed)
+    indptr, nodes, edges = topology.indptr.astype(np.int64), seeds, 0
+    numbers, rows = rng.random(len(indptr) - 1), seeds
+    for fanout in FANOUTS:
+        if not shared:
+            numbers = rng.random(len(indptr) - 1)
+        counts = np.diff(indptr)[rows]
+        places = np.arange(counts.sum()) + np.repeat(
+            indptr[rows] - np.cumsum(counts) + counts, counts
+        )
+        neighbors = topology.indices[places].astype(np.int64)
+        names = neighbors if importance is not None else np.arange(len(neighbors))
+        layer = Layer.of([(counts.astype(np.int32), names, None)], [fanout])
+        of_node = numbers[layer.nodes] if importance is not None else rng.random(len(names))
+        masses = layer.masses(importance or 0)
+        if importance:
+            taken = np.flatnonzero(of_node[layer.node] < layer.chances(masses))
+        else:
+            taken = take_once(layer, lambda _, r=of_node: r, masses, False).edges
+        edges += len(taken)
+        found = np.setdiff1d(neighbors[taken], nodes)
+        nodes = np.concatenate([nodes, found])
+        rows = nodes if again else found
+    return len(nodes), edges
+
+
+# Products' shape ----------------------------------------------------------------------------------
+
+
+def compare_products(scale: float, turns: int, batches: int, num_features: int) -> None:
+    """Prints nodes and time of batches with features, LABOR-0 against uniform sampling."""
+    data = PowerLaw.products(scale, num_features=num_features).data()
+    print(f"{data.num_nodes:,} nodes, {data.num_edges:,} entries, {data.num_features} features")
+    generator = torch.Generator().manual_seed(0)
+    seeds = torch.randperm(data.num_nodes, generator=generator)[: BATCH * batches]
+    bare = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
+    for name, graph in (("with features", data), ("drawing alone", bare)):
+        loaders = {
+            method: NeighborLoader(graph, fanouts, seeds, batch_size=BATCH, seed=1)
+            for method, fanouts in (("uniform", FANOUTS), ("LABOR", Labor(FANOUTS)))
+        }
+        for what, clock in (("", time.perf_counter), (", processor time", time.process_time)):
+            cases = {m: _stream(loader, clock) for m, loader in loaders.items()}
+            _print_ratios(f"{name}{what}", cases, turns)
+        counts = [loader.stats() for loader in loaders.values()]
+        nodes, edges = (
+            [getattr(c, what) / c.batches for c in counts] for what in ("nodes", "edges")
+        )
+        print(
+            f"  nodes {nodes[0]:,.0f} and {nodes[1]:,.0f}: {nodes[1] / nodes[0]:.2f}; "
+            f"edges {edges[0]:,.0f} and {edges[1]:,.0f}: {edges[1] / edges[0]:.2f}",
+            flush=True,
+        )
+
+
+def _stream(loader: Any, clock: Callable[[], float] = time.perf_counter) -> Callable[[], float]:
+    """Returns a function that measures the seconds a batch of an epoch."""
+
+    def turn() -> float:
+        begun = clock()
+        batches = sum(1 for _ in loader)
+        return (clock() - begun) / batches
+
+    return turn
+
+
+def _print_ratios(name: str, cases: dict[str, Callable[[], float]], turns: int) -> None:
+    """Prints the median times of two cases that take turns, and their ratio; one turn warms up."""
+    pairs = [[turn() for turn in cases.values()] for _ in range(turns + 1)][1:]
+    ratios = sorted(b / a for a, b in pairs)
+    medians = [1000 * statistics.median(column) for column in zip(*pairs, strict=True)]
+    print(
+        f"{name}: "
+        + ", ".join(f"{case} {ms:.1f} ms" for case, ms in zip(cases, medians, strict=True))
+        + f", ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+        flush=True,
+    )
+
+
+# Caches -------------------------------------------------------------------------------------------
+
+
+def compare_caches(scale: float, batches: int, share: float, num_seeds: int) -> None:
+    """Prints the rows that a cache of the nodes used last misses, by `batch_dependency`."""
+    data = PowerLaw.products(scale, num_features=0).data()
+    size = int(share * data.num_nodes)
+    order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))
+    wanted = 2 * batches * num_seeds
+    seeds = order.repeat(-(-wanted // data.num_nodes))[:wanted]
+    print(f"{data.num_nodes:,} nodes, a cache of {size:,} of them, batches of {num_seeds} seeds")
+    print("| method | nodes | missed | share | missed, of uniform's |")
+    print("|---|---|---|---|---|")
+    methods: dict[str, Any] = {"uniform": FANOUTS, "LABOR": Labor(FANOUTS)}
+    methods |= {f"LABOR, K={k}": Labor(FANOUTS, batch_dependency=k) for k in (8, 32)}
+    first = None
+    for name, method in methods.items():
+        used = np.full(data.num_nodes, -1)  # the batch in which each node was used last
+        cached = np.zeros(data.num_nodes, bool)
+        nodes = missed = 0
+        loader = NeighborLoader(data, method, seeds, batch_size=num_seeds, seed=1)
+        for number, batch in enumerate(loader):
+            ids = batch.n_id.numpy()
+            if number >= batches:
+                nodes += len(ids)
+                missed += len(ids) - int(cached[ids].sum())
+            used[ids] = number
+            newest = np.argpartition(-used, size - 1)[:size]
+            cached[:] = False
+            cached[newest[used[newest] >= 0]] = True
+        first = first or missed
+        print(
+            f"| {name} | {nodes / batches:,.0f} | {missed / batches:,.0f} | {missed / nodes:.2f} | "
+            f"{missed / first:.2f} |",
+            flush=True,
+        )
+
+
+# Partitions ---------------------------------------------------------------------------------------
+
+
+def compare_parts(scale: float, turns: int, batches: int) -> None:
+    """Prints what a second partition adds to a batch, for LABOR and for uniform sampling."""
+    data = PowerLaw.products(scale).data()
+    seeds = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))
+    seeds = seeds[: BATCH * batches]
+    with tempfile.TemporaryDirectory(prefix="khop-labor-") as folder:
+        roots = [Path(folder) / str(parts) for parts in (1, 2)]
+        for parts, root in enumerate(roots, 1):
+            RandomPartitioner.from_data(data, root, parts, neighbor_ids=True).partition()
+        del data
+        for samplers in (0, 1):
+            _compare_parts_with(roots, seeds, samplers, turns)
+
+
+def _compare_parts_with(roots: list[Path], seeds: Any, samplers: int, turns: int) -> None:
+    options: Any = CollocatedDistSamplingWorkerOptions()
+    if samplers:
+        options = MpDistSamplingWorkerOptions(num_workers=samplers)
+    with ExitStack() as stack:
+        loaders = {
+            (name, parts): stack.enter_context(_opened(root, parts, method, seeds, options))
+            for name, method in (("uniform", FANOUTS), ("LABOR", Labor(FANOUTS)))
+            for parts, root in enumerate(roots, 1)
+        }
+        rounds = [{c: _stream(x)() for c, x in loaders.items()} for _ in range(turns + 1)][1:]
+    medians = {c: 1000 * statistics.median(r[c] for r in rounds) for c in rounds[0]}
+    costs = {m: [r[m, 2] / r[m, 1] for r in rounds] for m in ("uniform", "LABOR")}
+    ratios = sorted(b / a for a, b in zip(costs["uniform"], costs["LABOR"], strict=True))
+    for method, cost in costs.items():
+        print(
+            f"{samplers or 'no'} sampler, {method}: {medians[method, 1]:.1f} ms, of two parts "
+            f"{medians[method, 2]:.1f} ms: {statistics.median(cost):.2f} times",
+        )
+    print(
+        f"  LABOR's cost of the second part against uniform's: {statistics.median(ratios):.2f} "
+        f"({ratios[0]:.2f} to {ratios[-1]:.2f})",
+        flush=True,
+    )
+
+
+class _opened:
+    """A loader of a folder, all of whose parts this machine serves."""
+
+    def __init__(self, root: Path, parts: int, method: Any, seeds: Any, options: Any) -> None:
+        dataset = DistDataset().load(root, 0, also_serve=range(1, parts))
+        self._loader = DistNeighborLoader(
+            dataset,
+            method,
+            seeds,
+            batch_size=BATCH,
+            collect_features=True,
+            seed=1,
+            worker_options=options,
+        )
+
+    def __enter__(self) -> Iterator[Any]:
+        return self._loader
+
+    def __exit__(self, *_: object) -> None:
+        self._loader.shutdown()
