@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from khop.data import Topology
 from khop.datasets import DebianPackages, PowerLaw
 from khop.distributed import (
     CollocatedDistSamplingWorkerOptions,
@@ -27,9 +26,7 @@ from khop.distributed import (
 )
 from khop.loader import NeighborLoader
 from khop.partition import RandomPartitioner
-from khop.sampler import Labor
-from khop.sampler.methods.labor_layer import Layer
-from khop.sampler.methods.labor_race import take_once
+from khop.sampler import Labor, NeighborSampling
 
 BATCH, FANOUTS = 1024, [10, 10, 10]
 
@@ -38,63 +35,35 @@ BATCH, FANOUTS = 1024, [10, 10, 10]
 
 
 def compare_blocks(turns: int) -> None:
-    """Prints nodes and edges of batches in which every layer draws anew for all nodes so far.
+    """Prints nodes and edges of batches in which all nodes draw in each hop, and only new ones.
 
-    So DGL's blocks are made, which peers' figures are of. khop's batches draw for each node once.
+    The former are DGL's blocks, of which peers' figures are.
     """
     data = DebianPackages(undirected=True)[0]
-    topology = Topology(data.edge_index, num_src=data.num_nodes)
-    order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0)).numpy()
-    train = order[data.train_mask.numpy()[order]]
-    print("| seeds | method | nodes, blocks | edges | nodes, merged | edges |")
+    bare = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
+    order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))
+    train = order[data.train_mask[order]]
+    apart: dict[str, Any] = {"layer_dependency": False}
+    poisson: dict[str, Any] = {**apart, "sequential": False}
+    methods: dict[str, Callable[[bool], Any]] = {
+        "uniform": lambda anew: NeighborSampling(FANOUTS, layer_wise=anew),
+        "LABOR-0": lambda anew: Labor(FANOUTS, layer_wise=anew, **apart),
+        "LABOR-0, layer_dependency": lambda anew: Labor(FANOUTS, layer_wise=anew),
+        "LABOR-1, Poisson": lambda anew: Labor(FANOUTS, importance=1, layer_wise=anew, **poisson),
+        "LABOR-3, Poisson": lambda anew: Labor(FANOUTS, importance=3, layer_wise=anew, **poisson),
+    }
+    print("| seeds | method | nodes, all draw | edges | nodes, new ones draw | edges |")
     print("|---|---|---|---|---|---|")
     for name, seeds in (("any nodes", order), ("training nodes", train)):
-        for method, importance, shared in (
-            ("uniform", None, False),
-            ("LABOR-0", 0, False),
-            ("LABOR-0, layer_dependency", 0, True),
-            ("LABOR-1, Poisson", 1, False),
-            ("LABOR-3, Poisson", 3, False),
-        ):
-            found = [
-                [
-                    _draw_layers(topology, seeds[t * BATCH :][:BATCH], importance, shared, again, t)
-                    for t in range(turns)
-                ]
-                for again in (True, False)
-            ]
-            counts = [f"{x:,.0f}" for form in found for x in np.mean(form, axis=0)]
-            print(f"| {name} | {method} | {' | '.join(counts)} |", flush=True)
-
-
-def _draw_layers(
-    topology: Topology, seeds: Any, importance: int | None, shared: bool, again: bool, seed: int
-) -> tuple[int, int]:
-    """The nodes and edges of one batch; `again`: all nodes draw in every layer."""
-    rng = np.random.default_rng(seed)
-    indptr, nodes, edges = topology.indptr.astype(np.int64), seeds, 0
-    numbers, rows = rng.random(len(indptr) - 1), seeds
-    for fanout in FANOUTS:
-        if not shared:
-            numbers = rng.random(len(indptr) - 1)
-        counts = np.diff(indptr)[rows]
-        places = np.arange(counts.sum()) + np.repeat(
-            indptr[rows] - np.cumsum(counts) + counts, counts
-        )
-        neighbors = topology.indices[places].astype(np.int64)
-        names = neighbors if importance is not None else np.arange(len(neighbors))
-        layer = Layer.of([(counts.astype(np.int32), names, None)], [fanout])
-        of_node = numbers[layer.nodes] if importance is not None else rng.random(len(names))
-        masses = layer.masses(importance or 0)
-        if importance:
-            taken = np.flatnonzero(of_node[layer.node] < layer.chances(masses))
-        else:
-            taken = take_once(layer, lambda _, r=of_node: r, masses, False).edges
-        edges += len(taken)
-        found = np.setdiff1d(neighbors[taken], nodes)
-        nodes = np.concatenate([nodes, found])
-        rows = nodes if again else found
-    return len(nodes), edges
+        for method, make in methods.items():
+            counts = []
+            for anew in (True, False):
+                chosen = seeds[: BATCH * turns]
+                loader = NeighborLoader(bare, make(anew), chosen, batch_size=BATCH, seed=1)
+                _stream(loader)()
+                stats = loader.stats()
+                counts += [stats.nodes / stats.batches, stats.edges / stats.batches]
+            print(f"| {name} | {method} | {' | '.join(f'{c:,.0f}' for c in counts)} |", flush=True)
 
 
 # Products' shape ----------------------------------------------------------------------------------

@@ -65,6 +65,8 @@ class Labor(SamplingMethod):
         batch_dependency: K: numbers change slowly, over K batches, so that successive batches share
             nodes, and caches of attributes are hit more often. Each batch by itself is drawn as
             with K = 1. 0: the numbers of an epoch never change.
+        layer_wise: all nodes of a batch draw in each hop, as with this option of
+            `NeighborSampling`: the paper's batches. Not on devices.
 
     Raises:
         TypeError: a number that is no integer.
@@ -89,6 +91,7 @@ class Labor(SamplingMethod):
     sequential: bool = True
     edge_norm: EdgeNorm | None = None
     batch_dependency: int = 1
+    layer_wise: bool = False
 
     def __post_init__(self) -> None:
         """Checks options."""
@@ -123,9 +126,11 @@ class Labor(SamplingMethod):
             self.edge_norm,
             self.batch_dependency,
             bool(self.replace),
+            bool(self.layer_wise),
         )
-        if program == LaborImportance(layer_dependency=program.layer_dependency):
-            return MethodSpec(self.name, program.layer_dependency)  # the kernels draw it
+        same, anew = program.layer_dependency, program.layer_wise
+        if program == LaborImportance(layer_dependency=same, layer_wise=anew):
+            return MethodSpec(self.name, same, layer_wise=anew)  # the kernels draw it
         return MethodSpec(program.name, program=program)
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:

@@ -44,6 +44,7 @@ class LaborImportance(ProgramMethod):
     edge_norm: EdgeNorm | None = None
     batch_dependency: Annotated[int, Between(0, 2**31)] = 1
     replace: bool = False
+    layer_wise: bool = False
 
     def value_names(self, prefix: str) -> tuple[str, ...]:
         """See `ProgramMethod`."""
@@ -64,7 +65,7 @@ class LaborImportance(ProgramMethod):
             for relation, of_relation in enumerate(found):
                 graph.add_hop(relation, of_relation.rows)
                 norms[relation].append(of_relation.norm)
-            graph.subgraph.end_hop()
+            graph.subgraph.end_hop(self.layer_wise)
         for name in self.value_names("e"):
             for r, of_hops in enumerate(norms):
                 graph.values[f"e{r}.{name}"] = np.concatenate([*of_hops, []]).astype(np.float32)
