@@ -3,6 +3,8 @@
 
     python benchmarks/methods.py subgraphs    # a minute: loaders that choose nodes
     python benchmarks/methods.py layers       # a minute: errors of layers by importance
+    python benchmarks/methods.py variance     # a minute: a picture of errors against nodes
+    python benchmarks/methods.py cooperative  # a minute: one batch of all trainers against one each
     python benchmarks/methods.py walks        # five minutes: walks at once against step by step
 
 All in memory and in this process, on Debian's packages, undirected, without attributes.
@@ -10,8 +12,12 @@ All in memory and in this process, on Debian's packages, undirected, without att
 many times as long PyG's loader of the same name takes, where it works without torch-sparse or can
 import it. Loaders take turns; times are medians, ratios are formed turn by turn. `layers` prints
 how far means over the drawn neighbours of 512 nodes are from those over all, for normal attributes:
-bias and mean squared error, and nodes, edges and time of a batch. Times are of the processor, in
-one thread.
+bias and mean squared error, and nodes, edges and time of a batch; `variance` draws the error
+against the nodes, for several sizes (`--output`). Times are of the processor, in one thread.
+
+`cooperative` prints, for P trainers of 1,024 seeds each, what a trainer reads and computes of one
+batch of all (`khop.distributed.CooperativeLoader`) as shares of what it does of its own batch, and
+how many activations it gets from others, with parts at random and by METIS.
 
 `walks` prints millions of steps a second: of one call of the kernels, of the steps taken one after
 the other that walks over partitions take (the same walks, which is checked), and of torch-cluster's
@@ -22,9 +28,11 @@ random nodes of Debian's packages and of a graph with more and larger hubs.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -174,17 +182,51 @@ def compare_subgraphs(turns: int) -> None:
 # Layers -------------------------------------------------------------------------------------------
 
 
+class Layer:
+    """One layer over 512 nodes, and what a method's draws of it are compared with."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self.data = graph()
+        generator = torch.Generator().manual_seed(0)
+        self.x = torch.randn(self.data.num_nodes, 16, generator=generator).double()
+        self.degrees = torch.bincount(self.data.edge_index[1], minlength=self.data.num_nodes)
+        rows = torch.randperm(self.data.num_nodes, generator=generator)
+        self.rows = rows[self.degrees[rows] > 0][:512]
+        (whole,) = ours.NeighborLoader(self.data, [-1], self.rows, batch_size=512)
+        self.exact = row_sums(whole, self.x) / self.degrees[self.rows].view(-1, 1)
+
+    def errors(self, method: Any, by_degree: bool, turns: int) -> dict[str, float]:
+        """Nodes, edges, bias, mean squared error and milliseconds of a method's batches.
+
+        Args:
+            method: the method.
+            by_degree: its sums are of whole neighbourhoods, not of the drawn ones.
+            turns: batches, in twenties.
+        """
+        found, nodes, edges, seconds = [], 0, 0, 0.0
+        for turn in range(20 * turns):
+            loader = ours.NeighborLoader(self.data, method, self.rows, batch_size=512, seed=turn)
+            spent, _, num_nodes, num_edges = timed(loader)
+            (batch,) = loader
+            counts = torch.bincount(batch.edge_index[1])[:512]
+            counts = self.degrees[self.rows] if by_degree else counts
+            counts = torch.nn.functional.pad(counts, (0, 512 - len(counts))).clamp(min=1)
+            found.append(row_sums(batch, self.x) / counts.view(-1, 1))
+            nodes, edges, seconds = nodes + num_nodes, edges + num_edges, seconds + spent
+        error, count = torch.stack(found) - self.exact, len(found)
+        return {
+            "nodes": nodes / count,
+            "edges": edges / count,
+            "bias": float(error.mean(0).abs().mean()),
+            "error": float(error.square().mean()),
+            "ms": 1000 * seconds / count,
+        }
+
+
 def compare_layers(turns: int) -> None:
     """Prints errors of one layer's means, of methods with about as many nodes."""
-    torch.set_num_threads(1)
-    data = graph()
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(data.num_nodes, 16, generator=generator).double()
-    degrees = torch.bincount(data.edge_index[1], minlength=data.num_nodes)
-    rows = torch.randperm(data.num_nodes, generator=generator)
-    rows = rows[degrees[rows] > 0][:512]
-    (all_of_them,) = ours.NeighborLoader(data, [-1], rows, batch_size=512)
-    exact = row_sums(all_of_them, x) / degrees[rows].view(-1, 1)
+    layer = Layer()
     methods = {
         "PoissonLadies, 2,000, ht": (PoissonLadies([2000], edge_norm="ht"), True),
         "PoissonLadies, 2,000, hajek": (PoissonLadies([2000]), False),
@@ -197,22 +239,47 @@ def compare_layers(turns: int) -> None:
     print("| method | nodes | edges | bias | mean squared error | ms a batch |")
     print("|---|---|---|---|---|---|")
     for name, (method, by_degree) in methods.items():
-        found, nodes, edges, seconds = [], 0, 0, 0.0
-        for turn in range(20 * turns):
-            loader = ours.NeighborLoader(data, method, rows, batch_size=512, seed=turn)
-            spent, _, num_nodes, num_edges = timed(loader)
-            (batch,) = loader
-            counts = degrees[rows] if by_degree else torch.bincount(batch.edge_index[1])[:512]
-            counts = torch.nn.functional.pad(counts, (0, 512 - len(counts))).clamp(min=1)
-            found.append(row_sums(batch, x) / counts.view(-1, 1))
-            nodes, edges, seconds = nodes + num_nodes, edges + num_edges, seconds + spent
-        error = torch.stack(found) - exact
-        bias = float(error.mean(0).abs().mean())
+        found = layer.errors(method, by_degree, turns)
         print(
-            f"| {name} | {nodes / len(found):,.0f} | {edges / len(found):,.0f} | {bias:.4f} | "
-            f"{float(error.square().mean()):.4f} | {1000 * seconds / len(found):.1f} |",
+            f"| {name} | {found['nodes']:,.0f} | {found['edges']:,.0f} | {found['bias']:.4f} | "
+            f"{found['error']:.4f} | {found['ms']:.1f} |",
             flush=True,
         )
+
+
+def draw_variance(turns: int, file: Path) -> None:
+    """Draws the mean squared error of one layer's means against its nodes, by method and size."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    poisson: dict[str, Any] = {"sequential": False, "edge_norm": "hajek"}
+    families: dict[str, tuple[Callable[[int], Any], tuple[int, ...]]] = {
+        "uniform": (lambda k: [k], (1, 2, 3, 5, 10, 20)),
+        "Labor": (lambda k: Labor([k]), (1, 2, 3, 5, 10, 20)),
+        "Labor, importance=1": (
+            lambda k: Labor([k], importance=1, **poisson),
+            (1, 2, 3, 5, 10, 20),
+        ),
+        "PoissonLadies": (lambda n: PoissonLadies([n]), (500, 1000, 1500, 2000, 3000)),
+        "Ladies": (lambda n: Ladies([n]), (500, 1000, 2000, 4000, 8000)),
+        "FastGcn": (lambda n: FastGcn([n]), (500, 2000, 8000, 32000)),
+    }
+    layer = Layer()
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    print("| method | size | nodes | mean squared error |\n|---|---|---|---|")
+    for name, (make, sizes) in families.items():
+        found = [layer.errors(make(size), False, turns) for size in sizes]
+        for size, point in zip(sizes, found, strict=True):
+            print(
+                f"| {name} | {size:,} | {point['nodes']:,.0f} | {point['error']:.4f} |", flush=True
+            )
+        axes.plot([f["nodes"] for f in found], [f["error"] for f in found], "o-", label=name)
+    axes.set(xlabel="nodes of a batch of 512 rows, these included", ylabel="mean squared error")
+    axes.set(yscale="log", title="One layer's means against those over all neighbours")
+    axes.legend(frameon=False)
+    figure.savefig(file)
 
 
 def row_sums(batch: Any, x: torch.Tensor) -> torch.Tensor:
@@ -223,6 +290,49 @@ def row_sums(batch: Any, x: torch.Tensor) -> torch.Tensor:
         values = values * batch.edge_norm.double().view(-1, 1)
     sums = torch.zeros(batch.num_nodes, x.size(1)).double()
     return sums.index_add_(0, dst, values)[:512]
+
+
+# Cooperative batches ------------------------------------------------------------------------------
+
+
+def compare_cooperative(turns: int) -> None:
+    """Prints shares of rows and edges, and activations that travel, for 2, 4 and 8 trainers."""
+    data = graph()
+    order = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))
+    clusters: dict[str, Any] = {"random": lambda p: order % p}
+    if importlib.util.find_spec("pymetis") is not None:
+        clusters["METIS"] = lambda p: metis_parts(data, p)
+    print("| trainers | parts | rows read | edges computed | activations got, of rows |")
+    print("|---|---|---|---|---|")
+    for trainers in (2, 4, 8):
+        alone, together = (
+            next(iter(ours.NeighborLoader(data, [10, 10], order, batch_size=size, seed=1)))
+            for size in (1024, 1024 * trainers)
+        )
+        for name, make in clusters.items():
+            owners = make(trainers)
+            src, dst = together.n_id[together.edge_index]
+            far = owners[src] != owners[dst]
+            got = torch.unique(torch.stack([src[far], owners[dst[far]]]), dim=1).size(1)
+            rows, edges = (
+                getattr(together, what) / (trainers * getattr(alone, what))
+                for what in ("num_nodes", "num_edges")
+            )
+            print(
+                f"| {trainers} | {name} | {rows:.2f} | {edges:.2f} | "
+                f"{got / together.num_nodes:.2f} |",
+                flush=True,
+            )
+    del turns
+
+
+def metis_parts(data: Data, num_parts: int) -> torch.Tensor:
+    """The part of each node, by METIS."""
+    partition = ours.ClusterData(data, num_parts, log=False).partition
+    owners = torch.empty(data.num_nodes, dtype=torch.long)
+    parts = torch.arange(num_parts).repeat_interleave(partition.partptr.diff())
+    owners[partition.node_perm] = parts
+    return owners
 
 
 # Walks --------------------------------------------------------------------------------------------
@@ -311,11 +421,20 @@ def torch_clusters(data: Data, starts: Any, p: float, q: float) -> Callable[[], 
 def main() -> None:
     """Runs a comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=["subgraphs", "layers", "walks"])
+    comparisons: dict[str, Callable[[int], None]] = {
+        "subgraphs": compare_subgraphs,
+        "layers": compare_layers,
+        "walks": compare_walks,
+        "cooperative": compare_cooperative,
+    }
+    parser.add_argument("what", choices=[*comparisons, "variance"])
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=Path("variance.svg"), help="of `variance`")
     options = parser.parse_args()
-    comparisons = {"subgraphs": compare_subgraphs, "layers": compare_layers, "walks": compare_walks}
-    comparisons[options.what](options.turns)
+    if options.what == "variance":
+        draw_variance(options.turns, options.output)
+    else:
+        comparisons[options.what](options.turns)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ def test_sage(run_example, tmp_path):
     arguments = ("--parts", tmp_path / "parts", "--epochs", 2, "--batch-size", 128)
     printed = run_example("debian_sage.py", *arguments, trainers=2)
     assert accuracy_of(printed) > 4 * CHANCE
+    printed = run_example("cooperative.py", *arguments, trainers=2)
+    assert accuracy_of(printed) > 4 * CHANCE
 
 
 @pytest.fixture(scope="module")
