@@ -40,11 +40,11 @@ from khop.loader import (
 from khop.sampler import Hgt, Labor, Ladies, NeighborSampling, PinSage, PoissonLadies, Ppr
 
 FANOUTS = [10, 10]
-EACH_ONCE, EACH_LAYER = ToLayers(), ToLayers(layer_wise=True)
+LAYERS = ToLayers()
 
 
 def neighborhoods(
-    method: Any, split: ToLayers | None = EACH_ONCE
+    method: Any, split: ToLayers | None = LAYERS
 ) -> Callable[[Data, argparse.Namespace], NeighborLoader]:
     """Returns what makes a loader of the training packages' neighbourhoods, layer by layer."""
 
@@ -92,13 +92,13 @@ OWN_EDGES = {"ppr": Ppr(20, eps=1e-3), "pinsage": PinSage(10, num_random_walks=2
 
 METHODS: dict[str, Callable[[Data, argparse.Namespace], Any]] = {
     "uniform": neighborhoods(FANOUTS),
-    "uniform-layers": neighborhoods(NeighborSampling(FANOUTS, layer_wise=True), EACH_LAYER),
+    "uniform-layers": neighborhoods(NeighborSampling(FANOUTS, layer_wise=True)),
     "labor": neighborhoods(Labor(FANOUTS)),
     "labor-1": neighborhoods(Labor(FANOUTS, importance=1, sequential=False, edge_norm="hajek")),
     "labor-*": neighborhoods(Labor(FANOUTS, importance=-1, sequential=False, edge_norm="hajek")),
     "labor-dependent": neighborhoods(Labor(FANOUTS, batch_dependency=32)),
-    "poisson-ladies": neighborhoods(PoissonLadies([2000, 4000]), EACH_LAYER),
-    "ladies": neighborhoods(Ladies([2000, 4000]), EACH_LAYER),
+    "poisson-ladies": neighborhoods(PoissonLadies([2000, 4000])),
+    "ladies": neighborhoods(Ladies([2000, 4000])),
     "hgt": neighborhoods(Hgt([3000, 3000]), None),
     **{name: neighborhoods(method, None) for name, method in OWN_EDGES.items()},
     "shadow": shadow,

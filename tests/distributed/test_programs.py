@@ -9,8 +9,8 @@ from khop.distributed import DistLinkNeighborLoader, DistNeighborLoader
 from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import Degrees, request_header
 from khop.errors import ProtocolError
-from khop.loader import LinkNeighborLoader, NeighborLoader
-from khop.sampler import FastGcn, NeighborSampling, PinSage, Ppr
+from khop.loader import LinkNeighborLoader, NeighborLoader, ToLayers
+from khop.sampler import FastGcn, NeighborSampling, PinSage, PoissonLadies, Ppr
 from khop.sampler.replies import check_degrees
 from khop.storage.folder import PartitionFolder
 from khop.storage.part import Part
@@ -57,6 +57,21 @@ def test_samplers_that_read_the_whole_graph_first(folder_of):
             ours, NeighborLoader(twins.homogeneous(), FastGcn([20, 30]), SEEDS, **COMMON)
         )
         ours.shutdown()
+
+
+@pytest.mark.parametrize("method", [PoissonLadies([20, 30]), [3, 2]])
+def test_layers(folder_of, method):
+    """Batches say whether their nodes draw in each hop, and are split accordingly."""
+    split = {"transform": ToLayers()}
+    with twins.open_dataset(folder_of("homogeneous", 2), 2) as dataset:
+        ours = DistNeighborLoader(dataset, method, SEEDS, **split, **ALL, **COMMON)
+        twin = NeighborLoader(twins.homogeneous(), method, SEEDS, **split, **COMMON)
+        for a, b in zip(ours, twin, strict=True):
+            assert a.edge_ranges == b.edge_ranges
+            for one, other in zip(a.adjs, b.adjs, strict=True):
+                assert torch.equal(one.edge_index, other.edge_index)
+                assert torch.equal(one.e_id, other.e_id)
+                assert one.size == other.size
 
 
 def test_heterogeneous_links(folder_of):

@@ -58,7 +58,7 @@ def test_layers_compute_the_whole_graphs_result(layer_wise):
     torch.manual_seed(0)
     convs = nn.ModuleList([SAGEConv(4, 8), SAGEConv(8, 8), SAGEConv(8, 3)])
     method = NeighborSampling([-1, -1, -1], layer_wise=layer_wise)
-    split = ToLayers(layer_wise=layer_wise)
+    split = ToLayers()
     wanted = whole(data, convs)
     for batch in NeighborLoader(data, method, SEEDS, batch_size=3, transform=split):
         x = batch.x
@@ -76,7 +76,7 @@ def test_a_layers_edges_are_those_of_its_hops():
     data = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
     options = {"batch_size": 6, "seed": 1}
     merged = next(iter(NeighborLoader(data, method, SEEDS, **options)))
-    split = ToLayers(layer_wise=True)
+    split = ToLayers()
     batch = next(iter(NeighborLoader(data, method, SEEDS, transform=split, **options)))
     first, second = batch.num_sampled_edges
     outer, inner = batch.adjs
@@ -103,7 +103,7 @@ def test_layers_of_edge_types(layer_wise):
     method = NeighborSampling([-1, -1], layer_wise=layer_wise)
     seeds = ("paper", torch.arange(10))
     options = {"batch_size": 5, "weight_attr": None}
-    split = ToLayers(layer_wise=layer_wise)
+    split = ToLayers()
     for batch in NeighborLoader(data, method, seeds, transform=split, **options):
         assert len(batch.adjs) == 2
         for adjs, ranges in zip(batch.adjs, batch.edge_ranges, strict=True):
@@ -151,9 +151,6 @@ def test_hops_are_independent_or_the_same():
 
 def test_what_cannot_be_split_is_refused():
     data = twins.homogeneous()
-    merged = NeighborLoader(data, NeighborSampling([2, 2], layer_wise=True), SEEDS, batch_size=6)
-    with pytest.raises(ValueError, match="layer_wise=True"):
-        ToLayers()(next(iter(merged)))
     induced = NeighborLoader(data, [2, 2], SEEDS, subgraph_type="induced", transform=ToLayers())
     with pytest.raises(ValueError, match="directional"):
         next(iter(induced))

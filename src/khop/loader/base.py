@@ -40,6 +40,7 @@ from khop.sampler.neighbor import NeighborSampler
 from khop.sampler.plan import EpochPlan
 from khop.sampler.pyg_output import SampledSubgraph
 from khop.sampler.random_walks import torch_threads
+from khop.sampler.spec import SamplingSpec
 
 
 class EpochLoader(PygForm, StatefulLoader):
@@ -248,11 +249,19 @@ class EpochLoader(PygForm, StatefulLoader):
             batch = batch.taken()
         elif self._device_joiner is not None:
             batch = batch.to(self._device_joiner.device.torch_device)
+        if self._layer_wise:
+            batch.layer_wise = True
         if self.transform is not None:
             batch = self.transform(batch)
         if self.pin_memory and torch.cuda.is_available():
             batch = batch.pin_memory()
         return batch
+
+    @cached_property
+    def _layer_wise(self) -> bool:
+        """True if all nodes of a batch draw in each hop."""
+        spec = getattr(self._sampler, "spec", None)
+        return isinstance(spec, SamplingSpec) and spec.method.layer_wise
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -29,14 +29,11 @@ class ToLayers:
     If nodes draw their neighbours once (lists, `Labor`), a layer has the edges of all hops up to
     its own, and the result is exactly the model's on the whole batch. If all nodes draw anew in
     each hop (`NeighborSampling(..., layer_wise=True)`, `PoissonLadies`, `Ladies`), a layer has the
-    edges of its hop alone: pass `layer_wise=True`.
-
-    Args:
-        layer_wise: all nodes of the batch drew in each hop; default: False.
+    edges of its hop alone. Batches say which: the latter have `layer_wise`, True.
 
     Raises:
         ValueError: a batch whose hops cannot be told apart ('induced' or 'bidirectional'
-            subgraphs), or, without `layer_wise`, one in which all nodes drew in each hop.
+            subgraphs).
 
     Example:
         >>> loader = NeighborLoader(data, [2, 2], batch_size=1, transform=ToLayers())
@@ -44,15 +41,13 @@ class ToLayers:
         [(5, 3), (3, 1)]
     """
 
-    def __init__(self, layer_wise: bool = False) -> None:
-        self.layer_wise = layer_wise
-
     def __call__(self, batch: Any) -> Any:
         """Return a batch with layers."""
         if isinstance(batch, HeteroData):
             return self._hetero(batch)
         nodes, edges = _hops(batch, "the batch")
-        adjs, ranges = self._split(batch, nodes, nodes, edges)
+        apart = bool(batch.get("layer_wise"))
+        adjs, ranges = _split(batch, nodes, nodes, edges, apart)
         del batch.edge_index
         if "e_id" in batch:
             del batch.e_id
@@ -61,13 +56,13 @@ class ToLayers:
 
     def _hetero(self, batch: HeteroData) -> HeteroData:
         counts = {t: _hops(batch[t], t)[0] for t in batch.node_types}
-        by_type = {}
+        by_type, apart = {}, bool(getattr(batch, "layer_wise", False))
         for edge_type in batch.edge_types:
             if "edge_index" not in batch[edge_type]:  # links, which have a store
                 continue
             store, (src, _, dst) = batch[edge_type], edge_type
             edges = list(_known(store, "num_sampled_edges", edge_type))
-            by_type[edge_type] = self._split(store, counts[src], counts[dst], edges)
+            by_type[edge_type] = _split(store, counts[src], counts[dst], edges, apart)
             del store.edge_index
             if "e_id" in store:
                 del store.e_id
@@ -76,36 +71,30 @@ class ToLayers:
         batch.edge_ranges = [{t: ranges[i] for t, (_, ranges) in by_type.items()} for i in layers]
         return batch
 
-    def _split(
-        self, store: Any, sources: list[int], destinations: list[int], edges: list[int]
-    ) -> tuple[list[EdgeIndex], list[slice]]:
-        """Return the layers of an edge type, and which edges each has.
 
-        Args:
-            store: the edges.
-            sources: number of seeds of the sources' type, then of nodes that each hop added.
-            destinations: likewise.
-            edges: number of edges of each hop.
-        """
-        ends, num_src = [0, *accumulate(edges)], [*accumulate(sources)]
-        num_dst = [*accumulate(destinations)]
-        edge_index: Tensor = store.edge_index
-        ids: Tensor | None = store.get("e_id")
-        adjs, ranges = [], []
-        for hop in reversed(range(len(edges))):
-            begin = ends[hop] if self.layer_wise else 0
-            own = edge_index[1, ends[hop] : ends[hop + 1]]
-            if hop and not self.layer_wise and own.numel() and int(own.min()) < num_dst[hop - 1]:
-                raise ValueError(
-                    "all nodes of this batch drew in each hop: split it with "
-                    "ToLayers(layer_wise=True)"
-                )
-            place = slice(begin, ends[hop + 1])
-            size = num_src[hop + 1], num_dst[hop]
-            e_id = None if ids is None else ids[place]
-            adjs.append(EdgeIndex(edge_index[:, place], e_id, size))
-            ranges.append(place)
-        return adjs, ranges
+def _split(
+    store: Any, sources: list[int], destinations: list[int], edges: list[int], apart: bool
+) -> tuple[list[EdgeIndex], list[slice]]:
+    """Return the layers of an edge type, and the edges that each has.
+
+    Args:
+        store: the edges.
+        sources: number of seeds of the sources' type, then of nodes that each hop added.
+        destinations: likewise.
+        edges: number of edges of each hop.
+        apart: a layer has the edges of its hop alone.
+    """
+    ends, num_src = [0, *accumulate(edges)], [*accumulate(sources)]
+    num_dst = [*accumulate(destinations)]
+    edge_index: Tensor = store.edge_index
+    ids: Tensor | None = store.get("e_id")
+    adjs, ranges = [], []
+    for hop in reversed(range(len(edges))):
+        place = slice(ends[hop] if apart else 0, ends[hop + 1])
+        size = num_src[hop + 1], num_dst[hop]
+        adjs.append(EdgeIndex(edge_index[:, place], None if ids is None else ids[place], size))
+        ranges.append(place)
+    return adjs, ranges
 
 
 def _known(store: Any, name: str, what: Any) -> Any:

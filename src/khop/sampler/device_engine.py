@@ -37,15 +37,15 @@ class DeviceEngine(Engine):
         graphs: list[_native.DeviceGraph],
         cuda_graph: bool,
     ) -> None:
-        if spec.method.layer_wise:
-            raise ValueError(
-                "a device draws for the nodes that the last hop added alone: with layer_wise=True "
-                "leave the device out"
-            )
         if spec.method.program is not None:
             raise ValueError(
                 f"{type(spec.method.program).__name__} asks the graph in Python, which a device "
                 "does not run: leave device out"
+            )
+        if spec.method.layer_wise:
+            raise ValueError(
+                "a device draws for the nodes that the last hop added alone: with layer_wise=True "
+                "leave the device out"
             )
         super().__init__(view, spec)
         self._device = device

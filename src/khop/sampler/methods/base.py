@@ -31,7 +31,8 @@ class MethodSpec:
         name: of a registered method.
         layer_dependency: of LABOR: all hops share the numbers that decide.
         program: of a program: the method itself. In JSON: its fields.
-        layer_wise: all nodes draw in each hop, not only those that the last one added.
+        layer_wise: all nodes draw in each hop, not only those that the last one added. Batches
+            of such methods have `layer_wise`, True.
     """
 
     name: Name = "neighbor"
@@ -178,7 +179,7 @@ class ProgramMethod(SamplingMethod):
                 "@khop.sampler.register, above @dataclass(frozen=True)"
             )
         codec.from_json(kind, codec.to_json(self), f"fields of {kind.__name__}")
-        return MethodSpec(self.name, program=self)
+        return MethodSpec(self.name, program=self, layer_wise=getattr(self, "layer_wise", False))
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
         """See `SamplingMethod`."""

@@ -131,7 +131,7 @@ class Labor(SamplingMethod):
         same, anew = program.layer_dependency, program.layer_wise
         if program == LaborImportance(layer_dependency=same, layer_wise=anew):
             return MethodSpec(self.name, same, layer_wise=anew)  # the kernels draw it
-        return MethodSpec(program.name, program=program)
+        return MethodSpec(program.name, program=program, layer_wise=anew)
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
         """See `SamplingMethod`."""

@@ -172,6 +172,7 @@ class PoissonLadies(LayerMethod):
     """
 
     name: ClassVar[str] = "poisson-ladies"
+    layer_wise: ClassVar[bool] = True  # all nodes draw in each hop
 
     nodes_per_layer: NodesPerLayer
     _: KW_ONLY
