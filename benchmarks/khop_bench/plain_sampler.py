@@ -34,7 +34,7 @@ def pyg_sampler(data: Any, num_neighbors: Any, **options: Any) -> NeighborSample
     return PlainSampler(data, num_neighbors, **options)
 
 
-class PlainSampler(NeighborSampler):
+class PlainSampler(NeighborSampler):  # type: ignore[misc]
     """Uniform draws without replacement, in NumPy, with times of nodes if there are some."""
 
     def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> Any:
@@ -55,9 +55,7 @@ class PlainSampler(NeighborSampler):
                 remap_keys(drawn.tensors(what), self.to_edge_type) for what in ("row", "col", "id")
             ]
             return HeteroSamplerOutput(drawn.nodes(), *by_type, drawn.batches())
-        edges = {
-            _ONE: (_ONE, _ONE, self.colptr, self.row, self.num_neighbors.get_mapped_values())
-        }
+        edges = {_ONE: (_ONE, _ONE, self.colptr, self.row, self.num_neighbors.get_mapped_values())}
         drawn = _Draw(edges, {_ONE: self.node_time}, self.disjoint)
         drawn.run({_ONE: seed}, {_ONE: seed_time}, self.num_neighbors.num_hops)
         row, col, edge = (drawn.tensors(what)[_ONE] for what in ("row", "col", "id"))
@@ -89,7 +87,7 @@ class _Draw:
                 until = float("inf") if times is None else float(times[i])
                 self._local(node_type, node, trees + i if self.disjoint else 0, until)
             trees += len(ids)
-        first = {t: 0 for t in self.known}
+        first = dict.fromkeys(self.known, 0)
         for hop in range(num_hops):
             last = {t: len(nodes) for t, nodes in self.known.items()}
             for key in self.edges:

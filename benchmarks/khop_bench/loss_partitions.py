@@ -1,0 +1,110 @@
+"""The task `Sections` with two DDP trainers.
+
+Each has the whole graph and PyG's loader, or a partition and khop's, which asks the other
+trainer's partition for what it lacks.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.loader import NodeLoader
+
+import khop
+from khop.distributed import (
+    DistDataset,
+    DistNeighborLoader,
+    MpDistSamplingWorkerOptions,
+    init_worker_group,
+    node_split,
+    shutdown_worker_group,
+)
+from khop_bench.loss_tasks import Sections
+from khop_bench.plain_sampler import pyg_sampler
+
+TRAINERS = 2
+
+
+def train_over_partitions(kind: str, seed: int, epochs: int) -> list[tuple[float, float]]:
+    """Train with two trainers; return the first one's curve, whose losses are means over both."""
+    with tempfile.TemporaryDirectory() as folder:
+        if kind == "khop":
+            khop.partition(Sections().data, f"{folder}/parts", TRAINERS, method="stream", seed=seed)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        spawn(  # type: ignore[no-untyped-call]
+            _trainer, (kind, seed, epochs, folder, address), nprocs=TRAINERS
+        )
+        curve: list[tuple[float, float]] = torch.load(f"{folder}/curve.pt")
+    return curve
+
+
+def _trainer(
+    rank: int, kind: str, seed: int, epochs: int, folder: str, address: dict[str, str]
+) -> None:
+    size = {"RANK": str(rank), "WORLD_SIZE": str(TRAINERS), "LOCAL_RANK": str(rank)}
+    os.environ.update(address, **size, LOCAL_WORLD_SIZE=str(TRAINERS))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(seed)
+    task = Sections()
+    model = task.model()
+    parallel = DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(parallel.parameters(), lr=task.lr)
+    torch.manual_seed(TRAINERS * seed + rank)
+    loader = _khop_loader(task, rank, seed, folder) if kind == "khop" else _pyg_loader(task, rank)
+    curve = []
+    for _ in range(epochs):
+        model.train()
+        losses = []
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = task.loss(parallel, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(loss.detach())
+        mean = torch.stack(losses).mean()
+        dist.all_reduce(mean)
+        model.eval()
+        with torch.no_grad():
+            score = task.score(model) if rank == 0 else 0.0
+        curve.append((float(mean) / TRAINERS, score))
+    if rank == 0:
+        torch.save(curve, Path(folder) / "curve.pt")
+    if kind == "khop":
+        loader.shutdown()
+        shutdown_worker_group()
+    dist.destroy_process_group()
+
+
+def _pyg_loader(task: Sections, rank: int) -> Any:
+    """Return PyG's loader over every other training package; as many batches on both trainers."""
+    seeds = task.data.train_mask.nonzero().flatten()[rank::TRAINERS]
+    seeds = seeds[: int(task.data.train_mask.sum()) // TRAINERS]
+    sampler = pyg_sampler(task.data, list(task.fan_outs))
+    return NodeLoader(
+        task.data, sampler, seeds, batch_size=task.batch_size // TRAINERS, shuffle=True
+    )
+
+
+def _khop_loader(task: Sections, rank: int, seed: int, folder: str) -> Any:
+    init_worker_group()
+    dataset = DistDataset().load(f"{folder}/parts", partition_idx=rank)
+    return DistNeighborLoader(
+        dataset,
+        task.fan_outs,
+        node_split("train_mask", dataset),
+        batch_size=task.batch_size // TRAINERS,
+        shuffle=True,
+        collect_features=True,
+        seed=seed,
+        worker_options=MpDistSamplingWorkerOptions(num_workers=1),
+    )

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Losses side by side: five training tasks, each with PyG's loader and with khop's.
+
+    python benchmarks/losses.py                             # ten minutes
+    python benchmarks/losses.py --runs 1 --epochs 2 nodes   # one task
+    python benchmarks/losses.py --output losses             # and losses.json, losses.svg
+
+Model, loss, optimizer and test are the same; what differs is the loader. Seeds of runs are
+0, 1, ...; the orders of training seeds and the draws of both loaders are not the same, so that
+curves agree as those of two seeds do. Where neither pyg-lib nor torch-sparse imports, or what
+imports cannot draw by time, PyG's kernels are replaced by NumPy (`khop_bench.plain_sampler`).
+Printed are the mean loss of the last epoch and the score after it, over the runs, and how far both
+loaders are apart in standard deviations of the difference of their means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from khop_bench.loss_partitions import train_over_partitions
+from khop_bench.loss_tasks import Citations, Dependencies, Sections, Task, TypedSections
+
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (Sections, TypedSections, Dependencies, Citations)
+}
+OVER_PARTITIONS = "nodes, two trainers"
+KINDS = ("PyG", "khop")
+
+Curve = list[tuple[float, float]]
+"""Of each epoch the mean loss, and the test score after it."""
+
+
+def train(task: Task, kind: str, seed: int, epochs: int) -> Curve:
+    """Train a new model and return its curve."""
+    torch.manual_seed(seed)
+    model = task.model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=task.lr)
+    loader = task.loader(kind, seed)
+    curve = []
+    for _ in range(epochs):
+        model.train()
+        losses = []
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = task.loss(model, batch)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        model.eval()
+        with torch.no_grad():
+            curve.append((statistics.fmean(losses), task.score(model)))
+    return curve
+
+
+def apart(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return the difference of two means in its standard deviations; None if there is one run."""
+    if len(first) < 2:
+        return None
+    error = (statistics.variance(first) + statistics.variance(second)) / len(first)
+    return (statistics.fmean(second) - statistics.fmean(first)) / error**0.5
+
+
+def table(curves: dict[str, dict[str, list[Curve]]], metrics: dict[str, str]) -> str:
+    """Return the last epochs as a table."""
+    lines = [
+        "| task | loss, PyG | khop | apart | score | PyG | khop | apart |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, by_kind in curves.items():
+        cells = [name]
+        for of in (0, 1):
+            values = [[curve[-1][of] for curve in by_kind[kind]] for kind in KINDS]
+            cells += [metrics[name]] if of else []
+            cells += [f"{statistics.fmean(v):.4f}" for v in values]
+            distance = apart(*values)
+            cells.append("-" if distance is None else f"{distance:+.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw(curves: dict[str, dict[str, list[Curve]]], metrics: dict[str, str], file: Path) -> None:
+    """Draw losses above and scores below: means over the runs, and their range."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    size = 2.6 * len(curves), 4.8
+    figure, axes = plt.subplots(
+        2, len(curves), figsize=size, layout="constrained", sharex=True, squeeze=False
+    )
+    for column, (name, by_kind) in enumerate(curves.items()):
+        for kind, style, colour in (("PyG", "--", "tab:orange"), ("khop", "-", "tab:blue")):
+            for of, axis in enumerate(axes[:, column]):
+                by_epoch = list(
+                    zip(*([point[of] for point in curve] for curve in by_kind[kind]), strict=True)
+                )
+                epochs = range(1, len(by_epoch) + 1)
+                means = [statistics.fmean(values) for values in by_epoch]
+                axis.plot(epochs, means, style, color=colour, label=kind)
+                lows, highs = [min(v) for v in by_epoch], [max(v) for v in by_epoch]
+                axis.fill_between(epochs, lows, highs, color=colour, alpha=0.2, linewidth=0)
+        axes[0, column].set(title=name, ylabel="" if column else "training loss")
+        axes[1, column].set(xlabel="epoch", ylabel=f"test {metrics[name]}")
+    axes[0, 0].legend(frameon=False)
+    figure.savefig(file)
+
+
+def main() -> None:
+    """Train all, print, draw."""
+    names = [*TASKS, OVER_PARTITIONS]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="all if none is named")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--runs", type=int, default=3, help="seeds")
+    parser.add_argument("--output", type=Path, help="write NAME.json and NAME.svg, too")
+    args = parser.parse_args()
+    unknown = [name for name in args.tasks if name not in names]
+    if unknown:
+        parser.error(f"no tasks {unknown}: there are {', '.join(map(repr, names))}")
+    warnings.filterwarnings("ignore", message=".*without a 'pyg-lib' installation")
+    curves: dict[str, dict[str, list[Curve]]] = {}
+    metrics = {OVER_PARTITIONS: Sections.metric, **{n: task.metric for n, task in TASKS.items()}}
+    for name in args.tasks or names:
+        task: Any = None if name == OVER_PARTITIONS else TASKS[name]()
+        curves[name] = {kind: [] for kind in KINDS}
+        for seed in range(args.runs):
+            for kind, found in curves[name].items():
+                if task is None:
+                    found.append(train_over_partitions(kind, seed, args.epochs))
+                else:
+                    found.append(train(task, kind, seed, args.epochs))
+                loss, score = found[-1][-1]
+                print(f"{name}, seed {seed}, {kind}: {loss:.4f}, {score:.4f}", file=sys.stderr)
+    print(table(curves, metrics))
+    if args.output is not None:
+        args.output.with_suffix(".json").write_text(json.dumps(curves))
+        draw(curves, metrics, args.output.with_suffix(".svg"))
+
+
+if __name__ == "__main__":
+    main()
