@@ -225,30 +225,32 @@ def number_by_owner(
     owners: Int32Array, num_parts: int
 ) -> tuple[Int64Array, IntArray, IntArray]: ...
 def weight_table(indptr: IntArray, weights: Array) -> tuple[UInt64Array, UInt32Array]: ...
-def undirected(indptr: IntArray, indices: IntArray) -> tuple[Int64Array, IntArray, Int32Array]: ...
+def undirected(
+    indptr: IntArray, indices: IntArray, first_node: int = 0
+) -> tuple[Int64Array, IntArray, Int32Array]: ...
 
-class UndirectedGraph:
-    def __init__(self, indptr: Int64Array, indices: IntArray, weights: Int32Array) -> None: ...
-    def assign_pass(
+class UndirectedRows:
+    def __init__(
+        self, first_node: int, indptr: Int64Array, indices: IntArray, weights: Int32Array
+    ) -> None: ...
+
+class AssignPass:
+    def __init__(
         self,
-        order: Int64Array,
         weights: Int32Array,
         capacities: Int64Array,
         loads: Int64Array,
         labels: Int32Array,
         score: str,
-    ) -> int: ...
-    def cluster_pass(
-        self,
-        order: Int64Array,
-        weights: Int32Array,
-        limit: int,
-        labels: IntArray,
-        loads: Int64Array,
-    ) -> int: ...
-    def contract(
-        self, labels: IntArray, num_clusters: int
-    ) -> tuple[Int64Array, IntArray, Int32Array]: ...
+        num_edges: int,
+    ) -> None: ...
+    def visit(self, rows: UndirectedRows, order: Int64Array) -> int: ...
+
+class ClusterPass:
+    def __init__(
+        self, weights: Int32Array, limit: int, labels: IntArray, loads: Int64Array
+    ) -> None: ...
+    def visit(self, rows: UndirectedRows, order: Int64Array) -> int: ...
 
 def sort_rows_by_time(indptr: IntArray, times: Int64Array) -> IntArray | None: ...
 def first_row_out_of_order(indptr: IntArray, times: Int64Array) -> int: ...

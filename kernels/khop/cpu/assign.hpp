@@ -11,21 +11,28 @@
 // via Size-Constrained Clustering" (SEA 2014).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "khop/cpu/buffer.hpp"
+#include "khop/cpu/prefetch.hpp"
 
 namespace khop::cpu {
 
-// An undirected graph: each edge is in the rows of both of its ends. Rows ascend, without parallel
-// edges, whose weights are added up, and without self loops.
+// Rows of an undirected graph, [first_node, first_node + num_rows): each edge is in the rows of
+// both of its ends. Rows ascend, without parallel edges, whose weights are added up, and without
+// self loops. `indptr` begins with 0.
 template <class Col>
-struct UndirectedView {
+struct UndirectedRows {
+  int64_t first_node;
+  int64_t num_rows;
   const int64_t* indptr;
   const Col* indices;
   const int32_t* weights;
-  int64_t num_nodes;
+
+  int64_t begin(int64_t node) const { return indptr[node - first_node]; }
+  int64_t end(int64_t node) const { return indptr[node - first_node + 1]; }
 };
 
 template <class Col>
@@ -35,10 +42,10 @@ struct UndirectedGraph {
   Buffer<int32_t> weights;
 };
 
-// Makes rows of neighbours, with both directions of each edge, an undirected graph. Throws
+// Makes rows of neighbours, with both directions of each edge, rows of an undirected graph. Throws
 // std::length_error if an edge is there more than 2^31 - 1 times.
 template <class Ptr, class Col>
-void undirected(const Ptr* indptr, const Col* indices, int64_t num_nodes,
+void undirected(const Ptr* indptr, const Col* indices, int64_t first_node, int64_t num_rows,
                 UndirectedGraph<Col>& out);
 
 // Where a node goes, of the parts that have room for it.
@@ -56,27 +63,79 @@ struct Constraints {
   int64_t* loads;
   int64_t num_constraints;
   int32_t num_parts;
+  int64_t num_nodes;
 };
 
-// One pass over the nodes in `order`. labels[v] is the part of node v, or num_parts if it has none
-// yet; loads follow. A node for which no part has room goes where capacities are exceeded by the
-// least more. Returns how many nodes changed their part.
-template <class Col>
-int64_t assign_pass(const UndirectedView<Col>& graph, const int64_t* order, int64_t count,
-                    const Constraints& constraints, AssignScore score, int32_t* labels);
+// Scores of the parts for one node after the other.
+class PartScores {
+ public:
+  // `num_edges`: of the graph, parallel ones counted.
+  PartScores(const Constraints& constraints, AssignScore score, double num_edges);
 
-// One pass of size-constrained label propagation: a node joins the cluster of most of its
-// neighbours' edges that has room, among equals its own, else the smallest number. labels[v] is
-// below num_nodes; loads[c] the weight of cluster c, at most `limit` where it grows. Returns how
-// many nodes moved.
-template <class Col>
-int64_t cluster_pass(const UndirectedView<Col>& graph, const int64_t* order, int64_t count,
-                     const int32_t* node_weights, int64_t limit, Col* labels, int64_t* loads);
+  // Puts a node into a part (sign 1), or takes it out (-1).
+  void move(int64_t node, int32_t part, int sign);
 
-// The graph of clusters: labels are below num_clusters. Throws std::length_error if two clusters
-// are joined by more than 2^31 - 1 edges.
+  // The part for a node that has counts[p] edges to part p, and was in `own` so far.
+  int32_t choose(int64_t node, const int64_t* counts, int32_t own) const;
+
+  int32_t num_parts() const { return c_.num_parts; }
+
+ private:
+  int64_t weight(int64_t k, int64_t node) const { return c_.weights[k * c_.num_nodes + node]; }
+  int64_t load(int64_t k, int32_t p) const { return c_.loads[k * c_.num_parts + p]; }
+  int64_t capacity(int64_t k, int32_t p) const { return c_.capacities[k * c_.num_parts + p]; }
+  void refresh(int32_t p);
+  bool has_room(int64_t node, int32_t p, int64_t& free) const;
+  int64_t cost_of(int64_t node, int32_t p) const;
+  int64_t score_of(int64_t node, int64_t count, int64_t free, int32_t p, int32_t own) const;
+  double excess(int64_t node, int32_t p) const;
+  int32_t least_exceeded(int64_t node) const;
+
+  Constraints c_;
+  AssignScore score_;
+  double factor_ = 0;
+  std::vector<double> scales_;  // of a constraint's loads to numbers of nodes
+  Buffer<int64_t> free_;        // [num_constraints, num_parts], in units of 1 / 2^20
+  Buffer<int64_t> costs_;       // Fennel's, of a unit of weight, likewise
+};
+
+// Visits the nodes in `order`, all of which have their rows here. labels[v] is the part of node v,
+// or num_parts if it has none yet; loads follow. A node for which no part has room goes where
+// capacities are exceeded by the least more. Returns how many nodes changed their part.
 template <class Col>
-void contract(const UndirectedView<Col>& graph, const Col* labels, int64_t num_clusters,
-              UndirectedGraph<Col>& out);
+int64_t assign_nodes(const UndirectedRows<Col>& rows, const int64_t* order, int64_t count,
+                     PartScores& scores, int32_t* labels);
+
+// Sums of weights by key, of one row at a time; keys are below `num_keys`.
+class RowSums {
+ public:
+  explicit RowSums(int64_t num_keys) : sums_(num_keys) {
+    std::fill_n(sums_.data(), num_keys, int64_t{0});
+  }
+  void add(int64_t key, int64_t weight) {
+    if (sums_[key] == 0) keys_.push_back(key);
+    sums_[key] += weight;
+  }
+  void prefetch(int64_t key) const { prefetch_line_to_write(&sums_[key]); }
+  const std::vector<int64_t>& keys() const { return keys_; }
+  int64_t sum(int64_t key) const { return sums_[key]; }
+  void clear() {
+    for (const int64_t key : keys_) sums_[key] = 0;
+    keys_.clear();
+  }
+
+ private:
+  Buffer<int64_t> sums_;
+  std::vector<int64_t> keys_;
+};
+
+// Size-constrained label propagation, of the nodes in `order`, all of which have their rows here:
+// a node joins the cluster of most of its neighbours' edges that has room, among equals its own,
+// else the smallest number. loads[c] is the weight of cluster c, at most `limit` where it grows.
+// Returns how many nodes moved.
+template <class Col>
+int64_t cluster_nodes(const UndirectedRows<Col>& rows, const int64_t* order, int64_t count,
+                      const int32_t* node_weights, int64_t limit, Col* labels, int64_t* loads,
+                      RowSums& sums);
 
 }  // namespace khop::cpu

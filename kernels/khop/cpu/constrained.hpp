@@ -13,6 +13,7 @@
 #include "khop/core/weights.hpp"
 #include "khop/cpu/buffer.hpp"
 #include "khop/cpu/exclude.hpp"
+#include "khop/cpu/prefetch.hpp"
 #include "khop/cpu/rows.hpp"
 #include "khop/cpu/uniform.hpp"
 #include "khop/cpu/weighted_interleaved.hpp"
@@ -61,10 +62,10 @@ class ConstrainedDrawer {
     }
     for (int64_t i = 0; i < count; ++i) {
       if (rows[i].begin == rows[i].end) continue;
-      __builtin_prefetch(&graph_.weight_sums[rows[i].end - 1]);
+      prefetch_line(&graph_.weight_sums[rows[i].end - 1]);
       // Only rows that are taken whole, or from within, are read from the beginning.
       const bool from_begin = spec_.last || rows[i].end - rows[i].begin <= spec_.fanout;
-      if (from_begin) __builtin_prefetch(&graph_.weight_sums[rows[i].begin]);
+      if (from_begin) prefetch_line(&graph_.weight_sums[rows[i].begin]);
     }
     interleaved_.begin(spec_.fanout, spec_.replace);
     taken_.clear();

@@ -1,5 +1,7 @@
 #include "khop/cpu/convert.hpp"
 
+#include "khop/cpu/prefetch.hpp"
+
 namespace khop::cpu {
 
 template <class Id, class Ptr>
@@ -19,7 +21,7 @@ void fill_rows(const IdColumn<Id>& keys, const IdColumn<Id>& neighbors, int64_t 
   // A row's edges land at scattered places: reading ahead hides the misses of the cursors.
   constexpr int64_t kAhead = 16;
   for (int64_t e = 0; e < num_edges; ++e) {
-    if (e + kAhead < num_edges) __builtin_prefetch(&indptr[keys[e + kAhead]], 1);
+    if (e + kAhead < num_edges) prefetch_line_to_write(&indptr[keys[e + kAhead]]);
     const Ptr place = indptr[keys[e]]++;
     indices[place] = static_cast<Col>(neighbors[e]);
     if (edge_ids != nullptr) edge_ids[place] = static_cast<EdgeId>(e);

@@ -13,6 +13,7 @@
 
 #include "khop/cpu/buffer.hpp"
 #include "khop/cpu/node_table.hpp"
+#include "khop/cpu/prefetch.hpp"
 #include "khop/cpu/rows.hpp"
 
 namespace khop::cpu {
@@ -71,7 +72,7 @@ class EdgePipeline {
     const int64_t* const positions = positions_.data();
     int64_t* const keys = keys_.data();
     int32_t* const numbers = sink_.sources.data() + first_;
-    const auto ask = [&](int64_t edge) { __builtin_prefetch(&columns_[positions[edge]]); };
+    const auto ask = [&](int64_t edge) { prefetch_line(&columns_[positions[edge]]); };
     const auto read = [&](int64_t edge) {
       keys[edge] = key(edge, columns_[positions[edge]]);
       inserter.prefetch(keys[edge]);

@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "khop/cpu/prefetch.hpp"
+
 namespace khop::cpu {
 
 // Ids of one end of the edges, seen through the map of new ids.
@@ -22,7 +24,7 @@ struct MappedIds {
   }
   int64_t operator[](int64_t e) const { return static_cast<int64_t>(map[ids[e]]); }
   void prefetch(int64_t e) const {
-    if (is_valid(e)) __builtin_prefetch(&map[ids[e]]);
+    if (is_valid(e)) prefetch_line(&map[ids[e]]);
   }
 };
 
@@ -67,7 +69,7 @@ int64_t count_edges(const Keys& keys, const Neighbors& neighbors, int64_t num_ed
     if (e + kEdgesAhead < num_edges) keys.prefetch(e + kEdgesAhead);
     constexpr int64_t kHalf = kEdgesAhead / 2;
     if (e + kHalf < num_edges && keys.is_valid(e + kHalf)) {
-      __builtin_prefetch(&counts[keys[e + kHalf]], 1);
+      prefetch_line_to_write(&counts[keys[e + kHalf]]);
     }
     if (!keys.is_valid(e) || !neighbors.is_valid(e)) return e;
     ++counts[keys[e]];

@@ -7,6 +7,7 @@
 
 #include "khop/core/node_table.hpp"
 #include "khop/cpu/buffer.hpp"
+#include "khop/cpu/prefetch.hpp"
 #include "khop/cpu/row_errors.hpp"
 #include "khop/cpu/row_scan.hpp"
 #include "khop/cpu/rows.hpp"
@@ -133,10 +134,10 @@ class EdgeFinder {
       return row < graph_.num_rows ? row : -1;
     };
     if (const int64_t row = row_at(i + kAhead); row >= 0) {
-      __builtin_prefetch(&graph_.indptr[row]);
+      prefetch_line(&graph_.indptr[row]);
     }
     if (const int64_t row = row_at(i + kAhead / 2); row >= 0) {
-      __builtin_prefetch(&graph_.indices[static_cast<int64_t>(graph_.indptr[row])]);
+      prefetch_line(&graph_.indices[static_cast<int64_t>(graph_.indptr[row])]);
     }
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "khop/cpu/gather.hpp"
+#include "khop/cpu/prefetch.hpp"
 
 namespace khop::cpu {
 namespace {
@@ -35,8 +36,8 @@ int64_t gather_range(const RowTable& table, const Index* rows, int64_t begin, in
       const int64_t row = static_cast<int64_t>(rows[i + ahead]);
       if (row >= 0 && row < table.num_rows) {
         const char* from = table.data + row * width;
-        __builtin_prefetch(from);
-        if (!Copy::kInOneLine) __builtin_prefetch(from + second);
+        prefetch_line(from);
+        if (!Copy::kInOneLine) prefetch_line(from + second);
       }
     }
     const int64_t row = rows == nullptr ? i : static_cast<int64_t>(rows[i]);

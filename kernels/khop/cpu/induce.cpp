@@ -26,28 +26,62 @@ int32_t checked_count(int64_t count) {
   return static_cast<int32_t>(count);
 }
 
+// Which ids may be members: one bit for all ids that are equal in their lowest bits, few enough of
+// which are set that most others are told from members without a look into their table. It takes
+// two to four bytes a member, which stay in the first level of caches for batches of 10,000 nodes.
+class MemberFilter {
+ public:
+  explicit MemberFilter(const NodeSet& members) {
+    uint64_t bits = 1024;
+    while (bits < 16 * static_cast<uint64_t>(members.size())) bits *= 2;
+    mask_ = bits - 1;
+    words_.resize(static_cast<int64_t>(bits / 64));
+    std::fill_n(words_.data(), words_.size(), uint64_t{0});
+    for (int64_t i = 0; i < members.size(); ++i) {
+      const uint64_t bit = static_cast<uint64_t>(members.id_of(members.keys()[i])) & mask_;
+      words_[static_cast<int64_t>(bit / 64)] |= uint64_t{1} << bit % 64;
+    }
+  }
+
+  // 1 if the id is a member's, and seldom if it is not; 0 else.
+  int64_t may_hold(int64_t id) const {
+    const uint64_t bit = static_cast<uint64_t>(id) & mask_;
+    return static_cast<int64_t>(words_[static_cast<int64_t>(bit / 64)] >> bit % 64 & 1);
+  }
+
+ private:
+  uint64_t mask_;
+  Buffer<uint64_t> words_;
+};
+
 // Row by row.
 template <class Ptr, class Col>
 void induce_each(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
                  const NodeSet& members, const PairSet* excluded, bool with_edges,
                  InducedRows& out) {
   const RowFinder<Ptr, Col> finder(graph);
-  Buffer<int64_t> keys;
+  const MemberFilter filter(members);
+  int64_t found[kChunk], keys[kChunk];
   for (int64_t i = 0; i < num_rows; ++i) {
     const Row row = finder.find(rows, i);
     const PairSet::Span hidden = hidden_from(excluded, row.id);
     const int64_t before = out.sources.size();
     for (int64_t first = row.begin; first < row.end; first += kChunk) {
       const int64_t last = std::min(first + kChunk, row.end);
-      keys.clear();
+      int64_t count = 0;
       for (int64_t e = first; e < last; ++e) {
-        const auto id = static_cast<int64_t>(graph.indices[e]);
-        keys.push_back(members.holds(id) ? members.key(row.tree, id) : kNoMember);
+        found[count] = e;
+        count += filter.may_hold(static_cast<int64_t>(graph.indices[e]));
       }
-      members.prefetch(keys.data(), keys.size());
-      for (int64_t e = first; e < last; ++e) {
-        const int32_t number = members.find(keys[e - first]);
+      for (int64_t k = 0; k < count; ++k) {
+        const auto id = static_cast<int64_t>(graph.indices[found[k]]);
+        keys[k] = members.holds(id) ? members.key(row.tree, id) : kNoMember;
+      }
+      members.prefetch(keys, count);
+      for (int64_t k = 0; k < count; ++k) {
+        const int32_t number = members.find(keys[k]);
         if (number < 0) continue;
+        const int64_t e = found[k];
         if (!hidden.empty() && hidden.contains(static_cast<int64_t>(graph.indices[e]))) continue;
         out.sources.push_back(number);
         if (with_edges) out.edges.push_back(graph.first_edge + e);

@@ -16,6 +16,7 @@
 #include "khop/core/labor.hpp"
 #include "khop/core/pick.hpp"
 #include "khop/cpu/buffer.hpp"
+#include "khop/cpu/prefetch.hpp"
 #include "khop/cpu/rows.hpp"
 #include "khop/cpu/simd.hpp"
 
@@ -65,7 +66,7 @@ class LaborDrawer {
                                 : static_cast<const char*>(graph_.neighbor_ids);
     const int64_t end = std::min(row.end, row.begin + kFetched / width);
     for (int64_t edge = row.begin; edge < end; edge += kLine / width) {
-      __builtin_prefetch(ids + edge * width);
+      prefetch_line(ids + edge * width);
     }
   }
 

@@ -9,6 +9,7 @@
 
 #include "khop/core/node_table.hpp"
 #include "khop/cpu/buffer.hpp"
+#include "khop/cpu/prefetch.hpp"
 
 namespace khop::cpu {
 
@@ -70,7 +71,7 @@ class NodeSet {
     ~Inserter() { set_.nodes_.resize(size_); }
 
     void prefetch(int64_t key) const {
-      __builtin_prefetch(&slots_[slot_index(hash_id(static_cast<uint64_t>(key)), bits_)], 1);
+      prefetch_line_to_write(&slots_[slot_index(hash_id(static_cast<uint64_t>(key)), bits_)]);
     }
 
     // Number of a key, which is added if it is new.
@@ -118,7 +119,7 @@ class NodeSet {
   void prefetch(const Id* ids, int64_t count) const {
     for (int64_t i = 0; i < count; ++i) {
       const uint64_t hash = hash_id(static_cast<uint64_t>(ids[i]));
-      __builtin_prefetch(&slots_[static_cast<int64_t>(slot_index(hash, bits_))], 1);
+      prefetch_line_to_write(&slots_[static_cast<int64_t>(slot_index(hash, bits_))]);
     }
   }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "khop/core/node_table.hpp"
+#include "khop/cpu/prefetch.hpp"
 
 namespace khop::cpu {
 
@@ -64,7 +65,7 @@ int64_t IdIndex::find(int64_t id) const {
 }
 
 void IdIndex::prefetch(int64_t id) const {
-  __builtin_prefetch(
+  prefetch_line(
       &slots_[static_cast<int64_t>(slot_index(hash_id(static_cast<uint64_t>(id)), bits_))]);
 }
 

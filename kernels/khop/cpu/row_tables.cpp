@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "khop/core/node_table.hpp"
+#include "khop/cpu/prefetch.hpp"
 #include "khop/cpu/row_errors.hpp"
 #include "khop/cpu/row_scan.hpp"
 
@@ -106,7 +107,7 @@ bool RowTables::holds(const RowSpan& row, int64_t id) const {
 void RowTables::prefetch(const RowSpan& row, int64_t id) const {
   if (has_places(row)) {
     const Table& table = table_of(row);
-    __builtin_prefetch(&slots_[table.first + first_slot(id, table.bits)]);
+    prefetch_line(&slots_[table.first + first_slot(id, table.bits)]);
     return;
   }
   const int64_t step = kLineBytes / graph_.indices.width;

@@ -10,6 +10,7 @@
 
 #include "khop/core/csr.hpp"
 #include "khop/cpu/buffer.hpp"
+#include "khop/cpu/prefetch.hpp"
 
 namespace khop::cpu {
 
@@ -23,7 +24,7 @@ struct RowSpan {
 };
 
 inline void prefetch_entry(const AnyInts& values, int64_t i) {
-  __builtin_prefetch(static_cast<const char*>(values.data) + i * values.width);
+  prefetch_line(static_cast<const char*>(values.data) + i * values.width);
 }
 
 // The row of a node. Throws std::out_of_range if the graph has none for it, std::runtime_error for

@@ -8,6 +8,7 @@
 #include "khop/core/eligible.hpp"
 #include "khop/core/hop_options.hpp"
 #include "khop/cpu/exclude.hpp"
+#include "khop/cpu/prefetch.hpp"
 #include "khop/cpu/row_errors.hpp"
 
 namespace khop::cpu {
@@ -41,10 +42,10 @@ class RowFinder {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = graph_.row_of(ids[i]);
       if (row < 0 || row >= graph_.num_rows) continue;
-      __builtin_prefetch(&graph_.indptr[row]);
-      __builtin_prefetch(&graph_.indptr[row + 1]);  // one row in sixteen ends on the next line
+      prefetch_line(&graph_.indptr[row]);
+      prefetch_line(&graph_.indptr[row + 1]);  // one row in sixteen ends on the next line
       if (graph_.row_id_width != 0) {
-        __builtin_prefetch(static_cast<const char*>(graph_.row_ids) + row * graph_.row_id_width);
+        prefetch_line(static_cast<const char*>(graph_.row_ids) + row * graph_.row_id_width);
       }
     }
   }
@@ -85,7 +86,7 @@ class RowFinder {
     for (int64_t i = 0; i < count; ++i) {
       const Row& row = rows[i];
       longest = std::max(longest, row.end - row.begin);
-      __builtin_prefetch(&edge_times[row.begin + (row.end - row.begin) / 2]);
+      prefetch_line(&edge_times[row.begin + (row.end - row.begin) / 2]);
     }
     for (int64_t left = longest; left > 0; left /= 2) {
       for (int64_t i = 0; i < count; ++i) {
@@ -95,7 +96,7 @@ class RowFinder {
         const bool seen = edge_times[middle] <= times[i];
         row.begin = seen ? middle + 1 : row.begin;
         row.end = seen ? row.end : middle;
-        __builtin_prefetch(&edge_times[row.begin + (row.end - row.begin) / 2]);
+        prefetch_line(&edge_times[row.begin + (row.end - row.begin) / 2]);
       }
     }
     for (int64_t i = 0; i < count; ++i) {

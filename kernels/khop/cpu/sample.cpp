@@ -5,6 +5,7 @@
 
 #include "khop/cpu/edge_pipeline.hpp"
 #include "khop/cpu/pick_rows.hpp"
+#include "khop/cpu/prefetch.hpp"
 
 namespace khop::cpu {
 namespace {
@@ -43,7 +44,7 @@ template <class Ptr, class Col, class Drawn>
 void draw_frontier(RowDrawer<Ptr, Col>& drawer, const Frontier& frontier, int32_t* counts,
                    Buffer<int64_t>& positions, Drawn&& drawn) {
   RowBlock rows;
-  std::array<int64_t, kBlockRows> coming;
+  std::array<int64_t, kBlockRows> coming{};
   const int64_t num_rows = frontier.end - frontier.begin;
   // The node list may grow, and move, with each block.
   const auto prefetch = [&](int64_t first) {
@@ -87,7 +88,7 @@ void sample_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num
     drawer.draw(rows.from(first), std::min(kBlockRows, num_rows - first), out.counts.data() + first,
                 positions);
     for (int64_t j = before; j < positions.size(); ++j) {
-      __builtin_prefetch(&graph.indices[positions[j]]);
+      prefetch_line(&graph.indices[positions[j]]);
     }
     out.neighbors.resize(positions.size());
     read_columns(before);  // those of the block before

@@ -10,6 +10,7 @@
 #include "khop/core/pick.hpp"
 #include "khop/core/weights.hpp"
 #include "khop/cpu/buffer.hpp"
+#include "khop/cpu/prefetch.hpp"
 
 namespace khop::cpu {
 
@@ -118,7 +119,7 @@ class WeightedInterleaved {
     if (pending.total == 0) return;
     pending.point = pending.stream.below(pending.total);
     pending.place = pending.base + gaps_of(pending).place(pending.point);
-    __builtin_prefetch(&pending.weights.guide[guide_bucket(pending.place, pending.weights.count)]);
+    prefetch_line(&pending.weights.guide[guide_bucket(pending.place, pending.weights.count)]);
   }
 
   static void look_into_guide(PendingRow& pending) {
@@ -126,8 +127,8 @@ class WeightedInterleaved {
     pending.stretch = pending.weights.stretch(pending.place);
     const int64_t middle = pending.stretch.low + (pending.stretch.high - pending.stretch.low) / 2;
     // Where a position's weight begins is the sum before it, which may lie in another line.
-    __builtin_prefetch(&pending.weights.sums[middle]);
-    __builtin_prefetch(&pending.weights.sums[middle > 0 ? middle - 1 : 0]);
+    prefetch_line(&pending.weights.sums[middle]);
+    prefetch_line(&pending.weights.sums[middle > 0 ? middle - 1 : 0]);
   }
 
   int64_t take(PendingRow& pending, bool closes) {
