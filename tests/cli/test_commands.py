@@ -252,6 +252,23 @@ def test_bounded_memory(command, fails, graph, tmp_path):
     assert "memory of 100 bytes is too small" in fails(*arguments[:-1], 100, "--overwrite")
 
 
+def test_a_plan_writes_nothing(command, fails, graph, tmp_path):
+    """It is printed even if memory does not suffice, which is an error; methods do not work."""
+    arguments = ("partition", graph, "out", "--num-parts", 2, "--plan")
+    shown = command(*arguments, "--method", "frequency").stdout
+    lines = dict(line.split("  ", 1) for line in shown.splitlines())
+    assert lines["edges 'node to node'"].strip() == "40"
+    assert lines["method"].strip() == "frequency, whose time to assign nodes is not estimated"
+    plan = json.loads(command(*arguments, "--json", "--memory", "1MB").stdout)
+    assert (plan["memory"], plan["node_types"][0]["count"]) == (2**20, 40)
+    assert plan["stage_bytes"] > 0
+    done = command(*arguments, "--memory", 100)
+    assert (done.returncode, done.stdout[:7]) == (2, "method ")
+    assert "memory of 100 bytes is too small" in done.stderr
+    assert "leave --clean and --quiet out" in fails(*arguments, "--clean")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [graph]
+
+
 class Bomb:
     def __reduce__(self):
         return os.mkdir, ("exploded",)
@@ -274,14 +291,19 @@ def test_a_hostile_pickle(fails, tmp_path):
         (["ring", "out", "--num-parts", "2", "--tmp", "."], "give memory, too"),
         (["ring", "out", "--num-parts", "2", "--jobs", "0"], "jobs must be at least 1"),
         (
-            ["ring", "out", "--num-parts", "2", "--memory", "500", "--undirected"],
+            ["large.pt", "out", "--num-parts", "2", "--memory", "500"],
             "has 768 bytes that are read as a whole, more than --memory 500",
+        ),
+        (
+            ["ring", "out", "--num-parts", "2", "--memory", "500", "--undirected"],
+            "memory of 500 bytes is too small: 40 nodes take",
         ),
     ],
 )
 def test_bad_input(fails, graph, tmp_path, arguments, message):
+    (tmp_path / "large.pt").write_bytes(bytes(768))
     assert message in fails("partition", *arguments)
-    assert not (tmp_path / "out").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["large.pt", graph]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from torch_geometric.data import Data, HeteroData
 
 import khop
 from khop.cli.main import COMMANDS, main, parser_of_all
-from khop.partition import PartitionFolder
+from khop.partition import PartitionFolder, to_distdgl
+from support import ray_cluster
 from support.cluster import jobs
 from support.formats import ogb_saved
 
@@ -41,7 +42,9 @@ RUNS = [
         f"partition ring {{out}} --num-parts 2 --order {order} --cluster-ids --clusters 5"
         for order in ("original", "hotness", "cluster", "degree")
     ),
+    "partition ring {out} --num-parts 2 --plan",
     "repartition parts {out} --num-parts 3 --json --debug",
+    "repartition parts {out} --num-parts 3 --plan --memory 1GB",
     "repartition parts {out} --num-parts 3 --memory 1GB --tmp . --jobs 2 --clean --quiet",
     "repartition parts {out} --num-parts 2 --method random --edge-dir in --seed 3 --quiet "
     "--weight-attr edge_weight --neighbor-ids --order hotness",
@@ -52,6 +55,11 @@ RUNS = [
     "--passes 2 --order degree --overwrite --time-attr edge_time",
     "repartition parts {out} --num-parts 2 --assignment owners --order cluster --cluster-ids "
     "--clusters 5",
+    "convert parts {out} --to distdgl --graph-name ring --debug",
+    "convert parts {out} --quiet",
+    "convert dgl/ring.json {out} --to khop --time-attr edge_time --weight-attr edge_weight "
+    "--neighbor-ids",
+    "convert dgl old --overwrite --quiet",
     "inspect parts --json --debug --report --fanout 2 --batch-size 4 --batches 2 --seed-type node",
     "inspect parts --report",
     "partition ring - --num-parts 2 --compare random,stream --sample 30 --fanout 2 --batch-size 4",
@@ -72,6 +80,10 @@ METIS_RUNS = [
     "repartition parts {out} --num-parts 2 --method frequency --base metis",
     "repartition parts {out} --num-parts 2 --method frequency --base cluster-metis",
 ]
+RAY_RUNS = [
+    "partition ring {out} --num-parts 2 --on ray --memory 1MB --jobs 2 --json",
+    "repartition parts {out} --num-parts 3 --on ray --overwrite",
+]
 PLOT_RUN = "inspect parts --plot {out}.svg"
 COMPARE_RUN = "partition ring {out}.svg --num-parts 2 --compare random,frequency --cache-ratio 0.1"
 COMPLETION_RUNS = [f"completion {shell} --debug" for shell in ("bash", "zsh", "tcsh")]
@@ -90,7 +102,16 @@ class Fewest(SaintWalks):
     '''Walks of one step.'''
 """
 TOP_RUN = "top 127.0.0.1:{port} --key-file keys/client.key --interval 0.1 --once --json --debug"
-ALL_RUNS = [*RUNS, *METIS_RUNS, OGB_RUN, PLOT_RUN, *COMPLETION_RUNS, *SERVE_RUNS, TOP_RUN]
+ALL_RUNS = [
+    *RUNS,
+    *METIS_RUNS,
+    *RAY_RUNS,
+    OGB_RUN,
+    PLOT_RUN,
+    *COMPLETION_RUNS,
+    *SERVE_RUNS,
+    TOP_RUN,
+]
 
 
 def parsers():
@@ -160,6 +181,7 @@ def root(tmp_path_factory):
         ring = Data(edge_index=torch.from_numpy(edges), num_nodes=40)
         ring.edge_weight, ring.edge_time = torch.ones(40), torch.arange(40)
         khop.partition(ring, root / name, 2)
+    to_distdgl(root / "parts", root / "dgl", graph_name="ring")
     for options in ([], ["--add", "gone"]):
         assert main(["keygen", str(root / "keys"), *options]) == 0
     return root
@@ -195,6 +217,12 @@ def test_runs(run, line):
 def test_metis(run, line):
     pytest.importorskip("pymetis")
     assert run(line)
+
+
+def test_ray(run):
+    with ray_cluster.started():
+        for line in RAY_RUNS:
+            assert run(line)
 
 
 def test_what_options_of_partition_do(run, tmp_path):

@@ -16,7 +16,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 # What concerns a folder, or one method alone.
 _NOT_COMPARED = (
     *("method", "assignment", "base", "time_attr", "weight_attr", "order"),
-    *("neighbor_ids", "cluster_ids", "overwrite", "memory", "tmp", "jobs", "clean"),
+    *("neighbor_ids", "cluster_ids", "overwrite", "memory", "tmp", "jobs", "clean", "plan", "on"),
 )
 
 
@@ -55,13 +55,14 @@ def check_compare(arguments: argparse.Namespace) -> None:
 
 def compare(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     """Compare methods; with OUTPUT, draw the comparison too."""
-    from khop.cli.sources import read_source
     from khop.partition import compare_methods
+    from khop.sources import Scratch, read_source
 
-    with progress_bar(arguments.quiet) as progress:
+    scratch = Scratch.beside(arguments.output)
+    with progress_bar(arguments.quiet) as progress, scratch:
         progress(f"reading {arguments.source}", 0, 1)
         found = compare_methods(
-            read_source(arguments.source, arguments.root, arguments.undirected),
+            read_source(arguments.source, arguments.root, arguments.undirected, scratch),
             methods=arguments.compare,
             sample=arguments.sample,
             progress=progress,

@@ -14,10 +14,11 @@ from khop.cli.arguments import fanouts
 from khop.cli.compare import OF_BATCHES, add_compare_arguments, check_compare, compare
 from khop.cli.progress import progress_bar
 from khop.log import printable
+from khop.partition.engines import ENGINES, check_engine
 from khop.storage.folder import ORDERS
 
 if TYPE_CHECKING:
-    from khop.partition import FolderSummary
+    from khop.partition import PartitionerBase
 
 _SOURCES = """\
 SOURCE is one of
@@ -25,14 +26,19 @@ SOURCE is one of
   debian-hetero the same with an edge type for each kind of relation, and with sources,
                 maintainers and tags; --undirected adds reverses as edge types rev_...
   ogb:NAME      an OGB node property prediction data set, such as ogb:ogbn-arxiv or
-                ogb:ogbn-mag; masks come from its split. --root is the folder that holds (or
-                will hold) it; for a data set of your own, made with ogb.io.DatasetSaver, the
-                folder with its meta_dict.pt
+                ogb:ogbn-mag, or ogb:mag240m; masks come from its split. --root is the folder that
+                holds (or will hold) it; for a data set of your own, made with
+                ogb.io.DatasetSaver, the folder with its meta_dict.pt
+  igb:SIZE      IGB's papers; igbh:SIZE all its types; in --root
   FILE.pt       a PyG Data or HeteroData saved by torch.save; read without running its pickle
-  DIRECTORY     edge_index.npy ([2, E] or [E, 2]), edges.csv or edges.parquet (columns src and
-                dst, or the first two; further columns become edge attributes) and .npy files:
-                edge_*.npy are edge attributes, all others (x.npy, y.npy, train_mask.npy, ...)
-                node attributes. Mapped, not read, so that it may be larger than memory
+  FILE.npz      arrays as in a DIRECTORY
+  metadata.json a graph in DGL's chunked format
+  FILE.yaml     a frozen task configuration of GiGL, and the TFRecords that it names
+  DIRECTORY     one of the above, or edge_index.npy ([2, E] or [E, 2]), edges.csv, .csv.gz or
+                .parquet (columns src and dst, or the first two; further columns become edge
+                attributes), or several such files in a folder edges, and .npy files: edge_*.npy
+                are edge attributes, all others (x.npy, y.npy, train_mask.npy, ...) node
+                attributes. Mapped, not read, so that it may be larger than memory
 Links in a DIRECTORY, and to files, are followed: look at those of a stranger's first.
 """
 
@@ -53,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("source", metavar="SOURCE", help="the graph; see below")
     add("output", metavar="OUTPUT", help="the partition folder to write; a picture of --compare")
     add("--undirected", action="store_true", help="add the reverse of every edge")
-    add("--root", default="dataset", help="folder of OGB data sets (default: dataset)")
+    add("--root", default="dataset", help="folder of data sets of OGB and IGB (default: dataset)")
     add_cut_arguments(parser)
     add_compare_arguments(parser)
 
@@ -184,6 +190,18 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
     large.add_argument(
         "--clean", action="store_true", help="first remove what ended runs for OUTPUT left"
     )
+    large.add_argument(
+        "--on",
+        choices=ENGINES,
+        help="cut and write on the machines of a cluster that this one is part of, or RAY_ADDRESS "
+        "names: --memory is what a task takes (default: 1GB), --jobs how many run at a time; "
+        "SOURCE and OUTPUT lie on storage that all share (default: this machine alone)",
+    )
+    add(
+        "--plan",
+        action="store_true",
+        help="print what would be read and written, memory and time; cut nothing, write nothing",
+    )
     add("--overwrite", action="store_true", help="replace a partition folder at OUTPUT")
     add("--quiet", action="store_true", help="no progress bar, no summary")
     add("--json", action="store_true", help="print the summary as JSON")
@@ -204,23 +222,43 @@ def run(arguments: argparse.Namespace) -> int:
 
     check_output(arguments.output, arguments.overwrite)
     _name_left_overs(arguments)
-    from khop.cli.sources import read_source
-    from khop.partition import partition_graph
+    from khop.partition import make_partitioner
+    from khop.partition.effort import Effort
+    from khop.sources import Scratch, read_source
 
-    with progress_bar(arguments.quiet) as progress:
+    Effort.of(arguments.memory, arguments.tmp, arguments.jobs, False)  # before much is read
+    scratch = Scratch.beside(arguments.output, arguments.tmp, arguments.memory)
+    if arguments.clean:
+        scratch.clear()
+    with progress_bar(arguments.quiet) as progress, scratch:
         progress(f"reading {arguments.source}", 0, 1)
         _check_fits(arguments)
-        source = read_source(arguments.source, arguments.root, arguments.undirected)
+        source = read_source(arguments.source, arguments.root, arguments.undirected, scratch)
         progress(f"reading {arguments.source}", 1, 1)
-        summary = partition_graph(
+        partitioner = make_partitioner(
             source, arguments.output, **cut_options(arguments), progress=progress
         )
-    print_summary(arguments, summary)
+        if not arguments.plan:
+            partitioner.partition()
+    print_outcome(arguments, partitioner)
     return 0
 
 
-def print_summary(arguments: argparse.Namespace, summary: FolderSummary) -> None:
-    """Print the summary of the folder written, as the arguments ask for."""
+def print_outcome(arguments: argparse.Namespace, partitioner: PartitionerBase) -> None:
+    """Print the plan, or the summary of the folder written, as the arguments ask for.
+
+    Raises:
+        ValueError: of a plan, after it: memory or disk would not suffice.
+    """
+    from khop.partition import FolderSummary, PartitionFolder
+
+    if arguments.plan:
+        plan = partitioner.plan()
+        print(json.dumps(plan.to_dict()) if arguments.json else plan.table(), flush=True)
+        plan.check_memory()
+        plan.check_disk()
+        return
+    summary = FolderSummary.of(PartitionFolder(arguments.output))
     if arguments.json:
         print(json.dumps(summary.to_dict()))
     elif not arguments.quiet:
@@ -242,7 +280,7 @@ def cut_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "cache_memory_budget": arguments.cache_budget,
         "base": arguments.base,
         **{name: getattr(arguments, name) for name in ("balance", "slack", "passes")},
-        **{name: getattr(arguments, name) for name in ("memory", "tmp", "jobs")},
+        **{name: getattr(arguments, name) for name in ("memory", "tmp", "jobs", "on")},
     }
     if not arguments.quiet and getattr(arguments, "compare", None) is None:
         stream = sys.stderr if arguments.json else sys.stdout
@@ -266,6 +304,11 @@ def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None 
     from khop.partition.cut import check_num_parts
 
     check_num_parts(arguments.num_parts, name="--num-parts")
+    check_engine(arguments.on)
+    if arguments.plan and (arguments.clean or arguments.quiet):
+        raise ValueError("--plan removes nothing and prints: leave --clean and --quiet out")
+    if arguments.plan and arguments.on:
+        raise ValueError(f"--plan estimates one machine's work: leave --on {arguments.on} out")
     method = arguments.method
     if arguments.assignment is not None and method not in (None, "random"):
         raise ValueError(
@@ -295,21 +338,20 @@ def _check_fits(arguments: argparse.Namespace) -> None:
     from khop.data.hot_rows import parse_bytes
 
     memory, source = parse_bytes(arguments.memory), Path(arguments.source)
-    whole = [source] if source.is_file() else [*source.glob("edges.csv"), *source.glob("edges.pa*")]
-    if arguments.undirected:
-        whole += source.glob("edge_index.npy")
-    size = sum(file.stat().st_size for file in whole)
+    if not source.is_file() or source.suffix in (".npz", ".json"):
+        return
+    size = source.stat().st_size
     if size > memory:
         raise ValueError(
             f"'{arguments.source}' has {size:,} bytes that are read as a whole, more than --memory "
-            f"{arguments.memory}: save the edges as edge_index.npy, which is read in pieces"
-            + (", with both directions in place of --undirected" if arguments.undirected else "")
+            f"{arguments.memory}: save the graph as a folder with edge_index.npy, or as an .npz "
+            "file, which are read in pieces"
         )
 
 
 def _name_left_overs(arguments: argparse.Namespace) -> None:
     """Name what ended runs left, on standard error; `--clean` removes it."""
-    if arguments.clean or arguments.quiet:
+    if arguments.clean or arguments.quiet or arguments.plan:
         return
     from khop.partition.effort import left_overs
 

@@ -9,7 +9,7 @@ from khop.cli.partition import (
     check_options,
     clean_up_when_terminated,
     cut_options,
-    print_summary,
+    print_outcome,
 )
 from khop.cli.progress import progress_bar
 
@@ -25,14 +25,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Read the folder, cut its graph again, write the new folder and print its summary."""
     check_options(arguments)
     clean_up_when_terminated()
-    from khop.partition import repartition
+    from khop.partition import make_repartitioner
     from khop.storage.folder import check_output
 
     check_output(arguments.output, arguments.overwrite)
     with progress_bar(arguments.quiet) as progress:
         progress(f"reading {arguments.folder}", 0, 1)
-        summary = repartition(
+        partitioner = make_repartitioner(
             arguments.folder, arguments.output, **cut_options(arguments), progress=progress
         )
-    print_summary(arguments, summary)
+        if not arguments.plan:
+            partitioner.partition()
+    print_outcome(arguments, partitioner)
     return 0

@@ -6,10 +6,12 @@ import numpy as np
 
 from khop import _native
 from khop.data.arrays import bfloat16_as_float32, storage_dtype, to_array
+from khop.data.carried import Carried
+from khop.data.files import release_pages
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
 
 
-class Feature:
+class Feature(Carried):
     """Rows of any dtype and shape, in memory or memory-mapped.
 
     Args:
@@ -51,7 +53,7 @@ class Feature:
     @property
     def floating(self) -> bool:
         """True if values are floating-point numbers."""
-        return self.array.dtype.kind == "f" or self.dtype == "bfloat16"
+        return storage_dtype(self.dtype).kind == "f" or self.dtype == "bfloat16"
 
     def numbers(self) -> Array:
         """Return [num_rows, ...] values that NumPy can calculate with: bfloat16 becomes float32."""
@@ -80,6 +82,24 @@ class Feature:
             IndexError: a row does not exist.
         """
         if out is None:
-            out = np.empty((len(rows), *self.row_shape), self.array.dtype)
-        _native.gather(self.array, rows, out, places, num_threads)
+            out = np.empty((len(rows), *self.row_shape), storage_dtype(self.dtype))
+        if self.array.flags.aligned:
+            _native.gather(self.array, rows, out, places, num_threads)
+        else:  # mapped from any byte of a file on
+            _native.gather(_bytes_of(self.array), rows, _bytes_of(out), places, num_threads)
         return out
+
+    def content(self) -> tuple[Array, ...]:
+        """Return arrays that tell these rows from others: mapped files are known by their name."""
+        return (self.array,)
+
+    def release(self) -> None:
+        """Let go of pages of mapped files that have been read."""
+        for array in self.content():
+            release_pages(array)
+
+
+def _bytes_of(rows: Array) -> Array:
+    """View contiguous rows as [num_rows, bytes of a row]."""
+    width = rows.dtype.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
+    return rows.reshape(-1).view(np.uint8).reshape(len(rows), width)

@@ -35,8 +35,10 @@ paths, links, headers, shapes and dtypes are checked here; values are checked by
 """
 
 from khop.storage.folder.array_file import ArrayFile, Written
+from khop.storage.folder.array_writer import ArrayWriter, AttemptWriter, explained_write
 from khop.storage.folder.meta import (
     FORMAT,
+    META_FILE,
     ORDERS,
     VERSIONS,
     AttrMeta,
@@ -46,6 +48,7 @@ from khop.storage.folder.meta import (
     TimeMeta,
     attr_metas,
 )
+from khop.storage.folder.npy import open_inside
 from khop.storage.folder.paths import (
     cache_attr_path,
     cache_path,
@@ -74,10 +77,13 @@ from khop.storage.folder.writer import (
 __all__ = [
     "FORMAT",
     "INTS",
+    "META_FILE",
     "ORDERS",
     "RESUMABLE",
     "VERSIONS",
     "ArrayFile",
+    "ArrayWriter",
+    "AttemptWriter",
     "AttrMeta",
     "EdgeTypeMeta",
     "FolderMeta",
@@ -96,11 +102,13 @@ __all__ = [
     "edge_attr_path",
     "edge_folder",
     "edge_path",
+    "explained_write",
     "is_locked",
     "lock",
     "map_path",
     "node_attr_path",
     "node_path",
+    "open_inside",
     "safe_name",
     "sha256_of",
     "split_path",

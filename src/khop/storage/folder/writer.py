@@ -12,8 +12,9 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from secrets import token_hex
@@ -23,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from khop.storage.folder.array_file import ArrayFile, Written
+from khop.storage.folder.array_writer import ATTEMPTS, ArrayWriter, explained_write
 from khop.storage.folder.meta import FORMAT, META_FILE, FolderMeta, content_of, sealed
-from khop.typing import Array
 
 RESUMABLE = (OSError, MemoryError, KeyboardInterrupt, SystemExit)
 """Errors after which the same work can go on where it was."""
@@ -45,7 +46,7 @@ class Unfinished:
     begun: dict[str, Written] = field(default_factory=dict)
 
 
-class FolderWriter:
+class FolderWriter(ArrayWriter):
     """Writer of a folder. It writes a temporary sibling and renames it: complete or absent.
 
     Use as a context manager; `finish` renames the folder. After an exception nothing is left,
@@ -136,36 +137,36 @@ class FolderWriter:
         else:
             self._unsynced.append(file)
 
-    def save(self, path: str, array: Array) -> None:
-        """Write an array that is in memory.
+    def shared(self) -> Path:
+        """Return the path at which other processes' `AttemptWriter`s write files of the folder."""
+        (self._temporary / ATTEMPTS).mkdir(exist_ok=True)
+        return self._temporary
+
+    def take(self, written: Mapping[str, Written]) -> None:
+        """Make files that an `AttemptWriter` has written part of the folder.
 
         Raises:
-            OSError: the disk has no room for it.
+            OSError: a file is not there, or has another size.
         """
-        if array.dtype.hasobject:
-            raise ValueError(f"Object arrays cannot be saved (got '{path}')")
-        if self.has(path):
-            return
-        with self.array(path, array.dtype, array.shape) as file:
-            file.append(array[file.rows :])
+        for path, known in written.items():
+            found = (self._temporary / path).stat().st_size
+            if found != known.bytes:
+                raise OSError(
+                    errno.EIO,
+                    f"'{path}' has {found:,} bytes here, and {known.bytes:,} where it was written: "
+                    "write to storage that all machines share",
+                )
+            self._note(path)
+            self._complete[path] = known
 
-    @contextlib.contextmanager
-    def _writing(self, file: Path, nbytes: int) -> Iterator[None]:
+    def _writing(self, file: Path, nbytes: int) -> AbstractContextManager[None]:
         """Add file name, size, free space and advice to the error of a failed write."""
-        try:
-            yield
-        except OSError as error:
-            free = shutil.disk_usage(self._temporary).free
-            name = file.relative_to(self._temporary)
-            number = error.errno or errno.EIO
-            kept = "Nothing of the folder is kept; make room, or choose another place"
-            if self._unfinished is not None:
-                kept = "What is done is kept: make room, and run the same again to go on"
-            raise OSError(
-                number,
-                f"cannot write {nbytes:,} bytes of '{name}' for the partition folder "
-                f"'{self.root}': {os.strerror(number)}. {free:,} bytes are free there. {kept}",
-            ) from error
+        kept = "Nothing of the folder is kept; make room, or choose another place"
+        if self._unfinished is not None:
+            kept = "What is done is kept: make room, and run the same again to go on"
+        name = file.relative_to(self._temporary)
+        what = f"write {nbytes:,} bytes of '{name}' for the partition folder '{self.root}'"
+        return explained_write(what, self._temporary, kept)
 
     def _note(self, path: str) -> None:
         self._paths.append(path)
@@ -189,6 +190,7 @@ class FolderWriter:
     def finish(self, meta: FolderMeta) -> None:
         """Write meta.json, sync all files to disk, and rename the folder to its final path."""
         self.sync()
+        shutil.rmtree(self._temporary / ATTEMPTS, ignore_errors=True)
         files = {path: asdict(self._complete[path]) for path in self._paths}
         with (self._temporary / META_FILE).open("wb") as opened_meta:
             opened_meta.write(sealed(content_of(meta, files)))

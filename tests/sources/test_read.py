@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.transforms import ToUndirected
 
-from khop.cli.sources import read_source, symmetrized
 from khop.partition import GraphSource
+from khop.sources import read_source
+from khop.sources.symmetrized import symmetrized
 from khop.typing import EDGE, NODE
-from support.formats import ogb_saved
 
 EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 3]])
 
@@ -301,105 +302,20 @@ def test_undirected_without_edges_and_with_bad_ones():
 
 
 def test_undirected_heterogeneous():
-    source = GraphSource.from_arrays({"a": 1}, {("a", "to", "a"): [[0], [0]]})
-    with pytest.raises(NotImplementedError, match="--undirected is for homogeneous graphs"):
-        symmetrized(source)
-
-
-@pytest.fixture
-def ogb_root(tmp_path, monkeypatch):
-    """A data set of six nodes, as OGB's own tool for contributors saves it."""
-    pytest.importorskip("ogb")
-    monkeypatch.chdir(tmp_path)
-    graph = {
-        "num_nodes": 6,
-        "edge_index": np.array([[0, 1, 2, 3], [1, 2, 3, 4]]),
-        "node_feat": np.arange(12.0, dtype=np.float32).reshape(6, 2),
-        "edge_feat": None,
-    }
-    ids = {"train": np.array([0, 1, 2]), "valid": np.array([3]), "test": np.array([4, 5])}
-    return ogb_saved.save(tmp_path, "ogbn-tiny", graph, np.array([0, 1, 0, 1, 0, 1]), ids, 2)
-
-
-def test_ogb(ogb_root):
-    for _ in ("processed by OGB", "as OGB stored it"):
-        source = read_source("ogb:ogbn-tiny", str(ogb_root))
-        node = source.nodes[NODE]
-        assert edges_of(source) == [[0, 1, 2, 3], [1, 2, 3, 4]]
-        assert node.attrs["y"].array.tolist() == [0, 1, 0, 1, 0, 1]
-        assert node.attrs["x"].array.shape == (6, 2)
-        masks = {
-            n: np.flatnonzero(node.attrs[f"{n}_mask"].array).tolist() for n in ("train", "val")
-        }
-        assert masks == {"train": [0, 1, 2], "val": [3]}
-        assert node.attrs["test_mask"].dtype == "bool"
-
-
-def test_ogb_heterogeneous(tmp_path):
-    """Two authors who wrote three papers; papers alone have features, labels and a split."""
-    pytest.importorskip("ogb")
-    writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
-    graph = {
-        "num_nodes_dict": {"author": 2, "paper": 3},
-        "edge_index_dict": {
-            writes: np.array([[0, 0, 1], [0, 1, 2]]),
-            cites: np.array([[2], [0]]),
-        },
-        "node_feat_dict": {"paper": np.arange(6.0, dtype=np.float32).reshape(3, 2)},
-        "edge_feat_dict": {cites: np.array([[0.5]], dtype=np.float32)},
-    }
-    ids = {name: {"paper": np.array([i])} for i, name in enumerate(("train", "valid", "test"))}
-    labels = {"paper": np.array([2, 0, 1])}
-    root = ogb_saved.save(tmp_path, "ogbn-works", graph, labels, ids, 3)
-    for _ in ("processed by OGB", "as OGB stored it"):
-        source = read_source("ogb:ogbn-works", str(root))
-        author, paper = source.nodes["author"], source.nodes["paper"]
-        assert (author.count, author.attrs) == (2, {})
-        assert paper.attrs["x"].array.tolist() == [[0, 1], [2, 3], [4, 5]]
-        assert paper.attrs["y"].array.tolist() == [2, 0, 1]
-        masks = [paper.attrs[f"{n}_mask"].array.tolist() for n in ("train", "val", "test")]
-        assert masks == np.eye(3, dtype=bool).tolist()
-        assert set(paper.attrs) == {"x", "y", "train_mask", "val_mask", "test_mask"}
-        assert set(source.edges) == {writes, cites}
-        assert source.edges[writes].src.tolist() == [0, 0, 1]
-        assert source.edges[writes].dst.tolist() == [0, 1, 2]
-        assert source.edges[cites].attrs["edge_attr"].array.tolist() == [[0.5]]
-
-
-@pytest.mark.parametrize("setting", ["unset", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"])
-@pytest.mark.parametrize(
-    "name",
-    ["geometric_data_processed.pt", "split_dict.pt", "pre_transform.pt", "pre_filter.pt"],
-)
-def test_ogb_files_are_not_unpickled(ogb_root, monkeypatch, name, setting):
-    """Neither where PyG asks for it, nor where users have set what is advised for OGB's sake."""
-    read_source("ogb:ogbn-tiny", str(ogb_root))
-    place = "split" if name == "split_dict.pt" else "processed"
-    (folder,) = [path for path in ogb_root.rglob(place) if path.is_dir()]
-    if place == "split":
-        folder = next(path.parent for path in folder.rglob("*") if path.is_file())
-    torch.save(Bomb(), folder / name)
-    monkeypatch.delenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", raising=False)
-    if setting != "unset":
-        monkeypatch.setenv(setting, "1")
-    before = dict(os.environ)
-    with pytest.raises(ValueError, match="holds more than a graph, or is damaged"):
-        read_source("ogb:ogbn-tiny", str(ogb_root))
-    assert not Path("exploded").exists()
-    assert dict(os.environ) == before
-
-
-def test_a_fifo_among_the_files_of_ogb(ogb_root):
-    read_source("ogb:ogbn-tiny", str(ogb_root))
-    stored = next(ogb_root.rglob("geometric_data_processed.pt"))
-    stored.unlink()
-    os.mkfifo(stored)
-    with pytest.raises(ValueError, match="is no regular file"):
-        read_source("ogb:ogbn-tiny", str(ogb_root))
-
-
-def test_ogb_of_another_name(ogb_root):
-    with pytest.raises(FileNotFoundError, match="holds data set 'tiny', not 'ogbn-huge'"):
-        read_source("ogb:ogbn-huge", str(ogb_root))
-    with pytest.raises(ValueError, match=r"Invalid dataset name ogbn-huge"):
-        read_source("ogb:ogbn-huge", "nowhere")
+    """Within a type as in a homogeneous graph; between types a type of its own, as PyG has it."""
+    edges = {("a", "to", "a"): [[0, 1], [1, 0]], ("a", "of", "b"): [[1, 0, 1], [0, 2, 2]]}
+    weight = {"w": {("a", "of", "b"): np.array([5, 6, 7])}}
+    source = GraphSource.from_arrays({"a": 2, "b": 3}, edges, None, weight)
+    data = HeteroData()
+    data["a"].num_nodes, data["b"].num_nodes = 2, 3
+    for edge_type, ends in edges.items():
+        data[edge_type].edge_index = torch.tensor(ends)
+    wanted = GraphSource.from_data(ToUndirected()(data))
+    both = symmetrized(source)
+    assert set(both.edges) == set(wanted.edges)
+    for edge_type, edge in both.edges.items():
+        assert edge.src.tolist() == wanted.edges[edge_type].src.tolist()
+        assert edge.dst.tolist() == wanted.edges[edge_type].dst.tolist()
+    assert both.edges["b", "rev_of", "a"].attrs["w"].array.tolist() == [5, 6, 7]
+    with pytest.raises(ValueError, match=r"rev_of.* is there already"):
+        symmetrized(both)

@@ -1,0 +1,82 @@
+"""`khop convert`: a partition folder from another tool's, and the other way."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from khop.cli.progress import progress_bar
+
+FORMATS = ("khop", "distdgl")
+
+_EPILOG = """\
+DistDGL's folders are those of dgl.distributed.partition_graph and of dispatch_data.py: a JSON file,
+and a folder for each part. Neither direction needs DGL.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add = parser.add_argument
+    add("input", metavar="INPUT", help="a partition folder, khop's or DistDGL's (or its JSON file)")
+    add("output", metavar="OUTPUT", help="the folder to write")
+    add("--to", choices=FORMATS, help="its format (default: the one that INPUT has not)")
+    add("--graph-name", metavar="NAME", help="of DistDGL's graph (default: the name of OUTPUT)")
+    khop = parser.add_argument_group("of folders for khop, as in `khop partition`")
+    khop.add_argument("--time-attr", metavar="NAME", help="attribute that holds times")
+    khop.add_argument("--weight-attr", metavar="NAME", help="edge attribute that holds weights")
+    khop.add_argument(
+        "--neighbor-ids", action="store_true", help="also write original ids of neighbours"
+    )
+    khop.add_argument("--overwrite", action="store_true", help="replace a partition folder")
+    add("--quiet", action="store_true", help="no progress bar, no summary")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert, and print a summary of a folder for khop."""
+    from khop.cli.partition import clean_up_when_terminated
+    from khop.storage.folder import META_FILE
+
+    is_khop = (Path(arguments.input) / META_FILE).is_file()
+    to = arguments.to or FORMATS[is_khop]
+    if to == FORMATS[not is_khop]:
+        raise ValueError(f"'{arguments.input}' is a folder of {to} already")
+    clean_up_when_terminated()
+    return _to_distdgl(arguments) if is_khop else _to_khop(arguments)
+
+
+def _to_khop(arguments: argparse.Namespace) -> int:
+    from khop.partition import from_distdgl
+
+    if arguments.graph_name is not None:
+        raise ValueError("--graph-name is for DistDGL's folders: leave it out")
+    with progress_bar(arguments.quiet) as progress:
+        summary = from_distdgl(
+            arguments.input,
+            arguments.output,
+            time_attr=arguments.time_attr,
+            weight_attr=arguments.weight_attr,
+            neighbor_ids=arguments.neighbor_ids,
+            overwrite=arguments.overwrite,
+            progress=progress,
+        )
+    if not arguments.quiet:
+        print(summary)
+    return 0
+
+
+def _to_distdgl(arguments: argparse.Namespace) -> int:
+    from khop.partition import to_distdgl
+
+    for name in ("time_attr", "weight_attr", "neighbor_ids", "overwrite"):
+        if getattr(arguments, name):
+            raise ValueError(f"--{name.replace('_', '-')} is for khop's folders: leave it out")
+    with progress_bar(arguments.quiet) as progress:
+        to_distdgl(
+            arguments.input, arguments.output, graph_name=arguments.graph_name, progress=progress
+        )
+    if not arguments.quiet:
+        print(f"written: {arguments.output}")
+    return 0

@@ -1,0 +1,112 @@
+"""Reader of IGB's data sets (Illinois Graph Benchmark), homogeneous and heterogeneous, all mapped.
+
+    SIZE/processed/paper/node_feat.npy, node_label_19.npy, node_label_2K.npy
+    SIZE/processed/author/node_feat.npy, and so on for each node type
+    SIZE/processed/paper__cites__paper/edge_index.npy    [E, 2], and so on for each relation
+
+SIZE is tiny, small, medium, large or full. Of the last two, features and labels of papers and
+authors are bare numbers without a header of NumPy: their shape follows from the number of nodes,
+and is compared with the file's size. Relations have one direction; `--undirected` adds the other.
+The masks are those of IGB's own loader: the first 60 % of labelled papers are for training, the
+next 20 % for validation, the rest for tests. It also drops and adds self loops; this one keeps the
+edges that are stored. Any process; imports no torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from khop.data.files import check_regular, load_npy
+from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.sources.columns import attribute, edge_type_of, edges_of, flat_labels, mask_between
+from khop.sources.scratch import Scratch, identity
+from khop.typing import EDGE, NODE, Array
+
+_PAPER, _CITES = "paper", "paper__cites__paper"
+_WIDTH = 1024
+_BARE = np.dtype(np.float32)
+
+# Numbers of nodes where files have no header, as IGB's loader has them.
+COUNTS = {
+    "large": {"paper": 100_000_000, "author": 116_959_896},
+    "full": {"paper": 269_346_174, "author": 277_220_883},
+}
+# Papers with one of the 19 labels, where those are not all.
+LABELLED = {"full": 227_130_858}
+_LABELS = {"node_label_19": "y", "node_label_2K": "y_2K"}
+
+
+def is_igb(folder: Path) -> bool:
+    """Return True if a folder is one of IGB's data sets."""
+    return (folder / "processed" / _CITES).is_dir()
+
+
+def read_igb(folder: Path, scratch: Scratch, heterogeneous: bool | None = None) -> GraphSource:
+    """Read a data set.
+
+    Args:
+        folder: its name is the size; with processed/.
+        scratch: where labels and masks are written.
+        heterogeneous: all node types; if False, papers and their citations alone. If None, what
+            there is.
+
+    Raises:
+        FileNotFoundError: a file of the layout is missing.
+        ValueError, TypeError: a file has wrong content; the message names it.
+    """
+    processed = folder / "processed"
+    if not is_igb(folder):
+        raise FileNotFoundError(f"'{folder}' is no data set of IGB: it has no processed/{_CITES}")
+    relations = sorted(path for path in processed.glob("*__*__*") if path.is_dir())
+    if heterogeneous is None:
+        heterogeneous = len(relations) > 1
+    if not heterogeneous:
+        papers = _nodes(processed, _PAPER, folder.name, scratch)
+        return GraphSource({NODE: papers}, {EDGE: _edges(processed / _CITES)})
+    edges = {edge_type_of(path.name, "__", f"'{processed}'"): _edges(path) for path in relations}
+    names = dict.fromkeys(name for edge_type in edges for name in edge_type[::2])
+    nodes = {name: _nodes(processed, name, folder.name, scratch) for name in names}
+    return GraphSource(nodes, edges, heterogeneous=True)
+
+
+def _edges(folder: Path) -> EdgeSource:
+    file = folder / "edge_index.npy"
+    return edges_of(load_npy(file, "r"), f"'{file}'", by_rows=True)
+
+
+def _nodes(processed: Path, name: str, size: str, scratch: Scratch) -> NodeSource:
+    file = processed / name / "node_feat.npy"
+    known = COUNTS.get(size, {}).get(name)
+    node = NodeSource(0, {"x": attribute(_array(file, known, (_WIDTH,)), f"'{file}'")})
+    node.count = node.attrs["x"].num_rows
+    for stem, attr in _LABELS.items():
+        labels = processed / name / f"{stem}.npy"
+        if labels.exists():
+            found = flat_labels(_array(labels, node.count, ()), identity(labels), scratch)
+            node.attrs[attr] = attribute(found, f"'{labels}'")
+    if name == _PAPER:
+        labelled = min(LABELLED.get(size, node.count), node.count)
+        train, val = int(labelled * 0.6), int(labelled * 0.2)
+        bounds = {"train": (0, train), "val": (train, train + val), "test": (train + val, labelled)}
+        for split, (first, last) in bounds.items():
+            mask = mask_between(first, last, node.count, scratch)
+            node.attrs[f"{split}_mask"] = attribute(mask, f"mask of '{processed}'")
+    return node
+
+
+def _array(file: Path, count: int | None, row_shape: tuple[int, ...]) -> Array:
+    """Map an .npy file, or bare float32 numbers: `count` rows, or as many as there are if None."""
+    with check_regular(file).open("rb") as opened:
+        if opened.read(6) == b"\x93NUMPY":
+            return load_npy(file, "r")
+    row = _BARE.itemsize * int(np.prod(row_shape, dtype=np.int64))
+    size = file.stat().st_size
+    rows = size // row if count is None else count
+    if size == 0 or size != rows * row:
+        raise ValueError(
+            f"'{file}' has no header of NumPy, and {size:,} bytes: {rows:,} rows of {row} bytes "
+            f"are {rows * row:,}"
+        )
+    return np.memmap(file, _BARE, "r", shape=(rows, *row_shape)).view(np.ndarray)

@@ -1,0 +1,110 @@
+"""Reader of OGB data sets by OGB's own package, which downloads those that are not there.
+
+It reads a data set as a whole. Those that are there are read by `khop.sources.ogb_raw`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from khop.data.files import check_regular
+from khop.sources.torch_files import containers_admitted, reason_of, refusing_code, torch_version
+from khop.typing import Array
+
+
+def read_with_ogb(name: str, root: Path) -> Any:
+    """Read a data set as a PyG object, with masks made of its split.
+
+    Args:
+        name: 'ogbn-products' for example.
+        root: folder of OGB data sets, or that of a data set of one's own.
+    """
+    try:
+        from ogb.nodeproppred import PygNodePropPredDataset
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"OGB data sets need package ogb: pip install 'khop[ogb]' ({error})"
+        ) from None
+    if torch_version() < (2, 4):
+        raise ValueError(
+            "'ogb:' sources need torch 2.4 or later: earlier ones read what OGB stores only with "
+            "the code that is in it"
+        )
+    stored = root if (root / "meta_dict.pt").exists() else root / name.replace("-", "_")
+    for file in stored.rglob("*"):
+        if not file.is_dir():
+            check_regular(file)  # OGB does not check
+    try:
+        # OGB prints, asks before large downloads, and calls exit().
+        with contextlib.redirect_stdout(sys.stderr), containers_admitted(), refusing_code():
+            dataset = PygNodePropPredDataset(name, str(root), meta_dict=_ogb_meta(name, root))
+            data, splits = dataset[0], dataset.get_idx_split()
+    except (EOFError, SystemExit):
+        raise FileNotFoundError(
+            f"data set '{name}' is not in '{root}' and was not downloaded"
+        ) from None
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"the stored copy of '{name}' in '{root}' holds more than a graph, or is damaged: "
+            f"remove its 'processed' folder ({reason_of(error)})"
+        ) from None
+    if dataset.is_hetero:
+        return _hetero_of_ogb(data, splits)
+    _add_labels_and_masks(data, data.y, splits)
+    return data
+
+
+def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
+    """Read the description of a data set of `ogb.io.DatasetSaver`; None for OGB's own."""
+    import torch
+
+    file = root / "meta_dict.pt"
+    if not file.is_file():
+        return None
+    try:
+        meta: dict[str, Any] = torch.load(file, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(f"'{file}' is damaged: {reason_of(error)}") from None
+    folder = root / Path(str(meta["dir_path"])).name  # it may have been moved
+    if folder.name != "_".join(name.split("-")[1:]):
+        raise FileNotFoundError(f"'{root}' holds data set '{folder.name}', not '{name}'")
+    return {**meta, "dir_path": str(folder)}
+
+
+def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
+    """Convert OGB's dictionaries by type (`x_dict`, `edge_index_dict`, `node_year`)."""
+    from torch_geometric.data import HeteroData
+
+    graph = HeteroData()
+    for node_type, count in data.num_nodes_dict.items():
+        graph[node_type].num_nodes = int(count)
+    for name, values in data.to_dict().items():
+        if isinstance(values, dict) and name not in ("num_nodes_dict", "y_dict"):
+            for kind, value in values.items():
+                graph[kind][name.removesuffix("_dict")] = value
+    for node_type, labels in data.y_dict.items():
+        split = {part: ids[node_type] for part, ids in splits.items()}
+        _add_labels_and_masks(graph[node_type], labels, split)
+    return graph
+
+
+def _add_labels_and_masks(store: Any, labels: Any, splits: dict[str, Any]) -> None:
+    """Store OGB's labels [N, 1] as [N], and its lists of training nodes and so on as masks."""
+    for ours, theirs in (("train", "train"), ("val", "valid"), ("test", "test")):
+        store[f"{ours}_mask"] = _mask(np.asarray(splits[theirs]), int(store.num_nodes))
+    if labels is not None:
+        store.y = labels.flatten() if labels.dim() == 2 and labels.size(1) == 1 else labels
+
+
+def _mask(ids: Array, count: int) -> Any:
+    import torch
+
+    mask = torch.zeros(count, dtype=torch.bool)
+    mask[torch.from_numpy(ids)] = True
+    return mask

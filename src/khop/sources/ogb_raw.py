@@ -1,0 +1,269 @@
+"""Reader of OGB's node property prediction data sets as they are downloaded, without OGB's package.
+
+A data set is a folder with raw/ and split/NAME/. Of raw/ there are four layouts:
+
+- data.npz and node-label.npz: one graph (papers100M, and own ones of `ogb.io.DatasetSaver`);
+- edge.csv.gz, node-feat.csv.gz, node-label.csv.gz, num-node-list.csv.gz, ...: one graph;
+- edge_index_dict.npz, num_nodes_dict.npz, node_feat_dict.npz, ...: a heterogeneous graph;
+- relations/SRC___REL___DST/edge.csv.gz, node-feat/TYPE/, node-label/TYPE/: a heterogeneous graph.
+
+The result is what OGB's loader for PyG makes of it: attributes x, edge_attr, y and those with names
+of their own; train_mask, val_mask and test_mask are made of the split.
+Any process; imports torch for a split in a file of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from khop.data.files import check_regular
+from khop.partition.source import EdgeSource, GraphSource, NodeSource
+from khop.sources.columns import attribute, edge_type_of, edges_of, flat_labels, ids_of, mask_of
+from khop.sources.npz import Npz
+from khop.sources.scratch import Scratch, identity
+from khop.sources.tables import read_columns, read_rows
+from khop.sources.torch_files import load_numbers
+from khop.typing import EDGE, NODE, Array, EdgeType, NodeType
+
+# OGB's loader adds the reverse of every edge to these, whose files have one direction.
+_ONE_DIRECTION = ("products", "proteins")
+_NAMES = {"node_feat": "x", "edge_feat": "edge_attr", "species": "node_species"}
+_SPLITS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
+# Files of a layout that all others lack.
+_MARKS = ("data.npz", "edge.csv.gz", "edge_index_dict.npz", "num-node-dict.csv.gz")
+_GZ = ".csv.gz"
+
+
+def find_ogb(name: str, root: Path) -> Path | None:
+    """Return the folder of a data set, as downloaded or as `DatasetSaver` wrote it; None if none.
+
+    Args:
+        name: 'ogbn-products' for example.
+        root: folder of data sets, or the one that `DatasetSaver` wrote.
+    """
+    own = "_".join(name.split("-")[1:])
+    folders = (
+        (root / own,) if (root / "meta_dict.pt").exists() else (root / name.replace("-", "_"),)
+    )
+    return next((folder for folder in folders if is_ogb(folder)), None)
+
+
+def is_ogb(folder: Path) -> bool:
+    """Return True if a folder is a data set of OGB."""
+    return any((folder / "raw" / mark).exists() for mark in _MARKS)
+
+
+def read_ogb_raw(folder: Path, scratch: Scratch) -> GraphSource:
+    """Read a data set from its folder.
+
+    Args:
+        folder: with raw/ and split/.
+        scratch: where what is compressed is unpacked.
+
+    Raises:
+        FileNotFoundError: a file of the layout is missing.
+        ValueError, TypeError, IndexError: a file has wrong content; the message names it.
+    """
+    raw = folder / "raw"
+    graph = _Graph(folder, scratch)
+    if (raw / "data.npz").exists():
+        _read_npz(raw, graph)
+    elif (raw / "edge_index_dict.npz").exists():
+        _read_npz_by_type(raw, graph)
+    elif (raw / "edge.csv.gz").exists():
+        _read_csv(raw, graph, folder.name.removeprefix("ogbn_") in _ONE_DIRECTION)
+    else:
+        _read_csv_by_type(raw, graph)
+    return graph.with_masks()
+
+
+class _Graph:
+    """A graph that is being read: nodes and edges so far."""
+
+    def __init__(self, folder: Path, scratch: Scratch) -> None:
+        self.folder, self.scratch = folder, scratch
+        self.nodes: dict[NodeType, NodeSource] = {}
+        self.edges: dict[EdgeType, EdgeSource] = {}
+
+    def add_nodes(self, node_type: NodeType, counts: Array, what: str) -> None:
+        """Add a node type by the list of its numbers of nodes, one for each graph."""
+        self.nodes[node_type] = NodeSource(_only(counts, what))
+
+    def add_edges(
+        self, edge_type: EdgeType, edges: EdgeSource, counts: Array | None, what: str
+    ) -> None:
+        """Add an edge type; if `counts` are given, edges must be as many."""
+        if counts is not None and _only(counts, what) != edges.num_edges:
+            raise ValueError(f"{what} has {edges.num_edges} edges, not {_only(counts, what)}")
+        self.edges[edge_type] = edges
+
+    def add_attr(self, holder: NodeType | EdgeType, name: str, values: Array, what: str) -> None:
+        """Add an attribute by OGB's name for it."""
+        holders: Mapping[Any, NodeSource | EdgeSource] = {**self.nodes, **self.edges}
+        if holder not in holders:
+            raise ValueError(f"{what} is of {holder!r}, of which there are neither nodes nor edges")
+        holders[holder].attrs[_NAMES.get(name, name)] = attribute(values, what)
+
+    def add_labels(self, node_type: NodeType, values: Array, file: Path) -> None:
+        """Add labels as `y`."""
+        labels = flat_labels(values, [identity(file), node_type], self.scratch)
+        self.add_attr(node_type, "y", labels, f"'{file}'")
+
+    def with_masks(self) -> GraphSource:
+        """Return the graph, with masks for its split."""
+        heterogeneous = [*self.edges] != [EDGE]
+        for split, file, of_types in _splits(self.folder, self.scratch, heterogeneous):
+            for node_type, ids in of_types.items():
+                if node_type not in self.nodes:
+                    raise ValueError(f"'{file}' is a split of '{node_type}', which has no nodes")
+                count, key = self.nodes[node_type].count, [identity(file), split, node_type]
+                mask = mask_of(ids, count, key, self.scratch, f"'{file}'")
+                self.nodes[node_type].attrs[_SPLITS[split]] = attribute(mask, f"'{file}'")
+        return GraphSource(self.nodes, self.edges, heterogeneous)
+
+
+def _only(counts: Array, what: str) -> int:
+    """Return the only number of a list of numbers, one for each graph."""
+    counts = ids_of(counts.reshape(-1), what)
+    if len(counts) != 1:
+        raise ValueError(f"{what} has {len(counts)} graphs: khop partitions one")
+    return int(counts[0])
+
+
+# One graph.
+
+
+def _read_npz(raw: Path, graph: _Graph) -> None:
+    path = raw / "data.npz"
+    arrays = Npz(path, graph.scratch)
+    for name in ("edge_index", "num_nodes_list"):
+        if name not in arrays:
+            raise ValueError(f"'{path}' holds no '{name}' (got {sorted(arrays)[:10]})")
+    graph.add_nodes(NODE, arrays["num_nodes_list"], f"'num_nodes_list' of '{path}'")
+    edges = edges_of(arrays["edge_index"], f"'edge_index' of '{path}'", by_rows=False)
+    graph.add_edges(EDGE, edges, arrays.get("num_edges_list"), f"'{path}'")
+    for name in sorted(set(arrays) - {"edge_index", "num_nodes_list", "num_edges_list"}):
+        holders: dict[str, NodeType | EdgeType] = {"node": NODE, "edge": EDGE}
+        holder = holders.get(name[:4])
+        if holder is None:
+            raise ValueError(f"array '{name}' of '{path}' is neither of nodes nor of edges")
+        graph.add_attr(holder, name, arrays[name], f"'{name}' of '{path}'")
+    labels = raw / "node-label.npz"
+    if labels.exists():
+        graph.add_labels(NODE, Npz(labels, graph.scratch)["node_label"], labels)
+
+
+def _read_csv(raw: Path, graph: _Graph, one_direction: bool) -> None:
+    counts = raw / "num-node-list.csv.gz"
+    graph.add_nodes(NODE, read_rows([counts], graph.scratch), f"'{counts}'")
+    _add_csv_edges(raw, EDGE, graph, one_direction)
+    for file in [raw / f"node-feat{_GZ}", raw / f"species{_GZ}", *sorted(raw.glob(f"node_*{_GZ}"))]:
+        if file.exists():
+            _add_csv(file, NODE, graph)
+    labels = raw / f"node-label{_GZ}"
+    if labels.exists():
+        graph.add_labels(NODE, read_rows([labels], graph.scratch), labels)
+
+
+def _add_csv_edges(raw: Path, edge_type: EdgeType, graph: _Graph, one_direction: bool) -> None:
+    file, counts = raw / f"edge{_GZ}", raw / f"num-edge-list{_GZ}"
+    both = ("edges", "rows") if one_direction else ("", "")
+    rows = read_rows([file], graph.scratch, both_ways=both[0])
+    numbers = read_rows([counts], graph.scratch) * (2 if one_direction else 1)
+    graph.add_edges(edge_type, edges_of(rows, f"'{file}'", by_rows=True), numbers, f"'{file}'")
+    for attr in [raw / f"edge-feat{_GZ}", *sorted(raw.glob(f"edge_*{_GZ}"))]:
+        if attr.exists():
+            _add_csv(attr, edge_type, graph, both[1])
+
+
+def _add_csv(file: Path, holder: Any, graph: _Graph, both_ways: str = "") -> None:
+    name = file.name.removesuffix(_GZ).replace("-", "_")
+    rows = read_rows([file], graph.scratch, both_ways=both_ways, narrow=True)
+    graph.add_attr(holder, name, rows, f"'{file}'")
+
+
+# Graphs with several types.
+
+
+def _read_npz_by_type(raw: Path, graph: _Graph) -> None:
+    counts = Npz(raw / "num_nodes_dict.npz", graph.scratch)
+    for node_type in sorted(counts):
+        graph.add_nodes(node_type, counts[node_type], f"'{counts.path}'")
+    edges, numbers = (
+        Npz(raw / f"{name}.npz", graph.scratch) for name in ("edge_index_dict", "num_edges_dict")
+    )
+    for edge_type, key in sorted((_edge_type(key, edges.path), key) for key in edges):
+        what = f"'{key}' of '{edges.path}'"
+        found = edges_of(edges[key], what, by_rows=False)
+        graph.add_edges(edge_type, found, numbers.get(key), what)
+    for file in sorted([*raw.glob("node_*.npz"), *raw.glob("edge_*.npz")]):
+        if file == edges.path:
+            continue
+        of_edges = file.name.startswith("edge_")
+        for key, values in Npz(file, graph.scratch).items():
+            holder: NodeType | EdgeType = _edge_type(key, file) if of_edges else key
+            graph.add_attr(holder, file.stem.removesuffix("_dict"), values, f"'{key}' of '{file}'")
+    labels = raw / "node-label.npz"
+    if labels.exists():
+        for node_type, values in Npz(labels, graph.scratch).items():
+            graph.add_labels(node_type, values, labels)
+
+
+def _read_csv_by_type(raw: Path, graph: _Graph) -> None:
+    counts = raw / f"num-node-dict{_GZ}"
+    for node_type, numbers in sorted(read_columns([counts], graph.scratch).items()):
+        graph.add_nodes(node_type, numbers, f"'{counts}'")
+    relations = raw / "relations"
+    for edge_type, folder in sorted(
+        (_edge_type(p.name, relations), p) for p in relations.iterdir()
+    ):
+        _add_csv_edges(folder, edge_type, graph, False)
+    for node_type in graph.nodes:
+        folder = raw / "node-feat" / node_type
+        for file in [folder / f"node-feat{_GZ}", *sorted(folder.glob(f"node_*{_GZ}"))]:
+            if file.exists():
+                _add_csv(file, node_type, graph)
+        labels = raw / "node-label" / node_type / f"node-label{_GZ}"
+        if labels.exists():
+            graph.add_labels(node_type, read_rows([labels], graph.scratch), labels)
+
+
+def _edge_type(name: str, place: Path) -> EdgeType:
+    return edge_type_of(name, "___", f"'{place}'")
+
+
+# Splits.
+
+
+def _splits(
+    folder: Path, scratch: Scratch, heterogeneous: bool
+) -> list[tuple[str, Path, dict[NodeType, Array]]]:
+    """Return of each part of the split its name, its file and ids of nodes by node type."""
+    found = [path for path in (folder / "split").glob("*") if path.is_dir()]
+    if len(found) > 1:
+        raise ValueError(f"'{folder / 'split'}' holds {len(found)} splits: keep one of them")
+    if not found:
+        return []
+    stored = found[0] / "split_dict.pt"
+    if stored.exists():
+        splits = load_numbers(stored)
+        return [(name, stored, _by_type(splits, name, stored)) for name in _SPLITS]
+    types = [path for path in found[0].iterdir() if path.is_dir()] if heterogeneous else [found[0]]
+    return [
+        (name, path / f"{name}{_GZ}", {path.name if heterogeneous else NODE: ids})
+        for path in sorted(types)
+        for name in _SPLITS
+        for ids in [read_rows([check_regular(path / f"{name}{_GZ}")], scratch)]
+    ]
+
+
+def _by_type(splits: Any, name: str, file: Path) -> dict[NodeType, Array]:
+    ids = splits.get(name) if isinstance(splits, dict) else None
+    by_type = ids if isinstance(ids, dict) else {NODE: ids}
+    if not all(isinstance(key, str) and hasattr(ids, "__len__") for key, ids in by_type.items()):
+        raise ValueError(f"'{file}' holds no lists of nodes called {', '.join(_SPLITS)}")
+    return {node_type: np.asarray(ids) for node_type, ids in by_type.items()}

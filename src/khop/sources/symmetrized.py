@@ -1,0 +1,140 @@
+"""Reverse edges added to a graph, in bounded memory: edges are sorted block by block of sources.
+
+Any process; imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from khop import _native
+from khop.data.arrays import narrowest_int
+from khop.data.joined import TakenFeature
+from khop.partition.blocks import block_bounds
+from khop.partition.effort import content_identity
+from khop.partition.source import EdgeSource, GraphSource
+from khop.partition.stage import (
+    COLUMN,
+    EDGE_ID,
+    ROW,
+    Column,
+    FileColumn,
+    MemoryColumn,
+    SplitPiece,
+    Stage,
+)
+from khop.sources.columns import reversed_edges
+from khop.sources.scratch import Scratch
+from khop.typing import Array, EdgeType, Int64Array, IntArray
+
+# An edge takes so many bytes while its block is sorted.
+_SORTED_BYTES = 64
+
+
+def symmetrized(source: GraphSource, scratch: Scratch | None = None) -> GraphSource:
+    """Add the reverse of every edge, with the same attributes.
+
+    Edges between nodes of one type: of equal edges the first is kept, and edge ids of the result
+    are positions in order of source and destination, not those of the input. Edges (A, REL, B)
+    between two types get a type (B, 'rev_REL', A), with the same ids.
+
+    Args:
+        source: the graph.
+        scratch: where the edges are sorted. If None, in memory.
+
+    Raises:
+        IndexError: an edge names a node that does not exist.
+        ValueError: a type 'rev_REL' is there.
+    """
+    scratch = Scratch() if scratch is None else scratch
+    edges: dict[EdgeType, EdgeSource] = {}
+    for (src, name, dst), edge in source.edges.items():
+        if src == dst:
+            edges[src, name, dst] = _both_ways(edge, source.nodes[src].count, scratch)
+            continue
+        reverse = (dst, f"rev_{name}", src)
+        if reverse in source.edges:
+            raise ValueError(f"edge type {reverse} is there already: leave --undirected out")
+        edges[src, name, dst] = edge
+        edges[reverse] = reversed_edges(edge, edge.attrs)
+    return GraphSource(source.nodes, edges, source.heterogeneous)
+
+
+def _both_ways(edge: EdgeSource, count: int, scratch: Scratch) -> EdgeSource:
+    """Return the edges and their reverses, without doubles, in order of source and destination."""
+    if edge.num_edges == 0:
+        return edge
+    key = ["both ways", count, *([] if scratch.folder is None else _identity(edge))]
+    made = scratch.table(key, lambda: _sorted(edge, count, scratch))
+    attrs = {name: TakenFeature(rows, made["edge"]) for name, rows in edge.attrs.items()}
+    return EdgeSource(made["src"], made["dst"], {**attrs})
+
+
+def _identity(edge: EdgeSource) -> list[object]:
+    return [edge.num_edges, *map(content_identity, edge.content())]
+
+
+def _ends(edge: EdgeSource, scratch: Scratch) -> Iterator[tuple[int, IntArray, IntArray]]:
+    """Yield number of the first edge, rows and neighbours of pieces: forwards, then backwards."""
+    step = max(1, scratch.piece_bytes // _SORTED_BYTES)
+    for backwards in (False, True):
+        for first in range(0, edge.num_edges, step):
+            src, dst = edge.piece(first, min(step, edge.num_edges - first))
+            yield (first + edge.num_edges, dst, src) if backwards else (first, src, dst)
+        edge.release()
+
+
+def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str, Array]]:
+    """Yield edges in both directions, block by block: ends, and the edge each is made of."""
+    same = np.arange(count, dtype=narrowest_int(count))
+    split = _native.RowSplit(same, same, count)
+    indptr: Int64Array = np.zeros(count + 1, np.int64)
+    try:
+        for first, rows, neighbors in _ends(edge, scratch):
+            split.count(rows, neighbors, first, indptr[1:])
+    except IndexError as error:
+        raise IndexError(
+            f"an edge names a node that is not one of the {count} nodes: {error}"
+        ) from None
+    np.cumsum(indptr, out=indptr)
+    blocks = block_bounds(indptr, [0, count], max(1, scratch.memory // (4 * _SORTED_BYTES)))
+    dtypes = {
+        ROW: same.dtype,
+        COLUMN: same.dtype,
+        EDGE_ID: narrowest_int(2 * edge.num_edges),
+    }
+    with _opened(dtypes, int(indptr[-1]), scratch) as columns:
+        stage = Stage(columns, indptr[blocks])
+        for first, rows, neighbors in _ends(edge, scratch):
+            found: dict[str, Array] = {n: np.empty(len(rows), d) for n, d in dtypes.items()}
+            counts = split.split(rows, neighbors, first, blocks, *found.values())
+            stage.append(SplitPiece(counts, found))
+        for block in range(len(blocks) - 1):
+            rows, neighbors, ids = stage.ends(block)
+            pairs, kept = np.unique(rows.astype(np.int64) * count + neighbors, return_index=True)
+            yield {
+                "src": (pairs // count + blocks[block]).astype(same.dtype),
+                "dst": (pairs % count).astype(same.dtype),
+                "edge": ids[kept] % ids.dtype.type(edge.num_edges),
+            }
+
+
+@contextlib.contextmanager
+def _opened(
+    dtypes: dict[str, np.dtype[np.generic]], count: int, scratch: Scratch
+) -> Iterator[dict[str, Column]]:
+    """Make columns of a stage, in files if there is a folder for them."""
+    if scratch.folder is None:
+        yield {name: MemoryColumn(dtype, count) for name, dtype in dtypes.items()}
+        return
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(scratch.temporary())
+        columns: dict[str, Column] = {}
+        for name, dtype in dtypes.items():
+            column = FileColumn(folder / f"{name}.stage", dtype, (), count)
+            stack.callback(column.close)
+            columns[name] = column
+        yield columns

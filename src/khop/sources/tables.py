@@ -1,0 +1,333 @@
+"""Tables in files, CSV (also gzipped) and Parquet, read some rows at a time.
+
+Several files are one table, one after the other. Columns are unpacked (`khop.sources.scratch`).
+Any process; imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import importlib
+import itertools
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from khop.data.files import check_regular
+from khop.sources.scratch import ColumnChangedError, Scratch, identity
+from khop.typing import Array
+
+TABLES = (".csv", ".csv.gz", ".parquet")
+"""Ends of the names of files that are tables."""
+
+# A field of CSV takes so many bytes while it is read, more or less.
+_FIELD_BYTES = 32
+# No line that names columns, and no edge, is longer: it would be read as a whole.
+_LONGEST_LINE = 1 << 24
+
+Piece = dict[str, Array]
+Dtypes = dict[str, np.dtype[Any]]
+
+
+def read_columns(
+    files: Sequence[Path], scratch: Scratch, delimiter: str = ",", unnamed: str = "edge_attr_"
+) -> dict[str, Array]:
+    """Read the columns of a table.
+
+    Args:
+        files: CSV files whose first line may name columns, or Parquet files.
+        scratch: where columns are unpacked.
+        delimiter: what stands between fields of CSV; ' ' for any blanks.
+        unnamed: columns of CSV without names get this name and their number, from 0 on.
+
+    Returns:
+        {name: [num_rows] or [num_rows, length] for lists of Parquet}.
+
+    Raises:
+        ValueError, TypeError: a file has wrong content; the message names it.
+        ModuleNotFoundError: CSV or Parquet without pandas or pyarrow.
+    """
+    if _is_parquet(files[0]):
+        return _table(files, scratch, _parquet_pieces, "columns")
+
+    def pieces(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Piece]:
+        named = _has_names(file, delimiter)
+        for frame in _frames(file, piece_bytes, named, delimiter, dtypes, unnamed):
+            yield {name: frame[name].to_numpy() for name in frame.columns}
+
+    return _table(files, scratch, pieces, ["columns", delimiter, unnamed])
+
+
+def read_rows(
+    files: Sequence[Path],
+    scratch: Scratch,
+    delimiter: str = ",",
+    both_ways: str = "",
+    narrow: bool = False,
+    parquet: bool | None = None,
+) -> Array:
+    """Read a table as rows of numbers: [num_rows, num_columns], of a dtype that holds all.
+
+    Rows of Parquet have the shape that an entry 'shape' of the file's metadata names, as DGL writes
+    it: that of all its rows.
+
+    Args:
+        files: CSV files without names, or Parquet files.
+        scratch: where rows are unpacked.
+        delimiter: what stands between fields of CSV.
+        both_ways: 'edges': after each row follows the same with its two columns exchanged; 'rows':
+            each row follows twice.
+        narrow: fractions become float32. If False, they are float64, as CSV is read.
+        parquet: the files are Parquet. If None, as the first one's name says.
+    """
+    of_parquet = _is_parquet(files[0]) if parquet is None else parquet
+    of_file = _parquet_rows if of_parquet else _csv_rows(delimiter)
+
+    def pieces(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Piece]:
+        for found in of_file(file, piece_bytes, dtypes):
+            rows = np.repeat(found, 2, axis=0) if both_ways else found
+            if both_ways == "edges":
+                rows[1::2] = rows[1::2, ::-1]
+            yield {"rows": rows.astype(np.float32) if narrow and rows.dtype.kind == "f" else rows}
+
+    layout = ["rows", delimiter, both_ways, narrow, of_parquet]
+    return _table(files, scratch, pieces, layout)["rows"]
+
+
+def _table(
+    files: Sequence[Path],
+    scratch: Scratch,
+    pieces: Callable[[Path, int, Dtypes], Iterator[Piece]],
+    layout: object,
+) -> dict[str, Array]:
+    """Unpack a table, anew with a wider dtype whenever a column turns out to need it."""
+    # Writers of many parts leave empty ones.
+    files = [file for file in files if check_regular(file).stat().st_size] or files
+    key = [layout, [identity(file) for file in files]]
+    dtypes: Dtypes = {}
+    while True:
+        try:
+            return scratch.table(
+                key,
+                lambda: itertools.chain.from_iterable(
+                    _explained(file, pieces(file, scratch.piece_bytes, dtypes)) for file in files
+                ),
+            )
+        except ColumnChangedError as changed:
+            if changed.column in dtypes and dtypes[changed.column] == changed.dtype:
+                raise ValueError(
+                    f"column '{changed.column}' of '{files[0]}' holds values of several kinds"
+                ) from None
+            dtypes[changed.column] = changed.dtype
+
+
+def _explained(file: Path, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Name the file in errors of what it holds."""
+    for piece in pieces:
+        for name, values in piece.items():
+            if values.dtype.kind not in "biuf":
+                raise TypeError(
+                    f"column '{name}' of '{file}' cannot be an attribute: it does not hold numbers"
+                )
+        yield piece
+
+
+def _is_parquet(file: Path) -> bool:
+    return file.suffix == ".parquet"
+
+
+# CSV.
+
+
+def _csv_rows(delimiter: str) -> Callable[[Path, int, Dtypes], Iterator[Array]]:
+    def rows(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Array]:
+        kept = (
+            {str(i): dtypes["rows"] for i in range(_num_fields(file, delimiter))} if dtypes else {}
+        )
+        for frame in _frames(file, piece_bytes, False, delimiter, kept, ""):
+            yield frame.to_numpy()
+
+    return rows
+
+
+def _frames(
+    file: Path, piece_bytes: int, named: bool, delimiter: str, dtypes: Dtypes, unnamed: str
+) -> Iterator[Any]:
+    """Yield data frames, with names of columns, of some rows each."""
+    pandas = _import("pandas", file)
+    step = max(1, piece_bytes // (_FIELD_BYTES * max(1, _num_fields(file, delimiter))))
+    kinds = {name if named else int(name.removeprefix(unnamed)): d for name, d in dtypes.items()}
+    with _errors_of_csv(file, pandas), warnings.catch_warnings():
+        warnings.simplefilter("error", pandas.errors.ParserWarning)  # columns would be dropped
+        reader = pandas.read_csv(
+            file,
+            header=0 if named else None,
+            index_col=False,
+            sep=r"\s+" if delimiter == " " else delimiter,
+            dtype=kinds,
+            skipinitialspace=True,
+            encoding="utf-8-sig",
+            low_memory=False,  # one dtype a column and piece
+            chunksize=step,
+        )
+        with reader:
+            for frame in reader:
+                frame.columns = [str(n) if named else f"{unnamed}{n}" for n in frame.columns]
+                yield frame
+
+
+@contextlib.contextmanager
+def _errors_of_csv(file: Path, pandas: Any) -> Iterator[None]:
+    try:
+        yield
+    except pandas.errors.EmptyDataError:
+        raise ValueError(f"'{file}' is empty") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"'{file}' is not a CSV file in UTF-8: {error}") from None
+    except (pandas.errors.ParserError, pandas.errors.ParserWarning, csv.Error) as error:
+        raise ValueError(f"'{file}' is not a CSV file: {error}") from None
+    except (gzip.BadGzipFile, EOFError, ValueError) as error:
+        raise ValueError(f"'{file}' is not a CSV file of numbers, or damaged: {error}") from None
+
+
+def _has_names(file: Path, delimiter: str) -> bool:
+    """Return True if the first line that is not blank names the columns, False if it is an edge.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    first = _first_line(file, delimiter)
+    are_ids = [_is_number(field) for field in first[:2]]
+    if {"src", "dst"} <= set(first) or not any(are_ids):
+        return True
+    if not all(are_ids):
+        raise ValueError(
+            f"'{file}' begins with a line that neither names columns nor is an edge: {first[:5]}"
+        )
+    return False
+
+
+def _num_fields(file: Path, delimiter: str) -> int:
+    return len(_first_line(file, delimiter))
+
+
+def _first_line(file: Path, delimiter: str) -> list[str]:
+    """Return the fields of the first line that is not blank."""
+    opener: Any = gzip.open if file.suffix == ".gz" else open
+    with _errors_of_csv(file, _import("pandas", file)), opener(file, "rb") as opened:
+        while line := opened.readline(_LONGEST_LINE):
+            if len(line) == _LONGEST_LINE:
+                raise ValueError(f"its first line is longer than {_LONGEST_LINE:,} bytes")
+            text = line.decode("utf-8-sig").strip("\r\n")
+            split = csv.reader([text], delimiter=delimiter, skipinitialspace=True)
+            fields = [field.strip() for field in next(split, [])]
+            if any(fields):
+                return fields
+    return []
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+# Parquet.
+
+
+def _parquet_pieces(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Piece]:
+    pyarrow = _import("pyarrow", file)
+    from pyarrow import parquet
+
+    try:
+        # Read through a small buffer, page by page: a row group may be larger than memory.
+        with parquet.ParquetFile(file, buffer_size=1 << 16, pre_buffer=False) as opened:
+            columns = max(1, opened.metadata.num_columns)
+            width = 8 * columns * _longest_list(opened)
+            for batch in opened.iter_batches(max(1, piece_bytes // width), use_threads=False):
+                yield {
+                    name: _values(batch.column(i), name, file, dtypes.get(name))
+                    for i, name in enumerate(batch.schema.names)
+                }
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"'{file}' is not a Parquet file: {error}") from None
+
+
+def _longest_list(opened: Any) -> int:
+    """Return how many values a row of a column has, in the mean of the row group with most."""
+    groups = (opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups))
+    return (
+        max(
+            (
+                group.column(i).num_values // max(1, group.num_rows)
+                for group in groups
+                for i in range(group.num_columns)
+            ),
+            default=1,
+        )
+        or 1
+    )
+
+
+def _values(column: Any, name: str, file: Path, dtype: np.dtype[Any] | None) -> Array:
+    """Return the values of a column: [n], or [n, length] of lists that are equally long."""
+    from pyarrow import types
+
+    is_fixed = types.is_fixed_size_list(column.type)
+    if is_fixed or types.is_list(column.type) or types.is_large_list(column.type):
+        lengths = [column.type.list_size] if is_fixed else np.unique(column.value_lengths())
+        if column.null_count or len(lengths) > 1:
+            raise ValueError(f"lists of column '{name}' of '{file}' differ in length")
+        length = int(lengths[0]) if len(lengths) else 0
+        values: Array = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), length)
+    else:
+        values = column.to_numpy(zero_copy_only=False)
+    return values if dtype is None else values.astype(dtype)
+
+
+def _parquet_rows(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Array]:
+    shape = _row_shape(file)
+    for piece in _parquet_pieces(file, piece_bytes, {}):
+        columns = [c.reshape(len(c), -1) for c in piece.values()]
+        rows = np.concatenate(columns, axis=1)
+        if shape is not None:
+            if np.prod(shape, dtype=np.int64) != rows.shape[1]:
+                raise ValueError(
+                    f"'{file}' has {rows.shape[1]} values a row, but its 'shape' says {shape}"
+                )
+            rows = rows.reshape(len(rows), *shape)
+        yield rows.astype(dtypes["rows"]) if dtypes else rows
+
+
+def _row_shape(file: Path) -> list[int] | None:
+    """Return the shape of a row that the metadata of a Parquet file names; None if it does not."""
+    pyarrow = _import("pyarrow", file)
+    from pyarrow import parquet
+
+    try:
+        named = (parquet.read_schema(file).metadata or {}).get(b"shape")
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"'{file}' is not a Parquet file: {error}") from None
+    return None if named is None else [int(n) for n in re.findall(rb"\d{1,9}", named)[1:]]
+
+
+def _import(package: str, file: Path) -> Any:
+    return package_for(package, package, file)
+
+
+def package_for(module: str, package: str, file: Path) -> Any:
+    """Import a module that reads a file; ModuleNotFoundError names its package if it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"'{file.name}' needs package {package}: pip install 'khop[files]'"
+        ) from None

@@ -1,0 +1,217 @@
+"""Files of TFRecords that hold tf.train.Examples, read some rows at a time.
+
+    file: records, one after the other; as a whole gzipped if its name ends in .gz
+    record: uint64 length, uint32 checksum, `length` bytes, uint32 checksum
+    Example: a message of protobuf: 1: features; of these 1: entries, each of them 1: name,
+      2: values; of these 1: texts, or 2: floats, or 3: integers
+
+Lengths are checked, checksums are not: Python's library has no CRC-32C. Reads some 20,000 records
+a second. Any process; imports no torch.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from khop.data.files import check_regular
+from khop.sources.scratch import ColumnChangedError, Scratch, identity
+from khop.typing import Array
+
+_HEADER, _CHECKSUM = struct.Struct("<Q4x"), 4
+# No row of a node's or an edge's attributes is longer.
+_MOST_BYTES = 1 << 26
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_TEXTS, _FLOATS, _INTEGERS = 1, 2, 3
+
+Columns = Mapping[str, Sequence[str]]
+"""{column: names of the values of an Example that it joins}."""
+
+
+def read_examples(files: Sequence[Path], columns: Columns, scratch: Scratch) -> dict[str, Array]:
+    """Read columns of a table of Examples.
+
+    Args:
+        files: the files, in their order.
+        columns: what to read. Columns of integers alone are int64, all others float32.
+        scratch: where columns are unpacked.
+
+    Returns:
+        {column: [num_rows] where each row has one value, else [num_rows, width]}.
+
+    Raises:
+        ValueError: a file is damaged, or lacks values; the message names it.
+    """
+    key = ["examples", {name: list(of) for name, of in columns.items()}]
+
+    def pieces() -> Iterator[dict[str, Array]]:
+        for file in files:
+            yield from _pieces(file, columns, scratch.piece_bytes)
+
+    try:
+        return scratch.table([key, [identity(file) for file in files]], pieces)
+    except ColumnChangedError as changed:
+        raise ValueError(
+            f"values of '{changed.column}' in '{files[0]}', and files beside it, are integers in "
+            "some rows and fractions in others"
+        ) from None
+
+
+def _pieces(file: Path, columns: Columns, piece_bytes: int) -> Iterator[dict[str, Array]]:
+    """Yield rows of a file as arrays."""
+    rows: dict[str, list[Array]] = {name: [] for name in columns}
+    size = 0
+    opener: Any = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opener(check_regular(file), "rb") as stream:
+            for record in _records(stream):
+                example = _example(record)
+                for name, of in columns.items():
+                    rows[name].append(_joined(example, of))
+                size += 4 * len(record) + 200 * len(columns)
+                if size >= piece_bytes:
+                    yield _arrays(rows)
+                    rows, size = {name: [] for name in columns}, 0
+        if size:
+            yield _arrays(rows)
+    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError, ValueError) as error:
+        raise ValueError(f"'{file}' is damaged, or no file of Examples: {error}") from None
+
+
+def _arrays(rows: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
+    found = {}
+    for name, of_column in rows.items():
+        widths = {len(row) for row in of_column}
+        if len(widths) > 1:
+            raise ValueError(f"rows of '{name}' have {min(widths)} to {max(widths)} values")
+        if len({row.dtype for row in of_column}) > 1:
+            raise ValueError(
+                f"values of '{name}' are integers in some rows and fractions in others"
+            )
+        values = np.concatenate(of_column)
+        found[name] = values if widths == {1} else values.reshape(len(of_column), *widths)
+    return found
+
+
+def _joined(example: Mapping[str, Array], names: Sequence[str]) -> Array:
+    missing = [name for name in names if name not in example]
+    if missing:
+        raise ValueError(f"an Example lacks {missing}: it has {sorted(example)[:20]}")
+    values = [example[name] for name in names]
+    if len({array.dtype for array in values}) > 1:
+        values = [array.astype(np.float32) for array in values]
+    return values[0] if len(values) == 1 else np.concatenate(values)
+
+
+def _records(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the content of each record."""
+    while head := stream.read(_HEADER.size):
+        if len(head) < _HEADER.size:
+            raise ValueError("it ends within a record")
+        (length,) = _HEADER.unpack(head)
+        if length > _MOST_BYTES:
+            raise ValueError(f"a record of {length:,} bytes")
+        content = stream.read(length + _CHECKSUM)
+        if len(content) < length + _CHECKSUM:
+            raise ValueError("it ends within a record")
+        yield content[:length]
+
+
+# Protobuf.
+
+
+def _example(record: bytes) -> dict[str, Array]:
+    """Return the numbers of an Example by name; texts are left out."""
+    found: dict[str, Array] = {}
+    for number, features in _fields(record):
+        if number != 1:
+            continue
+        for _, entry in _fields(_bytes(features)):
+            parts = dict(_fields(_bytes(entry)))
+            name = _bytes(parts.get(1, b"")).decode()
+            values = _values(_bytes(parts.get(2, b"")))
+            if values is not None:
+                found[name] = values
+    return found
+
+
+def _values(feature: bytes) -> Array | None:
+    """Return the numbers of a feature; None if it holds texts."""
+    for kind, listed in _fields(feature):
+        if kind == _TEXTS:
+            return None
+        content = [value for number, value in _fields(_bytes(listed)) if number == 1]
+        if kind == _FLOATS:
+            return np.concatenate([_EMPTY, *map(_floats, content)])
+        if kind == _INTEGERS:
+            return np.array([number for value in content for number in _integers(value)], np.int64)
+    return _EMPTY
+
+
+_EMPTY = np.empty(0, np.float32)
+
+
+def _floats(value: bytes | int) -> Array:
+    """Return packed floats, or one that is not packed."""
+    if isinstance(value, int) or len(value) % 4:
+        raise ValueError("a list of floats is damaged")
+    return np.frombuffer(value, "<f4").astype(np.float32, copy=False)
+
+
+def _integers(value: bytes | int) -> Iterator[int]:
+    """Yield packed integers, or one that is not packed, with their signs."""
+    packed = b"" if isinstance(value, int) else value
+    at, found = 0, [value] if isinstance(value, int) else []
+    while at < len(packed):
+        number, at = _varint(packed, at)
+        found.append(number)
+    for number in found:
+        yield number - (1 << 64) if number >> 63 else number
+
+
+def _bytes(value: bytes | int) -> bytes:
+    if isinstance(value, int):
+        raise ValueError("a message of protobuf is damaged")
+    return value
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
+    """Yield number and value of each field: an integer of a varint, bytes of all others."""
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            value, at = _varint(message, at)
+            yield tag >> 3, value
+            continue
+        if kind == _BYTES:
+            size, at = _varint(message, at)
+        elif kind in (_FIXED32, _FIXED64):
+            size = 4 if kind == _FIXED32 else 8
+        else:
+            raise ValueError(f"a field of protobuf of kind {kind}")
+        if size > len(message) - at:
+            raise ValueError("a field of protobuf is longer than its message")
+        yield tag >> 3, message[at : at + size]
+        at += size
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """Return an integer, and where the next byte is."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(message):
+            break
+        byte = message[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & (1 << 64) - 1, at
+    raise ValueError("an integer of protobuf is longer than 10 bytes, or than its message")
