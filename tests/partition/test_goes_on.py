@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 
 import khop
-from khop.partition import GraphSource, RandomPartitioner, effort, verify_folder, workspace
+from khop.partition import (
+    GraphSource,
+    RandomPartitioner,
+    effort,
+    make_partitioner,
+    verify_folder,
+    workspace,
+)
 from khop.partition.effort import left_overs
 
 OPTIONS = {"memory": "30KB", "jobs": 1, "neighbor_ids": True, "weight_attr": "w"}
@@ -195,7 +202,10 @@ def test_stage_files_lie_where_tmp_says(tmp_path):
     ("options", "message"),
     [
         ({"memory": "100"}, "memory of 100 bytes is too small: 60 nodes take .*; give "),
-        ({"memory": "30KB", "method": "stream"}, r"the method \(Stream\) takes .*--method random"),
+        (
+            {"memory": "30KB", "method": "frequency"},
+            r"the method \(frequency\) takes .*--method random",
+        ),
         ({"memory": "x"}, "'x' is not a number of bytes"),
         ({"jobs": 0}, "jobs must be at least 1"),
         ({"tmp": "."}, "give memory, too"),
@@ -234,6 +244,20 @@ def test_the_plan_is_near_what_is_written(tmp_path):
     written = sum(f.stat().st_size for f in (tmp_path / "f").rglob("*.npy"))
     assert written / 1.5 < plans[0].output_bytes < written * 1.5
     assert "60 nodes, 900 edges: reads " in str(plans[0])
+
+
+def test_a_plan_of_what_is_kept_in_memory(tmp_path, monkeypatch):
+    """Nothing is computed for it; of stage files there are none."""
+    monkeypatch.setattr("khop.partition.seeded.split_seeds", None)
+    make = make_partitioner(graph(), tmp_path / "f", 3, method="frequency", num_neighbors=[2])
+    plan = make.plan()
+    assert (plan.method, plan.num_parts, plan.memory) == ("frequency", 3, None)
+    assert (plan.num_nodes, plan.num_edges, plan.stage_bytes) == (60, 900, 0)
+    assert plan.node_types[0].attrs == {"x": "float64 [40]"}
+    assert plan.edge_types[0].attrs == {"w": "float64", "edge_attr": "float64 [2]"}
+    assert (plan.node_types[0].num_bytes, plan.edge_types[0].num_bytes) == (60 * 320, 900 * 24)
+    plan.check_memory()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_gets_full_keeps_what_is_done(tmp_path):

@@ -8,8 +8,8 @@ import torch
 from torch_geometric.data import Data
 
 from khop.partition import FolderSummary, PartitionFolder, frequency_partition, verify_folder
-from khop.partition.seeds import adjacency, communities, split_seeds
-from khop.partition.source import EdgeSource
+from khop.partition.both_directions import undirected_of_edges
+from khop.partition.seeds import communities, split_seeds
 from khop.sampler import Labor, NeighborSampler, SaintWalks
 from khop.typing import NODE
 
@@ -30,17 +30,7 @@ def communities_graph(num_groups=8, size=60, degree=12, stray=0.05, seed=0):
 
 
 def neighbors_of(data):
-    src, dst = data.edge_index.numpy()
-    return adjacency(EdgeSource(src, dst), data.num_nodes)
-
-
-def test_adjacency_lists_neighbours():
-    """0 -> 1, 0 -> 2, 2 -> 1"""
-    out, into = adjacency(EdgeSource(np.array([0, 0, 2]), np.array([1, 2, 1])), 4)
-    owner, found = out.of(np.array([2, 3, 0]))
-    assert (owner.tolist(), found.tolist()) == ([0, 2, 2], [1, 1, 2])
-    owner, found = into.of(np.array([1, 0]))
-    assert (owner.tolist(), found.tolist()) == ([0, 0], [0, 2])
+    return undirected_of_edges(*data.edge_index.numpy(), data.num_nodes)
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 4, 8])
@@ -58,7 +48,7 @@ def test_communities_are_found_and_even(num_parts):
 @pytest.mark.parametrize("num_nodes", [0, 1, 2, 3, 50])
 def test_communities_of_tiny_graphs_without_edges(num_nodes):
     nothing = np.empty(0, np.int64)
-    labels = communities(adjacency(EdgeSource(nothing, nothing), num_nodes), 3)
+    labels = communities(undirected_of_edges(nothing, nothing, num_nodes), 3)
     assert len(labels) == num_nodes
     assert np.all((labels >= 0) & (labels < 3))
 

@@ -8,8 +8,6 @@ import torch
 from torch_geometric.data import HeteroData
 
 from khop.partition import FolderSummary, PartitionFolder, frequency_partition, verify_folder
-from khop.partition.seeds import joined
-from khop.partition.source import GraphSource
 from khop.storage.folder import cache_path
 
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
@@ -39,18 +37,6 @@ def research_groups(num_groups=4, seed=0):
     data["venue", "of", "paper"].edge_index = torch.empty(2, 0, dtype=torch.long)
     data["paper"].train_mask = torch.from_numpy(rng.random(counts["paper"]) < 0.5)
     return data, group
-
-
-def test_all_types_as_one_graph():
-    """a: 0..1, b: 2..4. a0 -> b2 becomes 0 -> 4, b1 -> b0 becomes 3 -> 2."""
-    edges = {("a", "to", "b"): np.array([[0], [2]]), ("b", "to", "b"): np.array([[1], [0]])}
-    edge, first, count = joined(GraphSource.from_arrays({"a": 2, "b": 3}, edges))
-    assert (first, count) == ({"a": 0, "b": 2}, 5)
-    assert (edge.src.tolist(), edge.dst.tolist()) == ([0, 3], [4, 2])
-    assert joined(GraphSource.from_arrays({"a": 2}, {}))[2] == 2
-    edges["a", "to", "b"] = np.array([[2], [0]])  # b's node 0, were it not checked
-    with pytest.raises(IndexError, match=r"\('a', 'to', 'b'\) holds id 2"):
-        joined(GraphSource.from_arrays({"a": 2, "b": 3}, edges))
 
 
 @pytest.mark.parametrize("strategy", ["by_dst", "by_src"])

@@ -19,10 +19,10 @@ from khop.partition import (
     StreamPartitioner,
     verify_folder,
 )
+from khop.partition.both_directions import undirected
 from khop.partition.constraints import Constraints
 from khop.partition.metis import run_metis
 from khop.partition.source import GraphSource
-from khop.partition.undirected import Undirected
 
 HAS_METIS = importlib.util.find_spec("pymetis") is not None
 # METIS runs in a process of its own.
@@ -177,7 +177,7 @@ def test_options_out_of_range(tmp_path, options, message):
 @pytest.mark.skipif(not HAS_METIS, reason="pymetis is not installed")
 def test_metis_refuses_weights_of_another_length():
     """pymetis takes them silently."""
-    graph = Undirected.of(source_of())
+    graph = undirected(source_of()).whole()
     for weights in (np.ones(3, np.int64), np.zeros(4, np.int64)):
         with pytest.raises(ValueError, match="a weight above 0 for each of 4 nodes"):
             run_metis(graph, weights, 2, 30, 0)
@@ -195,11 +195,11 @@ def test_metis_that_is_not_installed(tmp_path, monkeypatch):
 def test_metis_that_fails_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr("khop.partition.metis.sys.executable", "/bin/false")
     with pytest.raises(RuntimeError, match="METIS failed on 4 nodes and 6 entries"):
-        run_metis(Undirected.of(source_of()), np.ones(4, np.int64), 2, 30, 0)
+        run_metis(undirected(source_of()).whole(), np.ones(4, np.int64), 2, 30, 0)
 
 
 def test_cut_counts_edges_once():
-    graph = Undirected.of(source_of())
+    graph = undirected(source_of())
     assert graph.cut(np.array([0, 0, 1, 1])) == 1
     assert graph.cut(np.array([0, 0, 1, 0])) == 2
 

@@ -22,6 +22,7 @@ from khop.partition.nodes import NodeWriter
 from khop.partition.numbering import Numbering
 from khop.partition.order import check_order, row_keys
 from khop.partition.plan import Plan
+from khop.partition.resources import Resources
 from khop.partition.rows import RowWriter
 from khop.partition.source import GraphSource
 from khop.partition.workspace import Workspace
@@ -90,6 +91,10 @@ class PartitionerBase(abc.ABC):
         clean: first remove what ended runs for the same `output_dir` left.
         on_plan: called with the `Plan` of what it will take, before anything is written, if
             `memory` is given.
+        on: 'ray': the machines of a Ray cluster cut and write, once this one has assigned nodes.
+            `memory` is then what a task takes for edges (default: 1 GB), `jobs` how many run at a
+            time (default: one for each CPU); input and `output_dir` lie on storage that all share.
+            The folder does not depend on it. If None, this machine alone.
         **options: options of the subclass; see its `_configure`.
 
     Raises:
@@ -137,6 +142,7 @@ class PartitionerBase(abc.ABC):
         jobs: int | None = None,
         clean: bool = False,
         on_plan: Callable[[Plan], None] | None = None,
+        on: str | None = None,
         **options: Any,
     ) -> None:
         del chunk_size, device
@@ -151,7 +157,7 @@ class PartitionerBase(abc.ABC):
             weight_attr = weight_attr or "edge_weight"
         source = GraphSource.from_arrays(num_nodes, edge_index, nodes, edges)
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
-        self.effort = Effort.of(memory, tmp, jobs, clean, on_plan)
+        self.effort = Effort.of(memory, tmp, jobs, clean, on_plan, on)
         self.draws = DrawAttrs.of(source, time_attr, weight_attr)
         self._set_up(neighbor_ids, order, cluster_ids)
         self._configure(**options)
@@ -177,6 +183,7 @@ class PartitionerBase(abc.ABC):
         jobs: int | None = None,
         clean: bool = False,
         on_plan: Callable[[Plan], None] | None = None,
+        on: str | None = None,
         **options: Any,
     ) -> Self:
         """Create a partitioner of a PyG `Data` or `HeteroData`, or a `GraphSource`.
@@ -199,12 +206,13 @@ class PartitionerBase(abc.ABC):
             jobs: threads.
             clean: remove what ended runs left.
             on_plan: called with the plan.
+            on: engine whose machines do the work; see the class.
             **options: options of the subclass, such as `probs`; see its `_configure`.
         """
         self = cls.__new__(cls)
         source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
         self._init(source, output_dir, num_parts, edge_assign_strategy, seed, overwrite, progress)
-        self.effort = Effort.of(memory, tmp, jobs, clean, on_plan)
+        self.effort = Effort.of(memory, tmp, jobs, clean, on_plan, on)
         self.draws = DrawAttrs.of(source, time_attr, weight_attr)
         self._set_up(neighbor_ids, order, cluster_ids)
         self._configure(**options)
@@ -236,6 +244,7 @@ class PartitionerBase(abc.ABC):
         self.overwrite = overwrite
         self.progress = progress or (lambda what, done, total: None)
         self.numbering: dict[NodeType, Numbering] = {}
+        self._workspace: Workspace | None = None
 
     def _set_up(self, neighbor_ids: bool, order: str, cluster_ids: int | bool) -> None:
         check_order(order)
@@ -272,9 +281,26 @@ class PartitionerBase(abc.ABC):
         owners = {t: checksum(np.asarray(self.assign_nodes(t))) for t in self.source.nodes}
         return {**self.describe(), "owners": owners}
 
+    def plan(self) -> Plan:
+        """Return what `partition` would read, write and take; nothing is read but sizes.
+
+        Raises:
+            ValueError: from its `check_memory` and `check_disk`, if they do not suffice.
+        """
+        return Plan.of(self)
+
     def assignment_bytes(self) -> int:
         """Return about how much memory `assign_nodes` takes beyond some bytes a node."""
         return 0
+
+    def scratch_bytes(self) -> int:
+        """Return the bytes of files that `assign_nodes` takes, if memory is bounded."""
+        return 0
+
+    @property
+    def workspace(self) -> Workspace:
+        """Workspace of `assign_nodes`: in memory, or in the files of a run."""
+        return self._workspace or Workspace(Resources(None, self.effort.jobs))
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""
@@ -353,7 +379,7 @@ class PartitionerBase(abc.ABC):
         Args:
             workspace: keeps the assignment for a run that goes on. If None, nothing is written.
         """
-        self.numbering = {}
+        self.numbering, self._workspace = {}, workspace
         for node_type in self.source.nodes:
             self.numbering[node_type] = self._number(node_type, workspace)
         if self.order != ORDERS[0]:

@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from khop.data import Feature
+from khop.partition.both_directions import undirected
 from khop.partition.source import GraphSource
-from khop.partition.undirected import Undirected, cluster_nodes, split_by_type
+from khop.partition.undirected import cluster_nodes, split_by_type
 from khop.typing import IntArray, NodeType
 
 CLUSTER = "cluster"
@@ -43,9 +44,9 @@ def clusters_by_type(
     source: GraphSource, clusters: int, seed: int, progress: Callable[[str, int, int], None]
 ) -> dict[NodeType, IntArray]:
     """Return {node type: [num_nodes] cluster of each node}, clusters of equal numbers of nodes."""
-    graph = Undirected.of(source)
-    of_node, _ = cluster_nodes(graph, np.ones(graph.num_nodes, np.int32), clusters, seed, progress)
-    return split_by_type(source, of_node)
+    graph = undirected(source, progress=progress)
+    sizes = np.ones(graph.num_nodes, np.int32)
+    return split_by_type(source, cluster_nodes(graph, sizes, clusters, seed, progress).of_node)
 
 
 def with_clusters(source: GraphSource, clusters: Mapping[NodeType, IntArray]) -> GraphSource:

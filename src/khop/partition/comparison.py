@@ -12,11 +12,12 @@ import numpy as np
 from khop.data import Feature
 from khop.partition.base import Progress
 from khop.partition.batches import seeds_of, trained_type
-from khop.partition.cut import METHODS, check_num_parts, make_partitioner, options_of
+from khop.partition.both_directions import undirected
+from khop.partition.cut import METHODS, check_num_parts, of_method, options_of
 from khop.partition.cut_graph import CutGraph
 from khop.partition.report import FANOUTS, CutReport
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
-from khop.partition.undirected import Undirected, split_by_type
+from khop.partition.undirected import Rows, split_by_type
 from khop.tables import grid
 from khop.typing import Array, Int64Array, NodeType
 
@@ -152,7 +153,7 @@ def _compared(
     batches: int,
 ) -> Compared:
     begun = time.perf_counter()
-    partitioner = make_partitioner(source, "unused", num_parts, method, own)
+    partitioner = of_method(source, "unused", num_parts, method, own)
     partitioner.number()
     for node_type, known in partitioner.numbering.items():
         for part in range(num_parts):
@@ -229,12 +230,13 @@ def sampled(source: GraphSource, count: int, seed: int) -> GraphSource:
     """
     if count < 1:
         raise ValueError(f"sample must be a number of nodes above 0 (got {count})")
-    graph = Undirected.of(source)
-    if count >= graph.num_nodes:
+    graph = undirected(source).whole()
+    num_nodes = len(graph.indptr) - 1
+    if count >= num_nodes:
         return source
-    order = np.random.default_rng(seed).permutation(graph.num_nodes)
+    order = np.random.default_rng(seed).permutation(num_nodes)
     starts = max(1, count // _BALL)
-    kept = np.zeros(graph.num_nodes, bool)
+    kept = np.zeros(num_nodes, bool)
     frontier, used, left = order[:0], 0, count
     while left > 0:
         if len(frontier) == 0:  # nothing more to reach: start anew
@@ -247,7 +249,7 @@ def sampled(source: GraphSource, count: int, seed: int) -> GraphSource:
     return _induced(source, by_type)
 
 
-def _neighbors(graph: Undirected, nodes: Int64Array) -> Int64Array:
+def _neighbors(graph: Rows, nodes: Int64Array) -> Int64Array:
     counts = np.diff(graph.indptr)[nodes]
     first = np.repeat(graph.indptr[nodes] - (np.cumsum(counts) - counts), counts)
     return graph.indices[first + np.arange(len(first))].astype(np.int64)

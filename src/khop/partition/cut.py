@@ -83,6 +83,29 @@ def partition_graph(
         >>> summary.nodes, summary.edge_dir
         ([3, 3], 'in')
     """
+    make_partitioner(
+        data, output_dir, num_parts, method=method, edge_dir=edge_dir, **options
+    ).partition()
+    return FolderSummary.of(PartitionFolder(output_dir))
+
+
+def make_partitioner(
+    data: Any,
+    output_dir: str | os.PathLike[str],
+    num_parts: int,
+    *,
+    method: Any = "random",
+    edge_dir: str = "in",
+    **options: Any,
+) -> PartitionerBase:
+    """Return the partitioner that `partition_graph` runs; takes the same arguments.
+
+    Its `plan()` tells what it would read, write and take.
+
+    Example:
+        >>> make_partitioner(data, path / "parts", 2).plan().num_edges
+        12
+    """
     if edge_dir not in ("in", "out"):
         raise ValueError(f"edge_dir must be 'in' or 'out' (got {edge_dir!r})")
     if not isinstance(output_dir, (str, os.PathLike)):
@@ -96,18 +119,17 @@ def partition_graph(
     source = data if isinstance(data, GraphSource) else GraphSource.from_data(data)
     check_num_parts(num_parts, sum(node.count for node in source.nodes.values()))
     options["edge_assign_strategy"] = "by_dst" if edge_dir == "in" else "by_src"
-    make_partitioner(source, output_dir, num_parts, method, options).partition()
-    return FolderSummary.of(PartitionFolder(output_dir))
+    return of_method(source, output_dir, num_parts, method, options)
 
 
-def make_partitioner(
+def of_method(
     source: GraphSource,
     output_dir: str | os.PathLike[str],
     num_parts: int,
     method: Any,
     options: dict[str, Any],
 ) -> PartitionerBase:
-    """Return the partitioner of a method that `partition_graph` knows, with its options."""
+    """Return the partitioner of a method, with options that fit it."""
     if method != "frequency":
         return _partitioner(method).from_data(source, output_dir, num_parts, **options)
     chosen = {**FREQUENCY_OPTIONS, **options}

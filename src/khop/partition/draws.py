@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from khop.data import Feature
 from khop.data.arrays import bfloat16_as_float32
-from khop.data.files import release_pages
 from khop.data.times import time_keys
 from khop.data.weights import weight_values
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
@@ -95,11 +96,12 @@ def _in_steps(edge_type: EdgeType, feature: Feature, convert: Callable[..., Arra
     """Convert an attribute some rows at a time; if that fails, once more as a whole."""
     for first in range(0, max(1, feature.num_rows), _STEP):
         try:
-            convert(edge_type, feature.array[first : first + _STEP], feature.dtype)
+            rows = np.arange(first, min(first + _STEP, feature.num_rows))
+            convert(edge_type, feature.gather(rows), feature.dtype)
         except ValueError:
             convert(edge_type, feature.array, feature.dtype)  # names the position in all rows
             raise
-        release_pages(feature.array)
+        feature.release()
 
 
 def _numbers(rows: Array, dtype: str) -> Array:

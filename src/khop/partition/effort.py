@@ -14,13 +14,29 @@ from typing import Any
 
 from khop.data import Feature
 from khop.data.arrays import checksum
-from khop.data.files import mapped_file
+from khop.data.carried import place_of
 from khop.data.hot_rows import parse_bytes
+from khop.partition.engines import check_engine
 from khop.partition.plan import Plan, Planned
 from khop.partition.resources import Resources
 from khop.partition.workspace import DiskWorkspace, Workspace, run_name
 from khop.storage.folder import check_output, is_locked, temporary_of
 from khop.typing import Array
+
+
+@dataclass(frozen=True)
+class ClusterEffort:
+    """Share of a cluster that partitioning may take.
+
+    Attributes:
+        engine: one of `khop.partition.engines.ENGINES`.
+        memory: bytes that a task takes for edges. If None, the engine's default.
+        jobs: tasks at a time. If None, one for each CPU.
+    """
+
+    engine: str
+    memory: int | None
+    jobs: int | None
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,7 @@ class Effort:
         jobs: threads. If None, one for each core, at most 8.
         clean: first remove what ended runs left.
         on_plan: called with the plan, before anything is written.
+        cluster: machines that do the work, once nodes are assigned. If None, this one does.
     """
 
     memory: int | None = None
@@ -40,6 +57,7 @@ class Effort:
     jobs: int | None = None
     clean: bool = False
     on_plan: Callable[[Plan], None] | None = None
+    cluster: ClusterEffort | None = None
 
     @classmethod
     def of(
@@ -49,13 +67,16 @@ class Effort:
         jobs: int | None,
         clean: bool,
         on_plan: Callable[[Plan], None] | None = None,
+        on: str | None = None,
     ) -> Effort:
         """Check a user's options.
 
         Raises:
-            ValueError: no number of bytes, no threads, or `tmp` without `memory`.
+            ValueError: no number of bytes, no threads, `tmp` without `memory`, or no engine.
             NotADirectoryError: `tmp` is no folder.
+            ModuleNotFoundError: the engine is not installed.
         """
+        check_engine(on)
         if jobs is not None and jobs < 1:
             raise ValueError(f"jobs must be at least 1 (got {jobs})")
         if tmp is not None and memory is None:
@@ -63,7 +84,10 @@ class Effort:
         if tmp is not None and not Path(tmp).is_dir():
             raise NotADirectoryError(f"tmp must be a folder that exists (got '{tmp}')")
         folder = None if tmp is None else Path(tmp).absolute()
-        return cls(None if memory is None else parse_bytes(memory), folder, jobs, clean, on_plan)
+        size = None if memory is None else parse_bytes(memory)
+        if on is not None:
+            return cls(None, folder, None, clean, on_plan, ClusterEffort(on, size, jobs))
+        return cls(size, folder, jobs, clean, on_plan)
 
     def folder_of(self, output: Path) -> Path:
         """Return the folder in which workspaces lie."""
@@ -75,6 +99,7 @@ def open_workspace(partitioner: Planned) -> Workspace:
 
     Raises:
         ValueError: memory or disk do not suffice; the message says what would do.
+        ConnectionError: there is no cluster.
         BlockingIOError: another process is at work on the same.
     """
     effort, output = partitioner.effort, Path(partitioner.output_dir).absolute()
@@ -82,6 +107,10 @@ def open_workspace(partitioner: Planned) -> Workspace:
     if effort.clean:
         for left in left_overs(output, effort.tmp):
             shutil.rmtree(left)
+    if effort.cluster is not None:
+        from khop.partition.on_ray import RayWorkspace
+
+        return RayWorkspace(effort.cluster.memory, effort.cluster.jobs)
     if effort.memory is None:
         return Workspace(Resources(None, effort.jobs))
     plan = Plan.of(partitioner)
@@ -126,27 +155,27 @@ def identity_of(partitioner: Planned) -> dict[str, Any]:
         "jobs": Resources(None, effort.jobs).jobs,
         "nodes": [[t, n.count, _attrs(n.attrs)] for t, n in source.nodes.items()],
         "edges": [
-            [t, e.num_edges, *map(_content, e.content()), _attrs(e.attrs)]
+            [t, e.num_edges, *map(content_identity, e.content()), _attrs(e.attrs)]
             for t, e in source.edges.items()
         ],
     }
 
 
 def _attrs(attrs: dict[str, Feature]) -> dict[str, Any]:
-    return {name: [feature.dtype, *_content(feature.array)] for name, feature in attrs.items()}
+    return {
+        name: [feature.dtype, *map(content_identity, feature.content())]
+        for name, feature in attrs.items()
+    }
 
 
-def _content(array: Array) -> list[Any]:
+def content_identity(array: Array) -> list[Any]:
     """Return what tells an array from others: of a mapped file its place, size and time."""
-    mapped = mapped_file(array)
     about = [str(array.dtype), list(array.shape)]
-    if mapped is None or mapped.filename is None:
+    place = place_of(array)
+    if place is None:
         return [*about, checksum(array)]
-    path = Path(mapped.filename).resolve()
-    status = path.stat()
-    offset = array.__array_interface__["data"][0] - mapped.__array_interface__["data"][0]
-    place = [int(offset), list(array.strides)]
-    return [*about, str(path), status.st_size, status.st_mtime_ns, *place]
+    time = Path(place.path).stat().st_mtime_ns
+    return [*about, place.path, place.file_bytes, time, place.offset, list(place.strides)]
 
 
 def _escaped(name: str) -> str:

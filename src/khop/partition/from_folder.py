@@ -6,71 +6,15 @@ edges. Attributes stay in the folder's files, mapped, and are read row by row as
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from khop.data import Feature
-from khop.data.arrays import check_pointers, narrowest_int, storage_dtype
+from khop.data.arrays import check_pointers, narrowest_int
+from khop.data.joined import JoinedFeature, TakenFeature
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
-from khop.storage.folder import AttrMeta, EdgeTypeMeta, NodeTypeMeta, PartitionFolder, edge_array
+from khop.storage.folder import EdgeTypeMeta, NodeTypeMeta, PartitionFolder, edge_array
 from khop.storage.part import Part
-from khop.typing import Array, Int64Array, IntArray
-
-
-class FolderFeature(Feature):
-    """Rows of an attribute by original id, gathered from the parts of a folder.
-
-    Args:
-        pieces: the attribute of each part, one after the other.
-        places: [num_rows] where each row is in all pieces together.
-        attr: dtype and shape of a row.
-    """
-
-    def __init__(self, pieces: list[Feature], places: IntArray, attr: AttrMeta) -> None:
-        self._pieces, self._places = pieces, places
-        self._bounds = np.cumsum([0, *(piece.num_rows for piece in pieces)])
-        self._shape, self._storage = attr.shape, storage_dtype(attr.dtype)
-        self.dtype = attr.dtype
-
-    @cached_property
-    def array(self) -> Array:  # type: ignore[override]
-        """All rows, in memory once they are asked for."""
-        return self.gather(np.arange(self.num_rows))
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return len(self._places)
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row; () for 1-D features."""
-        return self._shape
-
-    @property
-    def floating(self) -> bool:
-        """True if values are floating-point numbers."""
-        return self._storage.kind == "f" or self.dtype == "bfloat16"
-
-    def gather(
-        self,
-        rows: IntArray,
-        out: Array | None = None,
-        places: Int64Array | None = None,
-        num_threads: int = 1,
-    ) -> Array:
-        """Copy rows; see `Feature.gather`."""
-        if out is None:
-            out = np.empty((len(rows), *self._shape), self._storage)
-        stored = self._places[rows]
-        owners = np.searchsorted(self._bounds, stored, side="right") - 1
-        for part in np.unique(owners):
-            here = np.flatnonzero(owners == part)
-            to = here if places is None else places[here]
-            piece = (stored[here] - self._bounds[part]).astype(np.int64)
-            self._pieces[part].gather(piece, out, to, num_threads)
-        return out
+from khop.typing import IntArray
 
 
 def folder_source(folder: PartitionFolder, without: tuple[str, ...] = ()) -> GraphSource:
@@ -107,8 +51,8 @@ def _attrs(
 ) -> dict[str, Feature]:
     meta: NodeTypeMeta | EdgeTypeMeta = parts[0].meta.types(kind)[index]
     return {
-        name: FolderFeature([part.feature(kind, index, name) for part in parts], places, attr)
-        for name, attr in meta.attrs.items()
+        name: TakenFeature(JoinedFeature([p.feature(kind, index, name) for p in parts]), places)
+        for name in meta.attrs
         if name not in without
     }
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from khop.partition.structure import SCORES, StructuralPartitioner
-from khop.partition.undirected import Undirected, cluster_nodes, split_by_type
+from khop.partition.undirected import Numbers, Rows, Undirected, cluster_nodes, split_by_type
 from khop.typing import Int32Array, Int64Array, IntArray, NodeType
 
 # METIS's own default of imbalance, in thousandths; it is kept below the slack that is asked for.
@@ -63,15 +63,17 @@ class MetisPartitioner(StructuralPartitioner):
     def _configure(self, balance: Sequence[str] = ("nodes",), slack: float = 0.03) -> None:
         super()._configure(balance, slack)
         if not has_metis():
-            raise ImportError(
+            raise ModuleNotFoundError(
                 f"{type(self).__name__} needs pymetis, which is not installed: pip install "
                 "'khop[metis]', or take StreamPartitioner (--method stream)"
             )
 
-    def assignment_bytes(self) -> int:
-        """Return about how much memory the cut takes; METIS's process included."""
-        edges = sum(edge.num_edges for edge in self.source.edges.values())
-        return super().assignment_bytes() + edges * 2 * _METIS_ENTRY_BYTES
+    def _in_memory(self) -> int:
+        """Return the bytes of the edges in memory; METIS's process included."""
+        return super()._in_memory() + self._edge_count() * 2 * _METIS_ENTRY_BYTES
+
+    def _is_large(self) -> bool:
+        return False  # METIS has all edges in memory
 
     def cut(self, graph: Undirected) -> IntArray:
         """Return the part of each node, by METIS; several constraints are then evened out."""
@@ -102,16 +104,16 @@ class MetisPartitioner(StructuralPartitioner):
             # METIS takes no weight of 0: 1 is next to nothing only where the mean is large.
             weights = np.maximum((weights * (1000 / weights.mean())).astype(np.int64), 1)
         ufactor = max(1, min(UFACTOR, int(1000 * self.slack) - 1))
-        cuts = []
+        cuts, rows = [], graph.whole()
         for i, seed in enumerate(seeds):
             self.progress("METIS", i, len(seeds))
-            cuts.append(run_metis(graph, weights, self.num_parts, ufactor, seed))
+            cuts.append(run_metis(rows, weights, self.num_parts, ufactor, seed))
         self.progress("METIS", 1, 1)
         return cuts
 
 
 class ClusterMetisPartitioner(MetisPartitioner):
-    """Partitioner by METIS of clusters: near METIS's cut, in memory for far larger graphs.
+    """Partitioner by METIS of clusters: near METIS's cut, of graphs far larger than it takes.
 
     Passes over the nodes first make clusters of bounded size, by size-constrained label
     propagation; METIS cuts the graph of clusters; passes over the nodes improve its cut.
@@ -133,6 +135,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
     """
 
     makes_clusters = True
+    node_bytes = 64
 
     def _configure(
         self,
@@ -147,27 +150,43 @@ class ClusterMetisPartitioner(MetisPartitioner):
                 f"{clusters})"
             )
         self.clusters = clusters
-        self._of_node: IntArray | None = None
+        self._of_node: Numbers | None = None
 
-    def assignment_bytes(self) -> int:
-        """Return about how much memory the cut takes; METIS gets no more than its clusters."""
-        nodes = sum(node.count for node in self.source.nodes.values())
-        if nodes <= self.clusters:
-            return super().assignment_bytes()
-        return StructuralPartitioner.assignment_bytes(self) * 2
+    def _in_memory(self) -> int:
+        """Return the bytes of the edges in memory; METIS gets no more than its clusters."""
+        if self._node_count() <= self.clusters:
+            return super()._in_memory()
+        return StructuralPartitioner._in_memory(self) * 2
+
+    def _is_large(self) -> bool:
+        return self._node_count() > self.clusters and StructuralPartitioner._is_large(self)
 
     def cut(self, graph: Undirected) -> IntArray:
         """Return the part of each node: METIS of its clusters, and passes that improve it."""
         if graph.num_nodes <= self.clusters:
             return super().cut(graph)
-        of_node, count = self._clusters(graph)
-        self._of_node = of_node
-        contracted = Undirected(*graph.native().contract(of_node, count))
+        of_node, count = self._of_node = self._clusters(graph)
         sizes = np.bincount(of_node, self.constraints.most_uneven(), count).astype(np.int64)
-        cuts = [labels[of_node] for labels in self._metis(contracted, sizes)]
+        with self.undirected(Numbers(of_node, count)) as contracted:
+            self._check_memory(contracted)
+            cuts = [labels[of_node] for labels in self._metis(contracted, sizes)]
         return self._best(graph, cuts, _REFINE)
 
-    def _clusters(self, graph: Undirected) -> tuple[IntArray, int]:
+    def _check_memory(self, contracted: Undirected) -> None:
+        """Refuse a graph of clusters that METIS has no memory for; how large it is shows late."""
+        if not self._is_large():
+            return
+        assert self.effort.memory is not None
+        taken = contracted.num_entries * _METIS_ENTRY_BYTES
+        left = self.effort.memory - self.assignment_bytes()
+        if taken > left:
+            raise ValueError(
+                f"METIS takes some {taken:,} bytes for {contracted.num_nodes:,} clusters, but "
+                f"{left:,} are left: ask for fewer clusters (clusters=, --clusters), more memory "
+                "(--memory), or take --method stream"
+            )
+
+    def _clusters(self, graph: Undirected) -> Numbers:
         weights = self.constraints.most_uneven().astype(np.int32)
         return cluster_nodes(graph, weights, self.clusters, self.seed, self.progress)
 
@@ -182,8 +201,9 @@ class ClusterMetisPartitioner(MetisPartitioner):
                 "(clusters=, --clusters)"
             )
         if self._of_node is None:  # a single part needs no METIS
-            self._of_node = self._clusters(Undirected.of(self.source))[0]
-        return split_by_type(self.source, self._of_node)
+            with self.undirected() as graph:
+                self._of_node = self._clusters(graph)
+        return split_by_type(self.source, self._of_node.of_node)
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""
@@ -196,7 +216,7 @@ def has_metis() -> bool:
 
 
 def run_metis(
-    graph: Undirected,
+    graph: Rows,
     weights: Int64Array,
     num_parts: int,
     ufactor: int = UFACTOR,
@@ -206,7 +226,7 @@ def run_metis(
     """Run METIS in a process of its own.
 
     Args:
-        graph: the graph.
+        graph: all rows of the graph.
         weights: [num_nodes] int64 weights of nodes, above 0.
         num_parts: number of parts.
         ufactor: imbalance that is allowed, in thousandths.
@@ -220,9 +240,10 @@ def run_metis(
         RuntimeError: METIS failed; the message has what it said.
         ValueError: weights of another length, or not above 0.
     """
-    if weights.shape != (graph.num_nodes,) or (len(weights) and int(weights.min()) < 1):
+    num_nodes = len(graph.indptr) - 1
+    if weights.shape != (num_nodes,) or (len(weights) and int(weights.min()) < 1):
         raise ValueError(
-            f"METIS takes a weight above 0 for each of {graph.num_nodes} nodes (got weights of "
+            f"METIS takes a weight above 0 for each of {num_nodes} nodes (got weights of "
             f"shape {list(weights.shape)}, the least {weights.min(initial=1)})"
         )
     with tempfile.TemporaryDirectory(prefix="khop-metis-") as folder:
@@ -245,7 +266,7 @@ def run_metis(
         if done.returncode != 0:
             said = done.stderr.strip()[-2000:] or f"it ended with status {done.returncode}"
             raise RuntimeError(
-                f"METIS failed on {graph.num_nodes} nodes and {len(graph.indices)} entries, for "
+                f"METIS failed on {num_nodes} nodes and {len(graph.indices)} entries, for "
                 f"which it takes some {len(graph.indices) * _METIS_ENTRY_BYTES >> 20} MB: {said}"
             )
         labels: Int32Array = np.load(Path(folder, "labels.npy"), allow_pickle=False).astype(

@@ -1,11 +1,13 @@
 """Writer of the parts' nodes: ids, attributes, and copies of other parts' nodes.
 
-Attributes are gathered some rows at a time, by several threads. Imports no torch.
+Attributes are gathered some rows at a time, by several threads, or by tasks on other machines, as
+the workspace has it. Imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from khop.partition.numbering import Numbering
 from khop.partition.source import NodeSource
 from khop.partition.workspace import Workspace
 from khop.storage.folder import (
+    ArrayWriter,
     AttrMeta,
     FolderWriter,
     NodeTypeMeta,
@@ -72,57 +75,93 @@ class NodeWriter:
             ValueError: copies of nodes that do not exist, or that the part owns.
         """
         numbering = self._numbering[node_type]
-        bounds, new_order = numbering.book.bounds, numbering.old_of_new
+        new_order = numbering.old_of_new
         self._writer.save(map_path(node_type), numbering.new_of_old)
-        for part in range(self._num_parts):
-            ids = new_order[bounds[part] : bounds[part + 1]]
-            self._writer.save(node_path(part, node_type, "id"), ids)
-            for name, feature in node.attrs.items():
-                self._save_rows(node_attr_path(part, node_type, name), feature, ids)
+        write = partial(write_nodes, node_type, node, numbering)
+        for part in self._workspace.write(write, range(self._num_parts)):
             self._progress(f"nodes of type '{node_type}'", part + 1, self._num_parts)
-        cached = [self._write_cache(node_type, node, part) for part in range(self._num_parts)]
+        cached = [0] * self._num_parts
+        copies = partial(write_copies, node_type, node, numbering)
+        for part, ids in self._workspace.write(copies, self._copies(node_type, node)):
+            cached[part] = len(ids)
         splits = [name for name, f in node.attrs.items() if f.dtype == "bool" and f.row_shape == ()]
         for name in splits:
             held = np.flatnonzero(node.attrs[name].gather(new_order))
             self._writer.save(split_path(node_type, name), held.astype(narrowest_int(node.count)))
         times = self._times.get(node_type)
         if times is not None:
-            self._save_rows(time_path(node_type), Feature(times), new_order)
+            path = time_path(node_type)
+            save_rows(self._writer, self._workspace, path, Feature(times), new_order)
+        bounds = numbering.book.bounds
         return NodeTypeMeta(
             node_type, bounds, attr_metas(node.attrs), splits, cached, times is not None
         )
 
-    def _write_cache(self, node_type: NodeType, node: NodeSource, part: int) -> int:
-        """Write a part's copies; return how many there are."""
-        numbering = self._numbering[node_type]
-        ids = np.asarray(self._cached_nodes(node_type, part, numbering.owners), dtype=np.int64)
-        if len(ids) == 0:
-            return 0
-        call = f"cached_nodes('{node_type}', {part})"
-        if int(ids.min()) < 0 or int(ids.max()) >= node.count or len(np.unique(ids)) < len(ids):
-            raise ValueError(f"{call} names a node that does not exist, or one node twice")
-        if np.any(numbering.owners[ids] == part):
-            raise ValueError(f"{call} names nodes that the part owns")
-        self._writer.save(cache_path(part, node_type, "new_id"), numbering.new_of_old[ids])
-        self._writer.save(cache_path(part, node_type, "id"), ids.astype(narrowest_int(node.count)))
-        for name, feature in node.attrs.items():
-            self._save_rows(cache_attr_path(part, node_type, name), feature, ids)
-        return len(ids)
+    def _copies(self, node_type: NodeType, node: NodeSource) -> Iterator[tuple[int, Int64Array]]:
+        """Yield the parts that keep copies, and of which nodes."""
+        owners = self._numbering[node_type].owners
+        for part in range(self._num_parts):
+            ids = np.asarray(self._cached_nodes(node_type, part, owners), dtype=np.int64)
+            if len(ids) == 0:
+                continue
+            call = f"cached_nodes('{node_type}', {part})"
+            if int(ids.min()) < 0 or int(ids.max()) >= node.count or len(np.unique(ids)) < len(ids):
+                raise ValueError(f"{call} names a node that does not exist, or one node twice")
+            if np.any(owners[ids] == part):
+                raise ValueError(f"{call} names nodes that the part owns")
+            yield part, ids
 
-    def _save_rows(self, path: str, feature: Feature, rows: IntArray) -> None:
-        """Write rows of an attribute, in their order."""
-        if self._writer.has(path):
-            return
 
-        def gathered(first: int) -> Array:
-            return feature.gather(np.ascontiguousarray(rows[first : first + step]))
+def write_nodes(
+    node_type: NodeType,
+    node: NodeSource,
+    numbering: Numbering,
+    writer: ArrayWriter,
+    workspace: Workspace,
+    part: int,
+) -> tuple[()]:
+    """Write the nodes of a part: ids and attributes."""
+    first, last = numbering.book.bounds[part : part + 2]
+    ids = numbering.old_of_new[first:last]
+    writer.save(node_path(part, node_type, "id"), ids)
+    for name, feature in node.attrs.items():
+        save_rows(writer, workspace, node_attr_path(part, node_type, name), feature, ids)
+    return ()
 
-        resources = self._workspace.resources
-        row_bytes = max(1, AttrMeta(feature.dtype, feature.row_shape).row_bytes)
-        step = max(1, min(_CHUNK_BYTES, resources.share()) // row_bytes)
-        shape = (len(rows), *feature.row_shape)
-        with self._writer.array(path, storage_dtype(feature.dtype), shape) as file:
-            for chunk in resources.in_order(gathered, range(file.rows, len(rows), step)):
-                file.append(chunk)
-                self._workspace.release(feature)
-                self._workspace.checkpoint(chunk.nbytes)
+
+def write_copies(
+    node_type: NodeType,
+    node: NodeSource,
+    numbering: Numbering,
+    writer: ArrayWriter,
+    workspace: Workspace,
+    item: tuple[int, Int64Array],
+) -> tuple[()]:
+    """Write a part's copies of other parts' nodes: new ids, ids and attributes."""
+    part, ids = item
+    writer.save(cache_path(part, node_type, "new_id"), numbering.new_of_old[ids])
+    writer.save(cache_path(part, node_type, "id"), ids.astype(narrowest_int(node.count)))
+    for name, feature in node.attrs.items():
+        save_rows(writer, workspace, cache_attr_path(part, node_type, name), feature, ids)
+    return ()
+
+
+def save_rows(
+    writer: ArrayWriter, workspace: Workspace, path: str, feature: Feature, rows: IntArray
+) -> None:
+    """Write rows of an attribute, in their order."""
+    if writer.has(path):
+        return
+
+    def gathered(first: int) -> Array:
+        return feature.gather(np.ascontiguousarray(rows[first : first + step]))
+
+    resources = workspace.resources
+    row_bytes = max(1, AttrMeta(feature.dtype, feature.row_shape).row_bytes)
+    step = max(1, min(_CHUNK_BYTES, resources.share()) // row_bytes)
+    shape = (len(rows), *feature.row_shape)
+    with writer.array(path, storage_dtype(feature.dtype), shape) as file:
+        for chunk in resources.in_order(gathered, range(file.rows, len(rows), step)):
+            file.append(chunk)
+            workspace.release(feature)
+            workspace.checkpoint(chunk.nbytes)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from khop.data import Feature
 from khop.data.arrays import narrowest_int
 from khop.partition.draws import DrawAttrs
 from khop.partition.resources import Resources
 from khop.partition.source import GraphSource, feature_bytes
+from khop.tables import text_table
 from khop.typing import EdgeDir
 
 # Measured by benchmarks/partitioning.py on one core: an edge read twice, split and sorted; a byte
@@ -41,44 +44,87 @@ class Planned(Protocol):
     def assignment_bytes(self) -> int:
         """Return about how much memory the assignment takes."""
 
+    def scratch_bytes(self) -> int:
+        """Return the bytes of files that the assignment takes."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name of its class, and its arguments."""
+
+
+@dataclass(frozen=True)
+class PlannedType:
+    """Node or edge type of a plan.
+
+    Attributes:
+        name: its name; of an edge type its three names, joined by spaces.
+        count: number of its nodes or edges.
+        attrs: {attribute: its dtype and the shape of a row, as 'float32 [16]'}.
+        num_bytes: bytes of its attributes.
+    """
+
+    name: str
+    count: int
+    attrs: dict[str, str]
+    num_bytes: int
+
+    @classmethod
+    def of(cls, name: str, count: int, attrs: Mapping[str, Feature]) -> PlannedType:
+        """Describe a type of a source."""
+        shown = {
+            name: f"{attr.dtype} {list(attr.row_shape)}" if attr.row_shape else attr.dtype
+            for name, attr in attrs.items()
+        }
+        return cls(name, count, shown, count * feature_bytes(attrs))
+
+    def __str__(self) -> str:
+        attrs = ", ".join(f"{name} {kind}" for name, kind in self.attrs.items())
+        return f"{self.count:,}" + (f"; {attrs}: {_bytes(self.num_bytes)}" if attrs else "")
+
 
 @dataclass(frozen=True)
 class Plan:
-    """Memory, disk and time that a partitioner will take, if its memory is bounded.
+    """Memory, disk and time that a partitioner will take; `PartitionerBase.plan` makes it.
 
     Attributes:
         method: how it is called on the command line.
-        memory: bytes that may be used.
+        num_parts: number of parts.
+        node_types, edge_types: what is read.
+        memory: bytes that may be used. If None, edges are kept in memory.
         state_bytes: bytes that grow with the number of nodes: parts, new ids, row pointers.
         assignment_bytes: bytes that the method takes to assign nodes.
         buffer_bytes: bytes of the least buffers.
+        edge_bytes: bytes of the edges while they are cut and sorted, in memory or in stage files:
+            of the step that takes most.
         read_bytes: bytes of the input, edges read twice.
-        stage_bytes: bytes of stage files.
         output_bytes: bytes of the folder.
         stage_folder, output_folder: where these are written.
-        num_nodes, num_edges: of all types.
         jobs: threads.
+
+    Example:
+        >>> plan = make_partitioner(data, path / "parts", 2, memory="1GB").plan()
+        >>> plan.num_nodes, plan.num_edges, plan.stage_bytes > 0
+        (6, 12, True)
     """
 
     method: str
-    memory: int
+    num_parts: int
+    node_types: tuple[PlannedType, ...]
+    edge_types: tuple[PlannedType, ...]
+    memory: int | None
     state_bytes: int
     assignment_bytes: int
     buffer_bytes: int
+    edge_bytes: int
     read_bytes: int
-    stage_bytes: int
     output_bytes: int
     stage_folder: Path
     output_folder: Path
-    num_nodes: int
-    num_edges: int
     jobs: int
 
     @classmethod
     def of(cls, partitioner: Planned) -> Plan:
-        """Return the plan of a partitioner whose memory is bounded."""
+        """Return the plan of a partitioner."""
         source, effort, draws = partitioner.source, partitioner.effort, partitioner.draws
-        assert effort.memory is not None
         output = Path(partitioner.output_dir).absolute()
         counts = {t: node.count for t, node in source.nodes.items()}
         ids = {t: narrowest_int(count).itemsize for t, count in counts.items()}
@@ -88,7 +134,7 @@ class Plan:
         written = sum(
             n * (2 * ids[t] + feature_bytes(source.nodes[t].attrs)) for t, n in counts.items()
         )
-        stages, read, rows = [0], written, [_LEAST_BUFFER]
+        staged, read, rows = [0], written, [_LEAST_BUFFER]
         for edge_type, edge in source.edges.items():
             number = narrowest_int(edge.num_edges).itemsize
             column = max(ids[edge_type[0]], ids[edge_type[2]])
@@ -96,7 +142,8 @@ class Plan:
             extra = 12 if edge_type in draws.weighted else 0
             extra += 8 if edge_type in draws.timed or draws.node_times else 0
             extra += column if partitioner.neighbor_ids else 0
-            stages.append(edge.num_edges * (2 * column + number + attrs))
+            in_stage = attrs if effort.memory is not None else 0
+            staged.append(edge.num_edges * (2 * column + number + in_stage))
             written += edge.num_edges * (column + number + attrs + extra)
             written += 8 * sum(counts[t] for t in edge_type[::2])
             read += edge.num_edges * (2 * 16 + attrs)
@@ -104,20 +151,38 @@ class Plan:
         rows += [2 * feature_bytes(node.attrs) for node in source.nodes.values()]
         resources = Resources(effort.memory, effort.jobs)
         return cls(
-            type(partitioner).__name__.removesuffix("Partitioner").lstrip("_"),
-            effort.memory,
-            state,
-            partitioner.assignment_bytes(),
-            2 * resources.in_flight * max(rows),
-            read,
-            max(stages) + 16 * sum(counts.values()),
-            written,
-            _existing(effort.folder_of(output)),
-            _existing(output.parent),
-            sum(counts.values()),
-            sum(edge.num_edges for edge in source.edges.values()),
-            resources.jobs,
+            method=_command_line_name(partitioner.describe()["name"]),
+            num_parts=partitioner.num_parts,
+            node_types=tuple(PlannedType.of(t, n.count, n.attrs) for t, n in source.nodes.items()),
+            edge_types=tuple(
+                PlannedType.of(" ".join(t), e.num_edges, e.attrs) for t, e in source.edges.items()
+            ),
+            memory=effort.memory,
+            state_bytes=state,
+            assignment_bytes=partitioner.assignment_bytes(),
+            buffer_bytes=2 * resources.in_flight * max(rows),
+            edge_bytes=max(*staged, partitioner.scratch_bytes()) + 16 * sum(counts.values()),
+            read_bytes=read,
+            output_bytes=written,
+            stage_folder=_existing(effort.folder_of(output)),
+            output_folder=_existing(output.parent),
+            jobs=resources.jobs,
         )
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all types."""
+        return sum(node_type.count for node_type in self.node_types)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of all types."""
+        return sum(edge_type.count for edge_type in self.edge_types)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of stage files; none if memory is not bounded."""
+        return 0 if self.memory is None else self.edge_bytes
 
     @property
     def seconds(self) -> float:
@@ -126,7 +191,9 @@ class Plan:
         return self.num_edges * _SECONDS_AN_EDGE + moved * _SECONDS_A_BYTE
 
     def check_memory(self) -> None:
-        """Raise ValueError if the memory does not suffice."""
+        """Raise ValueError if the memory that may be used does not suffice."""
+        if self.memory is None:
+            return
         least = self.state_bytes + self.buffer_bytes
         if self.memory < least:
             raise ValueError(
@@ -138,8 +205,9 @@ class Plan:
             raise ValueError(
                 f"the method ({self.method}) takes about {_bytes(self.assignment_bytes)} beside "
                 f"{_bytes(self.state_bytes)} for nodes, but memory is {_bytes(self.memory)}: give "
-                f"{_bytes(self.assignment_bytes + 2 * least)}, or take --method random, or "
-                "--assignment with parts found elsewhere, whose edges need not be in memory"
+                f"{_bytes(self.assignment_bytes + 2 * least)}, or take --method random or "
+                "stream, or --assignment with parts found elsewhere, whose edges need not be in "
+                "memory"
             )
 
     def check_disk(self, begun: Sequence[Path] = ()) -> None:
@@ -166,16 +234,59 @@ class Plan:
                     f"--tmp places elsewhere, and {_bytes(self.output_bytes)} of the folder"
                 )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON takes it."""
+        return {
+            **asdict(self),
+            "stage_bytes": self.stage_bytes,
+            "stage_folder": str(self.stage_folder),
+            "output_folder": str(self.output_folder),
+            "seconds": self.seconds,
+        }
+
+    def table(self) -> str:
+        """Return all of it as lines of text, as `khop partition --plan` prints it."""
+        files = f"{_bytes(self.output_bytes)} to '{self.output_folder}', {self.num_parts} parts"
+        for_nodes = f"{_bytes(self.state_bytes)} for parts, ids and row pointers of nodes"
+        if self.assignment_bytes:
+            for_nodes += f", {_bytes(self.assignment_bytes)} to assign them"
+        rest = f"{_bytes(self.edge_bytes)} for edges"
+        if self.memory is not None:
+            files += f"; {_bytes(self.stage_bytes)} of stage files to '{self.stage_folder}'"
+            rest = f"the rest of {_bytes(self.memory)} for buffers"
+        method = self.method
+        if self.assignment_bytes:
+            method += ", whose time to assign nodes is not estimated"
+        return text_table(
+            [
+                ("method", method),
+                *((f"nodes '{t.name}'", str(t)) for t in self.node_types),
+                *((f"edges '{t.name}'", str(t)) for t in self.edge_types),
+                ("reads", f"{_bytes(self.read_bytes)}, edges twice"),
+                ("writes", files),
+                ("memory", f"{for_nodes}, {rest}"),
+                ("time", f"about {self._time()} with {self.jobs} threads"),
+            ]
+        )
+
     def __str__(self) -> str:
-        minutes = self.seconds / 60
-        time = f"{minutes:.0f} minutes" if minutes >= 2 else f"{self.seconds:.0f} seconds"
         return (
             f"{self.num_nodes:,} nodes, {self.num_edges:,} edges: reads {_bytes(self.read_bytes)}, "
             f"writes {_bytes(self.stage_bytes)} of stage files to '{self.stage_folder}' and "
             f"{_bytes(self.output_bytes)} to '{self.output_folder}'; memory "
             f"{_bytes(self.state_bytes + self.assignment_bytes)} for nodes, the rest of "
-            f"{_bytes(self.memory)} for buffers of {self.jobs} threads; about {time}"
+            f"{_bytes(self.memory or 0)} for buffers of {self.jobs} threads; about {self._time()}"
         )
+
+    def _time(self) -> str:
+        minutes = self.seconds / 60
+        return f"{minutes:.0f} minutes" if minutes >= 2 else f"{self.seconds + 1:.0f} s"
+
+
+def _command_line_name(class_name: str) -> str:
+    """Return what the command line calls a partitioner: 'cluster-metis'."""
+    words = re.findall(r"[A-Z][a-z0-9]*|.+", class_name.removesuffix("Partitioner"))
+    return "-".join(words).lower()
 
 
 def _existing(folder: Path) -> Path:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from khop.partition.base import PartitionerBase
 from khop.partition.batches import seeds_of
 from khop.partition.cluster_ids import CLUSTER
-from khop.partition.cut import METHODS, partition_graph
+from khop.partition.cut import METHODS, make_partitioner
 from khop.partition.frequency import FrequencyPartitioner
 from khop.partition.from_folder import folder_source
 from khop.partition.source import GraphSource
@@ -53,6 +54,24 @@ def repartition(
         >>> repartition(folder, path / "parts", 3).nodes
         [2, 2, 2]
     """
+    make_repartitioner(folder, output_dir, num_parts, method=method, **options).partition()
+    return FolderSummary.of(PartitionFolder(output_dir))
+
+
+def make_repartitioner(
+    folder: str | os.PathLike[str] | PartitionFolder,
+    output_dir: str | os.PathLike[str],
+    num_parts: int,
+    *,
+    method: Any = None,
+    **options: Any,
+) -> PartitionerBase:
+    """Return the partitioner that `repartition` runs; takes the same arguments.
+
+    Example:
+        >>> make_repartitioner(folder, path / "parts", 3).plan().num_edges
+        12
+    """
     if not isinstance(folder, PartitionFolder):
         folder = PartitionFolder(folder)
     meta = folder.meta
@@ -72,7 +91,7 @@ def repartition(
     source = folder_source(folder, without=(CLUSTER,) if remade else ())
     if repeated and method == "frequency":
         _check_seeds(meta, source, given)
-    return partition_graph(source, output_dir, num_parts, method=method, **given)
+    return make_partitioner(source, output_dir, num_parts, method=method, **given)
 
 
 def recorded_options(meta: FolderMeta) -> dict[str, Any]:

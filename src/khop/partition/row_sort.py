@@ -96,8 +96,15 @@ class RowTable:
             width += 28
         if self.neighbor_ids:
             width += column
-        attrs = [_row_bytes(f.array.dtype, f.row_shape) for f in self.edge.attrs.values()]
+        attrs = [_row_bytes(storage_dtype(f.dtype), f.row_shape) for f in self.edge.attrs.values()]
         return width + sum(attrs) + max(attrs, default=0)
+
+    def blocks_of(self, part: int, blocks: Int64Array) -> range:
+        """Return which blocks are a part's; `blocks` are the [num_blocks + 1] bounds of all."""
+        first, last = self.rows.book.bounds[part : part + 2]
+        if first == last:
+            return range(0)
+        return range(*np.searchsorted(blocks, [first, last]).tolist())
 
     def files(self, part: int) -> dict[str, ArrayShape]:
         """Return path, dtype and shape of each array of a part."""

@@ -1,30 +1,31 @@
 """Writer of the parts' edges: edge lists, in memory or not, become compressed rows.
 
 Three steps, of which the first two read the edge list piece by piece: edges of each row are
-counted; edges are split by blocks of rows (`khop.partition.stage`); each block is sorted
-(`khop.partition.row_sort`) and appended to its part's files. Blocks are small enough for a cache,
-or for the memory that may be used: the result does not depend on them. Imports no torch.
+counted; edges are split by blocks of rows (`khop.partition.row_split`) and kept in a
+`khop.partition.stage`; each block is sorted (`khop.partition.row_sort`) and appended to its part's
+files. Blocks are small enough for a cache, or for the memory that may be used: the result does not
+depend on them. Who does the steps, threads or tasks on other machines, is the workspace's affair:
+they get all that they need as arguments. Imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
 
-from khop import _native
-from khop.data.arrays import narrowest_int
 from khop.partition.blocks import block_bounds
 from khop.partition.draws import DrawAttrs
 from khop.partition.numbering import Numbering
-from khop.partition.row_sort import RowSorter, RowTable, attr_column
+from khop.partition.row_sort import RowSorter, RowTable
+from khop.partition.row_split import RowSplitter
 from khop.partition.source import EdgeSource
-from khop.partition.stage import COLUMN, EDGE_ID, ROW, SplitPiece, Stage
+from khop.partition.stage import Stage
 from khop.partition.workspace import Workspace
-from khop.storage.folder import EdgeTypeMeta, FolderWriter, attr_metas
-from khop.typing import Array, EdgeDir, EdgeType, Int64Array, IntArray, NodeType
+from khop.storage.folder import ArrayWriter, EdgeTypeMeta, FolderWriter, attr_metas
+from khop.typing import EdgeDir, EdgeType, Int64Array, IntArray, NodeType
 
 
 class RowWriter:
@@ -80,10 +81,10 @@ class RowWriter:
         if self._edge_dir == "out":
             row_type, neighbor_type = neighbor_type, row_type
         rows, neighbors = self._numbering[row_type], self._numbering[neighbor_type]
-        split = _native.RowSplit(rows.new_of_old, neighbors.new_of_old, len(rows.owners))
+        splitter = RowSplitter(edge, self._edge_dir, rows, neighbors)
         key = " ".join(map(repr, edge_type))
         indptr = self._workspace.array(
-            f"rows of {key}", lambda: self._count(edge_type, edge, split, len(rows.owners))
+            f"rows of {key}", lambda: self._count(edge_type, edge, splitter)
         )
         table = RowTable(
             edge_type,
@@ -102,7 +103,7 @@ class RowWriter:
             blocks = self._blocks(table)
             places = indptr[blocks].astype(np.int64)
             with self._workspace.stage(key, table.columns(), places) as stage:
-                self._fill(table, split, blocks, stage)
+                self._fill(table, splitter, blocks, stage)
                 self._write_parts(table, blocks, stage)
             self._workspace.done(key)
         return EdgeTypeMeta(
@@ -114,45 +115,25 @@ class RowWriter:
             self._neighbor_ids,
         )
 
-    def _ends(self, edge: EdgeSource, first: int, count: int) -> tuple[IntArray, IntArray]:
-        """Return rows and neighbours of a piece of the edge list, by original ids."""
-        src, dst = edge.piece(first, count)
-        return (dst, src) if self._edge_dir == "in" else (src, dst)
-
-    def _pieces(self, edge: EdgeSource, bytes_each: int) -> list[tuple[int, int]]:
-        """Return first edge and number of edges of each piece."""
-        step = self._resources.piece_edges(bytes_each)
-        return [
-            (first, min(step, edge.num_edges - first)) for first in range(0, edge.num_edges, step)
-        ]
-
     # The first step: edges of each row.
 
-    def _count(
-        self, edge_type: EdgeType, edge: EdgeSource, split: _native.RowSplit, num_rows: int
-    ) -> IntArray:
+    def _count(self, edge_type: EdgeType, edge: EdgeSource, splitter: RowSplitter) -> IntArray:
         """Return the row pointers."""
-        indptr: IntArray = np.zeros(num_rows + 1, narrowest_int(edge.num_edges))
-        pieces = self._pieces(edge, 16)
-
-        def count(mine: list[tuple[int, int]]) -> IntArray:
-            counts = indptr[1:] if groups == 1 else np.zeros_like(indptr[1:])
-            for piece in mine:
-                split.count(*self._ends(edge, *piece), piece[0], counts)
-                self._workspace.release(edge)
-            return counts
-
+        pieces = self._resources.pieces(edge.num_edges, 16)
         # Each thread that counts has counters of its own.
-        groups = self._resources.counters
+        groups = self._workspace.counters
+        mine = [pieces[i::groups] for i in range(groups)]
+        indptr: IntArray | None = None
         try:
-            for i, counts in enumerate(
-                self._resources.in_order(count, [pieces[i::groups] for i in range(groups)])
-            ):
-                if groups > 1:
-                    indptr[1:] += counts
+            for i, counts in enumerate(self._workspace.in_order(splitter.count, mine)):
+                if indptr is None:
+                    indptr = np.require(counts, None, "W")
+                else:
+                    indptr += counts
                 self._progress(f"counting edges of type {edge_type}", i + 1, groups)
         except IndexError as error:
             raise IndexError(f"edge_index of edge type {edge_type}: {error}") from None
+        assert indptr is not None
         np.cumsum(indptr, out=indptr)
         return indptr
 
@@ -165,67 +146,70 @@ class RowWriter:
         return block_bounds(table.indptr, table.rows.book.bounds, most)
 
     def _fill(
-        self, table: RowTable, split: _native.RowSplit, blocks: Int64Array, stage: Stage
+        self, table: RowTable, splitter: RowSplitter, blocks: Int64Array, stage: Stage
     ) -> None:
-        pieces = self._pieces(table.edge, table.splitting_bytes())
+        pieces = self._resources.pieces(table.edge.num_edges, table.splitting_bytes())
         done = stage.filled.pieces
-        found = self._resources.in_order(partial(self._split, table, split, blocks), pieces[done:])
-        for i, piece in enumerate(found, done + 1):
-            stage.append(piece)
-            self._workspace.release(table.edge)
-            self._workspace.checkpoint(sum(column.nbytes for column in piece.columns.values()))
+        split = partial(splitter.split, table, blocks)
+        for i, nbytes in enumerate(self._workspace.fill(stage, split, pieces[done:]), done + 1):
+            self._workspace.checkpoint(nbytes)
             self._progress(f"splitting edges of type {table.edge_type}", i, len(pieces))
-
-    def _split(
-        self,
-        table: RowTable,
-        split: _native.RowSplit,
-        blocks: Int64Array,
-        piece: tuple[int, int],
-    ) -> SplitPiece:
-        """Order a piece of the edge list by block."""
-        first, count = piece
-        rows, columns = np.empty(count, table.column_dtype), np.empty(count, table.column_dtype)
-        ids: IntArray = np.empty(count, table.id_dtype)
-        counts = split.split(*self._ends(table.edge, *piece), first, blocks, rows, columns, ids)
-        found: dict[str, Array] = {ROW: rows, COLUMN: columns, EDGE_ID: ids}
-        if table.stages_attrs:
-            for name, feature in table.edge.attrs.items():
-                found[attr_column(name)] = feature.gather(ids)
-        return SplitPiece(counts, found)
 
     # The third step: rows of each part.
 
     def _write_parts(self, table: RowTable, blocks: Int64Array, stage: Stage) -> None:
-        for part in range(self._num_parts):
-            # All are asked, even if the first is missing: what is complete is noted.
-            known = [self._writer.has(path) for path, _, _ in table.files(part).values()]
-            if not all(known):
-                self._write_part(table, part, blocks, stage)
-            self._progress(f"edges of type {table.edge_type}", part + 1, self._num_parts)
+        parts = [(p, stage.of(table.blocks_of(p, blocks))) for p in range(self._num_parts)]
 
-    def _write_part(self, table: RowTable, part: int, blocks: Int64Array, stage: Stage) -> None:
-        sort = partial(RowSorter(table, blocks, stage).sort, part)
-        first, last = table.rows.book.bounds[part : part + 2]
-        with ExitStack() as stack:
-            files = {
-                name: stack.enter_context(self._writer.array(*file))
-                for name, file in table.files(part).items()
-            }
-            pointers = files["indptr"]
-            if pointers.rows == 0:
-                pointers.append(np.zeros(1, pointers.dtype))
-            # An earlier run may have written some of the part's blocks.
-            begin = int(np.searchsorted(blocks, first + pointers.rows - 1))
-            mine = range(begin, int(np.searchsorted(blocks, last))) if last > first else range(0)
-            for block in self._resources.in_order(sort, mine):
-                for name, rows in block.arrays.items():
-                    files[name].append(rows)
-                self.edges_between_parts[part] += block.neighbors_by_part
-                self._workspace.checkpoint(sum(rows.nbytes for rows in block.arrays.values()))
+        def take(item: tuple[int, Stage], neighbors_by_part: Int64Array) -> None:
+            self.edges_between_parts[item[0]] += neighbors_by_part
+
+        write = partial(write_part, table, blocks)
+        for part, _ in self._workspace.write(write, parts, take):
+            self._progress(f"edges of type {table.edge_type}", part + 1, self._num_parts)
 
     def _note_parts(self, table: RowTable) -> None:
         """Take up the files of an edge type that is complete."""
         for part in range(self._num_parts):
             for path, _, _ in table.files(part).values():
                 self._writer.has(path)
+
+
+def write_part(
+    table: RowTable,
+    blocks: Int64Array,
+    writer: ArrayWriter,
+    workspace: Workspace,
+    item: tuple[int, Stage],
+) -> Iterator[Int64Array]:
+    """Sort the blocks of a part and append them to its files.
+
+    Args:
+        table: the edge type.
+        blocks: [num_blocks + 1] bounds of the blocks' rows.
+        writer: writes the files.
+        workspace: its threads sort; it is told of each block.
+        item: the part, and a stage that holds its blocks.
+
+    Yields:
+        [num_parts] parts of the neighbours of each block, before the workspace is told.
+    """
+    part, stage = item
+    paths = table.files(part)
+    # All are asked, even if the first is missing: what is complete is noted.
+    known = [writer.has(path) for path, _, _ in paths.values()]
+    if all(known):
+        return
+    sort = partial(RowSorter(table, blocks, stage).sort, part)
+    with ExitStack() as stack:
+        files = {name: stack.enter_context(writer.array(*file)) for name, file in paths.items()}
+        pointers = files["indptr"]
+        if pointers.rows == 0:
+            pointers.append(np.zeros(1, pointers.dtype))
+        # An earlier run may have written some of the part's blocks.
+        begin = int(np.searchsorted(blocks, table.rows.book.bounds[part] + pointers.rows - 1))
+        mine = table.blocks_of(part, blocks)
+        for block in workspace.resources.in_order(sort, range(max(begin, mine.start), mine.stop)):
+            for name, rows in block.arrays.items():
+                files[name].append(rows)
+            yield block.neighbors_by_part
+            workspace.checkpoint(sum(rows.nbytes for rows in block.arrays.values()))

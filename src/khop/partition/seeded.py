@@ -17,11 +17,16 @@ from khop import codec
 from khop.partition.balance import Scores, assign_balanced, even_sizes
 from khop.partition.base import Progress
 from khop.partition.batches import seeds_of, typed_rows
+from khop.partition.both_directions import undirected
 from khop.partition.frequency import FrequencyPartitioner
+from khop.partition.numbering import Numbering
 from khop.partition.plan import Plan
-from khop.partition.seeds import Adjacency, adjacency, communities, joined, split_seeds
+from khop.partition.resources import Resources
+from khop.partition.seeds import communities, split_seeds
 from khop.partition.source import GraphSource
 from khop.partition.structure import StructuralPartitioner
+from khop.partition.undirected import Undirected, split_by_type
+from khop.partition.workspace import Workspace
 from khop.sampler.hotness import Seeds, sample_prob
 from khop.sampler.methods import NEIGHBOR, SamplingMethod, as_method
 from khop.sampler.spec import SamplingSpec
@@ -32,7 +37,7 @@ from khop.typing import Int64Array, IntArray, NodeType, NumNeighbors
 _SEED_BONUS = 2.0
 # Below any difference that matters: nodes that training does not touch go to their cluster.
 _CLUSTER_BONUS = 1e-9
-# An edge: both ends joined, rows in both directions.
+# An edge: both directions, and the rows that batches are drawn from.
 _EDGE_BYTES = 40
 
 
@@ -61,6 +66,7 @@ def frequency_partition(
     jobs: int | None = None,
     clean: bool = False,
     on_plan: Callable[[Plan], None] | None = None,
+    on: str | None = None,
 ) -> FolderMeta:
     """Partition a graph by hotness, with parts that hold equal shares of the seeds.
 
@@ -98,6 +104,7 @@ def frequency_partition(
         jobs: threads.
         clean: remove what ended runs left.
         on_plan: called with the plan.
+        on: engine whose machines do the work; see `PartitionerBase`.
 
     Returns:
         The content of the folder's meta.json.
@@ -136,6 +143,7 @@ def frequency_partition(
         jobs=jobs,
         clean=clean,
         on_plan=on_plan,
+        on=on,
     ).partition()
 
 
@@ -182,30 +190,42 @@ class _SeededPartitioner(FrequencyPartitioner):
         self.seed_type, self.seeds = seeds
         self.spec, self.batch_size = spec, batch_size
         self.fanouts = spec.fanouts[: len(self.source.edges)]
-        # Checks the options before the work begins; the probabilities follow.
+        self._is_ready = False  # the probabilities follow, once memory and disk have been checked
         super()._configure([{}] * self.num_parts, cache_memory_budget, cache_ratio)
-        if self.effort.memory is not None:
-            Plan.of(self).check_memory()
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that assignment and copies depend on, beside the graph."""
+        self._get_ready()
+        return super().identity()
+
+    def number(self, workspace: Workspace | None = None) -> dict[NodeType, Numbering]:
+        """Split the seeds and compute hotness, then assign all nodes to parts and number them."""
+        self._get_ready()
+        return super().number(workspace)
+
+    def _get_ready(self) -> None:
+        if self._is_ready:
+            return
         self._split_seeds()
-        super()._configure(self._hotness(), cache_memory_budget, cache_ratio)
+        hotness = self._hotness()
+        self.probs = {t: self._probs_of(t, hotness) for t in self.source.nodes}
+        self._is_ready = True
 
     def _split_seeds(self) -> None:
-        edges, first, count = joined(self.source)
-        neighbors = adjacency(edges, count)
-        clusters = self._clusters(neighbors)
+        graph = undirected(self.source, Resources(None, self.effort.jobs), progress=self.progress)
+        ends = np.cumsum([node.count for node in self.source.nodes.values()])
+        first = dict(zip(self.source.nodes, [0, *ends.tolist()], strict=False))
+        clusters = self._clusters(graph)
         self.part_of_seed = split_seeds(
-            neighbors, self.seeds + first[self.seed_type], clusters, self.num_parts
+            graph, self.seeds + first[self.seed_type], clusters, self.num_parts
         )
-        self.clusters = {
-            node_type: clusters[first[node_type] : first[node_type] + node.count]
-            for node_type, node in self.source.nodes.items()
-        }
+        self.clusters = split_by_type(self.source, clusters)
 
-    def _clusters(self, neighbors: tuple[Adjacency, Adjacency]) -> IntArray:
+    def _clusters(self, graph: Undirected) -> IntArray:
         """Return a first part of each node, all types one after the other."""
-        if self.base is None:
+        if self.base is None or self.num_parts == 1:
             return communities(
-                neighbors,
+                graph,
                 self.num_parts,
                 self.seed,
                 lambda done, total: self.progress("clusters", done, total),
@@ -219,24 +239,25 @@ class _SeededPartitioner(FrequencyPartitioner):
             seed=self.seed,
             overwrite=self.overwrite,
             progress=self.progress,
+            jobs=self.effort.jobs,
         )
-        return np.concatenate([partitioner.assign_nodes(t) for t in self.source.nodes])
+        return partitioner.cut(graph)
 
     def _hotness(self) -> list[dict[NodeType, Scores]]:
         rows = typed_rows(self.source, self.edge_dir)
         node_types = list(self.source.nodes)
-        probs = []
-        for part in range(self.num_parts):
-            seeds = self.seeds[self.part_of_seed == part]
-            of_part = sample_prob(
-                rows,
-                self.fanouts,
-                Seeds(node_types.index(self.seed_type), seeds, self.batch_size),
-                method=self.spec.method,
-            )
-            probs.append(dict(zip(node_types, of_part, strict=True)))
-            self.progress("hotness", part + 1, self.num_parts)
-        return probs
+
+        def of_part(part: int) -> dict[NodeType, Scores]:
+            ids = self.seeds[self.part_of_seed == part]
+            seeds = Seeds(node_types.index(self.seed_type), ids, self.batch_size)
+            probs = sample_prob(rows, self.fanouts, seeds, method=self.spec.method)
+            return dict(zip(node_types, probs, strict=True))
+
+        found = []
+        for probs in Resources(None, self.effort.jobs).in_order(of_part, range(self.num_parts)):
+            found.append(probs)
+            self.progress("hotness", len(found), self.num_parts)
+        return found
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
         """Return the part of each node, as the base class does, but keep seeds with their part."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import check_count, to_ids
+from khop.data.carried import Carried
 from khop.data.files import release_pages
 from khop.storage.folder import attr_metas
 from khop.storage.folder.paths import RESERVED_NAMES
@@ -29,7 +30,7 @@ class NodeSource:
 
 
 @dataclass
-class EdgeSource:
+class EdgeSource(Carried):
     """Sources and destinations [num_edges] of an edge type, and attributes of one row an edge.
 
     `left_out` names attributes that do not have one row an edge, with their shapes. Subclasses may
@@ -78,7 +79,8 @@ class EdgeSource:
 def _as_kernels_take(src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
     if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
         src, dst = src.astype(np.int64), dst.astype(np.int64)
-    return np.ascontiguousarray(src), np.ascontiguousarray(dst)
+    # Of mapped files, columns of rows and numbers at odd addresses are copied.
+    return np.require(src, None, ["C", "A"]), np.require(dst, None, ["C", "A"])
 
 
 def feature_bytes(attrs: Mapping[str, Feature]) -> int:

@@ -6,13 +6,11 @@ that sorting one block after the other sorts all edges. Imports no torch.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import mmap
 import os
-import shutil
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from khop.data.arrays import bytes_of
+from khop.storage.folder import explained_write
 from khop.typing import Array, Int64Array, IntArray
 
 ROW, COLUMN, EDGE_ID = "row", "column", "edge_id"
@@ -35,6 +34,9 @@ class Column(Protocol):
 
     def read(self, first: int, last: int) -> Array:
         """Return the rows from `first` to before `last`."""
+
+    def discard(self) -> None:
+        """Give back memory or disk; nothing can be read any more."""
 
 
 class MemoryColumn:
@@ -64,6 +66,10 @@ class MemoryColumn:
     def read(self, first: int, last: int) -> Array:
         """Return the rows from `first` to before `last`."""
         return self._array[first:last]
+
+    def discard(self) -> None:
+        """Give back the memory."""
+        self._array = self._array[:0].copy()
 
 
 class FileColumn:
@@ -116,21 +122,19 @@ class FileColumn:
         """Close the file."""
         os.close(self._file)
 
+    def discard(self) -> None:
+        """Close the file and remove it."""
+        self.close()
+        self.path.unlink()
 
-@contextlib.contextmanager
-def explained(path: Path, what: str) -> Iterator[None]:
+
+def explained(path: Path, what: str) -> AbstractContextManager[None]:
     """Add file name, free space and advice to the error of a failed write."""
-    try:
-        yield
-    except OSError as error:
-        number = error.errno or errno.EIO
-        folder = path if path.is_dir() else path.parent
-        raise OSError(
-            number,
-            f"cannot write {what} of stage file '{path}': {os.strerror(number)}. "
-            f"{shutil.disk_usage(folder).free:,} bytes are free there. What is done is kept: make "
-            "room, and run the same again to go on",
-        ) from error
+    return explained_write(
+        f"write {what} of stage file '{path}'",
+        path if path.is_dir() else path.parent,
+        "What is done is kept: make room, and run the same again to go on",
+    )
 
 
 class SplitPiece(NamedTuple):
@@ -143,6 +147,19 @@ class SplitPiece(NamedTuple):
 
     counts: Int64Array
     columns: Mapping[str, Array]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(column.nbytes for column in self.columns.values())
+
+    def blocks(self) -> Iterator[tuple[int, dict[str, Array]]]:
+        """Yield number and columns of each block that has edges."""
+        ends = np.cumsum(self.counts)
+        for block in np.flatnonzero(self.counts).tolist():
+            last = int(ends[block])
+            mine = slice(last - int(self.counts[block]), last)
+            yield block, {name: column[mine] for name, column in self.columns.items()}
 
 
 @dataclass
@@ -179,22 +196,25 @@ class Stage:
             OSError: the disk has no room for it.
             ValueError: a block gets more edges than were counted.
         """
-        ends = np.cumsum(piece.counts)
         cursors = self.filled.cursors
-        for block in np.flatnonzero(piece.counts).tolist():
-            count = int(piece.counts[block])
+        for block, columns in piece.blocks():
             cursor = cursors[block]
-            if cursor + count > self._places[block + 1]:
+            end = cursor + int(piece.counts[block])
+            if end > self._places[block + 1]:
                 raise ValueError("the edges are not those that were counted: they have changed")
-            last = int(ends[block])
             for name, column in self.columns.items():
-                rows = piece.columns[name][last - count : last]
+                rows = columns[name]
                 column.write(cursor, rows)
                 if isinstance(column, FileColumn):
                     sums = self.filled.checksums[name]
                     sums[block] = zlib.crc32(bytes_of(rows), sums[block])
-            cursors[block] = cursor + count
+            cursors[block] = end
         self.filled.pieces += 1
+
+    def of(self, blocks: range) -> Stage:
+        """Return a stage that holds these blocks, under their numbers; others perhaps, too."""
+        del blocks
+        return self
 
     def read(self, block: int, name: str) -> Any:
         """Return a column of a block.

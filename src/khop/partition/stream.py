@@ -1,6 +1,7 @@
 """Streaming partitioning: nodes go, one after the other, where most of their neighbours are.
 
-Memory beyond the graph is a few bytes a node. The kernel is `kernels/khop/cpu/assign.hpp`.
+Memory beyond the graph is a few bytes a node; the graph may lie in files. The kernel is
+`kernels/khop/cpu/assign.hpp`.
 """
 
 from __future__ import annotations

@@ -6,22 +6,26 @@ Node types are joined to one graph, in which an edge counts in both directions, 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from khop import _native
+from khop.data.arrays import narrowest_int
 from khop.partition.base import PartitionerBase
+from khop.partition.both_directions import undirected
 from khop.partition.constraints import Constraints
-from khop.partition.undirected import Undirected, split_by_type
+from khop.partition.resources import Resources
+from khop.partition.undirected import Numbers, Undirected, split_by_type
 from khop.typing import Int32Array, IntArray, NodeType
 
 SCORES = ("ldg", "fennel")
 """Scores of a node in a part: linear deterministic greedy, and Fennel."""
 
-# An edge while the undirected graph is made: both directions of 8-byte ids, rows, weights.
-_EDGE_BYTES = 64
+# An edge in memory: neighbour and weight in both directions, and pieces while they are split.
+_EDGE_BYTES = 24
 
 
 class StructuralPartitioner(PartitionerBase):
@@ -34,6 +38,8 @@ class StructuralPartitioner(PartitionerBase):
 
     balance: tuple[str, ...]
     slack: float
+    node_bytes = 32
+    """Bytes of a node while it is cut: row pointers twice, its number, a weight, labels twice."""
 
     def _configure(self, balance: Sequence[str] = ("nodes",), slack: float = 0.03) -> None:
         """Take the options that all such partitioners have.
@@ -71,11 +77,12 @@ class StructuralPartitioner(PartitionerBase):
         """
         capacities = self.constraints.capacities(self.num_parts, self.slack)
         loads = self.constraints.loads(labels, self.num_parts)
-        order = _native.permutation(graph.num_nodes, _native.run_key(self.seed, start, 0))
-        native = graph.native()
+        weights, num_edges = self.constraints.weights, graph.num_edges
         for i, score in enumerate(scores):
-            moved = native.assign_pass(
-                order, self.constraints.weights, capacities, loads, labels, score
+            turn = _native.AssignPass(weights, capacities, loads, labels, score, num_edges)
+            moved = sum(
+                turn.visit(_native.UndirectedRows(*rows), order)
+                for rows, order in graph.visits(self.seed, start, 0)
             )
             self.progress(f"cut, order {start + 1}", i + 1, len(scores))
             if moved == 0 and len(set(scores[i:])) == 1:
@@ -88,18 +95,54 @@ class StructuralPartitioner(PartitionerBase):
             if self.num_parts == 1:
                 labels: IntArray = np.zeros(self.constraints.weights.shape[1], np.int32)
             else:
-                labels = self.cut(Undirected.of(self.source))
+                with self.undirected() as graph:
+                    labels = self.cut(graph)
             self._labels = split_by_type(self.source, labels)
         return self._labels[node_type]
+
+    @contextlib.contextmanager
+    def undirected(self, clusters: Numbers | None = None) -> Iterator[Undirected]:
+        """Make the joined graph, or that of clusters; in files, if memory does not hold it."""
+        resources, workspace = Resources(None, self.effort.jobs), None
+        if self._is_large():
+            assert self.effort.memory is not None
+            resources = Resources(self.effort.memory - self.assignment_bytes(), self.effort.jobs)
+            workspace = self.workspace
+        graph = undirected(self.source, resources, workspace, clusters, self.progress)
+        try:
+            yield graph
+        finally:
+            graph.discard()
 
     def identity(self) -> dict[str, Any]:
         """Return all that the assignment depends on, beside the graph."""
         return self.describe()
 
     def assignment_bytes(self) -> int:
-        """Return about how much memory the cut takes: the undirected graph, and what makes it."""
-        edges = sum(edge.num_edges for edge in self.source.edges.values())
-        return edges * _EDGE_BYTES
+        """Return about how much memory the cut takes: that of edges, unless they lie in files."""
+        return self._node_count() * self.node_bytes + (0 if self._is_large() else self._in_memory())
+
+    def scratch_bytes(self) -> int:
+        """Return the bytes of files that the cut takes: both directions of all edges."""
+        if not self._is_large():
+            return 0
+        column = narrowest_int(self._node_count()).itemsize
+        return 2 * self._edge_count() * (column + 4)
+
+    def _is_large(self) -> bool:
+        """Return True if the edges take more than half of the memory that may be used."""
+        memory = self.effort.memory
+        return memory is not None and self._in_memory() > memory // 2
+
+    def _in_memory(self) -> int:
+        """Return the bytes of the edges in memory."""
+        return self._edge_count() * _EDGE_BYTES
+
+    def _node_count(self) -> int:
+        return sum(node.count for node in self.source.nodes.values())
+
+    def _edge_count(self) -> int:
+        return sum(edge.num_edges for edge in self.source.edges.values())
 
     def describe(self) -> dict[str, Any]:
         """Return method and arguments, as recorded in meta.json."""

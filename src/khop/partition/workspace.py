@@ -12,8 +12,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -22,15 +23,33 @@ import numpy as np
 
 from khop.data import Feature
 from khop.data.arrays import checksum as crc_of
-from khop.data.files import release_pages
 from khop.partition.resources import Resources
 from khop.partition.source import EdgeSource
-from khop.partition.stage import ANEW, FileColumn, Filled, MemoryColumn, Stage, explained
-from khop.storage.folder import RESUMABLE, FolderWriter, Unfinished, Written, lock, temporary_of
+from khop.partition.stage import (
+    ANEW,
+    Column,
+    FileColumn,
+    Filled,
+    MemoryColumn,
+    SplitPiece,
+    Stage,
+    explained,
+)
+from khop.storage.folder import (
+    RESUMABLE,
+    ArrayWriter,
+    FolderWriter,
+    Unfinished,
+    Written,
+    lock,
+    temporary_of,
+)
 from khop.typing import Array, EdgeType, Int64Array, IntArray
 
 Columns = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 AnyArray = TypeVar("AnyArray", bound=Array)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 JOURNAL = "journal.json"
 # Bytes written between two entries of the journal: what a kill costs at most.
@@ -43,16 +62,21 @@ _STEP = 1 << 20
 class Workspace:
     """Workspace in memory: nothing is kept, and nothing can be gone on with.
 
+    Also who does the work: `in_order`, `fill` and `write` run functions on items, here in threads.
+    The functions get a workspace, of the machine that they run on, and all that they need.
+
     Args:
         resources: memory and threads.
 
     Attributes:
         stages_attrs: attributes of edges are split with the edges, so that files are read from
             their begin to their end. If False, they are gathered block by block.
+        releases_pages: mapped pages do not stay in memory once they are read.
         unfinished: how far the folder has been written; None if that is not kept.
     """
 
     stages_attrs = False
+    releases_pages = False
     unfinished: Unfinished | None = None
 
     def __init__(self, resources: Resources) -> None:
@@ -70,11 +94,57 @@ class Workspace:
         """Remove what is kept, unless the work can go on."""
 
     def attach(self, writer: FolderWriter) -> None:
-        """Take the writer whose state is kept."""
+        """Take the writer of the folder."""
+        self._writer = writer
+
+    @property
+    def counters(self) -> int:
+        """Number of functions that count edges at a time, each with counters of its own."""
+        return self.resources.counters
+
+    def in_order(
+        self, function: Callable[[Workspace, Item], Result], items: Sequence[Item]
+    ) -> Iterator[Result]:
+        """Yield the results of a function, in the order of items."""
+        return self.resources.in_order(partial(function, self), items)
+
+    def fill(
+        self,
+        stage: Stage,
+        split: Callable[[Workspace, Item], SplitPiece],
+        items: Sequence[Item],
+    ) -> Iterator[int]:
+        """Add the results of a function to a stage, in the order of items; yield bytes of each."""
+        for piece in self.in_order(split, items):
+            stage.append(piece)
+            yield piece.nbytes
+
+    def write(
+        self,
+        function: Callable[[ArrayWriter, Workspace, Item], Iterable[Result]],
+        items: Iterable[Item],
+        take: Callable[[Item, Result], None] = lambda item, result: None,
+    ) -> Iterator[Item]:
+        """Run a function that writes files of the folder; yield each item once it is written.
+
+        Args:
+            function: returns results of (writer, workspace, item).
+            items: what it is called with, one after the other.
+            take: called with item and result, as soon as there is one.
+        """
+        for item in items:
+            for result in function(self._writer, self, item):
+                take(item, result)
+            yield item
 
     def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
         """Return an array that is made once; if it `changes`, later contents are kept, too."""
         return make()
+
+    def column(self, name: str, dtype: np.dtype[Any], count: int) -> Column:
+        """Return a column of `count` rows, which no later run takes up; `discard` gives it back."""
+        del name
+        return MemoryColumn(dtype, count)
 
     @contextlib.contextmanager
     def stage(self, key: str, columns: Columns, places: Int64Array) -> Iterator[Stage]:
@@ -100,7 +170,13 @@ class Workspace:
         """Note that an edge type is complete."""
 
     def release(self, read: EdgeSource | Feature) -> None:
-        """Let go of mapped pages that have been read."""
+        """Let go of mapped pages that have been read, if `releases_pages`."""
+        if not self.releases_pages:
+            return
+        read.release()
+        if isinstance(read, EdgeSource):
+            for feature in read.attrs.values():
+                feature.release()
 
     def checkpoint(self, nbytes: int) -> None:
         """Note how far the work is, if enough bytes have been written since the last time."""
@@ -124,6 +200,7 @@ class DiskWorkspace(Workspace):
     """
 
     stages_attrs = True
+    releases_pages = True
 
     def __init__(self, resources: Resources, folder: Path, name: str, output: Path) -> None:
         super().__init__(resources)
@@ -134,7 +211,6 @@ class DiskWorkspace(Workspace):
         self._arrays: dict[str, Array] = {}
         self._stage: tuple[str, Stage] | None = None
         self._unsaved = 0
-        self._writer: FolderWriter | None = None
         self._state = self._read(output)
         self.unfinished = Unfinished(
             self._name,
@@ -168,10 +244,6 @@ class DiskWorkspace(Workspace):
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 
-    def attach(self, writer: FolderWriter) -> None:
-        """Take the writer whose state is kept."""
-        self._writer = writer
-
     def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
         """Return an array that is made once; if it `changes`, later contents are kept, too."""
         known = self._state["arrays"].get(name)
@@ -188,6 +260,10 @@ class DiskWorkspace(Workspace):
         if crc_of(array) != checksum:
             raise ValueError(f"stage file '{self.folder / file}' is damaged: {ANEW}")
         return array
+
+    def column(self, name: str, dtype: np.dtype[Any], count: int) -> Column:
+        """Return a column of `count` rows in a file, which no later run takes up."""
+        return FileColumn(self.folder / f"{name}.stage", dtype, (), count)
 
     @contextlib.contextmanager
     def stage(self, key: str, columns: Columns, places: Int64Array) -> Iterator[Stage]:
@@ -219,15 +295,6 @@ class DiskWorkspace(Workspace):
         self._state["done"].append(key)
         self._save()
 
-    def release(self, read: EdgeSource | Feature) -> None:
-        """Let go of mapped pages that have been read."""
-        if isinstance(read, EdgeSource):
-            read.release()
-            for feature in read.attrs.values():
-                release_pages(feature.array)
-        else:
-            release_pages(read.array)
-
     def checkpoint(self, nbytes: int) -> None:
         """Note how far the work is, if enough bytes have been written since the last time."""
         self._unsaved += nbytes
@@ -236,7 +303,6 @@ class DiskWorkspace(Workspace):
 
     def _save(self) -> None:
         """Bring all that is written to the disk, then replace the journal."""
-        assert self._writer is not None
         assert self.unfinished is not None
         self._unsaved = 0
         self._writer.sync()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from support.fuzz import codec, messages, partitions, remote
+from support.fuzz import codec, distdgl, messages, partitions, remote
 
 TARGETS: dict[str, Callable[[Path], Callable[[Random], None]]] = {
     "wire": messages.wire,
@@ -26,6 +26,7 @@ TARGETS: dict[str, Callable[[Path], Callable[[Random], None]]] = {
     "npy": partitions.npy,
     "keys": messages.keys,
     "folder": partitions.folder,
+    "distdgl": distdgl.folder,
     "graph": remote.graph,
     "directory": remote.directory,
     "session": remote.session,

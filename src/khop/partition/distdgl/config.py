@@ -1,0 +1,218 @@
+"""The JSON file of a DistDGL folder: types, ranges of ids and paths. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from khop.data.arrays import MAX_COUNT
+from khop.errors import FolderError
+from khop.storage.folder import open_inside
+from khop.typing import EDGE, NODE, EdgeType, Int64Array, IntArray, NodeType
+
+DGL_NODE, DGL_EDGE = "_N", "_N:_E:_N"
+"""DGL's names of the types of a homogeneous graph."""
+
+_MAX_JSON = 64 << 20
+
+
+class TypedIds:
+    """DistDGL's numbering of nodes, or edges, of all types: by part, and in it by type.
+
+    Args:
+        sizes: [num_parts, num_types] int64 number of ids of each part and type.
+    """
+
+    def __init__(self, sizes: Int64Array) -> None:
+        self.sizes = sizes
+        self.starts = np.concatenate([[0], np.cumsum(sizes)])
+        """[num_parts * num_types + 1] first id of each type in each part, and the end of all."""
+        self._first = np.cumsum(sizes, axis=0) - sizes
+
+    def counts(self) -> Int64Array:
+        """Return [num_types] number of ids of each type."""
+        counts: Int64Array = self.sizes.sum(axis=0)
+        return counts
+
+    def of_part(self, part: int) -> tuple[int, int]:
+        """Return the first id of a part, and the end of its range."""
+        types = self.sizes.shape[1]
+        return int(self.starts[part * types]), int(self.starts[(part + 1) * types])
+
+    def split(self, ids: IntArray) -> tuple[Int64Array, Int64Array]:
+        """Return the type of each id and its number within the type."""
+        box = np.searchsorted(self.starts, ids, side="right") - 1
+        within = ids - self.starts[box] + self._first.ravel()[box]
+        return box % self.sizes.shape[1], within
+
+    def join(self, kind: int, within: IntArray) -> Int64Array:
+        """Return the ids of numbers within a type."""
+        part = np.searchsorted(self._first[:, kind], within, side="right") - 1
+        box = part * self.sizes.shape[1] + kind
+        joined: Int64Array = self.starts[box] + within - self._first[part, kind]
+        return joined
+
+
+@dataclass(frozen=True)
+class DistDGLConfig:
+    """Content of the JSON file.
+
+    Attributes:
+        root: the folder; its path contains no links.
+        node_types: khop's names of node types, in DGL's order.
+        edge_types: those of edge types.
+        nodes, edges: numbering of ids.
+        files: for each part, {kind of file: its path relative to `root`}.
+    """
+
+    root: Path
+    node_types: list[NodeType]
+    edge_types: list[EdgeType]
+    nodes: TypedIds
+    edges: TypedIds
+    files: list[dict[str, str]]
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        return len(self.files)
+
+    @property
+    def heterogeneous(self) -> bool:
+        """False if there is one type of each, and DGL's names for it."""
+        return self.node_types != [NODE] or self.edge_types != [EDGE]
+
+    def beside(self, part: int, name: str) -> str:
+        """Return the path of a file in the folder of a part, relative to `root`."""
+        return str(Path(self.files[part]["node_feats"]).parent / name)
+
+
+def find_config(path: str | os.PathLike[str]) -> Path:
+    """Return the JSON file of a DistDGL folder.
+
+    Args:
+        path: the folder, or the file.
+
+    Raises:
+        FileNotFoundError, FolderError: there is none, or more than one.
+    """
+    place = Path(path).absolute()
+    if place.is_file():
+        return place
+    if not place.is_dir():
+        raise FileNotFoundError(f"no folder or file '{place}'")
+    found = sorted(place.glob("*.json"))
+    if len(found) != 1:
+        names = ", ".join(file.name for file in found) or "none"
+        raise FolderError(
+            f"'{place}' must have one .json file, that of DistDGL's partitions (found: {names}); "
+            "name the file, if there are several"
+        )
+    return found[0]
+
+
+def read_config(path: str | os.PathLike[str]) -> DistDGLConfig:
+    """Read and check the JSON file of a DistDGL folder.
+
+    Raises:
+        FileNotFoundError: there is none.
+        FolderError: it is not one that DistDGL 1.0 or later writes; the message says why.
+    """
+    file = find_config(path)
+    root = file.parent.resolve()
+    with os.fdopen(open_inside(root, file.name), "rb") as opened:
+        text = opened.read(_MAX_JSON + 1)
+    try:
+        if len(text) > _MAX_JSON:
+            raise ValueError(f"more than {_MAX_JSON} bytes")
+        return _parsed(root, json.loads(text))
+    except KeyError as error:
+        raise FolderError(f"'{file}' is no configuration of DistDGL: no {error}") from None
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise FolderError(f"'{file}' is no configuration of DistDGL: {error}") from None
+
+
+def _parsed(root: Path, content: Any) -> DistDGLConfig:
+    if not isinstance(content, dict):
+        raise ValueError("it holds no object")
+    num_parts = content["num_parts"]
+    if type(num_parts) is not int or not 1 <= num_parts <= len(content):
+        raise ValueError(f"num_parts is {num_parts!r}")
+    nodes, edges = _by_id(content["ntypes"], "ntypes"), _by_id(content["etypes"], "etypes")
+    ids = {}
+    for kind, names in (("node", nodes), ("edge", edges)):
+        total = content[f"num_{kind}s"]
+        ids[kind] = TypedIds(_sizes(content[f"{kind}_map"], names, num_parts, f"{kind}_map"))
+        if type(total) is not int or ids[kind].starts[-1] != total:
+            raise ValueError(f"{kind}_map has {ids[kind].starts[-1]} {kind}s, num_{kind}s {total}")
+    single = (nodes, edges) == ([DGL_NODE], [DGL_EDGE])
+    node_types = [NODE] if single else nodes
+    edge_types = [EDGE] if single else [_edge_type(name, nodes) for name in edges]
+    files = [_files(content[f"part-{part}"], part) for part in range(num_parts)]
+    return DistDGLConfig(root, node_types, edge_types, ids["node"], ids["edge"], files)
+
+
+def _by_id(types: Any, what: str) -> list[str]:
+    """Return the names of types in the order of their numbers."""
+    if not isinstance(types, Mapping) or not types or not all(isinstance(t, str) for t in types):
+        raise ValueError(f"{what} is no object of names")
+    names = sorted(types, key=lambda name: int(types[name]))
+    if [types[name] for name in names] != list(range(len(names))):
+        raise ValueError(f"{what} does not number the types from 0 on")
+    return names
+
+
+def _edge_type(name: str, node_types: list[str]) -> EdgeType:
+    ends = name.split(":")
+    if len(ends) != 3 or ends[0] not in node_types or ends[2] not in node_types:
+        raise ValueError(
+            f"edge type '{name}' is not SOURCE:RELATION:DESTINATION of known node types; folders "
+            "of DGL before 1.0 are brought up to date by its "
+            "tools/change_etype_to_canonical_etype.py"
+        )
+    return ends[0], ends[1], ends[2]
+
+
+def _sizes(ranges: Any, names: list[str], num_parts: int, what: str) -> Int64Array:
+    """Check ranges of ids, and return [num_parts, num_types] how many ids each has."""
+    if not isinstance(ranges, Mapping) or set(ranges) != set(names):
+        raise ValueError(f"{what} does not have the ranges of each type")
+    sizes = np.zeros((num_parts, len(names)), np.int64)
+    end = 0
+    for name in names:
+        if not isinstance(ranges[name], list) or len(ranges[name]) != num_parts:
+            raise ValueError(f"{what} of '{name}' has not one range for each part")
+    for part in range(num_parts):
+        for kind, name in enumerate(names):
+            pair = ranges[name][part]
+            if not (isinstance(pair, list) and [type(value) for value in pair] == [int, int]):
+                raise ValueError(f"{what} of '{name}' holds {pair!r}, not [first, end]")
+            if pair[0] == pair[1]:
+                continue  # of earlier versions: [-1, -1]
+            if not end == pair[0] < pair[1] <= MAX_COUNT:
+                raise ValueError(f"{what} of '{name}' has {pair} in part {part}, after {end}")
+            sizes[part, kind], end = pair[1] - pair[0], pair[1]
+    return sizes
+
+
+def _files(files: Any, part: int) -> dict[str, str]:
+    if not isinstance(files, Mapping):
+        raise ValueError(f"part-{part} is no object")
+    known = {
+        kind: files[kind]
+        for kind in ("node_feats", "edge_feats", "part_graph", "part_graph_graphbolt")
+        if kind in files
+    }
+    for kind, path in known.items():
+        if not isinstance(path, str) or "\0" in path:
+            raise ValueError(f"'{kind}' of part-{part} is {path!r}, no path")
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            raise ValueError(f"'{kind}' of part-{part} leads out of the folder: {path!r}")
+    known["node_feats"], known["edge_feats"] = files["node_feats"], files["edge_feats"]
+    return known

@@ -1,0 +1,49 @@
+"""A local Ray cluster of two node processes with a CPU each, on loopback alone."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+
+import pytest
+
+_NODE = {"num_cpus": 1, "object_store_memory": 100 << 20, "node_ip_address": "127.0.0.1"}
+
+
+@contextlib.contextmanager
+def started():
+    """Starts a cluster, which RAY_ADDRESS names meanwhile; skips the test where Ray is missing."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("needs Ray: pip install 'khop[ray]'")
+    # Names of sockets below it must be short.
+    folder = tempfile.mkdtemp(prefix="khop-ray-", dir="/tmp")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Nodes get the addresses that they are given: loopback.
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        patch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+        import ray
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={**_NODE, "include_dashboard": False},
+        )
+        try:
+            add_node(cluster)
+            patch.setenv("RAY_ADDRESS", cluster.address)
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def add_node(cluster):
+    """Adds a node process and returns it."""
+    return cluster.add_node(**_NODE)
