@@ -17,16 +17,38 @@ import torch
 import khop
 from khop import glt
 from khop.glt import utils
+from support import examples
+from support.cluster import servers
 
 MODULES = [m.name for m in pkgutil.walk_packages(glt.__path__, "khop.glt.")]
+WITH_SERVERS = {
+    f"khop.glt.distributed.{name}" for name in ("dist_client", "dist_server", "servers")
+}
 
 
-@pytest.mark.parametrize("name", ["khop.glt", *MODULES])
+def names_for(module, **given):
+    """Names that the examples of a module take as given."""
+    return {"torch": torch, **vars(glt.data), **vars(module), **given}
+
+
+@pytest.mark.parametrize("name", ["khop.glt", *sorted({*MODULES} - WITH_SERVERS)])
 def test_examples_of_docstrings(name):
     module = importlib.import_module(name)
-    names = {"torch": torch, **vars(glt.data), **vars(module)}
-    failed, _ = doctest.testmod(module, extraglobs=names)
+    failed, _ = doctest.testmod(module, extraglobs=names_for(module))
     assert failed == 0
+
+
+@pytest.mark.process
+def test_examples_of_servers_and_clients(tmp_path):
+    folder, glts = tmp_path / "folder", glt.distributed
+    examples.partition(folder)
+    with examples.undone():
+        port = glt.utils.get_free_port()
+        examples.run(glts.init_server, names_for(glts, folder=folder, port=port))
+    with servers.cluster(folder, [[0]]) as cluster:
+        for value in (glts.DistServer, glts.request_server, glts.async_request_server):
+            with examples.undone():
+                examples.run(value, names_for(glts, port=cluster.port))
 
 
 def test_the_core_does_not_know_glt():

@@ -13,10 +13,8 @@ import khop
 from khop import glt
 from khop.distributed import shutdown_worker_group
 from khop.partition import PartitionFolder
+from support.glt_parts import EDGES, NUM, X, part_of_arrays
 
-NUM = 40
-EDGES = torch.randint(NUM, (2, 200), generator=torch.Generator().manual_seed(0))
-X = torch.arange(NUM).float().view(-1, 1)
 JOB = Path(__file__).parents[1] / "support" / "glt_job.py"
 
 
@@ -62,22 +60,6 @@ def test_parts_as_tensors(folder):
     assert torch.cat(seen).sort().values.tolist() == list(range(200))
 
 
-def part_of_arrays(part, book=None):
-    """A part with even or odd nodes, from tensors."""
-    owners = torch.arange(NUM) % 2 if book is None else book
-    mine = owners[EDGES[0]] == part
-    ids = mine.nonzero().view(-1)
-    graph = glt.data.Graph(
-        glt.data.Topology(EDGES[:, mine], ids, edge_weights=ids.float() + 1), "CPU"
-    )
-    own = (owners == part).nonzero().view(-1)
-    features = glt.data.Feature(X[own], glt.utils.id2idx(own), with_gpu=False)
-    edge_features = glt.data.Feature(ids.float().view(-1, 1), glt.utils.id2idx(ids), with_gpu=False)
-    return glt.distributed.DistDataset(
-        2, part, graph, features, edge_features, torch.arange(NUM), owners, owners[EDGES[0]]
-    )
-
-
 def test_a_part_of_arrays_is_the_part_that_a_partitioner_writes(tmp_path):
     from khop.partition import AssignedPartitioner
 
@@ -88,6 +70,7 @@ def test_a_part_of_arrays_is_the_part_that_a_partitioner_writes(tmp_path):
         NUM,
         EDGES,
         node_feat=X,
+        node_attrs={"y": torch.arange(NUM)},
         edge_feat=torch.arange(200).float().view(-1, 1),
         edge_weights=torch.arange(200).float() + 1,
         edge_assign_strategy="by_src",
@@ -105,6 +88,28 @@ def test_a_part_of_arrays_is_the_part_that_a_partitioner_writes(tmp_path):
             if path.startswith(f"part-{part}/") or not path.startswith("part-"):
                 assert np.array_equal(made.open(path), whole.open(path)), path
     assert len(fingerprints) == 1
+
+
+def test_features_added_later_are_those_that_partitioners_write(tmp_path):
+    """Parts' features in any order, with copies of hot rows; the folder is the same."""
+    probs = [torch.rand(NUM, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+    given = {"node_feat": X, "edge_feat": torch.arange(200).float().view(-1, 1)}
+    for root, whole in (("whole", True), ("apart", False)):
+        glt.partition.FrequencyPartitioner(
+            tmp_path / root, 2, NUM, EDGES, probs, cache_ratio=0.2, **given
+        ).partition(with_feature=whole)
+    assert not PartitionFolder(tmp_path / "apart").meta.node_type("node").attrs
+    for part in (1, 0):
+        glt.partition.build_partition_feature(tmp_path / "apart", part, chunk_size=7, **given)
+    whole, apart = PartitionFolder(tmp_path / "whole"), PartitionFolder(tmp_path / "apart")
+    assert apart.meta.files() == whole.meta.files()
+    for path in whole.meta.files():
+        assert apart.files[path] == whole.files[path], path
+        assert np.array_equal(apart.open(path), whole.open(path)), path
+    with pytest.raises(ValueError, match="39 rows of features for 40"):
+        glt.partition.build_partition_feature(tmp_path / "apart", 0, node_feat=X[1:])
+    with pytest.raises(ValueError, match="has other features"):
+        glt.partition.build_partition_feature(tmp_path / "apart", 0, node_feat=X + 1)
 
 
 def test_parts_that_do_not_fit_are_refused():
@@ -126,7 +131,7 @@ def test_two_processes_load_and_partition(tmp_path):
     environment = {
         k: v for k, v in os.environ.items() if k not in ("MASTER_ADDR", "MASTER_PORT", "RANK")
     }
-    path = [str(Path(khop.__file__).parents[1]), str(Path(__file__).parent)]
+    path = [str(Path(khop.__file__).parents[1]), str(JOB.parents[1])]
     environment["PYTHONPATH"] = os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])
     port = str(glt.utils.get_free_port())
     other_port = str(glt.utils.get_free_port())

@@ -9,13 +9,17 @@ from khop.glt.data.feature import (
     sort_by_in_degree,
 )
 from khop.glt.data.graph import Graph, Topology, rebuild_graph, reduce_graph
+from khop.glt.data.unified_tensor import UnifiedTensor
+from khop.glt.partition.books import PartitionBook
 
 __all__ = [
     "Dataset",
     "DeviceGroup",
     "Feature",
     "Graph",
+    "PartitionBook",
     "Topology",
+    "UnifiedTensor",
     "random_split",
     "rebuild_dataset",
     "rebuild_feature",

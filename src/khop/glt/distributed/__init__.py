@@ -6,15 +6,18 @@ from khop.distributed import (
     DistRole,
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
-    async_request_server,
-    init_server,
-    request_server,
-    shutdown_client,
-    wait_and_shutdown_server,
 )
 from khop.distributed.loaders.base import DistLoader
 from khop.glt.distributed.dataset import DistDataset
+from khop.glt.distributed.dist_client import async_request_server, request_server
+from khop.glt.distributed.dist_feature import (
+    DistFeature,
+    PartialFeature,
+    RpcDataPartitionRouter,
+    rpc_sync_data_partitions,
+)
 from khop.glt.distributed.dist_random_partitioner import DistRandomPartitioner
+from khop.glt.distributed.dist_server import DistServer
 from khop.glt.distributed.job import (
     all_gather,
     barrier,
@@ -27,6 +30,7 @@ from khop.glt.distributed.job import (
     init_rpc,
     init_worker_group,
     rpc_is_initialized,
+    shutdown_client,
     shutdown_rpc,
 )
 from khop.glt.distributed.loaders import (
@@ -34,19 +38,24 @@ from khop.glt.distributed.loaders import (
     DistNeighborLoader,
     DistSubGraphLoader,
 )
+from khop.glt.distributed.servers import init_server, wait_and_shutdown_server
 
 __all__ = [
     "CollocatedDistSamplingWorkerOptions",
     "DistContext",
     "DistDataset",
+    "DistFeature",
     "DistLinkNeighborLoader",
     "DistLoader",
     "DistNeighborLoader",
     "DistRandomPartitioner",
     "DistRole",
+    "DistServer",
     "DistSubGraphLoader",
     "MpDistSamplingWorkerOptions",
+    "PartialFeature",
     "RemoteDistSamplingWorkerOptions",
+    "RpcDataPartitionRouter",
     "all_gather",
     "async_request_server",
     "barrier",
@@ -61,6 +70,7 @@ __all__ = [
     "init_worker_group",
     "request_server",
     "rpc_is_initialized",
+    "rpc_sync_data_partitions",
     "shutdown_client",
     "shutdown_rpc",
     "wait_and_shutdown_server",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -13,13 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from khop.data import Feature as Rows
 from khop.distributed.dataset import DistDataset as Partition
-from khop.glt.data import Dataset, Feature, Graph
+from khop.glt.data import Dataset, Feature, Graph, Topology
 from khop.glt.partition.books import owners_of
-from khop.glt.partition.part_writer import WEIGHTS, EdgePart, GraphPart, NodePart
-from khop.glt.partition.parts import EDGE_FEATURES, FEATURES
+from khop.glt.partition.part_writer import WEIGHTS, EdgePart, GraphPart, NodePart, add_masks
+from khop.glt.partition.parts import EDGE_FEATURES, FEATURES, LABELS, load_edges
 from khop.glt.typing import EdgeType, NodeType
-from khop.typing import EDGE, NODE, EdgeDir
+from khop.glt.utils import id2idx
+from khop.loader.collate import to_tensor
+from khop.storage.folder import edge_array, edge_attr_path
+from khop.typing import EDGE, NODE, EdgeDir, IntArray
+
+SPLITS = ("train_mask", "val_mask", "test_mask")
+"""Boolean attributes that splits are served as, in the order of `init_node_split`."""
 
 
 class DistDataset(Partition):
@@ -75,9 +83,10 @@ class DistDataset(Partition):
         del node_feat_pb, edge_feat_pb, graph_caching, id_filter, id_select
         super().__init__()
         self.node_pb, self.edge_pb = node_pb, edge_pb
-        self._labels_given = whole_node_labels
         self._split = Dataset(node_split=node_split)
+        self._labels: dict[NodeType, Tensor] = {}
         self._asked_dir: EdgeDir = edge_dir
+        self._of_arrays = graph_partition is not None
         if graph_partition is None:
             return
         if node_pb is None or edge_pb is None:
@@ -87,14 +96,14 @@ class DistDataset(Partition):
         place = (partition_idx, num_partitions)
         features = node_feature_partition, edge_feature_partition
         part = _graph_part(place, graph_partition, features, (node_pb, edge_pb))
+        for node_type, labels in _by_type(whole_node_labels, NODE).items():
+            self._labels[node_type] = torch.as_tensor(labels).squeeze()
+            owned = part.nodes[node_type].owners == partition_idx
+            part.nodes[node_type].attrs[LABELS] = self._labels[node_type][torch.from_numpy(owned)]
         folder = tempfile.mkdtemp(prefix="khop-glt-")
         self._removed = weakref.finalize(self, _remove, folder, os.getpid())
         part.write(folder)
         self.load(folder, partition_idx)
-        if whole_node_labels is not None:
-            given = whole_node_labels
-            by_type = given if isinstance(given, Mapping) else {NODE: given}
-            self.node_labels = {t: torch.as_tensor(y).squeeze() for t, y in by_type.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process, which does not own the folder."""
@@ -150,7 +159,100 @@ class DistDataset(Partition):
 
     def get_node_label(self, ntype: NodeType | None = None) -> Tensor | None:
         """Return the labels of the whole graph that were given, of a node type."""
-        return self.node_labels.get(NODE if ntype is None else ntype)
+        return {**self._labels, **self.node_labels}.get(NODE if ntype is None else ntype)
+
+    def get_node_feature(self, ntype: NodeType | None = None) -> Feature | None:
+        """Return the part's rows of a node type by original id; None if it has no features."""
+        described = self.meta.node_type(NODE if ntype is None else ntype)
+        if FEATURES not in described.attrs:
+            return None
+        rows = self.opened.node_feature(self.partition_idx, described.name, FEATURES)
+        first, last = described.bounds[self.partition_idx : self.partition_idx + 2]
+        return _feature(rows, _PlacesInPart(self.opened.id_map(described.name), first, last))
+
+    def get_edge_feature(self, etype: EdgeType | None = None) -> Feature | None:
+        """Return the part's rows of an edge type by edge id; None if it has no features."""
+        name, part = EDGE if etype is None else etype, self.partition_idx
+        described = next(t for t in self.meta.edge_types if t.name == name)
+        if EDGE_FEATURES not in described.attrs:
+            return None
+        ids = np.asarray(edge_array(self.opened, part, name, "edge_id"))
+        path = edge_attr_path(part, name, EDGE_FEATURES)
+        rows = self.opened.open_attr(path, described.attrs[EDGE_FEATURES], len(ids))
+        return _feature(rows, id2idx(torch.from_numpy(ids.astype(np.int64))))
+
+    def get_graph(self, etype: EdgeType | None = None) -> Graph:
+        """Return the part's edges of an edge type by original ids, in memory."""
+        name = EDGE if etype is None else etype
+        edges = load_edges(self.opened, self.partition_idx, name, torch.device("cpu"))
+        layout: Literal["CSR", "CSC"] = "CSR" if self.edge_dir == "out" else "CSC"
+        topology = Topology(edges.edge_index, edges.eids, edges.weights, layout=layout)
+        return Graph(topology, "CPU")
+
+    @property
+    def node_features(self) -> Any:
+        """`get_node_feature`; of a heterogeneous graph {node type: such}, or None if empty."""
+        if not self.meta.heterogeneous:
+            return self.get_node_feature()
+        known = {t.name: self.get_node_feature(t.name) for t in self.meta.node_types}
+        return {t: rows for t, rows in known.items() if rows is not None} or None
+
+    @property
+    def edge_features(self) -> Any:
+        """`get_edge_feature`; of a heterogeneous graph {edge type: such}, or None if empty."""
+        if not self.meta.heterogeneous:
+            return self.get_edge_feature()
+        known = {t.name: self.get_edge_feature(t.name) for t in self.meta.edge_types}
+        return {t: rows for t, rows in known.items() if rows is not None} or None
+
+    @property
+    def graph(self) -> Any:
+        """`get_graph`; of a heterogeneous graph {edge type: such}."""
+        if not self.meta.heterogeneous:
+            return self.get_graph()
+        return {t.name: self.get_graph(t.name) for t in self.meta.edge_types}
+
+    def serve_splits(self) -> None:
+        """Add the splits to a folder of arrays as boolean attributes, for graph servers.
+
+        Raises:
+            ValueError: a split has nodes that are another part's.
+        """
+        splits = (self.train_idx, self.val_idx, self.test_idx)
+        if splits[0] is None or not self._of_arrays:
+            return
+        masks: dict[NodeType, dict[str, Tensor]] = {}
+        for name, split in zip(SPLITS, splits, strict=True):
+            for node_type, ids in _by_type(split, NODE).items():
+                own = self.local_nodes(node_type)
+                mask = torch.isin(own, torch.as_tensor(ids))
+                if not bool(torch.isin(torch.as_tensor(ids), own).all()):
+                    raise ValueError(
+                        f"the split of part {self.partition_idx} has nodes of type '{node_type}' "
+                        "that are other parts': servers serve splits of their own nodes"
+                    )
+                masks.setdefault(node_type, {})[name] = mask
+        folder = self.opened.root
+        add_masks(folder, self.partition_idx, masks)
+        self.load(folder, self.partition_idx, self.graph_mode)
+
+
+class _PlacesInPart:
+    """Row of each original id in a part; -1 for other parts' ids."""
+
+    def __init__(self, id_map: IntArray, first: int, last: int) -> None:
+        self._id_map, self._first, self._count = id_map, first, last - first
+
+    def __getitem__(self, ids: Tensor) -> Tensor:
+        rows = torch.from_numpy(self._id_map[ids.numpy()].astype(np.int64)) - self._first
+        return torch.where((rows >= 0) & (rows < self._count), rows, -1)
+
+
+def _feature(rows: Rows, places: Any) -> Feature:
+    """Return mapped rows as GLT's feature."""
+    with warnings.catch_warnings():  # mapped files cannot be written, and nobody writes them
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return Feature(to_tensor(rows.array, rows.dtype), places, with_gpu=False)
 
 
 def _remove(folder: str, owner: int) -> None:

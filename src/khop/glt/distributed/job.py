@@ -100,6 +100,9 @@ def init_client(
     _num_clients = num_clients
 
 
+shutdown_client = core.shutdown_client
+
+
 def assigned_servers() -> list[int]:
     """Return the servers of this client if a loader names none: all servers, dealt out by rank."""
     context = core.get_context()
@@ -152,6 +155,7 @@ def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
 
     Raises:
         RuntimeError: this process has not joined a group.
+        ValueError: clients come and go, and `init_client` was not given their number.
         RendezvousError: a trainer has none in time.
     """
     del timeout
@@ -161,10 +165,16 @@ def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
         raise RuntimeError(
             "this process is no trainer: call init_worker_group or init_client first"
         )
+    count = context.world_size or _num_clients
+    if count == 0:
+        raise ValueError(
+            "how many clients there are is not known: pass num_clients to init_client, with "
+            "is_dynamic=True, too"
+        )
     name = f"glt-all-gather-{context.number('glt-all-gather')}"
     context.rendezvous.publish(name, obj)
-    found = context.rendezvous.all_gather(name, "call all_gather")
-    return {f"{context.group_name}_{rank}": value for rank, value in enumerate(found)}
+    found = context.rendezvous.wait_for(name, range(count), "call all_gather")
+    return {f"{context.group_name}_{rank}": found[rank] for rank in range(count)}
 
 
 def barrier(timeout: float | None = None) -> None:

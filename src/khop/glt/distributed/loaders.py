@@ -14,14 +14,18 @@ from torch_geometric.data import Data
 from khop.distributed.job.context import get_context
 from khop.distributed.loaders import link_neighbor_loader, neighbor_loader
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
+from khop.distributed.remote.client.membership import ClientContext
 from khop.glt.distributed import job
+from khop.glt.distributed.dataset import SPLITS
+from khop.glt.distributed.dist_server import DistServer
 from khop.glt.loader import to_data, to_hetero_data
 from khop.glt.sampler import HeteroSamplerOutput, SamplerOutput
 from khop.glt.sampler.base import to_pyg_negatives
 from khop.glt.sampler.neighbor_sampler import sorted_subgraph
 from khop.glt.typing import Split
+from khop.typing import NODE
 
-_SPLITS = {Split.train: "train_mask", Split.valid: "val_mask", Split.test: "test_mask"}
+_SPLITS = dict(zip((Split.train, Split.valid, Split.test), SPLITS, strict=True))
 _LINKS = ("edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index")
 
 
@@ -36,26 +40,48 @@ def _prepared(options: Any) -> Any:
     return options
 
 
-def _seeds(given: Any, options: Any) -> Any:
+def _seeds(given: Any, options: Any, node_type: str = NODE) -> Any:
     """Return seeds as khop takes them: paths are read, and splits are boolean attributes.
 
     A list has an entry for each server: of all of them, those of the loader's servers count.
     """
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
-        return given[0], _seeds(given[1], options)
+        return given[0], _seeds(given[1], options, given[0])
     if isinstance(given, Split):
-        return _SPLITS[given]
+        return _split(_SPLITS[given], options, node_type)
     if isinstance(given, (str, os.PathLike)) and Path(given).exists():
         return torch.load(given, weights_only=True)
     if isinstance(given, list) and given and not isinstance(given[0], int):
-        servers = getattr(options, "server_rank", None)
-        chosen = given
-        if servers is not None:
-            ranks = [servers] if isinstance(servers, int) else list(servers)
-            chosen = given if len(given) == len(ranks) else [given[rank] for rank in ranks]
-        parts = [_seeds(part, options) for part in chosen]
+        parts = _seeds_of_servers(given, options, node_type)
         return parts if len(parts) > 1 else parts[0]
     return given
+
+
+def _seeds_of_servers(given: list[Any], options: Any, node_type: str) -> list[Any]:
+    """Return the seeds of each of a loader's servers, of a list with one entry a server."""
+    servers = getattr(options, "server_rank", None)
+    if servers is None:
+        return [_seeds(part, options, node_type) for part in given]
+    ranks = [servers] if isinstance(servers, int) else list(servers)
+    chosen = given if len(given) == len(ranks) else [given[rank] for rank in ranks]
+    return [
+        _seeds(part, replace(options, server_rank=rank), node_type)
+        for part, rank in zip(chosen, ranks, strict=True)
+    ]
+
+
+def _split(name: str, options: Any, node_type: str) -> Any:
+    """Return the seeds of a split: its attribute if the folder has it, else each server's own."""
+    context = get_context()
+    if not isinstance(context, ClientContext):
+        return name
+    described = context.graph.meta.node_type(node_type)
+    if name in described.splits or name not in described.attrs:
+        return name
+    servers = getattr(options, "server_rank", None)
+    ranks = [servers] if isinstance(servers, int) else servers or range(context.num_servers())
+    seeds = [DistServer(rank).get_node_mask(node_type, name) for rank in ranks]
+    return seeds if len(seeds) > 1 else seeds[0]
 
 
 class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
@@ -117,6 +143,9 @@ class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
 class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
     """`khop.distributed.DistSubGraphLoader` with GLT's batches: nodes ascending, and `mapping`.
 
+    Edges come by partition, this process's first (a client's: its first server's), and then by
+    node, as GLT has them; clients request the partitions of each batch's nodes.
+
     Args: as `DistNeighborLoader`.
     """
 
@@ -157,8 +186,25 @@ class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
             **kwargs,
         )
 
+        self._own_part = _own_part(data, options)
+
     def _convert(self, batch: Any) -> Any:
-        return _sorted(batch) if isinstance(batch, Data) else batch
+        return _sorted(batch, self._turns(batch.n_id)) if isinstance(batch, Data) else batch
+
+    def _turns(self, ids: Tensor) -> Tensor:
+        """Return, for each node, how many partitions come before its own."""
+        described = self.data.meta.node_type(NODE)
+        owners = described.book.owner(self.data.to_new_ids(ids.cpu(), "nodes"))
+        return torch.from_numpy((owners - self._own_part) % described.book.num_parts).to(ids.device)
+
+
+def _own_part(data: Any, options: Any) -> int:
+    """Return the partition of this process: a client's is that of its first server."""
+    if not isinstance(get_context(), ClientContext):
+        return int(data.partition_idx)
+    rank = options.server_rank
+    part: int = DistServer(rank if isinstance(rank, int) else rank[0]).get_dataset_meta()[1]
+    return part
 
 
 class DistLinkNeighborLoader(link_neighbor_loader.DistLinkNeighborLoader):
@@ -251,7 +297,7 @@ def _homogeneous(batch: Data, of_links: bool) -> Data:
     links = {name: batch[name] for name in _LINKS if name in batch}
     seeds = None if of_links else batch.n_id[: batch.num_sampled_nodes[0]]
     row, col = batch.edge_index
-    counts = batch.num_sampled_nodes, batch.num_sampled_edges
+    counts = torch.tensor(batch.num_sampled_nodes), torch.tensor(batch.num_sampled_edges)
     out = SamplerOutput(
         batch.n_id, row, col, batch.get("e_id"), seeds, *counts, metadata=links or None
     )
@@ -259,14 +305,16 @@ def _homogeneous(batch: Data, of_links: bool) -> Data:
     return to_data(out, labels, batch.get("x"), batch.get("edge_attr"))
 
 
-def _sorted(batch: Data) -> Data:
-    """Return an induced subgraph with nodes ascending and edges in their order."""
+def _sorted(batch: Data, turns: Tensor) -> Data:
+    """Return an induced subgraph with nodes ascending, and edges by turn of the nodes that drew."""
     ids, (row, col) = batch.n_id, batch.edge_index
     places = torch.arange(row.numel(), device=row.device)
     seeds = ids[batch.mapping]
     out = sorted_subgraph(ids, (row, col), places, seeds)
     by_node, by_edge = torch.argsort(ids), out.edge
     assert by_edge is not None
+    order = torch.argsort(turns[by_node][out.col], stable=True)
+    out.row, out.col, by_edge = out.row[order], out.col[order], by_edge[order]
     edge = batch.get("e_id")
     out.edge = None if edge is None else edge[by_edge]
     out.batch, out.metadata = seeds, {"mapping": out.metadata}

@@ -14,10 +14,6 @@ from khop.glt.sampler import HeteroSamplerOutput, SamplerOutput
 from khop.glt.typing import EdgeType, NodeType, reverse_edge_type
 
 
-def _tensor(counts: Any) -> Any:
-    return counts if counts is None else torch.as_tensor(counts)
-
-
 def to_data(
     sampler_out: SamplerOutput,
     batch_labels: Tensor | None = None,
@@ -36,7 +32,7 @@ def to_data(
 
     Returns:
         A batch with `node`, `edge`, `batch` (ids of the seeds), `batch_size`, `num_sampled_nodes`
-        and `num_sampled_edges` (tensors), and what the subgraph's `metadata` has.
+        and `num_sampled_edges` (as the subgraph has them), and what its `metadata` has.
         `edge_label_index` is (destinations, sources), as GLT has it.
     """
     edge_index = torch.stack([sampler_out.row, sampler_out.col])
@@ -45,8 +41,8 @@ def to_data(
     data.batch_size = 0 if sampler_out.batch is None else sampler_out.batch.numel()
     if node_feats is None:
         data.num_nodes = sampler_out.node.numel()
-    data.num_sampled_nodes = _tensor(sampler_out.num_sampled_nodes)
-    data.num_sampled_edges = _tensor(sampler_out.num_sampled_edges)
+    data.num_sampled_nodes = sampler_out.num_sampled_nodes
+    data.num_sampled_edges = sampler_out.num_sampled_edges
     if isinstance(sampler_out.metadata, dict):
         for name, value in sampler_out.metadata.items():
             data[name] = value.flip(0) if name == "edge_label_index" else value

@@ -1,5 +1,6 @@
 """GLT's partitioners, partition books, and parts of folders as tensors."""
 
+from khop.glt.partition import base
 from khop.glt.partition.books import (
     GLTPartitionBook,
     HeteroEdgePartitionDict,
@@ -8,6 +9,7 @@ from khop.glt.partition.books import (
     PartitionBook,
     RangePartitionBook,
 )
+from khop.glt.partition.features import build_partition_feature
 from khop.glt.partition.partitioners import (
     FrequencyPartitioner,
     PartitionerBase,
@@ -25,6 +27,8 @@ __all__ = [
     "PartitionerBase",
     "RandomPartitioner",
     "RangePartitionBook",
+    "base",
+    "build_partition_feature",
     "cat_feature_cache",
     "load_partition",
 ]

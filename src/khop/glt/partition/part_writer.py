@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,11 @@ from khop.data.arrays import narrowest_int, storage_dtype
 from khop.data.weights import weight_values
 from khop.partition.numbering import Numbering
 from khop.storage.folder import (
+    AttrMeta,
     EdgeTypeMeta,
     FolderMeta,
     NodeTypeMeta,
+    PartitionFolder,
     attr_metas,
     edge_attr_path,
     edge_path,
@@ -114,6 +116,45 @@ class GraphPart:
         return meta
 
 
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return what NumPy writes before an array's rows."""
+    header = io.BytesIO()
+    described = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": described, "fortran_order": False, "shape": shape}
+    )
+    return header.getvalue()
+
+
+def _listed(dtype: np.dtype[Any], shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the entry of an array's file in meta.json, with the checksum of no bytes."""
+    size = len(npy_header(dtype, shape)) + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return {"bytes": size, "sha256": hashlib.sha256(b"").hexdigest()}
+
+
+def add_masks(root: str | Path, part: int, masks: Mapping[NodeType, Mapping[str, Tensor]]) -> None:
+    """Add boolean attributes of nodes to a folder that `GraphPart.write` wrote.
+
+    Args:
+        root: the folder.
+        part: the part that is there.
+        masks: {node type: {name: [number of the part's nodes] mask}}; the same names for all parts.
+    """
+    folder = PartitionFolder(root)
+    files, types = dict(folder.files), {t.name: t for t in folder.meta.node_types}
+    for node_type, named in masks.items():
+        described = types[node_type]
+        attrs = {**described.attrs, **dict.fromkeys(named, AttrMeta("bool"))}
+        types[node_type] = replace(described, attrs=attrs)
+        for name, mask in named.items():
+            np.save(folder.root / node_attr_path(part, node_type, name), mask.numpy())
+            for each in range(folder.num_parts):
+                path = node_attr_path(each, node_type, name)
+                files[path] = _listed(np.dtype(bool), (described.book.size(each),))
+    meta = replace(folder.meta, node_types=list(types.values()))
+    (folder.root / META_FILE).write_bytes(sealed(content_of(meta, dict(sorted(files.items())))))
+
+
 class _Writer:
     def __init__(self, graph: GraphPart, root: Path) -> None:
         self._graph, self._root = graph, root
@@ -121,7 +162,6 @@ class _Writer:
         self._numbering = {
             t: Numbering(node.owners, graph.num_parts) for t, node in graph.nodes.items()
         }
-        self._seal = hashlib.sha256(b"").hexdigest()
 
     def write(self) -> FolderMeta:
         graph = self._graph
@@ -158,13 +198,7 @@ class _Writer:
 
     def _list(self, path: str, dtype: Any, shape: tuple[int, ...]) -> None:
         """List a file, which may be another part's."""
-        header = io.BytesIO()
-        described = np.lib.format.dtype_to_descr(np.dtype(dtype))
-        np.lib.format.write_array_header_1_0(
-            header, {"descr": described, "fortran_order": False, "shape": shape}
-        )
-        size = header.tell() + int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        self.files[path] = {"bytes": size, "sha256": self._seal}
+        self.files[path] = _listed(np.dtype(dtype), shape)
 
     def _write_nodes(self, node_type: NodeType, node: NodePart) -> NodeTypeMeta:
         numbering, own = self._numbering[node_type], self._graph.part

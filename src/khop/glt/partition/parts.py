@@ -22,7 +22,7 @@ from khop.storage.folder import (
 )
 from khop.typing import Int64Array
 
-FEATURES, EDGE_FEATURES = "x", "edge_attr"
+FEATURES, EDGE_FEATURES, LABELS = "x", "edge_attr", "y"
 
 
 def load_partition(
@@ -56,7 +56,7 @@ def load_partition(
     folder = PartitionFolder(root_dir)
     part, meta = folder.check_part(partition_idx), folder.meta
     on = torch.device("cpu" if device is None else device)
-    graphs = {t.name: _edges(folder, part, t.name, on) for t in meta.edge_types}
+    graphs = {t.name: load_edges(folder, part, t.name, on) for t in meta.edge_types}
     node_feats = {t.name: _node_rows(folder, part, t.name, on) for t in meta.node_types}
     edge_feats = {t.name: _edge_rows(folder, part, t.name, on) for t in meta.edge_types}
     node_books = {t.name: _node_book(folder, t.name).to(on) for t in meta.node_types}
@@ -79,9 +79,10 @@ def _rows(feature: Feature, device: torch.device) -> Tensor:
     return to_tensor(np.array(feature.array), feature.dtype).to(device)
 
 
-def _edges(
+def load_edges(
     folder: PartitionFolder, part: int, edge_type: EdgeType, device: torch.device
 ) -> GraphPartitionData:
+    """Return a part's edges of a type by original ids, in memory."""
     meta = folder.meta
     described = next(t for t in meta.edge_types if t.name == edge_type)
     indptr, indices, ids = (

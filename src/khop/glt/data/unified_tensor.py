@@ -1,0 +1,117 @@
+"""GLT's `UnifiedTensor`: tensors of several memories as one, read by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from khop.glt.utils import get_available_device, share_memory
+
+IpcHandle = tuple[list[Tensor], Tensor | None]
+
+
+class UnifiedTensor:
+    """Tensors, one after the other, read by row from the host's memory.
+
+    GLT puts each where its caller says; here all stay in the host's memory, and rows go to the
+    current device. Features in the memory of GPUs are `khop.data.DeviceFeature`.
+
+    Args:
+        current_device: GPU of the results; the CPU if there is none.
+        dtype: dtype of all tensors.
+
+    Raises:
+        TypeError: a tensor has another dtype.
+        ValueError: rows have different shapes, or tensors and devices different numbers.
+
+    Example:
+        >>> tensor = UnifiedTensor(0)
+        >>> tensor.init_from([torch.zeros(2, 3), torch.ones(1, 3)], [0, -1])
+        >>> tensor.shape, tensor[torch.tensor([2, 0])].tolist()
+        ([3, 3], [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
+    """
+
+    def __init__(self, current_device: Any, dtype: torch.dtype = torch.float32) -> None:
+        self.current_device = current_device
+        self.dtype = dtype
+        self._tensors: list[Tensor] = []
+
+    def __getitem__(self, ids: Tensor) -> Tensor:
+        ids = torch.as_tensor(ids, dtype=torch.int64).cpu()
+        rows = self._rows()
+        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(rows):
+            raise IndexError(
+                f"rows must be from 0 to {len(rows) - 1} (got {int(ids.min())} to {int(ids.max())})"
+            )
+        if not torch.cuda.is_available():
+            return rows[ids]
+        return rows[ids].to(get_available_device(self.current_device))
+
+    def init_from(self, tensors: Sequence[Tensor], tensor_devices: Sequence[int]) -> None:
+        """Take tensors; their devices are checked, not needed."""
+        if len(tensors) != len(tensor_devices):
+            raise ValueError(f"{len(tensors)} tensors for {len(tensor_devices)} devices")
+        for tensor in tensors:
+            self.append_cpu_tensor(tensor)
+
+    def append_cpu_tensor(self, cpu_tensor: Tensor) -> None:
+        """Append a tensor."""
+        if cpu_tensor.dtype != self.dtype:
+            raise TypeError(f"the tensor must be of {self.dtype} (got {cpu_tensor.dtype})")
+        if self._tensors and cpu_tensor.shape[1:] != self._tensors[0].shape[1:]:
+            raise ValueError(
+                f"rows must have the shape {list(self._tensors[0].shape[1:])} (got "
+                f"{list(cpu_tensor.shape[1:])})"
+            )
+        self._tensors.append(cpu_tensor.cpu())
+
+    append_shared_tensor = append_cpu_tensor
+
+    def _rows(self) -> Tensor:
+        if len(self._tensors) > 1:
+            self._tensors = [torch.cat(self._tensors)]
+        return self._tensors[0] if self._tensors else torch.empty(0, dtype=self.dtype)
+
+    @property
+    def shape(self) -> list[int]:
+        """Shape of all rows together."""
+        return list(self._rows().shape)
+
+    @property
+    def device(self) -> Any:
+        """GPU of the results."""
+        return self.current_device
+
+    @property
+    def numel(self) -> int:
+        """Number of values."""
+        return self._rows().numel()
+
+    def size(self, dim: int) -> int:
+        """Return the length of an axis."""
+        return self._rows().size(dim)
+
+    def stride(self, dim: int) -> int:
+        """Return the values from one entry of an axis to the next."""
+        return self._rows().stride(dim)
+
+    def share_ipc(self) -> IpcHandle:
+        """Move the rows to torch's shared memory; return what `new_from_ipc` takes."""
+        return [], share_memory(self._rows())
+
+    def from_ipc_handle(self, cuda_ipc_list: Sequence[Tensor], cpu_part: Tensor | None) -> None:
+        """Take the rows that another process shares."""
+        for tensor in [*cuda_ipc_list, *([] if cpu_part is None else [cpu_part])]:
+            self.append_cpu_tensor(tensor)
+
+    @classmethod
+    def new_from_ipc(
+        cls, ipc_handles: IpcHandle, current_device: Any, dtype: torch.dtype
+    ) -> UnifiedTensor:
+        """Return the tensor that another process shares."""
+        shared = cls(current_device, dtype)
+        shared.from_ipc_handle(*ipc_handles)
+        return shared

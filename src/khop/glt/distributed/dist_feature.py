@@ -1,0 +1,179 @@
+"""GLT's `DistFeature`: rows by id, of all trainers' features."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from khop.distributed.dataset import DistDataset
+from khop.glt.data import Feature
+from khop.glt.distributed.job import all_gather, get_context
+from khop.glt.partition.books import owners_of
+from khop.glt.partition.part_writer import EdgePart, GraphPart, NodePart
+from khop.glt.partition.parts import FEATURES
+from khop.glt.typing import EdgeType, NodeType, as_str
+from khop.typing import NODE
+
+PartialFeature: TypeAlias = tuple[Tensor, Tensor]
+"""Rows, and the positions of their ids among those asked for."""
+
+
+class RpcDataPartitionRouter:
+    """Names of the trainers that have each partition, in turn.
+
+    Args:
+        partition2workers: trainers of each partition, as `rpc_sync_data_partitions` returns them.
+
+    Raises:
+        ValueError: a partition is no trainer's.
+
+    Example:
+        >>> router = RpcDataPartitionRouter([["trainer-0"], ["trainer-1", "trainer-2"]])
+        >>> router.get_to_worker(1), router.get_to_worker(1)
+        ('trainer-1', 'trainer-2')
+    """
+
+    def __init__(self, partition2workers: list[list[str]]) -> None:
+        for partition, workers in enumerate(partition2workers):
+            if not workers:
+                raise ValueError(f"partition {partition} is no trainer's")
+        self.partition2workers = partition2workers
+        self._turns = [itertools.cycle(workers) for workers in partition2workers]
+
+    def get_to_worker(self, data_partition_idx: int) -> str:
+        """Return the next trainer of a partition."""
+        return next(self._turns[data_partition_idx])
+
+
+def rpc_sync_data_partitions(
+    num_data_partitions: int, current_partition_idx: int
+) -> list[list[str]]:
+    """Return the trainers of each partition; all trainers call it.
+
+    Args:
+        num_data_partitions: number of partitions; the same for all.
+        current_partition_idx: partition of this trainer.
+
+    Raises:
+        ValueError: numbers differ, or a partition does not exist.
+    """
+    partitions: list[list[str]] = [[] for _ in range(num_data_partitions)]
+    for name, (count, own) in all_gather([num_data_partitions, current_partition_idx]).items():
+        if count != num_data_partitions or not 0 <= own < count:
+            raise ValueError(f"{name} has partition {own} of {count}, here are {len(partitions)}")
+        partitions[own].append(name)
+    return partitions
+
+
+class DistFeature:
+    """Features of all partitions, read by id: own rows from memory, others from their trainers.
+
+    Each trainer's rows are written into its machine's temporary directory, for the others, and
+    removed with the object. The first lookup of other partitions' rows connects the trainers: all
+    of them must make one.
+
+    Args:
+        num_partitions: number of partitions; each is a trainer's.
+        partition_idx: partition of this trainer.
+        local_feature: its rows, or {node or edge type: rows}.
+        feature_pb: partition of each id, a tensor or a book, or {type: such}.
+        local_only: only own rows are looked up: other trainers are not needed.
+        rpc_router: accepted, not needed.
+        device: device of the results. If None, the CPU.
+
+    Raises:
+        ValueError: features and books are of different types.
+    """
+
+    def __init__(
+        self,
+        num_partitions: int,
+        partition_idx: int,
+        local_feature: Any,
+        feature_pb: Any,
+        local_only: bool = False,
+        rpc_router: RpcDataPartitionRouter | None = None,
+        device: Any = None,
+    ) -> None:
+        del rpc_router
+        self.num_partitions, self.partition_idx = num_partitions, partition_idx
+        self.local_feature, self.feature_pb = local_feature, feature_pb
+        wanted = torch.device("cpu" if device is None else device)
+        self.device = wanted if torch.cuda.is_available() else torch.device("cpu")
+        self._local: dict[Any, Feature] = _by_type(local_feature)
+        self._owners = {t: owners_of(book) for t, book in _by_type(feature_pb).items()}
+        if self._local.keys() - self._owners.keys():
+            raise ValueError(
+                f"features of {list(self._local)}, but books of {list(self._owners)}: give a book "
+                "for each"
+            )
+        self._all: DistDataset | None = None
+        if not local_only and num_partitions > 1:
+            self._all = self._written()
+
+    def __getitem__(self, ids: Tensor | tuple[NodeType | EdgeType, Tensor]) -> Tensor:
+        """Return the rows of ids, [n, ...]; of a type with (type, ids)."""
+        given = ids if isinstance(ids, tuple) else (NODE, ids)
+        return self._lookup(*given)
+
+    def async_get(
+        self, ids: Tensor, input_type: NodeType | EdgeType | None = None
+    ) -> torch.futures.Future[Tensor]:
+        """Return a future of the rows of ids, which are there already."""
+        answer: torch.futures.Future[Tensor] = torch.futures.Future()
+        answer.set_result(self._lookup(NODE if input_type is None else input_type, ids))
+        return answer
+
+    def cpu_get(self, ids: Tensor, input_type: NodeType | EdgeType | None = None) -> Tensor:
+        """Return own rows, in the host's memory."""
+        return self._local[NODE if input_type is None else input_type].cpu_get(ids)
+
+    local_get = cpu_get
+
+    def _lookup(self, kind: Any, ids: Tensor) -> Tensor:
+        ids = torch.as_tensor(ids, dtype=torch.int64).cpu()
+        if self._all is None:
+            return self._local[kind].cpu_get(ids).to(self.device)
+        rows = self._all.get_tensor(group_name=_name(kind), attr_name=FEATURES, index=ids)
+        return torch.as_tensor(rows).to(self.device)
+
+    def _written(self) -> DistDataset:
+        """Return all trainers' rows as the attributes of nodes without edges."""
+        if get_context() is None:
+            raise RuntimeError("other trainers are not known: call init_worker_group first")
+        part, count = self.partition_idx, self.num_partitions
+        nodes = {}
+        for kind, feature in self._local.items():
+            own = (self._owners[kind] == part).nonzero().view(-1)
+            owners = self._owners[kind].numpy().astype(np.int64)
+            nodes[_name(kind)] = NodePart(owners, {FEATURES: feature.cpu_get(own)})
+        none = np.empty(0, np.int64)
+        first = next(iter(nodes))
+        edges = {(first, "to", first): EdgePart(none, none, none, [0] * count)}
+        folder = tempfile.mkdtemp(prefix="khop-glt-")
+        weakref.finalize(self, _remove, folder, os.getpid())
+        heterogeneous = set(nodes) != {NODE}
+        GraphPart(part, count, "out", heterogeneous, nodes, edges).write(folder)
+        return DistDataset().load(folder, part)
+
+
+def _by_type(values: Any) -> dict[Any, Any]:
+    return dict(values) if isinstance(values, Mapping) else {NODE: values}
+
+
+def _name(kind: NodeType | EdgeType) -> str:
+    return as_str(kind)
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # not a fork of the process that made it
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,153 @@
+"""GLT's `DistServer`: what a client reads of a graph server's part.
+
+GLT's clients pass its methods to `request_server`, and servers call them. khop's servers call
+nothing that a client names: the methods run in the client, and send khop's own requests.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from khop.distributed.remote.addresses import endpoint_of
+from khop.distributed.remote.client.membership import ClientContext, require_client
+from khop.distributed.remote.message_fields import MAX_ROWS
+from khop.distributed.rpc.partition_client import PartitionClient
+from khop.glt.partition.parts import FEATURES, LABELS
+from khop.glt.typing import EdgeType, NodeType
+from khop.loader.collate import to_tensor
+from khop.sampler.replies import check_rows
+from khop.storage.folder import NodeTypeMeta
+from khop.typing import EDGE, NODE, Array, Int64Array
+
+# Bytes of one reply.
+_REPLY_BYTES = 8 << 20
+_clients: weakref.WeakKeyDictionary[ClientContext, PartitionClient] = weakref.WeakKeyDictionary()
+
+
+class DistServer:
+    """A graph server, as seen by a client: sizes, rows and edges of its first partition.
+
+    Args:
+        server_rank: rank of the server.
+
+    Raises:
+        RuntimeError: this process is no client.
+
+    Example:
+        >>> context = init_client(1, 0, 0, "127.0.0.1", port)
+        >>> request_server(0, DistServer.get_tensor_size, "node")
+        torch.Size([6, 4])
+    """
+
+    def __init__(self, server_rank: int) -> None:
+        self._context = require_client()
+        self._graph = self._context.graph
+        servers = self._context.remote.wait_for_servers().servers
+        if server_rank not in servers:
+            raise ValueError(f"server_rank {server_rank} is not one of {len(servers)} servers")
+        self._entry = servers[server_rank]
+        self._part = self._entry.parts[0]
+
+    def get_dataset_meta(
+        self,
+    ) -> tuple[int, int, list[NodeType] | None, list[EdgeType] | None]:
+        """Return the number of partitions, this server's, and types (None: homogeneous)."""
+        meta = self._graph.meta
+        if not meta.heterogeneous:
+            return meta.num_parts, self._part, None, None
+        nodes, edges = [t.name for t in meta.node_types], [t.name for t in meta.edge_types]
+        return meta.num_parts, self._part, nodes, edges
+
+    def get_node_partition_id(self, node_type: NodeType | None, index: Tensor) -> Tensor:
+        """Return the partitions of nodes, [n] int64, given their ids."""
+        described = self._described(node_type)
+        new_ids = self._graph.to_new_ids(index, "index", described.name)
+        return torch.from_numpy(described.book.owner(new_ids))
+
+    def get_node_feature(self, node_type: NodeType | None, index: Tensor) -> Tensor:
+        """Return the features of nodes of this server's partition, [n, ...], given their ids."""
+        return self._rows_of(node_type, index, FEATURES)
+
+    def get_node_label(self, node_type: NodeType | None, index: Tensor) -> Tensor:
+        """Return their labels, [n, ...]; those that the folder has."""
+        return self._rows_of(node_type, index, LABELS)
+
+    def get_node_mask(self, node_type: NodeType | None, name: str) -> Tensor:
+        """Return the ids, [n] int64, of this server's nodes for which a boolean attribute holds."""
+        described = self._described(node_type)
+        new_ids = np.arange(described.bounds[self._part], described.bounds[self._part + 1])
+        chosen = new_ids[self._rows(described, new_ids, name).numpy()]
+        return torch.from_numpy(self._graph.to_original_ids(chosen, described.name))
+
+    def get_tensor_size(self, node_type: NodeType | None) -> torch.Size:
+        """Return the shape of the features of this server's partition."""
+        described = self._described(node_type)
+        return torch.Size([described.book.size(self._part), *described.attrs[FEATURES].shape])
+
+    def get_edge_index(
+        self, edge_type: EdgeType | None, layout: str = "coo"
+    ) -> tuple[Tensor, Tensor]:
+        """Return sources and destinations of this server's edges, by row and then by neighbour."""
+        if layout != "coo":
+            raise ValueError(f"layout must be 'coo' (got {layout!r})")
+        name = EDGE if edge_type is None else tuple(edge_type)
+        place = [t.name for t in self._graph.meta.edge_types].index(name)  # type: ignore[arg-type]
+        none = np.empty((2, 0), np.int64)
+        ends = np.concatenate([none, *self._graph.edges_of_part(place, self._part, 0, 1)], axis=1)
+        order = np.lexsort(ends[::-1] if self._graph.meta.edge_dir == "out" else ends)
+        return torch.from_numpy(ends[0, order]), torch.from_numpy(ends[1, order])
+
+    def get_edge_size(self, edge_type: EdgeType | None, layout: str = "coo") -> tuple[int, int]:
+        """Return the largest source and destination of this server's edges, plus one."""
+        row, col = self.get_edge_index(edge_type, layout)
+        return (int(row.max()) + 1, int(col.max()) + 1) if len(row) else (0, 0)
+
+    def _described(self, node_type: NodeType | None) -> NodeTypeMeta:
+        return self._graph.meta.node_type(NODE if node_type is None else node_type)
+
+    def _rows_of(self, node_type: NodeType | None, index: Tensor, name: str) -> Tensor:
+        described = self._described(node_type)
+        new_ids = self._graph.to_new_ids(index, "index", described.name)
+        foreign = described.book.owner(new_ids) != self._part
+        if foreign.any():
+            raise IndexError(
+                f"node {int(torch.as_tensor(index)[torch.from_numpy(foreign)][0])} is not one of "
+                f"partition {self._part}: get_node_partition_id says whose it is"
+            )
+        return self._rows(described, new_ids, name)
+
+    def _rows(self, described: NodeTypeMeta, new_ids: Int64Array, name: str) -> Tensor:
+        if name not in described.attrs:
+            raise KeyError(
+                f"nodes of type '{described.name}' have no attribute '{name}' to read: there are "
+                f"{sorted(described.attrs)}"
+            )
+        attr, client = described.attrs[name], self._client()
+        place = [t.name for t in self._graph.meta.node_types].index(described.name)
+        step = max(1, min(MAX_ROWS, _REPLY_BYTES // max(1, attr.row_bytes)))
+        pieces: list[Array] = []
+        for first in range(0, max(1, len(new_ids)), step):
+            wanted = np.ascontiguousarray(new_ids[first : first + step], np.int64)
+            ticket = client.fetch(self._part, "node", place, wanted, [name])
+            client.wait([ticket])
+            sender = f"partition {self._part}"
+            pieces += check_rows(
+                ticket.result(), sender, len(wanted), {name: attr}, described.count
+            )
+        return to_tensor(np.concatenate(pieces), attr.dtype)
+
+    def _client(self) -> PartitionClient:
+        """Return the connections of this process to all partitions."""
+        if self._context not in _clients:
+            servers = self._context.servers
+            endpoints = {
+                part: endpoint_of(entry, servers.server_key)
+                for entry in self._context.remote.wait_for_servers().servers.values()
+                for part in entry.parts
+            }
+            _clients[self._context] = PartitionClient(endpoints, servers.credentials)
+        return _clients[self._context]

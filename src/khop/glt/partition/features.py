@@ -1,0 +1,169 @@
+"""`build_partition_feature`: features added to a folder that was partitioned without them.
+
+Each machine adds its own part's. All of them write the same meta.json, which lists the files of all
+parts with their checksums: so each reads all rows once, and keeps its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from khop.data import Feature
+from khop.data.arrays import bytes_of
+from khop.glt.partition.part_writer import Files, npy_header
+from khop.glt.partition.parts import EDGE_FEATURES, FEATURES
+from khop.storage.folder import (
+    AttrMeta,
+    EdgeTypeMeta,
+    FolderMeta,
+    NodeTypeMeta,
+    PartitionFolder,
+    cache_attr_path,
+    cache_path,
+    edge_array,
+    edge_attr_path,
+    node_attr_path,
+)
+from khop.storage.folder.meta import META_FILE, content_of, sealed
+from khop.typing import EDGE, NODE, Array, Int64Array, IntArray
+
+
+def build_partition_feature(
+    root_dir: str | os.PathLike[str],
+    partition_idx: int,
+    chunk_size: int = 10000,
+    node_feat: Any = None,
+    node_feat_dtype: torch.dtype = torch.float32,
+    edge_feat: Any = None,
+    edge_feat_dtype: torch.dtype = torch.float32,
+) -> None:
+    """Add a part's features to a folder that was partitioned with `with_feature=False`.
+
+    Call it once for each part, on the machine of the part or where all parts are, at the same time
+    or one after another. Features of edges need the folder with all parts' edges.
+
+    Args:
+        root_dir: the folder.
+        partition_idx: the part.
+        chunk_size: rows that are read at a time.
+        node_feat: [num_nodes, ...] features of all nodes, a tensor or an array, which may be
+            mapped; or {node type: such}.
+        node_feat_dtype: dtype to store them in.
+        edge_feat: [num_edges, ...] features of all edges by id, or {edge type: such}.
+        edge_feat_dtype: dtype to store them in.
+
+    Raises:
+        FolderError, IndexError: no such folder or part.
+        KeyError: features of a type that the graph does not have.
+        ValueError: features of another length, or others than those that the folder has.
+    """
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size must be positive (got {chunk_size})")
+    folder = PartitionFolder(root_dir)
+    builder = _Builder(folder, folder.check_part(partition_idx), chunk_size)
+    meta = folder.meta
+    nodes = {t.name: t for t in meta.node_types}
+    edges = {t.name: t for t in meta.edge_types}
+    for name, rows in _by_type(node_feat, NODE).items():
+        nodes[name] = builder.add_nodes(_of(nodes, name), rows, node_feat_dtype)
+    for name, rows in _by_type(edge_feat, EDGE).items():
+        edges[name] = builder.add_edges(_of(edges, name), rows, edge_feat_dtype)
+    builder.finish(replace(meta, node_types=[*nodes.values()], edge_types=[*edges.values()]))
+
+
+def _by_type(features: Any, single: Any) -> dict[Any, Any]:
+    if features is None:
+        return {}
+    return dict(features) if isinstance(features, Mapping) else {single: features}
+
+
+def _of(types: dict[Any, Any], name: Any) -> Any:
+    if name not in types:
+        raise KeyError(f"the graph has no type {name}: there are {list(types)}")
+    return types[name]
+
+
+@dataclass
+class _Rows:
+    """Rows by id, and the dtype to store them in."""
+
+    values: Any
+    dtype: torch.dtype
+
+    def stored(self, ids: IntArray) -> Feature:
+        given = torch.as_tensor(self.values[np.asarray(ids, np.int64)])
+        return Feature(given.to(self.dtype))
+
+
+class _Builder:
+    def __init__(self, folder: PartitionFolder, part: int, chunk_size: int) -> None:
+        self._folder, self._part, self._chunk = folder, part, chunk_size
+        self._files: Files = {path: dict(known) for path, known in folder.files.items()}
+
+    def add_nodes(self, kind: NodeTypeMeta, values: Any, dtype: torch.dtype) -> NodeTypeMeta:
+        """Add rows of a node type, and copies of other parts' rows where the part has such."""
+        rows = self._checked(kind, values, dtype)
+        original = self._folder.original_ids(kind.name)
+        for part in range(self._folder.num_parts):
+            first, last = kind.bounds[part], kind.bounds[part + 1]
+            self._put(part, node_attr_path(part, kind.name, FEATURES), rows, original[first:last])
+            if kind.cached and kind.cached[part]:
+                copied = self._folder.open(cache_path(part, kind.name, "id"))
+                self._put(part, cache_attr_path(part, kind.name, FEATURES), rows, copied)
+        return replace(kind, attrs={**kind.attrs, FEATURES: self._described(rows)})
+
+    def add_edges(self, kind: EdgeTypeMeta, values: Any, dtype: torch.dtype) -> EdgeTypeMeta:
+        """Add rows of an edge type."""
+        rows = self._checked(kind, values, dtype)
+        for part in range(self._folder.num_parts):
+            ids = edge_array(self._folder, part, kind.name, "edge_id")
+            self._put(part, edge_attr_path(part, kind.name, EDGE_FEATURES), rows, ids)
+        return replace(kind, attrs={**kind.attrs, EDGE_FEATURES: self._described(rows)})
+
+    def finish(self, meta: FolderMeta) -> None:
+        """Replace meta.json."""
+        root = self._folder.root
+        written = root / f".{META_FILE}.{self._part}.tmp"
+        written.write_bytes(sealed(content_of(meta, self._files)))
+        written.replace(root / META_FILE)
+
+    def _checked(self, kind: NodeTypeMeta | EdgeTypeMeta, values: Any, dtype: torch.dtype) -> _Rows:
+        if len(values) != kind.count:
+            raise ValueError(f"{len(values)} rows of features for {kind.count} of {kind.name}")
+        return _Rows(values, dtype)
+
+    def _described(self, rows: _Rows) -> AttrMeta:
+        feature = rows.stored(np.empty(0, np.int64))
+        return AttrMeta(feature.dtype, tuple(feature.row_shape))
+
+    def _put(self, part: int, path: str, rows: _Rows, ids: IntArray) -> None:
+        """List a file of a part, and write it if the part is this one."""
+        digest, size, file = hashlib.sha256(), 0, self._folder.root / path
+        own = part == self._part
+        written = file.with_suffix(".tmp")
+        with (written if own else Path(os.devnull)).open("wb") as opened:
+            for piece in self._pieces(rows, ids):
+                digest.update(piece)
+                size += len(piece)
+                opened.write(piece)
+        known = {"bytes": size, "sha256": digest.hexdigest()}
+        if self._files.setdefault(path, known) != known:
+            written.unlink(missing_ok=True)
+            raise ValueError(f"'{self._folder.root}' has other features: '{path}' differs")
+        if own:
+            written.replace(file)
+
+    def _pieces(self, rows: _Rows, ids: IntArray) -> Iterator[Any]:
+        none: Array = rows.stored(np.empty(0, np.int64)).array
+        yield npy_header(none.dtype, (len(ids), *none.shape[1:]))
+        for first in range(0, len(ids), self._chunk):
+            chosen: Int64Array = np.asarray(ids[first : first + self._chunk], np.int64)
+            yield bytes_of(np.ascontiguousarray(rows.stored(chosen).array))
