@@ -1,12 +1,8 @@
-"""Data modules for Lightning over partition folders and graph servers. Runs in trainers.
-
-Needs `lightning` (or `pytorch_lightning`). Lightning starts the trainers (its DDP strategy) or
-torchrun or Slurm do; each trainer opens its share of the partitions in `setup`. Loaders divide the
-seeds themselves: `Trainer(use_distributed_sampler=False)` says so to Lightning.
-"""
+"""Data modules for Lightning over partition folders and graph servers. Runs in trainers."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from typing import Any
@@ -25,19 +21,15 @@ from khop.typing import NODE, ArrayLike, EdgeType, NodeType
 
 def _data_module() -> Any:
     """Return the class of data modules of the Lightning package in use."""
-    try:
-        if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
-            from pytorch_lightning import LightningDataModule
-        else:
-            from lightning.pytorch import LightningDataModule
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "khop.lightning needs package lightning: pip install lightning"
-        ) from None
-    return LightningDataModule
+    names = ["lightning.pytorch", "pytorch_lightning"]  # the same, published twice
+    if names[1] in sys.modules and names[0] not in sys.modules:
+        names.reverse()
+    for name in names:
+        if importlib.util.find_spec(name.partition(".")[0]) is not None:
+            return importlib.import_module(name).LightningDataModule
+    raise ModuleNotFoundError("khop.lightning needs package lightning: pip install lightning")
 
 
-__all__ = ["PartitionedLinkData", "PartitionedNodeData"]
 _Base: Any = _data_module()
 
 
@@ -74,6 +66,26 @@ class _PartitionedData(_Base):  # type: ignore[misc]
     def teardown(self, stage: str) -> None:
         """Drop the graph; its loaders end with Lightning's references to them."""
         self.graph = None
+
+    def _loader(self, stage: str) -> Any:
+        """Return the loader of a stage, or [] if it has none."""
+        raise NotImplementedError
+
+    def train_dataloader(self) -> Any:
+        """Return the loader of the seeds or links to train on."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> Any:
+        """Return the loader of those to validate with."""
+        return self._loader("val")
+
+    def test_dataloader(self) -> Any:
+        """Return the loader of those to test with."""
+        return self._loader("test")
+
+    def predict_dataloader(self) -> Any:
+        """Return the loader of those to predict."""
+        return self._loader("predict")
 
     def _loader_options(self, training: bool) -> dict[str, Any]:
         """Return options of a loader: on a trainer with a GPU, batches are copied there."""
@@ -155,22 +167,6 @@ class PartitionedNodeData(_PartitionedData):
         splits = self.graph.meta.node_type(self._node_type or NODE).splits
         return self._seeds[stage] == name and stage != "train" and name not in splits
 
-    def train_dataloader(self) -> Any:
-        """Return the loader of training seeds."""
-        return self._loader("train")
-
-    def val_dataloader(self) -> Any:
-        """Return the loader of validation seeds."""
-        return self._loader("val")
-
-    def test_dataloader(self) -> Any:
-        """Return the loader of test seeds."""
-        return self._loader("test")
-
-    def predict_dataloader(self) -> Any:
-        """Return the loader of seeds to predict."""
-        return self._loader("predict")
-
 
 class PartitionedLinkData(_PartitionedData):
     """Data module whose loaders make batches of links of a partition folder, or of graph servers.
@@ -239,22 +235,6 @@ class PartitionedLinkData(_PartitionedData):
         return DistLinkNeighborLoader(
             self._data(), self._num_neighbors, edge_label_index=links, **options
         )
-
-    def train_dataloader(self) -> Any:
-        """Return the loader of training links."""
-        return self._loader("train")
-
-    def val_dataloader(self) -> Any:
-        """Return the loader of validation links."""
-        return self._loader("val")
-
-    def test_dataloader(self) -> Any:
-        """Return the loader of test links."""
-        return self._loader("test")
-
-    def predict_dataloader(self) -> Any:
-        """Return the loader of links to predict."""
-        return self._loader("predict")
 
 
 def open_share(root: str | os.PathLike[str], rank: int, world_size: int) -> DistDataset:
