@@ -23,6 +23,10 @@ class SamplerDiedError(KhopError, RuntimeError):
     """A sampler process ended while batches were due from it, more often than allowed."""
 
 
+class TaskDiedError(KhopError, RuntimeError):
+    """A task of partitioning ended, on a machine of a cluster, more often than it is run again."""
+
+
 class RendezvousError(KhopError, RuntimeError):
     """The trainers of a job do not agree, or one of them did not arrive in time."""
 

@@ -23,12 +23,12 @@ ORDER = [
     *("distributed.processes", "distributed.rpc", "distributed.sampling", "distributed.job"),
     *("distributed.partitions", "distributed.options", "distributed.graph", "distributed.stores"),
     *("distributed.dataset", "distributed.remote", "distributed.inference", "distributed.loaders"),
-    *("lightning", "datasets", "cli", "glt"),
+    *("lightning", "datasets", "sources", "cli", "glt"),
 ]
 
 # All of their modules run in samplers or servers, where torch need not be installed.
 TORCH_FREE = [
-    *("channel", "cli", "data", "metrics", "partition", "plot", "storage", "trace"),
+    *("channel", "cli", "data", "metrics", "partition", "plot", "sources", "storage", "trace"),
     *("distributed.processes", "distributed.rpc", "distributed.sampling"),
     "distributed.remote.server",
 ]

@@ -65,6 +65,13 @@ def test_namespace_is_that_of_the_folder(source):
     assert wanted in {name[: len(wanted)] for name in opened} or source == ENTRY
 
 
+def test_prefetches_are_kept():
+    """GCC drops calls of functions that do nothing but `__builtin_prefetch`."""
+    ours = [source for source in SOURCES if source.startswith("khop/")]
+    found = [s for s in ours if "__builtin_prefetch" in (KERNELS / s).read_text()]
+    assert found == ["khop/cpu/prefetch.hpp"]
+
+
 def test_one_definition_of_a_name_in_a_namespace():
     """No two headers of a namespace define a type of the same name."""
     defined: dict[tuple[str, str], list[str]] = {}

@@ -19,7 +19,7 @@ PROGRAM = """
 import sys
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from khop.lightning import PartitionedLinkData, PartitionedNodeData
+from khop.lightning import LightningNodeData, PartitionedLinkData, PartitionedNodeData
 
 root, out, kind, devices = *sys.argv[1:4], int(sys.argv[4])
 
@@ -31,7 +31,7 @@ class Model(LightningModule):
         self.seen = {"train": [], "val": []}
 
     def step(self, batch, stage):
-        ids = batch.input_id if kind == "nodes" else batch.n_id[batch.edge_label_index].T
+        ids = batch.input_id if kind != "links" else batch.n_id[batch.edge_label_index].T
         self.seen[stage] += ids.tolist()
         return self.layer(batch.x).mean()
 
@@ -47,6 +47,9 @@ class Model(LightningModule):
 
 if kind == "nodes":
     data = PartitionedNodeData(root, [2, 2], batch_size=4, seed=1)
+elif kind == "memory":
+    graph = torch.load(f"{out}/graph.pt", weights_only=False)
+    data = LightningNodeData(graph, num_neighbors=[2, 2], batch_size=4, seed=1)
 else:
     edges = torch.stack([torch.arange(40), (torch.arange(40) + 1) % 40])
     links = {"train": edges[:, :30], "val": edges[:, 30:]}
@@ -55,7 +58,7 @@ model = Model()
 trainer = Trainer(
     accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto", max_epochs=2,
     logger=False, enable_checkpointing=False, enable_progress_bar=False,
-    enable_model_summary=False, use_distributed_sampler=False, num_sanity_val_steps=0,
+    enable_model_summary=False, use_distributed_sampler=kind == "memory", num_sanity_val_steps=0,
 )
 trainer.fit(model, data)
 torch.save(model.seen, f"{out}/{trainer.global_rank}.pt")
@@ -78,7 +81,7 @@ def fit(parts, out, kind, devices):
     program = Path(out, "program.py")
     program.write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, program, parts, out, kind, str(devices)],
+        [sys.executable, program, str(parts), out, kind, str(devices)],
         capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -93,6 +96,18 @@ def test_every_seed_is_delivered_once_an_epoch(parts, tmp_path, devices):
     for stage, count in (("train", 24), ("val", 8)):
         share = range(count // devices)
         assert [sorted(own) for own in seen[stage]] == [sorted([*share, *share])] * devices
+
+
+def test_lightning_divides_the_seeds_of_a_graph_in_memory(tmp_path):
+    """It makes the loader anew with a `DistributedSampler`, as it does with PyG's."""
+    ids = torch.arange(40)
+    graph = Data(x=ids[:, None].float(), edge_index=torch.stack([ids, (ids + 1) % 40]))
+    graph.train_mask, graph.val_mask = ids < 24, ids >= 32
+    torch.save(graph, tmp_path / "graph.pt")
+    seen = fit(None, tmp_path, "memory", 2)
+    assert sorted(i for own in seen["train"] for i in own) == sorted([*range(24)] * 2)
+    assert sorted(i for own in seen["val"] for i in own) == sorted([*range(32, 40)] * 2)
+    assert [len(own) for own in seen["train"]] == [24, 24]
 
 
 def test_links_are_divided_among_trainers(parts, tmp_path):
@@ -133,7 +148,7 @@ def test_stages_that_do_not_exist_are_errors(parts):
 
 
 def test_a_trainer_serves_the_partitions_that_are_nobodys_home(tmp_path):
-    from khop.lightning import open_share
+    from khop.lightning.folders import open_share
 
     ids = torch.arange(40)
     khop.partition(Data(edge_index=torch.stack([ids, ids]), num_nodes=40), tmp_path / "p", 4)
@@ -141,3 +156,94 @@ def test_a_trainer_serves_the_partitions_that_are_nobodys_home(tmp_path):
     assert [open_share(tmp_path / "p", rank, 8).parts for rank in range(8)] == [
         *([[0]] * 2), *([[1]] * 2), *([[2]] * 2), *([[3]] * 2),
     ]  # fmt: skip
+
+
+class TestPygsDataModules:
+    """`LightningNodeData` and `LightningLinkData`: PyG's arguments, and no `loader='custom'`."""
+
+    GRAPH = Data(
+        x=torch.arange(40.0)[:, None],
+        edge_index=torch.stack([torch.arange(40), (torch.arange(40) + 1) % 40]),
+        train_mask=torch.arange(40) < 24,
+        val_mask=torch.arange(40) >= 32,
+    )
+
+    def test_nodes(self):
+        """Masks are found; options go to the sampler and to loaders, and others to evaluation."""
+        from khop.lightning import LightningNodeData
+
+        nodes = LightningNodeData(
+            self.GRAPH,
+            num_neighbors=[2, 2],
+            disjoint=True,
+            batch_size=4,
+            seed=1,
+            eval_loader_kwargs={"num_neighbors": [1], "batch_size": 8},
+        )
+        batches = list(nodes.train_dataloader())
+        assert sorted(i for batch in batches for i in batch.input_id.tolist()) == [*range(24)]
+        for batch in batches:  # in a ring, a seed and the two before it
+            assert torch.equal(batch.x[:, 0].long(), batch.n_id)
+            assert (batch.num_nodes, batch.batch.max()) == (12, 3)
+        (batch,) = nodes.val_dataloader()
+        assert batch.input_id.tolist() == [*range(32, 40)]
+        assert batch.n_id[:8].tolist() == [*range(32, 40)]
+        assert (batch.num_nodes, nodes.test_dataloader) == (16, None)
+        again, other = nodes.train_dataloader(), nodes.train_dataloader()
+        for left, right in zip(again, other, strict=True):  # equal seeds, equal epochs
+            assert torch.equal(left.n_id, right.n_id)
+        assert again.stats().batches == 6
+
+    def test_links(self):
+        from khop.lightning import LightningLinkData
+
+        links = LightningLinkData(
+            self.GRAPH,
+            self.GRAPH.edge_index[:, :30],
+            input_val_edges=self.GRAPH.edge_index[:, 30:],
+            loader="link_neighbor",
+            num_neighbors=[1],
+            batch_size=10,
+            neg_sampling_ratio=1.0,
+        )
+        (batch,) = links.val_dataloader()
+        assert batch.edge_label.tolist() == [1.0] * 10 + [0.0] * 10
+        pairs = batch.n_id[batch.edge_label_index[:, :10]]
+        assert torch.equal(pairs, self.GRAPH.edge_index[:, 30:])
+        assert len(links.train_dataloader()) == 3
+
+    def test_times_of_links(self):
+        """Evaluation draws with the times of training, and another fan-out."""
+        from khop.lightning import LightningLinkData
+
+        graph = Data(edge_index=self.GRAPH.edge_index, time=torch.arange(40), num_nodes=40)
+        links = LightningLinkData(
+            graph,
+            torch.tensor([[5, 20], [9, 30]]),
+            input_train_time=torch.tensor([6, 25]),
+            num_neighbors=[-1, -1],
+            time_attr="time",
+            batch_size=2,
+            eval_loader_kwargs={"num_neighbors": [1]},
+            input_val_edges=torch.tensor([[5], [9]]),
+            input_val_time=torch.tensor([9]),
+        )
+        (batch,) = links.train_dataloader()
+        times = batch.edge_label_time[batch.batch]
+        drawn = batch.n_id[batch.edge_index[0]]
+        assert (drawn <= times[batch.edge_index[0]]).all()
+        (batch,) = links.val_dataloader()
+        assert batch.n_id.tolist() == [5, 9, 4, 8]
+
+    def test_samplers_and_loaders_of_others(self):
+        """What has nothing to do with khop's sampler is left to PyG."""
+        from khop.lightning import LightningNodeData
+        from khop.sampler import NeighborSampler
+
+        sampler = NeighborSampler(self.GRAPH, [1])
+        given = LightningNodeData(self.GRAPH, node_sampler=sampler, batch_size=24)
+        assert given.graph_sampler is sampler
+        (batch,) = LightningNodeData(self.GRAPH, loader="full").train_dataloader()
+        assert batch is self.GRAPH
+        with pytest.raises(TypeError, match="num_neighbors is missing"):
+            LightningNodeData(self.GRAPH, batch_size=4)

@@ -30,7 +30,7 @@ OTHERS = {
     "--num_servers": "DistDGL's launch.py",
     "--shm-size": "docker",
 }
-PROGRAMS = ("benchmarks", "examples", "scripts", "tests/bench", "tests/soak")
+PROGRAMS = ("benchmarks", "examples", "scripts", "tests/bench", "tests/scripts", "tests/soak")
 
 
 @functools.cache

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 import torch
-from test_glt_distributed import EDGES, NUM, X, part_of_arrays
 
 from khop import glt
+from support.glt_parts import EDGES, NUM, X, part_of_arrays
 
 
 def check(batch):
@@ -18,13 +18,52 @@ def check(batch):
     assert batch.batch_size == 5
 
 
+def check_rows_of_all(rank):
+    """Raise AssertionError unless rows of both trainers are found by id."""
+    partitions = glt.distributed.rpc_sync_data_partitions(2, rank)
+    own, odd = torch.arange(rank, NUM, 2), torch.arange(NUM) % 2
+    rows = glt.distributed.DistFeature(
+        2,
+        rank,
+        glt.data.Feature(X[own], glt.utils.id2idx(own), with_gpu=False),
+        odd,
+        rpc_router=glt.distributed.RpcDataPartitionRouter(partitions),
+    )
+    ids = torch.tensor([3, 0, 39, 3, 12])
+    assert torch.equal(rows[ids], X[ids])
+    assert torch.equal(rows.async_get(ids).wait(), X[ids])
+    assert torch.equal(rows.cpu_get(own[:3]), X[own[:3]])
+    glt.distributed.barrier()  # the other trainer has its rows
+
+
+def check_induced(rank, dataset):
+    """Raise AssertionError unless edges come by part, own first, and then by node."""
+    seeds = torch.arange(6)
+    loader = glt.distributed.DistSubGraphLoader(
+        dataset, seeds, [-1], batch_size=6, with_edge=True, collect_features=True
+    )
+    (batch,) = loader
+    nodes = batch.node
+    known = torch.cat([EDGES[1, torch.isin(EDGES[0], seeds)], seeds]).unique()
+    assert torch.equal(nodes, known) and torch.equal(nodes[batch.mapping], seeds)
+    inside = torch.isin(EDGES, nodes).all(0).nonzero().view(-1)
+    assert torch.equal(batch.edge.sort().values, inside)
+    assert torch.equal(batch.edge_attr.view(-1), batch.edge.float())
+    drew = EDGES[0, batch.edge]
+    assert torch.equal(nodes[batch.edge_index[1]], drew)
+    turns = (drew - rank) % 2 * NUM + drew
+    assert torch.equal(turns, turns.sort().values)
+    glt.distributed.barrier()
+
+
 def main() -> None:
-    """Load, and partition."""
+    """Load, look up rows, and partition."""
     rank, port, other_port, root = int(sys.argv[1]), *sys.argv[2:5]
     glt.distributed.init_worker_group(2, rank, "glt-job")
     assert glt.distributed.get_context().rank == rank
+    dataset = part_of_arrays(rank)
     loader = glt.distributed.DistNeighborLoader(
-        part_of_arrays(rank),
+        dataset,
         [3, 3],
         torch.arange(NUM // 2) + rank * NUM // 2,
         batch_size=5,
@@ -39,6 +78,8 @@ def main() -> None:
     for batch in batches:
         check(batch)
     glt.distributed.barrier()
+    check_induced(rank, dataset)
+    check_rows_of_all(rank)
     mine = slice(rank, None, 2)  # any piece will do
     ids = torch.arange(200)[mine]
     glt.distributed.DistRandomPartitioner(

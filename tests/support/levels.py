@@ -22,7 +22,7 @@ LEVELS = ("unit", "process", "fault", "soak")
 TABLE = {
     "unit": [
         "",
-        *("cli/test_view.py", "cli/test_sources.py"),
+        "cli/test_view.py",
         *("distributed/test_bad_input.py", "distributed/test_bad_options.py"),
         *("distributed/test_gpu_sharing.py", "distributed/test_handler.py"),
         *("distributed/test_hostile_files.py", "distributed/test_keys.py"),
@@ -42,6 +42,7 @@ TABLE = {
         *("bench/test_command.py", "bench/test_floor.py", "bench/test_report.py"),
         *("kernels/test_floor.py", "cli", "distributed", "docs", "examples", "guide"),
         *("glt/test_glt_distributed.py", "partition/test_full_disk.py", "scripts"),
+        "partition/test_on_ray.py",
         "plot",  # matplotlib starts a program that lists fonts, the first time
     ],
     "fault": [

@@ -173,8 +173,9 @@ class ClusterData(torch.utils.data.Dataset[Data]):
 class ClusterLoader(InducedLoader):
     """PyG's `ClusterLoader`: batches of clusters, with all edges in and between them.
 
-    Clusters are in the order drawn, the nodes of each ascending. Batches also have `n_id` and
-    `e_id`.
+    Clusters are in the order drawn, the nodes of each ascending. Edges are sorted by source ('csr')
+    or destination ('csc'), those of a node in the graph's order (PyG's: by the other end). Batches
+    also have `n_id` and `e_id`.
 
     Method: Cluster-GCN (https://arxiv.org/abs/1905.07953).
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from khop.data.arrays import check_range, to_int64
 from khop.loader.inputs import as_tensor
+from khop.partition.both_directions import undirected_of_edges
 from khop.partition.cluster_ids import CLUSTER
 from khop.partition.metis import has_metis, run_metis
-from khop.partition.undirected import Undirected
 from khop.storage.folder import PartitionFolder
 from khop.typing import NODE, Int64Array
 
@@ -86,16 +86,15 @@ def metis_clusters(
     if num_parts == 1:
         return np.zeros(num_nodes, np.int64)
     # METIS reads other memory if edges lack their reverses (pyg#3222).
-    graph = Undirected.of_edges(edge_index[0].numpy(), edge_index[1].numpy(), num_nodes)
+    graph = undirected_of_edges(edge_index[0].numpy(), edge_index[1].numpy(), num_nodes).whole()
     if has_metis():
         each = np.ones(num_nodes, np.int64)
         return run_metis(graph, each, num_parts, recursive=recursive).astype(np.int64)
     for library in (_by_pyg_lib, _by_torch_sparse):
-        indices = graph.indices.astype(np.int64)
-        clusters = library(graph.indptr, indices, num_parts, recursive)
+        clusters = library(graph.indptr, graph.indices.astype(np.int64), num_parts, recursive)
         if clusters is not None:
             return clusters
-    raise ImportError(
+    raise ModuleNotFoundError(
         "METIS cannot be imported: 'pip install khop[metis]', or pass assignment=, the cluster of "
         "each node, or a folder that khop.partition wrote"
     )

@@ -17,6 +17,7 @@ from torch_geometric.data import Data
 from tqdm.auto import tqdm
 
 from khop import _native
+from khop.data.arrays import distinct
 from khop.loader.arguments import WorkerType, check_positive
 from khop.loader.epochs import EpochKeys
 from khop.loader.fingerprint import digest
@@ -130,7 +131,7 @@ class GraphSAINTSampler(InducedLoader, abc.ABC):
         return nodes
 
     def _chosen(self, items: Int64Array, key: BatchKey) -> list[SeedSet]:
-        return [SeedSet(0, np.unique(self._drawn_nodes(key)))]
+        return [SeedSet(0, distinct(self._drawn_nodes(key)))]
 
     def _settings(self) -> list[Any]:
         return [self._num_drawn]

@@ -22,12 +22,13 @@ class ShaDowKHopSampler(NeighborLoader):
     """PyG's `ShaDowKHopSampler`: a subgraph for each root, of its neighbourhood and all its edges.
 
     Neighbours are drawn hop by hop for each root by itself; then its subgraph has every edge among
-    them. A batch is a PyG `Batch`: subgraphs one after the other, nodes ascending in each, `batch`,
-    `ptr`, `root_n_id` (positions of the roots), `y` of the roots alone, and the attributes of all
-    nodes and edges; also `n_id`, `e_id` and `input_id`. Over partitions,
-    `DistSubGraphLoader(dataset, roots, [num_neighbors] * depth, disjoint=True)` draws the same
-    subgraphs, roots first. The row of a node is read once for all subgraphs of a batch where these
-    overlap, so that hubs cost little more than their edges in the batch (benchmarks/README.md).
+    them. A batch is a PyG `Batch`: subgraphs one after the other, nodes ascending in each, edges by
+    source and destination, `batch`, `ptr`, `root_n_id` (positions of the roots), `y` of the roots
+    alone, and the attributes of all nodes and edges; also `n_id`, `e_id` and `input_id`. Over
+    partitions, `DistSubGraphLoader(dataset, roots, [num_neighbors] * depth, disjoint=True)` draws
+    the same subgraphs, roots first. The row of a node is read once for all subgraphs of a batch
+    where these overlap, so that hubs cost little more than their edges in the batch
+    (benchmarks/README.md).
 
     Method: shaDow-GNN (https://arxiv.org/abs/2012.01380).
 
@@ -97,7 +98,7 @@ class ShaDowKHopSampler(NeighborLoader):
 
 
 def _by_tree(drawn: SampledSubgraph, num_roots: int) -> tuple[SampledSubgraph, Tensor]:
-    """Sort nodes by tree and id, edges by destination; return the places of the roots, too.
+    """Sort nodes by tree and id, edges by their ends; return the places of the roots, too.
 
     Args:
         drawn: a disjoint subgraph, roots first.
@@ -109,11 +110,11 @@ def _by_tree(drawn: SampledSubgraph, num_roots: int) -> tuple[SampledSubgraph, T
     place = torch.empty_like(order)
     place[order] = torch.arange(order.numel(), device=order.device)
     ends = place[ends]
-    by_row = torch.argsort(ends[1], stable=True)
+    by_ends = torch.argsort(ends[0] * node.numel() + ends[1], stable=True)
     sorted_ = drawn._replace(
         nodes=[node[order]],
         trees=[tree[order]],
-        edge_index=[ends[:, by_row]],
-        edges=[None if edge is None else edge[by_row]],
+        edge_index=[ends[:, by_ends]],
+        edges=[None if edge is None else edge[by_ends]],
     )
     return sorted_, place[:num_roots]

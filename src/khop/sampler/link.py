@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from khop import _native
+from khop.data.arrays import distinct
 from khop.sampler.engine import Engine
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.negative import NegativeSampler
@@ -173,7 +174,7 @@ def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:
 
     As `np.unique` with `return_inverse`, in half its time for few values.
     """
-    ids = np.unique(values)
+    ids = distinct(values)
     return ids, np.searchsorted(ids, values)
 
 

@@ -120,6 +120,11 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return self._spec.temporal
 
     @property
+    def time_attr(self) -> str | None:
+        """Name of the attribute that holds times. If None, draws do not depend on times."""
+        return self._options.time_attr
+
+    @property
     def edge_permutation(self) -> None:
         """Always None: `edge` of this sampler's output holds the user's edge ids."""
         return None

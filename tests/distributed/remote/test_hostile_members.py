@@ -25,6 +25,7 @@ from khop.distributed.remote.graph_messages import Ping
 from khop.distributed.rpc.keys import JobKeys
 from khop.distributed.rpc.protocol import PROTOCOL, request_header
 from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.errors import RendezvousError
 from khop.partition import PartitionFolder
 from khop.sampler.spec import SamplingSpec
 from support.cluster.receiving import collect_all
@@ -182,6 +183,16 @@ def test_replies_stay_small(member, honest):
         member.ask({"op": "publish", "rank": rank, "secret": "h", "name": "group/n"}, [text])
     agreement = DirectoryRendezvous(honest, "group", 0, 1, 20.0)
     assert len(agreement.wait_for("n", ranks, "publish")) == len(agreement.poll("n", ranks)) == 40
+
+
+def test_values_that_are_not_published_yet_are_none(member, honest):
+    """A client that is late is waited for again: the reply without values is no error."""
+    member.register(100)
+    assert honest.wait_for("late", [100], 0.1) == {}
+    agreement = DirectoryRendezvous(honest, "group", 0, 2, 0.1)
+    assert agreement.poll("late", [100]) == {}
+    with pytest.raises(RendezvousError, match="100"):
+        agreement.wait_for("late", [100], "publish")
 
 
 def test_registrations_are_bounded(member, honest):

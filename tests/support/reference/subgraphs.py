@@ -77,5 +77,9 @@ def ripple(rows, roots, wanted, ratio, place):
 def sources(rows, roots, count, place):
     """Nodes of uniform edges, after the roots."""
     nodes = [v for v, row in enumerate(rows) for _ in row]
-    drawn = [nodes[e] for e in below(key_of(place, SOURCES), len(nodes), count)] if nodes else []
+    drawn = (
+        [nodes[e] for e in sorted(below(key_of(place, SOURCES), len(nodes), count))]
+        if nodes
+        else []
+    )
     return [*roots, *dict.fromkeys(v for v in drawn if v not in roots)]

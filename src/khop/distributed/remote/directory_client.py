@@ -163,7 +163,7 @@ class DirectoryClient(ServerClient):
         reply = self.request(None, request, timeout=self.timeout + wait)
         where, text = self.name_of(None), text_bytes(reply.arrays)
         published: Published = reply.fields
-        begins = [0, *published.ends[:-1]]
+        begins = [0, *published.ends][: len(published.ends)]
         found = {}
         try:
             for rank, begin, end in zip(published.ranks, begins, published.ends, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from khop.data.arrays import distinct
 from khop.sampler.methods.access import GraphAccess, Waiting
 from khop.typing import Array, Int64Array
 
@@ -28,7 +29,7 @@ class Border:
         self._graph = graph
         self._node_type = node_type
         self.members = seeds
-        self.joined = np.unique(seeds)
+        self.joined = distinct(seeds)
         self.ids, self.original, self.budgets = (np.empty(0, np.int64) for _ in range(3))
 
     def extend(self, neighbors: Int64Array, amounts: Int64Array) -> Waiting:

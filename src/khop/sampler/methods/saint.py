@@ -44,9 +44,9 @@ def sources(key: int, ends: Array, count: int) -> Int64Array:
         count: number of draws.
 
     Returns:
-        [count] int64.
+        [count] int64, ascending.
     """
-    places = _native.draw_ids(key, int(ends[-1]), count)
+    places = np.sort(_native.draw_ids(key, int(ends[-1]), count))
     return np.searchsorted(ends, places, side="right").astype(np.int64)
 
 

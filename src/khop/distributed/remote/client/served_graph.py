@@ -149,11 +149,18 @@ class ServedGraph(PartitionedGraph):
             owners = [client for client, home in enumerate(homes) if home == part]
             owners = owners or [part % len(homes)]
             if rank in owners:
-                shares += self._edges_of(place, part, owners.index(rank), len(owners))
+                shares += self.edges_of_part(place, part, owners.index(rank), len(owners))
         return np.concatenate(shares, axis=1)
 
-    def _edges_of(self, place: int, part: int, first: int, step: int) -> list[Array]:
-        """Return edges first, first + step, ... of a part, in pieces of [2, n] original ids."""
+    def edges_of_part(self, place: int, part: int, first: int, step: int) -> list[Array]:
+        """Return edges first, first + step, ... of a part, in pieces of [2, n] original ids.
+
+        Args:
+            place: index of the edge type.
+            part: the part.
+            first: place of the first edge among the part's, in the folder's order.
+            step: distance of one edge to the next.
+        """
         edge_type = self._meta.edge_types[place]
         count = edge_type.bounds[part + 1] - edge_type.bounds[part]
         ends = [self._meta.node_type(edge_type.name[i]).count for i in (0, 2)]
