@@ -27,7 +27,14 @@ from typing import Any
 import torch
 
 from khop_bench.loss_partitions import train_over_partitions
-from khop_bench.loss_tasks import Citations, Dependencies, Sections, Task, TypedSections
+from khop_bench.loss_tasks import (
+    Citations,
+    Dependencies,
+    Sections,
+    Task,
+    TypedSections,
+    train_epoch,
+)
 
 TASKS: dict[str, type[Task]] = {
     task.name: task for task in (Sections, TypedSections, Dependencies, Citations)
@@ -47,17 +54,10 @@ def train(task: Task, kind: str, seed: int, epochs: int) -> Curve:
     loader = task.loader(kind, seed)
     curve = []
     for _ in range(epochs):
-        model.train()
-        losses = []
-        for batch in loader:
-            optimizer.zero_grad()
-            loss = task.loss(model, batch)
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
+        mean = train_epoch(task, model, loader, optimizer)
         model.eval()
         with torch.no_grad():
-            curve.append((statistics.fmean(losses), task.score(model)))
+            curve.append((mean, task.score(model)))
     return curve
 
 
@@ -127,6 +127,7 @@ def main() -> None:
     unknown = [name for name in args.tasks if name not in names]
     if unknown:
         parser.error(f"no tasks {unknown}: there are {', '.join(map(repr, names))}")
+    torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*without a 'pyg-lib' installation")
     curves: dict[str, dict[str, list[Curve]]] = {}
     metrics = {OVER_PARTITIONS: Sections.metric, **{n: task.metric for n, task in TASKS.items()}}

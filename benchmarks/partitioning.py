@@ -2,6 +2,7 @@
 
     python benchmarks/partitioning.py                          up to 32 million edges
     python benchmarks/partitioning.py --edges 400e6 --nodes 28e6 --memory 2GB
+    python benchmarks/partitioning.py --edges 100e6 --memory 1GB --method stream
 
 Each size runs in a process of its own. RLIMIT_AS enforces --memory and 20 bytes a node beyond what
 the interpreter, its libraries and the mapped input take before. Graphs are random, with degrees of
@@ -57,11 +58,11 @@ def numbers(path: str) -> dict[str, int]:
 def measure(folder: Path, out: Path, num_nodes: int, options: dict[str, Any]) -> dict[str, Any]:
     """Partition a graph in this process, under the limit; return what it took."""
     from khop.data.hot_rows import parse_bytes
-    from khop.partition import GraphSource, RandomPartitioner
+    from khop.partition import GraphSource, make_partitioner
 
     edges = np.load(folder / "edge_index.npy", mmap_mode="r")
     source = GraphSource.from_arrays(num_nodes, edges)
-    partitioner = RandomPartitioner.from_data(source, out, 2, **options)
+    partitioner = make_partitioner(source, out, 2, **options)
     before = numbers("/proc/self/status")
     if options["memory"] is not None:
         allowed = parse_bytes(options["memory"]) + 20 * num_nodes
@@ -103,6 +104,7 @@ def run(arguments: argparse.Namespace, num_nodes: int, num_edges: int) -> dict[s
             make(root, num_nodes, num_edges)
         words = ["--child", str(graph), str(root / "parts"), str(num_nodes)]
         options = ["--memory", arguments.memory, "--jobs", str(arguments.jobs)]
+        options += ["--method", arguments.method]
         command = [sys.executable, __file__, *words, *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -120,6 +122,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=float, help="default: a fourteenth of the edges")
     parser.add_argument("--memory", default="128MB", help="or 'none': in memory")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--method", default="random")
     parser.add_argument("--folder", help="where files are made (default: the system's)")
     parser.add_argument("--graph", help="folder of an edge_index.npy that is there")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
@@ -127,7 +130,7 @@ def main() -> None:
     if arguments.child is not None:
         graph, out, nodes = arguments.child
         memory = None if arguments.memory == "none" else arguments.memory
-        options = {"memory": memory, "jobs": arguments.jobs}
+        options = {"memory": memory, "jobs": arguments.jobs, "method": arguments.method}
         print(json.dumps(measure(Path(graph), Path(out), int(nodes), options)))
         return
     print(

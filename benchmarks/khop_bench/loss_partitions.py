@@ -27,7 +27,7 @@ from khop.distributed import (
     node_split,
     shutdown_worker_group,
 )
-from khop_bench.loss_tasks import Sections
+from khop_bench.loss_tasks import Sections, train_epoch
 from khop_bench.plain_sampler import pyg_sampler
 
 TRAINERS = 2
@@ -63,15 +63,7 @@ def _trainer(
     loader = _khop_loader(task, rank, seed, folder) if kind == "khop" else _pyg_loader(task, rank)
     curve = []
     for _ in range(epochs):
-        model.train()
-        losses = []
-        for batch in loader:
-            optimizer.zero_grad()
-            loss = task.loss(parallel, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            losses.append(loss.detach())
-        mean = torch.stack(losses).mean()
+        mean = torch.tensor(train_epoch(task, parallel, loader, optimizer))
         dist.all_reduce(mean)
         model.eval()
         with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +55,21 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def score(self, model: nn.Module) -> float:
         """Return the model's score on test data, of all neighbours, by PyG alone."""
+
+
+def train_epoch(
+    task: Task, model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer
+) -> float:
+    """Train on all batches of a loader; return the mean of their losses."""
+    model.train()
+    losses = []
+    for batch in loader:
+        optimizer.zero_grad()
+        loss = task.loss(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return statistics.fmean(losses)
 
 
 class Sections(Task):

@@ -17,6 +17,7 @@ from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.sampler.utils import remap_keys
 
 _ONE = "node"
+_ID_BITS = 40
 
 
 def pyg_sampler(data: Any, num_neighbors: Any, **options: Any) -> NeighborSampler:
@@ -64,82 +65,83 @@ class PlainSampler(NeighborSampler):  # type: ignore[misc]
 
 
 class _Draw:
-    """One draw: nodes by type, in order of their first appearance, and edges between them."""
+    """One draw: nodes by type, in order of their first appearance, and edges between them.
+
+    A node is known by its key: the number of its seed, if seeds share no nodes, and its id.
+    """
 
     def __init__(self, edges: dict[str, Any], node_time: Any, disjoint: bool) -> None:
         self.edges, self.disjoint = edges, disjoint
-        self.node_time = {t: v for t, v in (node_time or {}).items() if v is not None}
+        self.node_time = {t: v.numpy() for t, v in (node_time or {}).items() if v is not None}
         types = {t for source, target, *_ in edges.values() for t in (source, target)}
-        self.known: dict[str, dict[tuple[int, int], int]] = {t: {} for t in types}
-        self.times: dict[str, list[float]] = {t: [] for t in types}
+        self.known = {t: np.empty(0, np.int64) for t in types}
+        self.until = {t: np.empty(0) for t in types}
         self.found: dict[str, dict[str, list[Any]]] = {
-            what: {key: [] for key in edges} for what in ("row", "col", "id")
+            what: {key: [np.empty(0, np.int64)] for key in edges} for what in ("row", "col", "id")
         }
 
     def run(self, seeds: dict[str, Any], seed_time: dict[str, Any], num_hops: int) -> None:
         """Draw all hops."""
         trees = 0
-        for node_type, ids in seeds.items():
-            times = seed_time.get(node_type)
-            if times is None and node_type in self.node_time:
-                times = self.node_time[node_type][ids]
-            for i, node in enumerate(ids.tolist()):
-                until = float("inf") if times is None else float(times[i])
-                self._local(node_type, node, trees + i if self.disjoint else 0, until)
+        for node_type, of_type in seeds.items():
+            ids, times = of_type.numpy(), seed_time.get(node_type)
+            if times is None:
+                known = self.node_time.get(node_type)
+                times = np.full(len(ids), np.inf) if known is None else known[ids]
+            tree = trees + np.arange(len(ids)) if self.disjoint else np.zeros(len(ids), np.int64)
+            self._number(node_type, tree << _ID_BITS | ids, np.asarray(times, np.float64))
             trees += len(ids)
         first = dict.fromkeys(self.known, 0)
         for hop in range(num_hops):
-            last = {t: len(nodes) for t, nodes in self.known.items()}
-            for key in self.edges:
-                target = self.edges[key][1]
-                frontier = list(self.known[target])[first[target] : last[target]]
-                self._hop(key, frontier, first[target], hop)
+            last = {t: len(keys) for t, keys in self.known.items()}
+            for key, (_, target, *_) in self.edges.items():
+                self._hop(key, slice(first[target], last[target]), hop)
             first = last
 
-    def _hop(self, key: str, frontier: list[tuple[int, int]], first: int, hop: int) -> None:
+    def _hop(self, key: str, frontier: slice, hop: int) -> None:
         source, target, colptr, row, fan_outs = self.edges[key]
-        until = np.array(self.times[target][first : first + len(frontier)])
-        nodes = np.array([node for _, node in frontier], np.int64)
-        begins, ends = colptr.numpy()[nodes], colptr.numpy()[nodes + 1]
-        owner = np.repeat(np.arange(len(nodes)), ends - begins)
-        edge = np.arange(len(owner)) + np.repeat(
-            begins - np.cumsum(ends - begins) + (ends - begins), ends - begins
-        )
+        keys, until = self.known[target][frontier], self.until[target][frontier]
+        nodes = keys & ((1 << _ID_BITS) - 1)
+        begins, counts = colptr.numpy()[nodes], np.diff(colptr.numpy())[nodes]
+        owner = np.repeat(np.arange(len(nodes)), counts)
+        edge = np.arange(len(owner)) + np.repeat(begins - np.cumsum(counts) + counts, counts)
         if source in self.node_time:
-            early = self.node_time[source].numpy()[row.numpy()[edge]] <= until[owner]
+            early = self.node_time[source][row.numpy()[edge]] <= until[owner]
             owner, edge = owner[early], edge[early]
         by_chance = np.lexsort((torch.rand(len(owner)).numpy(), owner))
         owner, edge = owner[by_chance], edge[by_chance]
         if fan_outs[hop] >= 0:
             rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
             owner, edge = owner[rank < fan_outs[hop]], edge[rank < fan_outs[hop]]
-        neighbors = row.numpy()[edge]
-        for at, neighbor in zip(owner.tolist(), neighbors.tolist(), strict=True):
-            tree = frontier[at][0]
-            self.found["row"][key].append(self._local(source, neighbor, tree, until[at]))
-        self.found["col"][key] += (first + owner).tolist()
-        self.found["id"][key] += edge.tolist()
+        drawn = keys[owner] >> _ID_BITS << _ID_BITS | row.numpy()[edge]
+        self.found["row"][key].append(self._number(source, drawn, until[owner]))
+        self.found["col"][key].append(frontier.start + owner)
+        self.found["id"][key].append(edge)
 
-    def _local(self, node_type: str, node: int, tree: int, until: float) -> int:
-        known = self.known[node_type]
-        number = known.setdefault((tree, node), len(known))
-        if number == len(self.times[node_type]):
-            self.times[node_type].append(until)
-        return number
+    def _number(self, node_type: str, keys: Any, until: Any) -> Any:
+        """Return the numbers of keys, which are added if they are new."""
+        before = len(self.known[node_type])
+        all_keys = np.concatenate([self.known[node_type], keys])
+        _, first, place = np.unique(all_keys, return_index=True, return_inverse=True)
+        in_order = np.argsort(first)
+        number = np.empty(len(first), np.int64)
+        number[in_order] = np.arange(len(first))
+        kept = first[in_order]
+        self.known[node_type] = all_keys[kept]
+        self.until[node_type] = np.concatenate([self.until[node_type], until])[kept]
+        return number[place[before:]]
 
     def nodes(self) -> dict[str, Tensor]:
         """Return the ids of each type's nodes."""
-        return {t: torch.tensor([n for _, n in of], dtype=torch.long) for t, of in self._known()}
+        mask = (1 << _ID_BITS) - 1
+        return {t: torch.from_numpy(keys & mask) for t, keys in self.known.items()}
 
     def batches(self) -> dict[str, Tensor] | None:
         """Return the number of the seed that each node belongs to; None if they share nodes."""
         if not self.disjoint:
             return None
-        return {t: torch.tensor([i for i, _ in of], dtype=torch.long) for t, of in self._known()}
-
-    def _known(self) -> Any:
-        return self.known.items()
+        return {t: torch.from_numpy(keys >> _ID_BITS) for t, keys in self.known.items()}
 
     def tensors(self, what: str) -> dict[str, Tensor]:
         """Return 'row', 'col' or 'id' of the edges of each type."""
-        return {key: torch.tensor(of, dtype=torch.long) for key, of in self.found[what].items()}
+        return {key: torch.from_numpy(np.concatenate(of)) for key, of in self.found[what].items()}
