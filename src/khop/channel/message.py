@@ -146,7 +146,8 @@ def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
 def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
     """Return header and arrays of a message, read-only.
 
-    An array in one frame shares the frame's memory; an array in several frames is copied.
+    An array in one frame shares the frame's memory, unless its elements are not aligned there:
+    ZeroMQ leaves small frames where it received them. An array in several frames is copied.
 
     Args:
         frames: objects with the buffer protocol, as received.
@@ -169,6 +170,9 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
             )
         raw = np.frombuffer(_joined(frames, used, end, nbytes), np.uint8)
         array = raw.view(storage_dtype(spec.dtype)).reshape(spec.shape)
+        if not array.flags.aligned:  # compiled code relies on it
+            array = array.copy()
+            array.flags.writeable = False
         _check_values(array)
         arrays.append(array)
         used = end
