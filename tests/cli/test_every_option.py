@@ -197,14 +197,14 @@ def run(root, tmp_path, monkeypatch, capfd):
         capfd.readouterr()
         words = shlex.split(line.format(out=tmp_path / "out", **names))
         assert main(words) == 0
+        assert signal.getsignal(signal.SIGTERM) is handler
         printed = capfd.readouterr()
         assert printed.err == "", words  # no terminal: no progress bar
         if "--json" in words:
             assert isinstance(json.loads(printed.out), dict)
         return printed.out
 
-    yield run
-    signal.signal(signal.SIGTERM, handler)
+    return run
 
 
 @pytest.mark.parametrize("line", RUNS)
@@ -246,9 +246,7 @@ def test_an_ogb_data_set_below_a_root(run, tmp_path, monkeypatch):
     saved = ogb_saved.save(
         tmp_path, "ogbn-tiny", graph, np.array([0, 1, 0, 1, 0, 1]), ogb_saved.thirds(6), 2
     )
-    before = signal.getsignal(signal.SIGTERM)
     assert main(OGB_RUN.format(out=tmp_path / "out", root=saved).split()) == 0
-    signal.signal(signal.SIGTERM, before)
     assert PartitionFolder(tmp_path / "out").meta.num_parts == 2
 
 

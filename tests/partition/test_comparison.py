@@ -1,7 +1,6 @@
 """Comparison of methods, on a graph and on a sample of it."""
 
 import json
-import signal
 
 import networkx as nx
 import numpy as np
@@ -90,15 +89,13 @@ def test_what_cannot_be_compared(data):
 
 @pytest.fixture
 def run(capsys):
-    """Returns run(words): a command's exit code and output; restores the handler it replaces."""
-    handler = signal.getsignal(signal.SIGTERM)
+    """Returns run(words): a command's exit code and output."""
 
     def run(*words):
         code = main(["partition", "debian", *words, "--num-parts", "2"])
         return code, capsys.readouterr()
 
-    yield run
-    signal.signal(signal.SIGTERM, handler)
+    return run
 
 
 def test_command(run):

@@ -1,7 +1,6 @@
 """A folder cut again: the folder of the original input, and the same graph in other parts."""
 
 import json
-import signal
 
 import numpy as np
 import pytest
@@ -127,15 +126,6 @@ def test_damaged_edges_are_refused(tmp_path, make_data):
         folder_source(PartitionFolder(tmp_path / "parts"))
 
 
-@pytest.fixture
-def sigterm():
-    """Restores the handler that commands replace."""
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, handler)
-
-
-@pytest.mark.usefixtures("sigterm")
 def test_command(tmp_path, capsys, make_data):
     khop.partition(make_data(), tmp_path / "parts", 2, seed=9)
     words = ["repartition", str(tmp_path / "parts"), str(tmp_path / "new"), "--num-parts", "3"]

@@ -123,7 +123,7 @@ BAD = [
     ({"num_nodes_per_chunk": [[60], [-1]]}, "must be from 0"),
     ({"num_nodes_per_chunk": [[60], [2**70]]}, "must be from 0"),
     ({"node_type": 5}, "no list of names 'node_type'"),
-    ({"edge_type": ["cites", WRITES]}, "is not SOURCE:RELATION:DESTINATION"),
+    ({"edge_type": ["cites", WRITES]}, "is no edge type SOURCE:RELATION:DESTINATION"),
     ({"edges": {}}, "'edges' of 'paper:cites:paper' .*must be an object|'format' of"),
     ({"edges": []}, "must be an object of JSON|'format' of"),
     ({"edges": {CITES: {"format": {"name": "pickle"}, "data": ["a"]}}}, "format 'pickle'"),

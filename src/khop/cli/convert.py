@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from khop.cli.progress import progress_bar
+from khop.cli.termination import unwound_when_terminated
 
 FORMATS = ("khop", "distdgl")
 
@@ -34,16 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--quiet", action="store_true", help="no progress bar, no summary")
 
 
+@unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
     """Convert, and print a summary of a folder for khop."""
-    from khop.cli.partition import clean_up_when_terminated
     from khop.storage.folder import META_FILE
 
     is_khop = (Path(arguments.input) / META_FILE).is_file()
     to = arguments.to or FORMATS[is_khop]
     if to == FORMATS[not is_khop]:
         raise ValueError(f"'{arguments.input}' is a folder of {to} already")
-    clean_up_when_terminated()
     return _to_distdgl(arguments) if is_khop else _to_khop(arguments)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from khop.cli.arguments import fanouts
 from khop.cli.compare import OF_BATCHES, add_compare_arguments, check_compare, compare
 from khop.cli.progress import progress_bar
+from khop.cli.termination import unwound_when_terminated
 from khop.log import printable
 from khop.partition.engines import ENGINES, check_engine
 from khop.storage.folder import ORDERS
@@ -211,11 +211,11 @@ def _default(value: str, of_folder: bool) -> str:
     return f"(default: {'as in FOLDER' if of_folder else value})"
 
 
+@unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
     """Read a graph, partition it, write the folder and print its summary; or compare methods."""
     check_compare(arguments)
     check_options(arguments, arguments.compare)
-    clean_up_when_terminated()
     if arguments.compare is not None:
         return compare(arguments, cut_options(arguments))
     from khop.storage.folder import check_output
@@ -362,8 +362,3 @@ def _name_left_overs(arguments: argparse.Namespace) -> None:
             "arguments it goes on; --clean removes it",
             file=sys.stderr,
         )
-
-
-def clean_up_when_terminated() -> None:
-    """Unwind the stack on SIGTERM, so that no temporary folder stays behind."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

@@ -7,11 +7,11 @@ import argparse
 from khop.cli.partition import (
     add_cut_arguments,
     check_options,
-    clean_up_when_terminated,
     cut_options,
     print_outcome,
 )
 from khop.cli.progress import progress_bar
+from khop.cli.termination import unwound_when_terminated
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cut_arguments(parser, of_folder=True)
 
 
+@unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
     """Read the folder, cut its graph again, write the new folder and print its summary."""
     check_options(arguments)
-    clean_up_when_terminated()
     from khop.partition import make_repartitioner
     from khop.storage.folder import check_output
 

@@ -8,11 +8,12 @@ import json
 import os
 import select
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from khop.cli.termination import unwound_when_terminated
 
 if TYPE_CHECKING:
     from khop.cli.poller import Poll, Poller
@@ -161,13 +162,12 @@ def _own_screen() -> Iterator[int]:
 
     keys = sys.stdin.fileno()
     before = termios.tcgetattr(keys)
-    handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        tty.setcbreak(keys)
-        sys.stdout.write(_ENTER)
-        yield keys
-    finally:
-        sys.stdout.write(_LEAVE)
-        sys.stdout.flush()
-        termios.tcsetattr(keys, termios.TCSADRAIN, before)
-        signal.signal(signal.SIGTERM, handler)
+    with unwound_when_terminated():
+        try:
+            tty.setcbreak(keys)
+            sys.stdout.write(_ENTER)
+            yield keys
+        finally:
+            sys.stdout.write(_LEAVE)
+            sys.stdout.flush()
+            termios.tcsetattr(keys, termios.TCSADRAIN, before)
