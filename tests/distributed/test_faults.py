@@ -16,15 +16,26 @@ from pathlib import Path
 
 import pytest
 import torch
+import zmq.sugar.socket
 
 from khop.channel.control import ONE, Op
 from khop.distributed import shutdown_worker_group
 from khop.distributed.loaders import backends as making
 from khop.distributed.processes import child
+from khop.distributed.rpc import connection, partition_client, pending
 from khop.errors import FolderError, SamplerDiedError
 from support import processes
 from support.cluster import jobs, poisoned_worker
-from support.cluster.faults import FEW_AHEAD, RECOVERED, SOON, make_loader, make_reference, within
+from support.cluster.faults import (
+    FEW_AHEAD,
+    RECOVERED,
+    SOON,
+    Interrupted,
+    Interrupts,
+    make_loader,
+    make_reference,
+    within,
+)
 
 
 @pytest.mark.parametrize("num_parts", [1, 2])
@@ -344,6 +355,26 @@ def test_interrupted_trainer(folder_of, tmp_path):
     assert err.count("Traceback") == 1
     assert "KeyboardInterrupt" in err
     assert jobs.wait_for_ends(children) == []
+
+
+def test_interrupted_while_it_asks_another_partition(graph, folder_of):
+    """Ctrl-C in a notebook, at any line, with a reply half read: the next epoch is whole."""
+    loader, reference = make_loader(folder_of("random", 2), 2, num_workers=0), make_reference(graph)
+    modules = (connection, partition_client, pending, zmq.sugar.socket)
+    counting = Interrupts(0, modules)
+    with counting:
+        assert jobs.same_batches(loader, reference) == len(loader)
+    num_lines, num_interrupted = -counting.left, 0
+    for at in range(1, num_lines, num_lines // 40):
+        iter(reference)
+        try:
+            with Interrupts(at, modules):
+                list(loader)
+        except Interrupted:
+            num_interrupted += 1
+        with within(SOON):
+            assert jobs.same_batches(loader, reference) == len(loader)
+    assert num_interrupted > 30  # what a destructor raises is not seen
 
 
 def test_samplers_and_servers_run_without_torch(graph, folder_of, tmp_path, monkeypatch):

@@ -36,7 +36,9 @@ def make_pool(program, num_samplers=2, depth=2, in_bulk=False, ring_bytes=1 << 1
 
 
 def open_epoch(pool, num_batches=10, first=0):
-    return pool.open_epoch(7, EpochPlan(num_batches, 1), np.arange(num_batches)[None], first)
+    number = pool.new_epoch()
+    pool.open_epoch(number, 7, EpochPlan(num_batches, 1), np.arange(num_batches)[None], first)
+    return number
 
 
 def ids_of(received):

@@ -142,6 +142,8 @@ class ArenaWriter:
 class Lease:
     """Bytes of a slot that arrays view; calls `release` once the last view has been collected."""
 
+    _release: Callable[[], None] | None = None
+
     def __init__(
         self, owner: object, address: int, nbytes: int, release: Callable[[], None] | None
     ) -> None:

@@ -183,7 +183,8 @@ class ControlLine:
         self._socket = end
         end.setblocking(False)
         self._unsent: deque[_Frame] = deque()
-        self._flushing = threading.Lock()
+        # Thread and mark of the flush in progress. Not removed by `finally`, see `was_interrupted`.
+        self._flusher: dict[str, tuple[int, object]] = {}
 
     def fileno(self) -> int:
         """Return the descriptor to poll for incoming messages."""
@@ -248,21 +249,34 @@ class ControlLine:
         Destructors post, in any thread and also during a flush. Then the flush in progress sends
         their message.
         """
-        while self._unsent and self._flushing.acquire(blocking=False):
-            try:
-                while self._unsent:
-                    self._unsent[0].send_to(self._socket)
-                    self._unsent.popleft().close()
-            except BlockingIOError:
+        has_room = True
+        while self._unsent and has_room:
+            own = threading.get_ident(), object()
+            if self._flusher.setdefault("flush", own) is not own:
                 return
-            except OSError:  # the other process is gone: no message can reach it
-                self._drop_unsent()
-            finally:
-                self._flushing.release()
+            has_room = self._send_unsent()
+            del self._flusher["flush"]
 
-    def _drop_unsent(self) -> None:
-        while self._unsent:
-            self._unsent.popleft().close()
+    def _send_unsent(self) -> bool:
+        """Send posted messages; return False if there is no room for the next."""
+        try:
+            while self._unsent:
+                self._unsent[0].send_to(self._socket)
+                self._unsent.popleft().close()
+        except BlockingIOError:
+            return False
+        except OSError:  # the other process is gone: no message can reach it
+            while self._unsent:
+                self._unsent.popleft().close()
+        return True
+
+    def was_interrupted(self) -> bool:
+        """Return whether what a signal handler raised (Ctrl-C) has ended a flush of this thread.
+
+        Then nothing is sent any more: a message might be sent twice. Call outside a flush.
+        """
+        own = self._flusher.get("flush")
+        return own is not None and own[0] == threading.get_ident()
 
     def receive(self) -> Message | None:
         """Return the next message, or None if there is none.

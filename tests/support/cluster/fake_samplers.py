@@ -32,7 +32,7 @@ class FakeProcess:
         self.pid = next(_PIDS)
         self._arena = ArenaWriter(memory[0])
         self._task = None
-        self._is_announced, self._is_alive = False, True
+        self._is_announced, self.is_alive = False, True
         self.asked, self.freed, self.told = [], [], []
         self.is_closed = self.ended_with_server = False
 
@@ -70,12 +70,12 @@ class FakeProcess:
         return self.asked
 
     def _next(self):
-        if not self._is_alive:
+        if not self.is_alive:
             return None
         try:
             return self._end.receive()
         except EOFError:  # its parent has ended it
-            self._is_alive = False
+            self.is_alive = False
             return None
 
     def _free(self, offsets):
@@ -113,7 +113,7 @@ class FakeProcess:
     def die(self, task=None):
         """Ends, at work on a batch."""
         self.read()
-        self._task, self._is_alive = task, False
+        self._task, self.is_alive = task, False
         self._end.close()
 
 

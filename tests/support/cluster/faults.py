@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -53,3 +54,35 @@ def make_reference(graph):
     return NeighborLoader(
         graph, jobs.FANOUTS, jobs.seeds_of_rank(0), batch_size=8, shuffle=True, seed=5
     )
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt, but pytest does not stop at it."""
+
+
+class Interrupts:
+    """Within it, `Interrupted` is raised at one line of some modules: the `at`th that is run.
+
+    Attributes:
+        left: how many lines are run until then.
+    """
+
+    def __init__(self, at, modules):
+        self.left = at
+        self._files = {module.__file__ for module in modules}
+
+    def __enter__(self):
+        sys.settrace(self._enter_frame)
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def _enter_frame(self, frame, *_):
+        return self._look if frame.f_code.co_filename in self._files else None
+
+    def _look(self, frame, event, _):
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise Interrupted
+        return self._look

@@ -75,14 +75,20 @@ class InProcessBackend:
         self._pool = BufferPool()
         self._epochs: dict[int, tuple[int, EpochPlan, Int64Array]] = {}
         self._num_epochs = 0
+        self._is_making = False
 
-    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0) -> int:
-        """Begin an epoch and return its number; arguments as those of `SamplerPool.open_epoch`."""
-        del first  # each batch is made on request
+    def new_epoch(self) -> int:
+        """Return the number of the next epoch."""
         number = self._num_epochs
         self._num_epochs += 1
-        self._epochs[number] = (run_key, plan, columns)
         return number
+
+    def open_epoch(
+        self, number: int, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0
+    ) -> None:
+        """Begin an epoch; arguments as those of `SamplerPool.open_epoch`."""
+        del first  # each batch is made on request
+        self._epochs[number] = (run_key, plan, columns)
 
     def close_epoch(self, number: int) -> None:
         """End an epoch."""
@@ -97,6 +103,9 @@ class InProcessBackend:
         """Make a batch."""
         run_key, plan, columns = self._epochs[number]
         first, last = plan.bounds(batch)
+        if self._is_making and self._client is not None:  # an exception ended the last call
+            self._client.start_again()
+        self._is_making = True
         memory: list[Array] = []
 
         def allocate(record: Record) -> Mapping[str, Array]:
@@ -114,6 +123,7 @@ class InProcessBackend:
         finally:
             records.end()
         remote = 0 if client is None else client.bytes_received - bytes_before
+        self._is_making = False
         record.note("made", records.clock.made(len(memory[0]), remote))
         return record.layout.read(memory[0])._replace(extras=record.extras or None)
 

@@ -208,8 +208,13 @@ class BackendBatches(BatchSource):
         self._loader = loader
         self._plan, self._order = plan, order
         self.can_prefetch = loader._destination.is_device
-        self._epoch = backend.open_epoch(progress.run_key, plan, columns, progress.delivered)
+        self._epoch = backend.new_epoch()
         self._end = weakref.finalize(self, backend.close_epoch, self._epoch)
+        try:
+            backend.open_epoch(self._epoch, progress.run_key, plan, columns, progress.delivered)
+        except BaseException:  # Ctrl-C: a notebook's user goes on with the loader
+            self.close()
+            raise
 
     def take(self, index: int) -> Taken:
         """Wait for a batch, assemble it and start its transfer to the target device."""

@@ -277,6 +277,19 @@ class PartitionClient:
             )
         return self._unavailable(request.server, why)
 
+    def start_again(self) -> None:
+        """Make all connections anew, and drop the requests in flight. Does nothing in a fork.
+
+        To be called if Ctrl-C, or what else a signal handler raises, has ended a call: a message
+        may be read, or sent, in part.
+        """
+        if os.getpid() != self._owner:
+            return
+        self._pending = PendingRequests()
+        for part, connection in self._connections.items():
+            connection.refuse("a call was interrupted")
+            self._register(part)
+
     def __del__(self) -> None:
         # If sockets are left open, ZeroMQ blocks when the process ends.
         if getattr(self, "_owner", None) == os.getpid():

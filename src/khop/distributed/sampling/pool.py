@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from khop import log
 from khop.channel.arena import ArenaReader
 from khop.channel.control import ONE, Message, Op
 from khop.channel.device_arena import DeviceArenaReader
@@ -23,7 +24,7 @@ from khop.channel.shared import share
 from khop.distributed.rpc.endpoint import EndpointUpdate
 from khop.distributed.rpc.protocol import rebuild_error
 from khop.distributed.sampling.control_messages import encode_epoch
-from khop.distributed.sampling.prefetch import EpochState, due_batches
+from khop.distributed.sampling.prefetch import EpochState, due_batches, missing_batches
 from khop.distributed.sampling.process_handle import (
     Process,
     Program,
@@ -38,6 +39,8 @@ from khop.forks import check_process
 from khop.sampler.plan import EpochPlan
 from khop.trace.recording import current
 from khop.typing import Array, Int64Array
+
+_log = log.get(__name__)
 
 # While batches arrive before `take` needs them, control lines are polled at this interval, in
 # seconds, to detect samplers that have died.
@@ -116,6 +119,10 @@ class SamplerPool:
         self._is_recorded = False
         self._failure: Exception | None = None
         self._polled_at = 0.0
+        self._is_closed = False
+        # See `_begin`.
+        self._is_changing = False
+        self._num_closing = 0
         self._pool = ProcessPool(len(devices), max_restarts, SamplerProcess.ask)
         self._start_missing()
 
@@ -167,24 +174,29 @@ class SamplerPool:
         """Process ids of the samplers."""
         return [sampler.process.pid for sampler in self._pool.samplers]
 
-    def open_epoch(self, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0) -> int:
-        """Begin an epoch.
+    def new_epoch(self) -> int:
+        """Return the number of the next epoch; only `open_epoch` tells samplers of it."""
+        number = self._num_epochs
+        self._num_epochs += 1
+        return number
+
+    def open_epoch(
+        self, number: int, run_key: int, plan: EpochPlan, columns: Int64Array, first: int = 0
+    ) -> None:
+        """Begin an epoch. Whatever exception ends the call, `close_epoch` must follow.
 
         Args:
+            number: from `new_epoch`.
             run_key: its key.
             plan: division of the seeds into batches.
             columns: [num_columns, num_seeds] int64, ids and times of the seeds, in the epoch's
                 order; see `Pipeline.make`.
             first: the first batch; those before it are not made.
-
-        Returns:
-            The number of the epoch.
         """
         self._check_alive()
+        self._begin()
         if not self._epochs:
             self._replace_fallbacks()
-        number = self._num_epochs
-        self._num_epochs += 1
         message, memory = encode_epoch(number, run_key, plan, columns)
         epoch = EpochState(message, memory, plan.num_batches, next_to_ask=first, num_taken=first)
         self._epochs[number] = epoch
@@ -192,16 +204,38 @@ class SamplerPool:
             _send_epoch(sampler, epoch)
         self._follow_recording()
         self._prefetch(waiting=True)
-        return number
+        self._is_changing = False
+
+    def _begin(self) -> None:
+        """Begin a call that changes what trainer and samplers know of each other.
+
+        Ctrl-C, or whatever a signal handler raises, may end such a call between any two steps:
+        then a message may be lost, or sent twice. Samplers are started anew at the next call, and
+        the batches that open epochs wait for are requested again.
+        """
+        if self._failure is not None or self._is_closed:  # what has arrived can be taken
+            return
+        was_interrupted = (
+            self._is_changing
+            or self._num_closing > 0
+            or any(sampler.process.line.was_interrupted() for sampler in self._pool.samplers)
+        )
+        self._is_changing = True
+        if was_interrupted:
+            _log.info("samplers-interrupted", "an exception came between two messages: restart")
+            self._num_closing = 0
+            self._pool.restart_all(missing_batches(self._epochs))
+            self._start_missing()
 
     def close_epoch(self, number: int) -> None:
         """End an epoch; its batches in flight are dropped."""
+        self._num_closing += 1  # a destructor may call this anywhere, also in itself
         epoch = self._epochs.pop(number, None)
-        if epoch is None or os.getpid() != self._owner:
-            return
-        os.close(epoch.seeds)
-        self._pool.forget(lambda key: key[0] == number)
-        self._pool.post(Op.CLOSE_EPOCH, ONE.pack(number))
+        if epoch is not None and os.getpid() == self._owner:
+            os.close(epoch.seeds)
+            self._pool.forget(lambda key: key[0] == number)
+            self._pool.post(Op.CLOSE_EPOCH, ONE.pack(number))
+        self._num_closing -= 1
 
     def take(self, number: int, batch: int) -> Received:
         """Wait for a batch of an epoch; raises the error that its sampler raised.
@@ -213,6 +247,7 @@ class SamplerPool:
         """
         check_process(self._owner, "loader", "make a loader there")
         epoch = self._epochs[number]
+        self._begin()
         self._follow_recording()
         self._reclaim_slots()
         if self._failure is None and time.monotonic() - self._polled_at > _LOOK_SECONDS:
@@ -224,6 +259,7 @@ class SamplerPool:
         delivery = epoch.arrived.pop(batch)
         epoch.num_taken += 1
         self._prefetch(waiting=False)
+        self._is_changing = False
         if isinstance(delivery, Exception):
             raise delivery
         return delivery
@@ -232,8 +268,10 @@ class SamplerPool:
         """Return whether `take` would return a batch at once. Errors are left to `take`."""
         check_process(self._owner, "loader", "make a loader there")
         arrived = self._epochs[number].arrived
-        if batch not in arrived and self._failure is None and self._pool.samplers:
+        if batch not in arrived and self._failure is None and not self._is_closed:
+            self._begin()
             self._poll()
+            self._is_changing = False
         return isinstance(arrived.get(batch), Received)
 
     def _poll(self) -> None:
@@ -261,7 +299,7 @@ class SamplerPool:
         check_process(self._owner, "loader", "make a loader there")
         if self._failure is not None:
             raise self._failure
-        if not self._pool.samplers:
+        if self._is_closed:
             raise RuntimeError("the loader has been shut down: make a new one")
 
     def _prefetch(self, waiting: bool) -> None:
@@ -281,7 +319,10 @@ class SamplerPool:
         for line, sampler in by_line.items():
             room = select.POLLOUT if sampler.process.line.has_unsent else 0
             poller.register(line, select.POLLIN | room)
-        for line, _ in poller.poll(timeout_ms):
+        self._is_changing = False  # nothing is lost if this is interrupted
+        ready = poller.poll(timeout_ms)
+        self._is_changing = True
+        for line, _ in ready:
             if line in by_line:
                 by_line[line].process.line.flush()
                 self._read_messages(by_line[line])
@@ -295,7 +336,9 @@ class SamplerPool:
             if not isinstance(update, str):
                 self._config["endpoints"][part] = asdict(update)
             self._pool.relocate(part, update)
+        self._is_changing = False
         self._endpoints.check_servers()
+        self._is_changing = True
 
     def _look_for(self, part: int, sampler: SamplerProcess) -> None:
         """Look for a server that a sampler cannot reach; a new sampler may lack the last update."""
@@ -352,6 +395,7 @@ class SamplerPool:
         """End the samplers; batches that were returned stay valid."""
         for number in list(self._epochs):
             self.close_epoch(number)
+        self._is_closed = True
         self._pool.close(wait=True)
         self._program = start_sampler  # drops a `Standby`, whose reserve process ends with it
         if self._shared is not None and os.getpid() == self._owner:

@@ -52,3 +52,13 @@ def due_batches(epochs: Mapping[int, EpochState], limit: int, in_bulk: bool) -> 
         due += [(number, batch) for batch in range(epoch.next_to_ask, last)]
         epoch.next_to_ask = max(epoch.next_to_ask, last)
     return due
+
+
+def missing_batches(epochs: Mapping[int, EpochState]) -> list[BatchKey]:
+    """Return the batches of each epoch that were requested and have not arrived."""
+    return [
+        (number, batch)
+        for number, epoch in epochs.items()
+        for batch in range(epoch.num_taken, epoch.next_to_ask)
+        if batch not in epoch.arrived
+    ]

@@ -99,6 +99,7 @@ class ProcessPool:
         session: str | None = None,
     ) -> None:
         self.samplers: list[SamplerProcess] = []
+        self._num_samplers = num_samplers
         self._request = request
         self._session = session
         self._restart_policy = RestartPolicy(max_restarts)
@@ -227,6 +228,18 @@ class ProcessPool:
         )
         self._missing.appendleft((dead.number, True))
         self._assign_rest()
+
+    def restart_all(self, in_flight: Iterable[BatchKey]) -> None:
+        """End all processes, to be started again; no restart is counted.
+
+        Args:
+            in_flight: the batches that they have to make.
+        """
+        self._unassigned = dict.fromkeys(in_flight)
+        self._missing = deque((number, True) for number in range(self._num_samplers))
+        ended, self.samplers = self.samplers, []
+        for sampler in ended:
+            end_process(sampler.process)
 
     def _exit_report(self, dead: SamplerProcess, status: str, why: str) -> str:
         """Return a text with a sampler's exit status, batches in flight, current task and log."""
