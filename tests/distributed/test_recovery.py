@@ -180,9 +180,13 @@ def test_scheduler_that_ends_the_job(folder_of, tmp_path):
     assert len(children) == 4
     for trainer in trainers:
         trainer.terminate()
-    with within(RECOVERED):
+    try:
         for trainer in trainers:
-            trainer.communicate()
+            trainer.communicate(timeout=RECOVERED)
+    except subprocess.TimeoutExpired:  # they have said where they are
+        for trainer in trainers:
+            trainer.kill()
+        raise AssertionError([t.communicate()[1][-4000:] for t in trainers]) from None
     assert [trainer.returncode for trainer in trainers] == [143, 143]
     assert jobs.wait_for_ends(children) == []
 

@@ -1,5 +1,6 @@
 """Trainers whose servers, networks and schedulers misbehave; run as those of `jobs`."""
 
+import faulthandler
 import json
 import os
 import signal
@@ -59,7 +60,12 @@ def job_moved(arguments):
 
 def job_terminated(arguments):
     """Iterates until SIGTERM makes it exit as schedulers expect."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+    def end(*_):
+        faulthandler.dump_traceback_later(20)  # where it is if it does not end
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, end)
     loader, _, rank = _loaders(arguments)
     next(iter(loader))
     jobs.publish(Path(arguments["ready"] + f".{rank}"), json.dumps(jobs.khop_processes()))
