@@ -1,6 +1,9 @@
 """Cuts of a graph: share of edges between parts, balance and seconds, for each partitioner.
 
-    python benchmarks/cuts.py    Debian's packages, undirected, in 2, 4, 8 parts
+    python benchmarks/cuts.py                       Debian's packages, undirected, in 2, 4, 8 parts
+    python benchmarks/cuts.py --products 0.1        time of whole partitionings: a graph of the size
+                                                    of ogbn-products, scaled, that has communities
+    python benchmarks/cuts.py --products 1 --methods random frequency cluster-metis
 
 METIS is left out where pymetis is not installed. Nothing is written but to a temporary folder.
 """
@@ -9,23 +12,40 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import resource
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch_geometric.data import Data
 
 from khop.datasets import DebianPackages
-from khop.partition import ClusterMetisPartitioner, MetisPartitioner, StreamPartitioner
+from khop.partition import (
+    ClusterMetisPartitioner,
+    MetisPartitioner,
+    StreamPartitioner,
+    make_partitioner,
+)
 from khop.partition.constraints import Constraints
 from khop.partition.source import GraphSource
+from khop.partition.summary import FolderSummary
+from khop.storage.folder import PartitionFolder
 
 SEVERAL = {"balance": ["nodes", "edges", "train"], "slack": 0.05}
+
+
+def has_metis() -> bool:
+    """Return whether METIS can be called here."""
+    return importlib.util.find_spec("pymetis") is not None
 
 
 def rows(clusters: int) -> list[tuple[str, Any, dict[str, Any]]]:
     """Name, class and options of what is measured."""
     found: list[tuple[str, Any, dict[str, Any]]] = [("stream", StreamPartitioner, {})]
-    if importlib.util.find_spec("pymetis") is not None:
+    if has_metis():
         found += [
             ("metis", MetisPartitioner, {}),
             (f"cluster-metis, {clusters:,}", ClusterMetisPartitioner, {"clusters": clusters}),
@@ -33,12 +53,66 @@ def rows(clusters: int) -> list[tuple[str, Any, dict[str, Any]]]:
     return found + [(f"{name}; nodes, edges, train", c, {**o, **SEVERAL}) for name, c, o in found]
 
 
+def with_communities(scale: float) -> Data:
+    """A graph of the size of ogbn-products: of its edges 88 % join nodes of one community.
+
+    Communities have 200 nodes, degrees a heavy tail; ids tell nothing.
+    """
+    num_nodes = round(2_449_029 * scale) // 200 * 200
+    rng = np.random.default_rng(0)
+    names = rng.permutation(num_nodes)
+    src, dst = [], []
+    for _ in range(16):
+        count = round(61_859_140 * scale) // 16
+        heads = (num_nodes * rng.random(count) ** 1.7).astype(np.int64)
+        near = heads // 200 * 200 + (200 * rng.random(count) ** 1.7).astype(np.int64)
+        tails = np.where(rng.random(count) < 0.88, near, rng.integers(num_nodes, size=count))
+        src += [names[heads], names[tails]]
+        dst += [names[tails], names[heads]]
+    edges = np.stack([np.concatenate(src), np.concatenate(dst)])
+    data = Data(edge_index=torch.from_numpy(edges), num_nodes=num_nodes)
+    data.train_mask = torch.from_numpy(rng.random(num_nodes) < 0.08)
+    return data
+
+
+def compare_times(scale: float, methods: list[str], num_parts: int) -> None:
+    """Print the time in which each method makes a partition folder."""
+    data = with_communities(scale)
+    print(f"{data.num_nodes:,} nodes, {data.num_edges:,} edges, {num_parts} parts\n")
+    print("| method | seconds | processor seconds | cut |")
+    print("|---|---|---|---|")
+    for method in methods:
+        with tempfile.TemporaryDirectory() as folder:
+            began, before = time.perf_counter(), processor_seconds()
+            partitioner = make_partitioner(data, Path(folder) / "parts", num_parts, method=method)
+            partitioner.partition()
+            seconds, used = time.perf_counter() - began, processor_seconds() - before
+            summary = FolderSummary.of(PartitionFolder(partitioner.output_dir))
+        print(f"| {method} | {seconds:.0f} | {used:.0f} | {summary.edge_cut:.3f} |", flush=True)
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process and of those that it has started."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--clusters", type=int, default=20_000)
+    parser.add_argument("--products", type=float, metavar="SCALE", help="measure times at a scale")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=["random", "frequency", *["cluster-metis", "metis"] * has_metis()],
+        help="of --products",
+    )
     arguments = parser.parse_args()
+    if arguments.products is not None:
+        compare_times(arguments.products, arguments.methods, 4)
+        return
     data = DebianPackages(undirected=True)[0]
     source = GraphSource.from_data(data)
     src, dst = data.edge_index.numpy()
